@@ -1,0 +1,87 @@
+"""Facts about the host that need no array library: processor, cores, memory, driver, installed versions."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import pathlib
+import platform
+
+# The libraries whose versions change a measurement or a result.
+_WATCHED = ("numpy", "torch", "cupy-cuda12x", "cupy-cuda13x", "cupy", "numba-cuda", "triton", "jax", "tensorflow")
+
+
+@functools.cache
+def processor_name() -> str:
+    """Return the CPU's model name."""
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith(("model name", "Model", "Hardware")):
+                return " ".join(line.partition(":")[2].split())
+    return platform.processor() or platform.machine() or "unknown processor"
+
+
+def usable_cores() -> int:
+    """Return the logical CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Return the main memory of the machine, in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        import psutil
+
+        return int(psutil.virtual_memory().total)
+
+
+def available_memory_bytes() -> int:
+    """Return the main memory that can be taken without swapping, in bytes."""
+    meminfo = pathlib.Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def resident_bytes() -> int:
+    """Return the physical memory of this process, in bytes."""
+    statm = pathlib.Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """Return the installed versions of the libraries that matter for a measurement."""
+    found = {}
+    for name in _WATCHED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def nvidia_driver_version() -> str | None:
+    """Return the NVIDIA driver's version, or None where there is no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no package, no library or no driver: all mean "no NVIDIA driver to ask"
+        return None
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()
+    return version.decode() if isinstance(version, bytes) else str(version)

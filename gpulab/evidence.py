@@ -1,0 +1,167 @@
+"""Where a number came from: the badge, the notes and the environment that each result carries.
+
+Plain data without behaviour beyond its own words. Three kinds of evidence are never mixed silently:
+``MEASURED`` (this machine, just now), ``RECORDED`` (a named machine, on a date), ``MODELLED`` (a formula).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpulab._result import Result
+
+
+class Badge(str, enum.Enum):
+    """The three kinds of evidence."""
+
+    MEASURED = "MEASURED"
+    RECORDED = "RECORDED"
+    MODELLED = "MODELLED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Note(Result):
+    """One thing to know before a number is believed.
+
+    Attributes
+    ----------
+    code : str
+        One word of the fixed list in ``NOTE_CODES``.
+    sentence : str
+        The symptom, its size, and what to do.
+    """
+
+    code: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.sentence}"
+
+
+NOTE_CODES: Mapping[str, str] = {
+    "implausible": "a rate above what the device can reach",
+    "unstable": "the samples disagree more than the precision that was asked for",
+    "contended": "another process used the device or the cores",
+    "stalled": "the process was stopped or lost its core",
+    "throttled": "the device or the container slowed its clock down",
+    "warm-cache": "the data were already in a cache",
+    "slow-first-call": "the first call cost much more than the later ones",
+    "too-short": "one call is too short for the clock, so calls were batched",
+    "deadline": "sampling ended at the deadline before the asked precision",
+    "no-interval": "no honest interval can be given",
+    "stopped": "the learner stopped the work",
+    "turn-taking": "another gpulab process measured on this device, so this one waited",
+    "disagree": "the results of the compared runs differ by more than their tolerance",
+    "no-overlap": "copies and compute did not run at the same time",
+    "skipped": "a part was left out, and the sentence says why",
+}
+
+
+@dataclass(frozen=True)
+class Environment(Result):
+    """The machine and the software that a number was made on; made by ``devices.environment``.
+
+    Attributes
+    ----------
+    date : str
+        UTC, ISO 8601.
+    system, processor, device : str
+        The operating system; the CPU's name; the name of the device that did the work.
+    device_kind : str
+        "cpu", "cuda", "rocm", "xpu" or "mps".
+    cores : int
+        Logical CPUs that this process may use.
+    memory_bytes : int
+        Main memory that this process may use.
+    driver : str or None
+        The accelerator driver's version.
+    libraries : mapping
+        Library name to version, for those that are loaded or that matter.
+    command : str or None
+        The command that gives the figure again, where there is one.
+    """
+
+    date: str
+    system: str
+    processor: str
+    cores: int
+    memory_bytes: int
+    device: str
+    device_kind: str
+    driver: str | None
+    python: str
+    libraries: Mapping[str, str]
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Evidence(Result):
+    """The badge of one result, with what its kind must carry.
+
+    Use the constructors ``measured``, ``recorded`` and ``modelled``: each asks for what its kind needs.
+
+    Attributes
+    ----------
+    badge : Badge
+    device : str
+        Device name; "" for a model that belongs to none.
+    samples : int or None
+        How many samples stand behind a measured or recorded figure.
+    date, command, driver : str or None
+        For a recording: when, how, with which driver.
+    libraries : mapping
+        For a recording: library versions.
+    assumptions, source, known_error : str or None
+        For a model: what it takes for granted, where it comes from, how wrong it was against recordings.
+    """
+
+    badge: Badge
+    device: str
+    samples: int | None = None
+    date: str | None = None
+    command: str | None = None
+    driver: str | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    assumptions: str | None = None
+    source: str | None = None
+    known_error: str | None = None
+
+    @classmethod
+    def measured(cls, device: str, samples: int | None = None, date: str | None = None) -> Evidence:
+        """Return the evidence of a figure that this machine just gave."""
+        return cls(Badge.MEASURED, device, samples=samples, date=date)
+
+    @classmethod
+    def recorded(cls, environment: Environment, samples: int | None = None) -> Evidence:
+        """Return the evidence of a figure that a named machine gave on a date."""
+        return cls(
+            Badge.RECORDED, environment.device, samples=samples, date=environment.date, command=environment.command,
+            driver=environment.driver, libraries=environment.libraries,
+        )  # fmt: skip
+
+    @classmethod
+    def modelled(cls, assumptions: str, source: str, known_error: str | None = None, device: str = "") -> Evidence:
+        """Return the evidence of a figure that a formula or a simulation gave."""
+        return cls(Badge.MODELLED, device, assumptions=assumptions, source=source, known_error=known_error)
+
+    @property
+    def sentence(self) -> str:
+        """The badge in one line, as tables and status lines show it."""
+        if self.badge is Badge.MODELLED:
+            error = self.known_error or "no recording to compare with yet"
+            return f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known error: {error}"
+        count = f" · n = {self.samples}" if self.samples is not None else ""
+        if self.badge is Badge.RECORDED:
+            versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
+            driver = f" · driver {self.driver}" if self.driver else ""
+            command = f" · by `{self.command}`" if self.command else ""
+            return f"{self.badge} on {self.device}, {(self.date or 'no date')[:10]}{driver}{' · ' + versions if versions else ''}{count}{command}"
+        return f"{self.badge} on {self.device}{count}"
+
+    def __str__(self) -> str:
+        return self.sentence

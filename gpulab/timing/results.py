@@ -1,0 +1,200 @@
+"""What a measurement and a comparison are: plain results that keep their raw samples and their doubts.
+
+No clock is read here; ``measure`` and ``compare`` make these objects, tables and figures read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab._result import Result
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
+
+
+@dataclass(frozen=True, repr=False)
+class Measurement(Result):
+    """The time of one function on one device.
+
+    Attributes
+    ----------
+    label : str
+        What was measured, for tables.
+    device : str
+        PyTorch's name of the device, such as "cuda:0".
+    samples_seconds : ndarray, shape (n,), float64
+        Seconds per call, in the order taken, warm; the device had finished each time.
+    median_seconds : float
+        The median of the samples.
+    interval_seconds : (float, float) or None
+        A 95 % interval of the median; None when none is honest (a note says why).
+    first_call_seconds : float
+        The first call, with compilation and allocation, kept apart.
+    launch_seconds : float
+        Until the call returned; the device may still have been at work.
+    with_transfer_seconds : float or None
+        With the inputs copied to the device and the result copied back; None if not asked.
+    calls_per_sample : int
+        More than 1 where calls are too short for the clock; the interval is then of the batch mean.
+    flops, nbytes : float or None
+        Per call: floating-point operations; bytes that must be read and written.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment
+    """
+
+    label: str
+    device: str
+    samples_seconds: np.ndarray
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    first_call_seconds: float
+    launch_seconds: float
+    with_transfer_seconds: float | None
+    calls_per_sample: int
+    flops: float | None
+    nbytes: float | None
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """Floating-point operations a second at the median, or None if ``flops`` is not known."""
+        return self.flops / self.median_seconds if self.flops is not None and self.median_seconds > 0 else None
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Bytes a second at the median, or None if ``nbytes`` is not known."""
+        return self.nbytes / self.median_seconds if self.nbytes is not None and self.median_seconds > 0 else None
+
+    @property
+    def relative_width(self) -> float | None:
+        """(high - low) / median of the interval, or None without an interval."""
+        if self.interval_seconds is None:
+            return None
+        low, high = self.interval_seconds
+        return (high - low) / self.median_seconds
+
+    def has_note(self, code: str) -> bool:
+        """Return whether a note with this code is among the notes."""
+        return any(note.code == code for note in self.notes)
+
+    def __repr__(self) -> str:
+        codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
+        return f"<{self.label} on {self.device}: {format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, n = {len(self.samples_seconds)}{codes}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Measurement) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.label, self.device, self.median_seconds, len(self.samples_seconds)))
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a quantity: the three times, the first call, the rates and the notes."""
+        rows = [
+            ("device finished (median)", f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}"),
+            ("call returned", format_seconds(self.launch_seconds)),
+            ("with both copies", "not asked" if self.with_transfer_seconds is None else format_seconds(self.with_transfer_seconds)),
+            ("first call", format_seconds(self.first_call_seconds)),
+        ]
+        if self.flops_per_second is not None:
+            rows.append(("arithmetic", format_flops_per_second(self.flops_per_second)))
+        if self.bytes_per_second is not None:
+            rows.append(("memory traffic", format_bytes_per_second(self.bytes_per_second)))
+        rows.append(
+            ("samples", f"{len(self.samples_seconds)} of {self.calls_per_sample} call{'s' if self.calls_per_sample != 1 else ''} each")
+        )
+        rows.extend((f"note: {note.code}", note.sentence) for note in self.notes)
+        return (self.label, ""), rows
+
+
+@dataclass(frozen=True)
+class ComparisonRow(Result):
+    """One device (or method) of a comparison.
+
+    Attributes
+    ----------
+    name : str
+        As the table shows it: the device's name or the method's.
+    measurement : Measurement
+    speedup : float or None
+        Baseline's median / this median; None for the baseline itself.
+    speedup_interval : (float, float) or None
+        A 95 % interval of that ratio.
+    max_relative_difference : float or None
+        max|a - reference| / max|reference| of this row's result.
+    """
+
+    name: str
+    measurement: Measurement
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+    max_relative_difference: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """The same work on several devices; the first row is the baseline.
+
+    Attributes
+    ----------
+    label : str
+        What was compared, such as "matmul n=1024 float32".
+    rows : tuple of ComparisonRow
+    speedup : float or None
+        Baseline / fastest other row; None with one row, or where results disagree.
+    speedup_interval : (float, float) or None
+    max_relative_difference : float or None
+        The largest among the rows, against the higher-precision reference.
+    tolerance : float or None
+        What the workload allows.
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    rows: tuple[ComparisonRow, ...]
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+    max_relative_difference: float | None
+    tolerance: float | None
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        if self.speedup is None:
+            return f"<{self.label}: {len(self.rows)} row{'s' if len(self.rows) != 1 else ''}, no speed-up to report>"
+        return f"<{self.label}: speed-up {format_ratio(self.speedup)} over {self.rows[0].name}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a device: its three times, its speed-up and its agreement."""
+        headers = ("device", "finished (median, 95 %)", "call returned", "with both copies", "speed-up", "difference", "notes")
+        rows = []
+        for row in self.rows:
+            m = row.measurement
+            speedup = "baseline" if row.speedup is None else f"{format_ratio(row.speedup)} {_ratio_interval(row.speedup_interval)}"
+            rows.append(
+                (
+                    row.name,
+                    f"{format_seconds(m.median_seconds)} {format_interval(m.interval_seconds)}",
+                    format_seconds(m.launch_seconds),
+                    "not asked" if m.with_transfer_seconds is None else format_seconds(m.with_transfer_seconds),
+                    speedup,
+                    "not checked" if row.max_relative_difference is None else f"{row.max_relative_difference:.1e}",
+                    ", ".join(note.code for note in m.notes) or "none",
+                )
+            )
+        return headers, rows
+
+
+def format_interval(interval: tuple[float, float] | None) -> str:
+    """Return an interval of seconds as text: "[1.00 ms, 1.10 ms]"."""
+    return "(no interval)" if interval is None else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
+
+
+def _ratio_interval(interval: tuple[float, float] | None) -> str:
+    return "(no interval)" if interval is None else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"

@@ -1,0 +1,148 @@
+"""Format and parse the quantities of this course, so that every table and plot writes them alike.
+
+Times use s, ms, us, ns. Storage uses binary prefixes (KiB = 1024 bytes); rates use decimal prefixes
+(GB/s = 1e9 bytes a second, GFLOP/s = 1e9 operations a second), as vendors' data sheets do.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gpulab.errors import InputError
+
+_SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_DECIMAL = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+
+_SECOND_WORDS = {
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "min": 60.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ns": 1e-9,
+}
+_BYTE_WORDS = {
+    "": 1, "b": 1, "byte": 1, "bytes": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "k": 2**10, "m": 2**20, "g": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµμ]*)\s*")
+
+
+def _digits(value: float) -> str:
+    """Three significant digits without an exponent: 1.23, 12.3, 123, 1230."""
+    magnitude = abs(value)
+    decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
+    return f"{value:.{decimals}f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with three significant digits and a fitting unit.
+
+    >>> format_seconds(0.00123), format_seconds(4.2e-7), format_seconds(0)
+    ('1.23 ms', '420 ns', '0 s')
+    """
+    if not math.isfinite(seconds):
+        return "not a number" if math.isnan(seconds) else ("infinite" if seconds > 0 else "-infinite")
+    if seconds == 0:
+        return "0 s"
+    for unit, scale in _SECONDS:
+        if abs(seconds) >= 0.9995 * scale:
+            return f"{_digits(seconds / scale)} {unit}"
+    return f"{_digits(seconds / 1e-9)} ns"
+
+
+def format_bytes(nbytes: float) -> str:
+    """Return a storage size with a binary prefix.
+
+    >>> format_bytes(1536), format_bytes(5), format_bytes(3 * 2**30)
+    ('1.50 KiB', '5 B', '3.00 GiB')
+    """
+    for unit, scale in _BINARY:
+        if abs(nbytes) >= scale:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{_digits(nbytes / scale)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def _decimal(value: float, unit: str) -> str:
+    for prefix, scale in _DECIMAL:
+        if abs(value) >= 0.9995 * scale:
+            return f"{_digits(value / scale)} {prefix}{unit}"
+    return f"{_digits(value)} {unit}"
+
+
+def format_bytes_per_second(rate: float) -> str:
+    """Return a bandwidth with a decimal prefix.
+
+    >>> format_bytes_per_second(4.8e12)
+    '4.80 TB/s'
+    """
+    return _decimal(rate, "B/s")
+
+
+def format_flops(flops: float) -> str:
+    """Return a count of floating-point operations with a decimal prefix.
+
+    >>> format_flops(2 * 1024**3)
+    '2.15 GFLOP'
+    """
+    return _decimal(flops, "FLOP")
+
+
+def format_flops_per_second(rate: float) -> str:
+    """Return an arithmetic rate with a decimal prefix.
+
+    >>> format_flops_per_second(6.7e13)
+    '67.0 TFLOP/s'
+    """
+    return _decimal(rate, "FLOP/s")
+
+
+def format_ratio(ratio: float) -> str:
+    """Return a speed-up as people say it.
+
+    >>> format_ratio(3.14159), format_ratio(0.5), format_ratio(1234)
+    ('3.14x', '0.50x', '1234x')
+    """
+    return f"{_digits(ratio)}x"
+
+
+def _parse(text: str, words: dict[str, float] | dict[str, int], what: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match.group(2).lower() not in words:
+        raise InputError(f"parse_{what}: cannot read {text!r}; expected a number and a unit, such as {example}.")
+    return float(match.group(1)) * words[match.group(2).lower()]
+
+
+def parse_seconds(text: str | float) -> float:
+    """Read a duration such as ``"10 us"``; a bare number is refused in text and taken as seconds otherwise.
+
+    >>> parse_seconds("10 ms"), parse_seconds(2)
+    (0.01, 2.0)
+
+    Raises
+    ------
+    InputError
+        If the text is not a number with a unit of time.
+    """
+    return float(text) if isinstance(text, (int, float)) else _parse(text, _SECOND_WORDS, "seconds", "'10 us'")
+
+
+def parse_bytes(text: str | float) -> int:
+    """Read a size such as ``"64 KiB"`` (1024) or ``"64 kB"`` (1000); a bare number is bytes.
+
+    >>> parse_bytes("64 KiB"), parse_bytes("1.5 GB"), parse_bytes(10)
+    (65536, 1500000000, 10)
+
+    Raises
+    ------
+    InputError
+        If the text is not a number with a unit of storage.
+    """
+    return int(text) if isinstance(text, (int, float)) else round(_parse(text, _BYTE_WORDS, "bytes", "'64 KiB'"))
