@@ -29,6 +29,7 @@ _SUBMODULES = (
     "lessons",
     "memory",
     "models",
+    "networks",
     "recorder",
     "recordings",
     "timing",

@@ -1,0 +1,99 @@
+"""The shared small models: shapes, parameter counts by hand, pickling, the meta device, refused sizes."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gpulab import networks
+from gpulab.errors import InputError
+
+
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_import_is_light():
+    """Importing the module loads no torch."""
+    code = "import sys, gpulab.networks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_mlp_shape_and_parameters():
+    """An MLP flattens its input and has the parameters of its three linear layers."""
+    model = networks.mlp(64, 32, 10, depth=2, dropout=0.5)
+    assert model(torch.randn(5, 1, 8, 8)).shape == (5, 10)
+    assert count(model) == (64 * 32 + 32) + (32 * 32 + 32) + (32 * 10 + 10)
+
+
+def test_cnn_shape_and_parameters():
+    """A CNN takes any image size; two stages of width 4 have the parameters counted by hand."""
+    model = networks.cnn(channels=3, classes=7, width=4, stages=2)
+    for side in (8, 13):
+        assert model(torch.randn(2, 3, side, side)).shape == (2, 7)
+    convolutions = 9 * (3 * 4 + 4 * 4 + 4 * 8 + 8 * 8)
+    assert count(model) == convolutions + 2 * (4 + 4 + 8 + 8) + 8 * 7 + 7
+
+
+def test_transformer_is_causal():
+    """A later token changes no earlier score."""
+    torch.manual_seed(0)
+    model = networks.transformer(vocabulary=20, width=16, heads=2, layers=2, context=8).eval()
+    tokens = torch.arange(8).reshape(1, 8)
+    changed = tokens.clone()
+    changed[0, -1] = 19
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :-1], after[:, :-1])
+    assert not torch.allclose(before[:, -1], after[:, -1])
+
+
+def test_transformer_returns_the_loss():
+    """With targets the model returns the mean cross entropy of its scores."""
+    torch.manual_seed(0)
+    model = networks.transformer(vocabulary=20, width=16, heads=2, layers=1, context=8)
+    tokens, targets = torch.randint(20, (2, 8)), torch.randint(20, (2, 8))
+    log_probabilities = model(tokens).log_softmax(-1)
+    expected = -log_probabilities.gather(-1, targets[..., None]).mean()
+    torch.testing.assert_close(model(tokens, targets), expected)
+
+
+def test_tied_weights_are_one_tensor():
+    """A tied head shares the embedding's storage and takes one parameter less."""
+    model = networks.transformer(vocabulary=20, width=16, heads=2, layers=1, context=8, tied=True)
+    assert model.head.weight is model.tokens.weight
+    assert count(networks.transformer(vocabulary=20, width=16, heads=2, layers=1, context=8)) - count(model) == 20 * 16
+
+
+@pytest.mark.parametrize("model", [networks.mlp(4, 4, 2), networks.cnn(width=2), networks.transformer(10, 8, 2, 1, context=4)])
+def test_models_can_be_pickled(model):
+    """A model survives a trip to another process."""
+    again = pickle.loads(pickle.dumps(model))
+    assert [p.shape for p in again.parameters()] == [p.shape for p in model.parameters()]
+
+
+def test_a_meta_model_holds_no_memory():
+    """Under torch.device("meta") a billion parameters cost nothing."""
+    with torch.device("meta"):
+        model = networks.transformer(50_000, 1792, 28, 24, context=1024)
+    assert count(model) > 1e9
+    assert all(p.is_meta for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("factory", "arguments", "word"),
+    [
+        (networks.mlp, {"hidden": 0}, "hidden"),
+        (networks.mlp, {"depth": True}, "depth"),
+        (networks.cnn, {"width": -1}, "width"),
+        (networks.cnn, {"stages": 1.5}, "stages"),
+        (networks.transformer, {"width": 10, "heads": 4}, "heads"),
+        (networks.transformer, {"dropout": 1.0}, "dropout"),
+        (networks.mlp, {"dropout": float("nan")}, "dropout"),
+    ],
+)
+def test_bad_sizes_are_refused(factory, arguments, word):
+    """A size that cannot be is refused in a sentence that names it."""
+    with pytest.raises(InputError, match=word):
+        factory(**arguments)
