@@ -139,9 +139,8 @@ def transformer(
     _positive("transformer", vocabulary=vocabulary, width=width, heads=heads, layers=layers, context=context)
     _share("transformer", dropout)
     if width % heads:
-        raise InputError(
-            f"transformer: {heads} heads do not divide width {width}; expected width to be a multiple. Pass width={width // heads * heads or heads}."
-        )
+        nearest = width // heads * heads or heads
+        raise InputError(f"transformer: {heads} heads do not divide width {width}; expected a multiple of heads. Pass width={nearest}.")
     from gpulab._network_modules import SmallTransformer
 
     return SmallTransformer(vocabulary, width, heads, layers, context=context, dropout=dropout, tied=tied)
