@@ -1,0 +1,13 @@
+"""Measure a whole machine with one command, on a box that has only numpy, torch and CuPy.
+
+Experiments are registered in modules of this package; ``record`` runs them, the most telling first, and writes a
+recording after each one, so that an interrupt loses nothing.
+"""
+
+from gpulab.recorder._registry import Case, Experiment, experiments, register
+from gpulab.recorder._run import record
+
+__all__ = ["Case", "Experiment", "experiments", "record", "register"]
+
+from gpulab.recorder import _catalogue as _catalogue  # each of these registers its experiments
+from gpulab.recorder import _ceilings as _ceilings

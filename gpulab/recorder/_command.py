@@ -1,0 +1,93 @@
+"""``gpulab record``: the recorder on the command line, with progress and the time that is left."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "record",
+        help="measure this machine and write a recording that every notebook can compare with",
+        description="Measure this machine within a time budget. Run it again with the same --out to go on after an interrupt.",
+    )
+    parser.add_argument("--out", metavar="FILE", help="the recording to write (JSON)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="the time budget (default: 8)")
+    parser.add_argument("--name", help="the machine's short name, such as nvidia-h200 (default: from the device's name)")
+    parser.add_argument("--device", help="the device to measure, such as cuda:1 or cpu (default: the best there is)")
+    parser.add_argument("--only", nargs="+", metavar="EXPERIMENT", help="only these experiments (see --list)")
+    parser.add_argument("--restart", action="store_true", help="replace FILE instead of continuing it")
+    parser.add_argument("--list", action="store_true", help="list the experiments and end")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab record``; return the exit code."""
+    from gpulab import recorder
+    from gpulab.errors import InputError
+
+    if arguments.list:
+        for experiment in recorder.experiments():
+            print(f"{experiment.name:12} {experiment.summary}")
+        return 0
+    if not arguments.out:
+        raise InputError("record: no file was given; expected --out FILE, such as --out my-machine.json.")
+    asked_to_stop = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked_to_stop
+        if asked_to_stop:
+            raise KeyboardInterrupt
+        asked_to_stop = True
+        print("\nstopping after the case in flight; press Ctrl-C again to stop at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        recording = recorder.record(
+            arguments.out,
+            minutes=arguments.minutes,
+            only=arguments.only,
+            name=arguments.name,
+            device=arguments.device,
+            restart=arguments.restart,
+            command=_command(arguments),
+            progress=_show,
+            stop=lambda: asked_to_stop,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    missing = recording.missing()
+    planned = len(recording.entries)
+    print(f"{planned - len(missing)} of {planned} cases recorded on {recording.environment.device} in {arguments.out}")
+    for reason, count in _reasons(missing):
+        print(f"  not recorded: {count} x {reason}")
+    return 0
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Return the command that gives the recording again, without the path of the file."""
+    words = ["gpulab record --out FILE", f"--minutes {arguments.minutes:g}"]
+    words += [f"--device {arguments.device}"] if arguments.device else []
+    words += [f"--only {' '.join(arguments.only)}"] if arguments.only else []
+    return " ".join(words)
+
+
+def _show(fraction: float, text: str) -> None:
+    line = f"{100 * fraction:3.0f} %  {text}"
+    if sys.stdout.isatty():
+        width = os.get_terminal_size().columns - 1
+        print(f"\r{line[:width]:{width}}", end="\n" if fraction >= 1 else "", flush=True)
+    else:
+        print(line, flush=True)
+
+
+def _reasons(missing: Any) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for entry in missing:
+        counts[entry.reason] = counts.get(entry.reason, 0) + 1
+    return sorted(counts.items(), key=lambda item: -item[1])

@@ -1,0 +1,105 @@
+"""What an experiment is, and the registry that holds them: each says how it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpulab.devices import Device
+from gpulab.errors import InputError
+from gpulab.recordings import Entry, Timing
+from gpulab.recordings._schema import Parameter, thin
+from gpulab.timing import Measurement
+
+# Ranks: what tells most about a machine comes first, so that a short budget still gives a useful recording.
+FIRST, SECOND, THIRD, LAST = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to time.
+
+    Attributes
+    ----------
+    params : mapping
+        What tells this case from its siblings.
+    time : callable
+        ``time(deadline_seconds) -> Measurement``; allocates, measures and lets go.
+    rank : int
+        Lower ranks run first, across all experiments.
+    """
+
+    params: Mapping[str, Parameter]
+    time: Callable[[float], Measurement]
+    rank: int = SECOND
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named family of cases.
+
+    Attributes
+    ----------
+    name, summary : str
+    cases : callable
+        ``cases(device) -> iterable of Case``: what this device can run; cheap, allocates nothing.
+    """
+
+    name: str
+    summary: str
+    cases: Callable[[Device], Iterable[Case]]
+
+
+_REGISTRY: dict[str, Experiment] = {}
+
+
+def register(experiment: Experiment) -> Experiment:
+    """Add an experiment.
+
+    Raises
+    ------
+    InputError
+        If another experiment has the name.
+    """
+    if experiment.name in _REGISTRY:
+        raise InputError(f"recorder.register: there is an experiment {experiment.name!r} already; expected a new name.")
+    _REGISTRY[experiment.name] = experiment
+    return experiment
+
+
+def experiments(only: Iterable[str] | None = None) -> tuple[Experiment, ...]:
+    """Return the experiments, all of them or those named.
+
+    Raises
+    ------
+    InputError
+        If a name is not registered.
+    """
+    if only is None:
+        return tuple(_REGISTRY.values())
+    wanted = list(only)
+    unknown = [name for name in wanted if name not in _REGISTRY]
+    if unknown:
+        raise InputError(f"recorder: there is no experiment {unknown[0]!r}; expected one of {', '.join(_REGISTRY)}.")
+    return tuple(_REGISTRY[name] for name in wanted)
+
+
+def entry(experiment: str, case: Case, measurement: Measurement) -> Entry:
+    """Return what is kept of a measurement: everything but most of its samples."""
+    return Entry(
+        experiment=experiment,
+        params=case.params,
+        timing=Timing(
+            samples_seconds=thin(measurement.samples_seconds),
+            sample_count=len(measurement.samples_seconds),
+            median_seconds=measurement.median_seconds,
+            interval_seconds=measurement.interval_seconds,
+            first_call_seconds=measurement.first_call_seconds,
+            launch_seconds=measurement.launch_seconds,
+            with_transfer_seconds=measurement.with_transfer_seconds,
+            calls_per_sample=measurement.calls_per_sample,
+            flops=measurement.flops,
+            nbytes=measurement.nbytes,
+            notes=measurement.notes,
+        ),
+    )

@@ -1,0 +1,182 @@
+"""Run the experiments within a time budget, save after each, and go on where an interrupted run stopped."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import pathlib
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import gpulab
+from gpulab import devices
+from gpulab.devices import Device
+from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError
+from gpulab.recorder._registry import Case, entry, experiments
+from gpulab.recordings import Entry, Recording, read, write
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+
+# A case gets its share of what is left, within these bounds: enough samples for an interval, never the whole budget.
+SHORTEST_CASE_SECONDS, LONGEST_CASE_SECONDS = 0.15, 1.0
+SAVE_EVERY_SECONDS = 5.0
+NOT_REACHED = "time did not reach it"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def machine_name(device: Device) -> str:
+    """Return a file-safe short name, such as "nvidia-h200" or "amd-epyc-2-cores"."""
+    return re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")[:64] or "machine"
+
+
+def _plan(device: Device, only: Iterable[str] | None) -> list[tuple[str, Case]]:
+    planned = [(experiment.name, case) for experiment in experiments(only) for case in experiment.cases(device)]
+    return sorted(planned, key=lambda item: item[1].rank)
+
+
+def _key(experiment: str, case: Case) -> str:
+    return Entry(experiment, case.params, None, NOT_REACHED).key
+
+
+def _previous(out: pathlib.Path, fresh: Recording) -> dict[str, Entry]:
+    """Return what an earlier run on this same machine and software has recorded in the file."""
+    if not out.exists():
+        return {}
+    old = read(out)
+    for part in ("device", "driver", "libraries", "system"):
+        before, now = getattr(old.environment, part), getattr(fresh.environment, part)
+        if before != now:
+            raise RecordingError(
+                f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. "
+                "Give --out another file, or --restart to replace this one."
+            )
+    return {item.key: item for item in old.entries if item.recorded}
+
+
+def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
+    """Time one case; what cannot be timed is kept with its reason."""
+    try:
+        return entry(name, case, case.time(deadline_seconds))
+    except (GpulabError, RuntimeError, MemoryError, ValueError, TypeError, NotImplementedError) as error:
+        return Entry(name, case.params, None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def _let_go(device: Device) -> None:
+    gc.collect()
+    if device.torch_type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+class _Run:
+    """The state of one recording in the making."""
+
+    def __init__(self, out: pathlib.Path, base: Recording, plan: list[tuple[str, Case]], done: dict[str, Entry]) -> None:
+        self.out, self.base, self.plan, self.done = out, base, plan, done
+        self.last_save = -SAVE_EVERY_SECONDS
+
+    def recording(self) -> Recording:
+        planned = {_key(name, case): Entry(name, case.params, None, NOT_REACHED) for name, case in self.plan}
+        return replace(self.base, entries=tuple({**planned, **self.done}.values()))
+
+    def save(self, now: float, force: bool = False) -> None:
+        if force or now - self.last_save >= SAVE_EVERY_SECONDS:
+            write(self.recording(), self.out)
+            self.last_save = now
+
+    def waiting(self) -> list[tuple[str, Case]]:
+        return [(name, case) for name, case in self.plan if _key(name, case) not in self.done]
+
+
+def record(
+    out: str | os.PathLike[str],
+    *,
+    minutes: float = 8.0,
+    only: Iterable[str] | None = None,
+    name: str | None = None,
+    device: Any = None,
+    restart: bool = False,
+    command: str | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Recording:
+    """Measure this machine and write the recording to ``out``.
+
+    Parameters
+    ----------
+    out : path
+        The file to write; where it holds an unfinished recording of this machine, that one is continued.
+    minutes : float
+        The budget. What it does not reach is kept as "not recorded" with that reason.
+    only : iterable of str, optional
+        Experiment names; None takes all.
+    name : str, optional
+        The machine's short name in lower case; by default made from the device's name.
+    device : optional
+        As ``gl.devices.find`` takes it; None for the best there is.
+    restart : bool
+        Replace the file instead of continuing it.
+    progress, stop : callables, optional
+        ``progress(fraction, text)``; ``stop() -> bool``, polled between cases.
+
+    Raises
+    ------
+    InputError
+        If the budget is not positive, or an experiment or the name is not usable.
+    RecordingError
+        If ``out`` holds something else, or another machine's recording.
+    """
+    where = devices.find(device)
+    label = name or machine_name(where)
+    if not (minutes > 0 and math.isfinite(minutes)):
+        raise InputError(f"record: minutes = {minutes!r}; expected a positive number of minutes.")
+    if not _NAME.fullmatch(label):
+        raise InputError(f"record: name {label!r}; expected lower-case letters, digits, '.', '_' and '-', at most 64.")
+    target = pathlib.Path(out)
+    if not target.parent.is_dir():
+        raise InputError(f"record: the folder {str(target.parent)!r} is not there; expected an existing folder. Make it first.")
+    base = Recording(
+        name=label,
+        environment=devices.environment(where, command or f"gpulab record --minutes {minutes:g}"),
+        clocks_seen={},
+        machine=devices.machine().to_dict(),
+        gpulab_version=gpulab.__version__,
+        entries=(),
+    )
+    plan = _plan(where, only)
+    done = {} if restart else _previous(target, base)
+    run = _Run(target, base, plan, done)
+    _loop(run, where, clock=clock, budget=minutes * 60.0, progress=progress, stop=stop)
+    return run.recording()
+
+
+def _loop(run: _Run, device: Device, *, clock: Callable[[], float], budget: float, progress: Progress | None, stop: Stop | None) -> None:
+    begin = clock()
+    try:
+        waiting = run.waiting()
+        for position, (name, case) in enumerate(waiting):
+            left = budget - (clock() - begin)
+            if left <= 0 or (stop is not None and stop()):
+                break
+            share = left / (len(waiting) - position)
+            finished = _time(name, case, min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
+            run.done[finished.key] = finished
+            _let_go(device)
+            run.save(clock())
+            if progress is not None:
+                total = len(run.plan)
+                progress(
+                    len(run.done) / total,
+                    f"{len(run.done)} of {total} · {finished.key} · {max(0.0, budget - (clock() - begin)):.0f} s left",
+                )
+    finally:
+        run.save(clock(), force=True)
+    if not run.done:
+        raise StoppedError("record: stopped before the first case was timed; expected time for one. Give more --minutes.")

@@ -1,0 +1,98 @@
+"""Find, read and write recording files: JSON only, bounded in size, written atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import tempfile
+
+from gpulab.errors import RecordingError
+from gpulab.recordings._schema import Recording
+
+# A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what would hurt to parse.
+MAX_FILE_BYTES = 20 * 2**20
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def directory() -> pathlib.Path:
+    """Return the folder of the recordings that ship with gpulab."""
+    return pathlib.Path(__file__).parent / "data"
+
+
+def _folders() -> list[pathlib.Path]:
+    extra = os.environ.get("GPULAB_RECORDINGS")
+    return [directory(), *([pathlib.Path(extra)] if extra else [])]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that ``load`` knows: what ships, and what lies in ``$GPULAB_RECORDINGS``."""
+    return tuple(sorted({path.stem for folder in _folders() if folder.is_dir() for path in folder.glob("*.json")}))
+
+
+def load(name: str) -> Recording:
+    """Return a recording by its machine's name, such as ``"nvidia-h200"``.
+
+    Raises
+    ------
+    RecordingError
+        If there is no such recording, or its file is damaged.
+    """
+    for folder in reversed(_folders()):
+        path = folder / f"{name}.json"
+        if _NAME.fullmatch(name) and path.is_file():
+            return read(path)
+    there = ", ".join(names()) or "none yet"
+    raise RecordingError(
+        f"recordings.load: there is no recording {name!r}; expected one of: {there}. Make one with `gpulab record --out FILE`."
+    )
+
+
+def read(path: str | os.PathLike[str]) -> Recording:
+    """Return the recording in a file, with every field checked.
+
+    Raises
+    ------
+    RecordingError
+        If the file is missing, too large, not JSON, damaged, or from a newer version of the schema.
+    """
+    file = pathlib.Path(path)
+    try:
+        size = file.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise RecordingError(
+                f"recordings.read: {file.name} has {size} bytes; expected at most {MAX_FILE_BYTES}. It is not a recording of gpulab's."
+            )
+        data = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        return Recording.from_dict(data)
+    except OSError as error:
+        raise RecordingError(
+            f"recordings.read: {file.name} cannot be read ({error.strerror}); expected a file that `gpulab record` wrote."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RecordingError):
+            raise
+        raise RecordingError(
+            f"recordings.read: {file.name} is not JSON ({error}); expected a file that `gpulab record` wrote. Is it truncated?"
+        ) from error
+
+
+def _refuse_constant(word: str) -> float:
+    raise RecordingError(f"recordings.read: the file holds the bare word {word}; expected strict JSON. It was not written by gpulab.")
+
+
+def write(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write a recording so that a crash leaves the old file or the new one, never half of one."""
+    file = pathlib.Path(path)
+    text = json.dumps(recording.to_dict(), indent=1, allow_nan=False) + "\n"
+    handle, temporary = tempfile.mkstemp(dir=file.parent or ".", prefix=file.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        pathlib.Path(temporary).replace(file)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise

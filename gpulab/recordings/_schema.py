@@ -1,0 +1,195 @@
+"""The schema of a recording: one machine, many entries, one kind of payload.
+
+Every experiment is reduced to timings, since a ceiling, a copy and a training step are all "so many seconds for
+so much work". The live classes of other modules may change; this schema changes only with its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gpulab._result import Result
+from gpulab.errors import RecordingError
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
+
+Parameter = str | int | float
+# Enough to draw a spread and to check the interval; the interval itself is of all samples.
+KEPT_SAMPLES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Timing(Result):
+    """Seconds per call of one piece of work, thinned for keeping.
+
+    Attributes
+    ----------
+    samples_seconds : ndarray, shape (k,), float64
+        At most ``KEPT_SAMPLES`` of the samples, evenly spaced in time.
+    sample_count : int
+        How many samples the median and the interval stand on.
+    median_seconds, first_call_seconds, launch_seconds : float
+    interval_seconds : (float, float) or None
+        The 95 % interval of the median, of all samples.
+    with_transfer_seconds : float or None
+    calls_per_sample : int
+    flops, nbytes : float or None
+        Work per call.
+    notes : tuple of Note
+    """
+
+    samples_seconds: np.ndarray
+    sample_count: int
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    first_call_seconds: float
+    launch_seconds: float
+    with_transfer_seconds: float | None
+    calls_per_sample: int
+    flops: float | None
+    nbytes: float | None
+    notes: tuple[Note, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no clock can have given."""
+        times = [self.median_seconds, self.first_call_seconds, self.launch_seconds, *(self.interval_seconds or ()), *self.samples_seconds]
+        if self.with_transfer_seconds is not None:
+            times.append(self.with_transfer_seconds)
+        if not all(np.isfinite(t) and t >= 0 for t in times) or self.median_seconds <= 0:
+            raise RecordingError("Timing: a time is negative, zero or not finite; expected positive seconds. The file is damaged.")
+        if self.interval_seconds is not None and not self.interval_seconds[0] <= self.median_seconds <= self.interval_seconds[1]:
+            raise RecordingError("Timing: the median lies outside its own interval; expected low <= median <= high. The file is damaged.")
+        if self.sample_count < 1 or self.calls_per_sample < 1 or not 0 < len(self.samples_seconds) <= self.sample_count:
+            raise RecordingError("Timing: the sample counts contradict each other; expected 1 <= kept <= counted. The file is damaged.")
+        if any(amount is not None and not (np.isfinite(amount) and amount >= 0) for amount in (self.flops, self.nbytes)):
+            raise RecordingError(
+                "Timing: the work per call is negative or not finite; expected FLOPs and bytes of at least 0. The file is damaged."
+            )
+
+
+@dataclass(frozen=True)
+class Entry(Result):
+    """One case of one experiment: what was asked, and what came of it.
+
+    Attributes
+    ----------
+    experiment : str
+        The experiment's name in the recorder's registry, such as "catalogue" or "transfer".
+    params : mapping
+        What tells this case from its siblings, such as ``{"workload": "matmul", "n": 1024, "dtype": "float32"}``.
+    timing : Timing or None
+        None where it was not recorded.
+    reason : str or None
+        Why it was not recorded: "time did not reach it", or the error's sentence.
+    """
+
+    experiment: str
+    params: Mapping[str, Parameter]
+    timing: Timing | None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        """An entry has a timing or a reason, never both or neither."""
+        if (self.timing is None) == (self.reason is None):
+            raise RecordingError(f"Entry {self.key}: expected either a timing or the reason for its absence. The file is damaged.")
+
+    @property
+    def key(self) -> str:
+        """The experiment and its parameters in one line; unique within a recording."""
+        return self.experiment + "".join(f" {name}={value}" for name, value in sorted(self.params.items()))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a timing."""
+        return self.timing is not None
+
+
+@dataclass(frozen=True)
+class Recording(Result):
+    """Everything that one machine measured in one run of ``gpulab record``.
+
+    Attributes
+    ----------
+    name : str
+        The machine's short name, such as "nvidia-h200".
+    environment : Environment
+        Device, driver, library versions, date and the command that made it.
+    clocks_seen : mapping
+        Clock readings in MHz before and after, where the device tells.
+    machine : mapping
+        What ``gl.machine()`` said, for people to read.
+    gpulab_version : str
+    entries : tuple of Entry
+    notes : tuple of str
+    """
+
+    schema_version: ClassVar[int] = 1
+
+    name: str
+    environment: Environment
+    clocks_seen: Mapping[str, float]
+    machine: Mapping[str, Any]
+    gpulab_version: str
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse two entries for one case."""
+        keys = [entry.key for entry in self.entries]
+        if len(set(keys)) != len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise RecordingError(f"Recording {self.name!r}: two entries for {twice!r}; expected one. The file is damaged.")
+
+    def select(self, experiment: str, **params: Parameter) -> tuple[Entry, ...]:
+        """Return the recorded entries of an experiment whose parameters include ``params``."""
+        return tuple(
+            entry
+            for entry in self.entries
+            if entry.recorded and entry.experiment == experiment and all(entry.params.get(name) == value for name, value in params.items())
+        )
+
+    def find(self, experiment: str, **params: Parameter) -> Entry | None:
+        """Return the one recorded entry with exactly these parameters, or None: "not recorded yet"."""
+        return next((entry for entry in self.select(experiment, **params) if len(entry.params) == len(params)), None)
+
+    def missing(self) -> tuple[Entry, ...]:
+        """Return the entries that were planned and not recorded, with their reasons."""
+        return tuple(entry for entry in self.entries if not entry.recorded)
+
+    def evidence(self, entry: Entry | None = None) -> Evidence:
+        """Return the badge of one entry's figures, or of the recording as a whole."""
+        timing = entry.timing if entry is not None else None
+        return Evidence.recorded(self.environment, samples=timing.sample_count if timing else None)
+
+    def caption(self) -> str:
+        """Return the badge line under the table."""
+        return self.evidence().sentence
+
+    def __repr__(self) -> str:
+        done = sum(entry.recorded for entry in self.entries)
+        return f"<recording {self.name!r}: {self.environment.device}, {self.environment.date[:10]}, {done} of {len(self.entries)} entries>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an entry: the case, its time, its rates."""
+        return ("case", "median", "arithmetic", "memory traffic"), [_row(entry) for entry in self.entries]
+
+
+def _row(entry: Entry) -> tuple[str, str, str, str]:
+    timing = entry.timing
+    if timing is None:
+        return entry.key, f"not recorded: {entry.reason}", "", ""
+    flops = "" if timing.flops is None else format_flops_per_second(timing.flops / timing.median_seconds)
+    nbytes = "" if timing.nbytes is None else format_bytes_per_second(timing.nbytes / timing.median_seconds)
+    return entry.key, format_seconds(timing.median_seconds), flops, nbytes
+
+
+def thin(samples_seconds: np.ndarray, keep: int = KEPT_SAMPLES) -> np.ndarray:
+    """Return at most ``keep`` samples, evenly spaced in time, in their order."""
+    if len(samples_seconds) <= keep:
+        return samples_seconds
+    kept: np.ndarray = samples_seconds[np.linspace(0, len(samples_seconds) - 1, keep).round().astype(int)]
+    return kept

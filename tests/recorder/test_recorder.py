@@ -1,0 +1,185 @@
+"""The recorder: order, budget, resuming, errors and interrupts, on scripted experiments and a scripted clock."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gpulab import devices, recorder, recordings
+from gpulab.errors import InputError, RecordingError, StoppedError
+from gpulab.evidence import Evidence
+from gpulab.recorder import Case, Experiment, _registry, _run
+from gpulab.timing import Measurement
+
+
+class Clock:
+    """Seconds that pass only when a case spends them."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def a_measurement(median=1e-3, n=50):
+    """A measurement as ``gl.measure`` would give it; the values are arbitrary."""
+    samples = np.full(n, median)
+    return Measurement(
+        label="x", device="cpu", samples_seconds=samples, median_seconds=median, interval_seconds=(median, median), first_call_seconds=1.0,
+        launch_seconds=median, with_transfer_seconds=None, calls_per_sample=1, flops=None, nbytes=8.0, notes=(),
+        evidence=Evidence.measured("cpu", n), environment=devices.environment("cpu"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """An empty registry with a scripted experiment maker, and a log of what ran with which deadline."""
+    clock, log = Clock(), []
+    monkeypatch.setattr(_registry, "_REGISTRY", {})
+
+    def add(name, ranks, seconds=10.0, fails=(), error=RuntimeError("boom  \n happened")):
+        def case(i, rank):
+            def time(deadline):
+                log.append((name, i, deadline))
+                clock.now += seconds
+                if i in fails:
+                    raise error
+                return a_measurement()
+
+            return Case({"i": i}, time, rank)
+
+        recorder.register(Experiment(name, name, lambda device: [case(i, rank) for i, rank in enumerate(ranks)]))
+
+    def run(path, **options):
+        return recorder.record(path, **{"device": "cpu", "clock": clock, "name": "test", **options})
+
+    add.run, add.log, add.clock = run, log, clock
+    return add
+
+
+def test_the_most_telling_cases_run_first(bench, tmp_path):
+    """Ranks order the cases across experiments; within a rank the registered order stays."""
+    bench("late", [3, 1])
+    bench("early", [0, 2])
+    bench.run(tmp_path / "r.json")
+    assert [(name, i) for name, i, _ in bench.log] == [("early", 0), ("late", 1), ("early", 1), ("late", 0)]
+
+
+def test_the_budget_ends_the_run_and_names_what_is_missing(bench, tmp_path):
+    """With 25 s and cases of 10 s three run, and the other two are kept as not reached."""
+    bench("a", [0] * 5)
+    recording = bench.run(tmp_path / "r.json", minutes=25 / 60)
+    assert len(bench.log) == 3
+    assert [e.reason for e in recording.missing()] == ["time did not reach it"] * 2
+    assert recordings.read(tmp_path / "r.json").to_dict() == recording.to_dict()
+
+
+def test_a_second_run_goes_on_where_the_first_stopped(bench, tmp_path):
+    """What is recorded is not measured again; what failed or was not reached is tried."""
+    bench("a", [0] * 4, fails=(1,))
+    bench.run(tmp_path / "r.json", minutes=25 / 60)
+    bench.log.clear()
+    bench.run(tmp_path / "r.json")
+    assert [i for _, i, _ in bench.log] == [1, 3]
+    bench.log.clear()
+    bench.run(tmp_path / "r.json", restart=True)
+    assert len(bench.log) == 4
+
+
+def test_another_machines_file_is_not_overwritten(bench, tmp_path):
+    """A recording of another device or driver is refused and stays as it was."""
+    bench("a", [0])
+    path = tmp_path / "r.json"
+    bench.run(path)
+    data = json.loads(path.read_text())
+    data["environment"]["device"] = "Another GPU"
+    path.write_text(json.dumps(data))
+    before = path.read_bytes()
+    with pytest.raises(RecordingError, match="another device"):
+        bench.run(path)
+    path.write_text("not ours")
+    with pytest.raises(RecordingError, match="not JSON"):
+        bench.run(path)
+    assert path.read_text() == "not ours"
+    assert before
+
+
+def test_a_failing_case_is_kept_with_its_reason_and_the_rest_goes_on(bench, tmp_path):
+    """One case that raises costs only itself; the reason is one line."""
+    bench("a", [0] * 3, fails=(1,))
+    recording = bench.run(tmp_path / "r.json")
+    assert [e.recorded for e in recording.entries] == [True, False, True]
+    assert recording.entries[1].reason == "RuntimeError: boom happened"
+
+
+def test_an_interrupt_keeps_what_was_recorded(bench, tmp_path):
+    """KeyboardInterrupt in the second case leaves a file with the first one in it."""
+    bench("a", [0] * 3, fails=(1,), error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(tmp_path / "r.json")
+    assert [e.recorded for e in recordings.read(tmp_path / "r.json").entries] == [True, False, False]
+
+
+def test_stop_ends_after_the_case_in_flight(bench, tmp_path):
+    """Stopping after one case keeps one; stopping before any is said."""
+    bench("a", [0] * 3)
+    recording = bench.run(tmp_path / "r.json", stop=lambda: len(bench.log) == 1)
+    assert len(bench.log) == 1
+    assert len(recording.missing()) == 2
+    with pytest.raises(StoppedError):
+        bench.run(tmp_path / "s.json", stop=lambda: True)
+
+
+def test_progress_says_how_far_and_how_long(bench, tmp_path):
+    """The fraction reaches 1 and the text says what is left of the budget."""
+    bench("a", [0] * 2)
+    seen = []
+    bench.run(tmp_path / "r.json", minutes=1, progress=lambda fraction, text: seen.append((fraction, text)))
+    assert [fraction for fraction, _ in seen] == [0.5, 1.0]
+    assert seen[0][1].endswith("50 s left")
+
+
+def test_a_case_gets_a_bounded_share_of_what_is_left(bench, tmp_path):
+    """A small budget gives the shortest deadline, a large one the longest; never zero, never all."""
+    bench("a", [0] * 4, seconds=0.0)
+    bench.run(tmp_path / "r.json", minutes=1 / 600)
+    bench.run(tmp_path / "s.json", minutes=60)
+    deadlines = [deadline for _, _, deadline in bench.log]
+    assert deadlines[0] == 0.15
+    assert deadlines[-1] == 1.0
+
+
+@pytest.mark.parametrize("options", [{"minutes": 0}, {"minutes": -1}, {"minutes": float("nan")}, {"name": "../x"}, {"only": ["no-such"]}])
+def test_bad_input_is_refused_before_anything_runs(bench, tmp_path, options):
+    """A bad budget, name or experiment is an InputError; nothing is written."""
+    bench("a", [0])
+    with pytest.raises(InputError):
+        bench.run(tmp_path / "r.json", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_samples_are_thinned_and_the_interval_stays():
+    """Of 500 samples 32 are kept; the count and the interval are those of all 500."""
+    kept = _registry.entry("e", Case({}, None), a_measurement(n=500)).timing
+    assert (len(kept.samples_seconds), kept.sample_count) == (32, 500)
+    assert kept.interval_seconds == (1e-3, 1e-3)
+
+
+def test_machine_names_are_file_safe():
+    """A device's name becomes lower-case words with hyphens."""
+
+    class Device:
+        name = "NVIDIA H200 (MIG 1g.18gb)"
+
+    assert _run.machine_name(Device()) == "nvidia-h200-mig-1g-18gb"
+
+
+def test_every_registered_experiment_has_unique_cases_on_a_cpu():
+    """Planning allocates nothing and gives each case its own key."""
+    cpu = devices.find("cpu")
+    keys = [_run._key(name, case) for name, case in _run._plan(cpu, None)]
+    assert len(keys) == len(set(keys))
+    assert {"ceilings", "launch", "catalogue", "transfer", "overlap"} <= {e.name for e in recorder.experiments()}

@@ -1,0 +1,170 @@
+"""Recordings: what is written is read back, and what is damaged, hostile or too new is refused with a sentence."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab import recordings
+from gpulab.errors import RecordingError
+from gpulab.evidence import Badge, Environment, Note
+from gpulab.recordings import Entry, Recording, Timing
+from gpulab.recordings._schema import KEPT_SAMPLES, thin
+
+
+def a_timing(**changes):
+    """A plausible timing; the values are arbitrary."""
+    fields = {
+        "samples_seconds": np.array([1.0e-3, 1.1e-3, 0.9e-3]), "sample_count": 3, "median_seconds": 1.0e-3, "interval_seconds": (0.9e-3, 1.1e-3),
+        "first_call_seconds": 0.2, "launch_seconds": 1.0e-4, "with_transfer_seconds": None, "calls_per_sample": 1, "flops": 2.0e9, "nbytes": None,
+        "notes": (Note("slow-first-call", "the first call took 200 times as long"),),
+    }  # fmt: skip
+    return Timing(**{**fields, **changes})
+
+
+def a_recording(**changes):
+    """A small recording of an invented machine, used only inside these tests."""
+    environment = Environment(
+        date="2026-11-20T10:00:00+00:00", system="Linux", processor="P", cores=2, memory_bytes=2**34, device="Test Device",
+        device_kind="cuda", driver="580.1", python="3.12.3", libraries={"torch": "2.11.0"}, command="gpulab record --minutes 8",
+    )  # fmt: skip
+    entries = (
+        Entry("catalogue", {"workload": "matmul", "n": 1024, "dtype": "float32"}, a_timing()),
+        Entry("catalogue", {"workload": "matmul", "n": 2048, "dtype": "float32"}, None, "time did not reach it"),
+    )
+    fields = {
+        "name": "test",
+        "environment": environment,
+        "clocks_seen": {"sm_mhz": 1980.0},
+        "machine": {"a": [1, None]},
+        "gpulab_version": "0.1.0",
+        "entries": entries,
+    }
+    return Recording(**{**fields, **changes})
+
+
+def test_a_written_recording_is_read_back_the_same(tmp_path):
+    """Writing and reading changes nothing, and leaves no temporary file behind."""
+    path = tmp_path / "test.json"
+    recordings.write(a_recording(), path)
+    assert recordings.read(path).to_dict() == a_recording().to_dict()
+    assert [p.name for p in tmp_path.iterdir()] == ["test.json"]
+
+
+def test_lookup_finds_what_was_recorded_and_nothing_else():
+    """An exact lookup finds the case; one that was planned but not recorded is absent and listed as missing."""
+    recording = a_recording()
+    assert recording.find("catalogue", workload="matmul", n=1024, dtype="float32").timing.median_seconds == 1.0e-3
+    assert recording.find("catalogue", workload="matmul", n=2048, dtype="float32") is None
+    assert recording.find("catalogue", workload="matmul") is None
+    assert [e.reason for e in recording.missing()] == ["time did not reach it"]
+    assert len(recording.select("catalogue", workload="matmul")) == 1
+
+
+def test_every_figure_carries_the_recorded_badge():
+    """The evidence names device, driver, versions, date and command."""
+    recording = a_recording()
+    evidence = recording.evidence(recording.entries[0])
+    assert evidence.badge is Badge.RECORDED
+    assert evidence.samples == 3
+    for word in ("RECORDED", "Test Device", "2026-11-20", "580.1", "torch 2.11.0", "gpulab record"):
+        assert word in evidence.sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda d: d.update(schema_version=99), "version"),
+        (lambda d: d.update(schema="Other"), "expected"),
+        (lambda d: d.pop("entries"), "entries"),
+        (lambda d: d.update(extra=1), "extra"),
+        (lambda d: d["entries"][0]["timing"].update(median_seconds=-1.0), "negative"),
+        (lambda d: d["entries"][0]["timing"].update(median_seconds="nan"), "finite"),
+        (lambda d: d["entries"][0]["timing"].update(interval_seconds=[2.0, 3.0]), "interval"),
+        (lambda d: d["entries"][0]["timing"].update(sample_count=1), "counts"),
+        (lambda d: d["entries"][0]["timing"].update(samples_seconds="many"), "samples_seconds"),
+        (lambda d: d["entries"][0]["timing"].update(flops=-5.0), "FLOPs"),
+        (lambda d: d["entries"][0].update(timing=None), "reason"),
+        (lambda d: d["entries"].append(copy.deepcopy(d["entries"][0])), "two entries"),
+        (lambda d: d["environment"].update(cores="two"), "cores"),
+        (lambda d: d["environment"].update(cores=True), "cores"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_a_sentence(tmp_path, change, word):
+    """Each kind of damage is a RecordingError that names what is wrong."""
+    data = a_recording().to_dict()
+    change(data)
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(RecordingError, match=word):
+        recordings.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", '"x"', "{" * 100_000, "[" * 200_000, '{"a": NaN}', "\x00\x01"])
+def test_what_is_not_a_recording_is_refused(tmp_path, text):
+    """Text that is not JSON, or JSON that is not ours, is refused without a crash."""
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(RecordingError):
+        recordings.read(path)
+
+
+def test_an_oversized_file_is_refused_unread(tmp_path):
+    """A file above the limit is refused by its size alone."""
+    path = tmp_path / "big.json"
+    with path.open("wb") as f:
+        f.truncate(21 * 2**20)
+    with pytest.raises(RecordingError, match="expected at most"):
+        recordings.read(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, 2000))
+def test_a_truncated_file_is_refused_at_every_length(tmp_path_factory, cut):
+    """However much of the file is missing, the answer is one sentence."""
+    text = json.dumps(a_recording().to_dict())
+    path = tmp_path_factory.mktemp("t") / "x.json"
+    path.write_text(text[: min(cut, len(text) - 1)])
+    with pytest.raises(RecordingError):
+        recordings.read(path)
+
+
+def test_names_of_files_outside_the_folder_are_refused():
+    """A name cannot climb out of the recordings' folder."""
+    for name in ("../../etc/passwd", "/etc/passwd", "", "A B"):
+        with pytest.raises(RecordingError, match="there is no recording"):
+            recordings.load(name)
+
+
+def test_a_folder_of_the_learners_own_is_searched_too(tmp_path, monkeypatch):
+    """GPULAB_RECORDINGS adds a folder."""
+    recordings.write(a_recording(), tmp_path / "mine.json")
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+    assert "mine" in recordings.names()
+    assert recordings.load("mine").name == "test"
+
+
+def test_what_ships_loads():
+    """Every recording in the package passes its own checks and has at least a hundred recorded cases."""
+    shipped = [name for name in recordings.names() if (recordings.directory() / f"{name}.json").exists()]
+    for name in shipped:
+        recording = recordings.load(name)
+        assert sum(entry.recorded for entry in recording.entries) >= 100
+        assert recording.environment.command
+
+
+@given(n=st.integers(1, 500), keep=st.integers(2, 64))
+def test_thinning_keeps_the_ends_and_the_order(n, keep):
+    """Thinned samples are a subsequence with the first and the last sample."""
+    samples = np.arange(float(n))
+    kept = thin(samples, keep)
+    assert len(kept) == min(n, keep)
+    assert kept[0] == 0
+    assert kept[-1] == n - 1
+    assert np.all(np.diff(kept) > 0)
+    assert KEPT_SAMPLES == 32
