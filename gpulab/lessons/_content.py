@@ -1,0 +1,151 @@
+"""What a lesson holds: questions to predict and exercises to solve, registered per notebook and found by their id.
+
+An id is the notebook's number and a running number ("02.3"), in the order of the notebook. The content modules
+(``_nb00``, ``_nb02``, ...) load on the first look-up.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulab.errors import InputError
+
+_MODULES = ("gpulab.lessons._nb00", "gpulab.lessons._nb02")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a usual wrong prediction points to.
+
+    Attributes
+    ----------
+    when : callable
+        Takes (predicted, measured) in base units, or two choices; True where the prediction shows this misconception.
+    sentence : str
+        What the learner may have thought, and what is so.
+    """
+
+    when: Callable[[Any, Any], bool]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is known about a prediction beside the words that the notebook shows.
+
+    Attributes
+    ----------
+    id : str
+    readings : tuple of Reading
+        The first that fits is shown with the measurement.
+    outcome : callable or None
+        Takes what the notebook passes to ``reveal`` and returns the number (base units) or the choice; None where that
+        is already a number, a choice or a measurement.
+    close_ratio : float
+        A prediction within this factor of the measurement counts as close.
+    """
+
+    id: str
+    readings: tuple[Reading, ...] = ()
+    outcome: Callable[[Any], Any] | None = None
+    close_ratio: float = 2.0
+
+
+@dataclass(frozen=True)
+class Usual:
+    """A usual wrong answer, kept so that the tests can prove it is refused with its own message.
+
+    Attributes
+    ----------
+    source : str
+        Python that takes the stub's place in the notebook.
+    says : str
+        Words that the refusal must hold.
+    """
+
+    source: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One checked exercise.
+
+    Attributes
+    ----------
+    id, title : str
+    answer_name : str
+        The name that the stub defines and the check takes.
+    stub, solution : str
+        Python sources that define ``answer_name``; the stub is the notebook's cell.
+    hints : tuple of str
+        From a nudge to nearly the answer.
+    check : callable
+        Takes the answer; returns the sentence of praise that says why it is right; raises ``Refused`` with what is wrong.
+    usual : tuple of Usual
+        Usual wrong answers.
+    limit_seconds : float
+        The check ends after this long: a learner's loop may have no end.
+    """
+
+    id: str
+    title: str
+    answer_name: str
+    stub: str
+    solution: str
+    hints: tuple[str, ...]
+    check: Callable[[Any], str]
+    usual: tuple[Usual, ...]
+    limit_seconds: float = 20.0
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One notebook's questions and exercises, in the notebook's order."""
+
+    notebook: str
+    questions: Mapping[str, Question] = field(default_factory=dict)
+    exercises: Mapping[str, Exercise] = field(default_factory=dict)
+
+
+class Refused(Exception):  # noqa: N818  (not an error of the program: an answer that is wrong)
+    """The answer is wrong; the message says why."""
+
+
+class NotAttempted(Exception):  # noqa: N818
+    """The stub is as it was."""
+
+
+def lessons() -> tuple[Lesson, ...]:
+    """Return every notebook's content, in the order of the course."""
+    return tuple(importlib.import_module(name).LESSON for name in _MODULES)
+
+
+def exercise(id: str) -> Exercise:
+    """Return the exercise of that id.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    known = {key: each for lesson in lessons() for key, each in lesson.exercises.items()}
+    if not isinstance(id, str) or id not in known:
+        close = difflib.get_close_matches(str(id), known, n=1)
+        raise InputError(
+            f"exercise {str(id)[:40]!r} is not in this course; expected one of {', '.join(known)}."
+            + (f" Did you mean {close[0]!r}?" if close else " Copy the id from the notebook.")
+        )
+    return known[id]
+
+
+def question(id: str) -> Question:
+    """Return what is known about a prediction; an id that the course does not have gets an empty record (your own notebook)."""
+    for lesson in lessons():
+        if id in lesson.questions:
+            return lesson.questions[id]
+    return Question(id)

@@ -1,0 +1,272 @@
+"""Predictions: the learner commits an answer before the measurement shows, and sees both side by side.
+
+The first answer stays. Later ones, and answers given after the measurement was shown, are kept apart and not counted.
+No widget is made here: ``%load_ext gpulab`` shows a ``Prediction`` as an instrument; without it, its text says how to
+answer in code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.lessons import _store
+from gpulab.lessons._quantities import Unit
+from gpulab.lessons._quantities import unit as _unit
+
+Observer = Callable[["Prediction"], None]
+_known: dict[str, Prediction] = {}  # this kernel's questions, so that answer() and reveal() know unit and choices
+_observers: dict[str, list[Observer]] = {}
+
+
+@dataclass(frozen=True)
+class KeptAnswer(Result):
+    """One answer as the progress file keeps it.
+
+    Attributes
+    ----------
+    value : float or str
+        A number in base units (seconds, bytes, bytes a second, a ratio), or the choice.
+    text : str
+        As the learner reads it: "5.00 us".
+    date : str
+        UTC, ISO 8601.
+    """
+
+    value: float | str
+    text: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A question whose answer is kept before the measurement shows.
+
+    What is fixed is in the fields; what the learner did is read from the progress file by ``answer``, ``later`` and
+    ``revealed``, so every view of the same id agrees.
+
+    Attributes
+    ----------
+    id, question : str
+    unit : str
+        The unit that a bare number has; "" with choices or for a count.
+    choices : tuple of str
+        What can be chosen; empty where a number is asked.
+    """
+
+    id: str
+    question: str
+    unit: str
+    choices: tuple[str, ...]
+
+    @property
+    def example(self) -> str:
+        """What an answer may look like, for a placeholder: "10 us"."""
+        return self.choices[0] if self.choices else self.quantity.example
+
+    @property
+    def answer(self) -> KeptAnswer | None:
+        """The first answer given before the measurement was shown, or None."""
+        return _kept(self._entry.get("first"))
+
+    @property
+    def later(self) -> tuple[KeptAnswer, ...]:
+        """Answers that came after the first or after the measurement; they are not counted."""
+        kept = (_kept(item) for item in self._entry.get("later", []))
+        return tuple(item for item in kept if item is not None)
+
+    @property
+    def revealed(self) -> str | None:
+        """The measurement that was shown, as text, or None while it is still hidden."""
+        shown = self._entry.get("revealed")
+        return str(shown.get("text", "")) if shown else None
+
+    @property
+    def status(self) -> str:
+        """One sentence on where this prediction stands."""
+        if self.revealed is not None:
+            mine = f"You predicted {self.answer.text}" if self.answer else "No prediction was given"
+            return f"{mine}; the measurement was {self.revealed}."
+        if self.answer is None:
+            return "No prediction yet."
+        return f"Your prediction is kept: {self.answer.text}. Run the next cell to measure."
+
+    def submit(self, value: str | float) -> str:
+        """Keep an answer and return the sentence to show.
+
+        Raises
+        ------
+        InputError
+            If the answer is not one of the choices, not a number, negative, infinite, or in a unit of another kind.
+        """
+        base = self._parse(value)
+        entry = KeptAnswer(base, self.text_of(base), _store.now()).to_dict()
+        said: list[str] = []
+
+        def edit(content: dict[str, Any]) -> None:
+            mine = content["predictions"].setdefault(self.id, {})
+            mine["question"] = self.question
+            if mine.get("first") is None and mine.get("revealed") is None:
+                mine["first"] = entry
+            elif (mine.get("first") or {}).get("value") != base:
+                mine.setdefault("later", []).append(entry)
+
+        before = self._entry
+        _store.change(edit, said.append)
+        tell(self)
+        return " ".join([self._answer_sentence(before, base), *said])
+
+    def _answer_sentence(self, before: dict[str, Any], base: float | str) -> str:
+        text = self.text_of(base)
+        first = _kept(before.get("first"))
+        if first is not None and first.value != base:
+            return f"Your first answer, {first.text}, stays; {text} is kept beside it and not counted."
+        if first is None and before.get("revealed") is not None:
+            return f"The measurement was already shown; {text} is kept and not counted."
+        return f"Prediction kept: {text}. Run the next cell to measure."
+
+    def observe(self, callback: Observer) -> Callable[[], None]:
+        """Call ``callback(prediction)`` after each answer and after the reveal; return a function that ends this."""
+        callbacks = _observers.setdefault(self.id, [])
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback) if callback in callbacks else None
+
+    @property
+    def _entry(self) -> dict[str, Any]:
+        entry = _store.read()["predictions"].get(self.id, {})
+        return entry if isinstance(entry, dict) else {}
+
+    @property
+    def quantity(self) -> Unit:
+        """The unit, as an object that parses and formats."""
+        return _unit(self.unit)
+
+    def _parse(self, value: Any) -> float | str:
+        if not self.choices:
+            return self.quantity.parse(value)
+        return choose(value, self.choices)
+
+    def text_of(self, base: float | str) -> str:
+        """Return a value in base units, or a choice, as the learner reads it."""
+        return base if isinstance(base, str) else self.quantity.format(base)
+
+    def __repr__(self) -> str:
+        return f"Predict {self.id}: {self.question}{self._options()}\n{self.status} {self._how()}".rstrip()
+
+    def _options(self) -> str:
+        return "".join(f"\n  {number}. {choice}" for number, choice in enumerate(self.choices, 1))
+
+    def _how(self) -> str:
+        if self.revealed is not None or self.answer is not None:
+            return ""
+        return f"Answer in a cell: gl.lessons.answer({self.id!r}, {1 if self.choices else self.example!r})"
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{html.escape(choice)}</li>" for choice in self.choices)
+        how = f"<p>Answer in a cell: <code>{html.escape(self._how().partition(': ')[2])}</code></p>" if self._how() else ""
+        options = f"<ol>{items}</ol>" if items else ""
+        return (
+            f"<p><strong>Predict {html.escape(self.id)}.</strong> {html.escape(self.question)}</p>{options}"
+            f"<p>{html.escape(self.status)}</p>{how}"
+        )
+
+
+def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ()) -> Prediction:
+    """Ask the learner for a number or a choice before a measurement.
+
+    Parameters
+    ----------
+    id : str
+        The notebook's number and a running number: "02.1".
+    question : str
+        One sentence.
+    unit : str
+        What a bare number means: "us", "ms", "MiB", "GB/s", "x", "%", or a noun that is counted.
+    choices : sequence of str
+        Two or more answers to choose from, in place of a number.
+
+    Returns
+    -------
+    Prediction
+        Shown as an instrument after ``%load_ext gpulab``; as text elsewhere.
+
+    Raises
+    ------
+    InputError
+        If there is one choice only, or both a unit and choices.
+    """
+    if not isinstance(id, str) or not id:
+        raise InputError(f"predict: id {id!r}; expected text such as '02.1'. Pass the notebook's number and a running number.")
+    given = tuple(str(choice) for choice in choices)
+    if len(given) == 1 or len(set(given)) != len(given) or (given and unit):
+        raise InputError(
+            f"predict {id}: choices {given} with unit {unit!r}; expected two or more different choices, or a unit. Pass one of the two."
+        )
+    _known[id] = Prediction(id, str(question), unit, given)
+    return _known[id]
+
+
+def answer(id: str, value: str | float) -> None:
+    """Answer a prediction in code and print what was kept.
+
+    Parameters
+    ----------
+    id : str
+        As ``predict`` was given it.
+    value : float or str
+        A number in the question's unit, text with a unit ("5 us"), a choice, or a choice's number (1 for the first).
+
+    Raises
+    ------
+    InputError
+        If the question was not asked yet, or the answer does not fit it.
+    """
+    if id not in _known:
+        raise InputError(
+            f"answer: question {str(id)[:40]!r} was not asked in this kernel; expected one of {', '.join(_known) or '(none yet)'}. "
+            "Run the cell with gl.lessons.predict first."
+        )
+    print(_known[id].submit(value))
+
+
+def choose(value: Any, choices: tuple[str, ...]) -> str:
+    """Return the choice that a number, its words or a near spelling name; InputError where none does."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= len(choices):
+        return choices[value - 1]
+    if isinstance(value, str):
+        folded = {choice.casefold().strip(): choice for choice in choices}
+        word = value.casefold().strip()
+        if word in folded:
+            return folded[word]
+        if word.isdecimal() and 1 <= int(word[:4]) <= len(choices):
+            return choices[int(word[:4]) - 1]
+        close = difflib.get_close_matches(word, folded, n=1, cutoff=0.8)
+        if close:
+            return folded[close[0]]
+    options = "; ".join(f"{number}. {choice}" for number, choice in enumerate(choices, 1))
+    raise InputError(f"predict: {str(value)[:60]!r} is not one of the choices; expected {options}. Answer with its number or its words.")
+
+
+def _kept(data: Any) -> KeptAnswer | None:
+    if not isinstance(data, dict) or not {"value", "text", "date"} <= set(data):
+        return None
+    value = data["value"]
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    return KeptAnswer(value if isinstance(value, str) else float(value), str(data["text"]), str(data["date"]))
+
+
+def tell(asked: Prediction) -> None:
+    """Call the observers of a question."""
+    for callback in list(_observers.get(asked.id, [])):
+        callback(asked)
+
+
+def known(id: str) -> Prediction | None:
+    """Return this kernel's question of that id, or None if its cell did not run."""
+    return _known.get(id)

@@ -1,0 +1,192 @@
+"""The learner's progress in one JSON file that survives crashes, two kernels at once, and strange content.
+
+Every change is read, made and written under a lock, into a temporary file that then takes the old one's place. A file
+that is truncated or not ours is set aside under a dated name, never overwritten. Where nothing can be written (a
+read-only folder, a full disk) the progress lives on in memory, and a sentence says so: a lesson never stops for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+SCHEMA = "gpulab-progress"
+SCHEMA_VERSION = 1
+# How long to wait for another kernel's lock. A change takes about a millisecond, so two seconds mean that the lock is stuck.
+_LOCK_SECONDS = 2.0
+_inside = threading.RLock()  # threads of this kernel; the file lock holds between kernels
+Edit = Callable[[dict[str, Any]], None]
+_pending: dict[str, list[Edit]] = {}  # path -> the changes that could not be written yet
+
+
+def path() -> pathlib.Path:
+    """Return the progress file: ``GPULAB_PROGRESS``, or ``.gpulab/progress.json`` in the working directory."""
+    chosen = os.environ.get("GPULAB_PROGRESS")
+    return pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.cwd() / ".gpulab" / "progress.json"
+
+
+def now() -> str:
+    """Return the time as the file keeps it: UTC, ISO 8601, whole seconds."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def empty() -> dict[str, Any]:
+    """Return the content of a fresh file."""
+    return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "predictions": {}, "exercises": {}, "history": []}
+
+
+def read() -> dict[str, Any]:
+    """Return the progress; a damaged or unreadable file counts as empty here (the next change sets it aside)."""
+    where = path()
+    with _inside:
+        try:
+            content, _ = _load(where)
+        except OSError:
+            content = empty()
+        for edit in _pending.get(str(where), []):
+            edit(content)
+    return content
+
+
+def change(edit: Edit, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Apply ``edit`` to the progress and save it; return the new content.
+
+    Parameters
+    ----------
+    edit : callable
+        Changes the dictionary in place; it may run again on a newer content of the file.
+    say : callable
+        Takes the sentence to show when a file was set aside or nothing could be written.
+    """
+    where = path()
+    with _inside:
+        waiting = _pending.setdefault(str(where), [])
+        waiting.append(edit)
+        try:
+            where.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(where):
+                content, fault = _load(where)
+                if fault:
+                    say(_set_aside(where, fault))
+                for each in waiting:
+                    each(content)
+                _write(where, content)
+        except OSError as error:
+            if len(waiting) == 1:  # say it once, not at every answer
+                say(
+                    f"progress: {where} cannot be written ({error.strerror or error}); expected a folder that you may write to. "
+                    "Your answers are kept until the kernel stops; set GPULAB_PROGRESS to another file to keep them longer."
+                )
+            return read()
+        waiting.clear()
+        return content
+
+
+def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
+    """Return the content, and what is wrong with the file (None: nothing)."""
+    try:
+        text = where.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return empty(), None
+    except UnicodeDecodeError:
+        return empty(), "is not text"
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return empty(), "is truncated or is not JSON"
+    return (content, None) if _is_ours(content) else (empty(), "is not a progress file of this gpulab version")
+
+
+def _is_ours(content: Any) -> bool:
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA or content.get("schema_version") != SCHEMA_VERSION:
+        return False
+    parts = [content.get("predictions"), content.get("exercises")]
+    entries = [entry for part in parts if isinstance(part, dict) for entry in part.values()]
+    return all(isinstance(part, dict) for part in parts) and isinstance(content.get("history"), list) and all(map(_is_entry, entries))
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether an item has the types that readers rely on; unknown keys are kept."""
+    kinds: dict[str, Any] = {"state": str, "attempts": int, "first": dict, "later": list, "revealed": dict, "question": str}
+    return isinstance(entry, dict) and all(isinstance(entry[key], kind) for key, kind in kinds.items() if entry.get(key) is not None)
+
+
+def _set_aside(where: pathlib.Path, fault: str) -> str:
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
+    aside = where.with_name(f"{where.stem}-set-aside-{stamp}{where.suffix}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = where.with_name(f"{where.stem}-set-aside-{stamp}-{number}{where.suffix}")
+    where.rename(aside)
+    return (
+        f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as {aside.name}, and a new one begins; "
+        "to go back, mend that file and give it its old name."
+    )
+
+
+def _write(where: pathlib.Path, content: dict[str, Any]) -> None:
+    """Write beside the file, force it to the disk, then take the old one's place in one step."""
+    handle, name = tempfile.mkstemp(prefix=where.name + ".", suffix=".tmp", dir=where.parent)
+    temporary = pathlib.Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(where)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(where: pathlib.Path) -> Iterator[None]:
+    """Hold the lock file beside ``where``; another kernel's change waits for this one."""
+    with where.with_name(where.name + ".lock").open("a+b") as file:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not _try_lock(file):
+            if time.monotonic() > deadline:
+                raise OSError(None, "another kernel holds its lock")
+            time.sleep(0.01)
+        try:
+            yield
+        finally:
+            _unlock(file)
+
+
+def _try_lock(file: Any) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _unlock(file: Any) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
