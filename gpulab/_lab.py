@@ -1,0 +1,240 @@
+"""``gpulab lab``: JupyterLab on the learner's working copy of the notebooks, opened at ``00_start_here``.
+
+The server listens on the loopback address with a fresh token, asks nothing of the internet, and leaves the user's own
+JupyterLab settings alone: what the course needs goes in as defaults (``gpulab/_jupyter``), which user settings override.
+The working copy itself is ``_working_copy``'s business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import site
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpulab import _working_copy
+from gpulab.errors import GpulabError, InputError
+
+_FIRST_NOTEBOOK = "00_start_here.ipynb"
+_COPY_NAME = "my-notebooks"
+_ADDRESS = "127.0.0.1"
+# What the learner must not loosen through pass-through arguments: who can reach the server, and with what.
+_GUARDED = ("ip", "token", "password", "allow_origin", "allow_remote_access", "root_dir", "notebook-dir", "port")
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add the ``lab`` command to the ``gpulab`` command line.
+
+    Parameters
+    ----------
+    subparsers
+        What ``ArgumentParser.add_subparsers`` returned.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+        The new parser; its default ``run`` is ``run_lab``.
+    """
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "lab", help="open the course in JupyterLab", description="Open the course in JupyterLab, in a working copy of your own."
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser (for servers); the address is printed")
+    parser.add_argument("--port", type=int, default=None, help="the port to listen on (default: the first free one from 8888)")
+    parser.add_argument("--dir", type=Path, default=None, help=f"the working copy's folder (default: {_COPY_NAME} beside the course)")
+    parser.add_argument("--reset", metavar="NAME", help="bring one notebook back to its original (yours is kept under a dated name), and end")
+    parser.add_argument("jupyter", nargs="*", metavar="-- ARG", help="after --: arguments for JupyterLab itself")
+    parser.set_defaults(run=run_lab)
+    return parser
+
+
+def run_lab(args: argparse.Namespace) -> int:
+    """Run ``gpulab lab``; return the process's exit code.
+
+    Raises
+    ------
+    InputError
+        If the originals cannot be found, the port is taken, or an argument cannot be used.
+    GpulabError
+        If the working copy cannot be written.
+    """
+    originals = find_originals()
+    copy = (args.dir or _default_copy(originals)).expanduser().absolute()
+    try:
+        if args.reset is not None:
+            return _reset(originals, copy, args.reset)
+        changes = _working_copy.update(originals, copy)
+    except OSError as error:
+        raise GpulabError(
+            f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); expected a folder of yours "
+            "with room in it. Pass another one with --dir."
+        ) from error
+    for sentence in changes.sentences:
+        print(sentence)
+    running = find_running(copy, _running_servers())
+    if running is not None:
+        return _open_running(running, open_browser=not args.no_browser)
+    return serve(copy, args.port, open_browser=not args.no_browser, extra=args.jupyter)
+
+
+def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = None) -> Path:
+    """Return the folder of the course's notebooks: beside the package in a clone, in ``share/gpulab`` from a wheel.
+
+    Raises
+    ------
+    InputError
+        If it is in neither place.
+    """
+    root = root or Path(__file__).resolve().parent.parent
+    if prefixes is None:
+        prefixes = (sys.prefix, site.getuserbase())
+    for folder in (root / "notebooks", *(Path(prefix) / "share" / "gpulab" / "notebooks" for prefix in prefixes)):
+        if (folder / _FIRST_NOTEBOOK).is_file():
+            return folder
+    raise InputError(
+        f"lab: the course's notebooks are not at {root / 'notebooks'} nor in this environment's share/gpulab; expected "
+        f"{_FIRST_NOTEBOOK} there. Clone the project's repository and run `make lab` in it."
+    )
+
+
+def _default_copy(originals: Path) -> Path:
+    """Beside the originals in a clone (git ignores it there), else in the current folder."""
+    clone = originals.parent
+    return (clone if (clone / "pyproject.toml").is_file() else Path.cwd()) / _COPY_NAME
+
+
+def _reset(originals: Path, copy: Path, name: str) -> int:
+    found, kept = _working_copy.reset(originals, copy, name)
+    print(f"{found} is the original again." + (f" Yours is kept as {kept}." if kept else " There was no changed version to keep."))
+    print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
+    return 0
+
+
+def find_running(copy: Path, servers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the server that already serves this working copy and answers, or None."""
+    for server in servers:
+        if Path(server.get("root_dir", "")).resolve() == copy.resolve() and _answers(server):
+            return server
+    return None
+
+
+def _running_servers() -> Iterable[Mapping[str, Any]]:
+    from jupyter_server.serverapp import list_running_servers
+
+    return list_running_servers()
+
+
+def _answers(server: Mapping[str, Any]) -> bool:
+    request = urllib.request.Request(f"{server['url']}api/status", headers={"Authorization": f"token {server.get('token', '')}"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy has no business between here and here
+    try:
+        with opener.open(request, timeout=3):
+            return True
+    except OSError:
+        return False
+
+
+def _address_of(server: Mapping[str, Any]) -> str:
+    return f"{server['url']}lab/tree/{_FIRST_NOTEBOOK}?token={server.get('token', '')}"
+
+
+def _open_running(server: Mapping[str, Any], *, open_browser: bool) -> int:
+    print(f"JupyterLab already runs on this working copy:\n    {_address_of(server)}")
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(_address_of(server))
+    return 0
+
+
+def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra: Iterable[str] = (), root: bool = False) -> list[str]:
+    """Return JupyterLab's command line, without the token.
+
+    Raises
+    ------
+    InputError
+        If ``extra`` sets what this command keeps for itself (address, token, folder, port).
+    """
+    extra = list(extra)
+    for argument in extra:
+        name = argument.lstrip("-").split("=")[0].split(".")[-1]
+        if name in _GUARDED:
+            raise InputError(
+                f"lab: {argument} would change who can reach the server or what it serves; expected other arguments after --. "
+                "Use --port and --dir; to serve other people, see 'How to serve a class' in README.md."
+            )
+    return [
+        f"--ServerApp.ip={_ADDRESS}",
+        f"--ServerApp.port={port or 8888}",
+        f"--ServerApp.port_retries={0 if port else 50}",
+        f"--ServerApp.root_dir={copy}",
+        f"--ServerApp.open_browser={open_browser}",
+        "--ServerApp.answer_yes=True",  # one Ctrl-C stops it, without a question
+        "--ServerApp.log_level=WARN",
+        "--LabApp.log_level=WARN",
+        f"--LabApp.default_url=/lab/tree/{_FIRST_NOTEBOOK}",
+        f"--LabApp.workspaces_dir={copy / _working_copy.STATE_FOLDER / 'workspaces'}",
+        "--LabApp.extension_manager=readonly",  # the other one asks PyPI
+        *(["--allow-root"] if root else []),
+        *extra,
+    ]
+
+
+def _check_port(port: int | None) -> None:
+    if port is None:
+        return
+    if not 1 <= port <= 65535:
+        raise InputError(f"lab: port {port} does not exist; expected 1 to 65535. Leave --port out to take the first free one.")
+    with socket.socket() as probe:
+        if sys.platform != "win32":  # there the option means something else
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_ADDRESS, port))
+        except OSError as error:
+            raise InputError(
+                f"lab: port {port} cannot be used ({error.strerror}); expected a free one. Leave --port out to take the first free one."
+            ) from error
+
+
+def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, extra: Iterable[str] = ()) -> int:
+    """Run JupyterLab on a folder, in this process, until it is stopped; return the exit code.
+
+    Parameters
+    ----------
+    copy : Path
+        The folder to serve.
+    port : int, optional
+        Without one, the first free port from 8888.
+    extra : iterable of str
+        Further arguments for JupyterLab.
+
+    Raises
+    ------
+    InputError
+        If the port is taken, or ``extra`` sets what this command keeps for itself.
+    """
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    arguments = jupyter_arguments(copy, port, open_browser=open_browser, extra=extra, root=is_root)
+    _check_port(port)
+    if is_root:
+        print("Warning: JupyterLab runs as root here, so every notebook can change everything on this machine. Prefer a user of your own.")
+    defaults = str(Path(__file__).resolve().parent / "_jupyter")
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, (defaults, os.environ.get("JUPYTER_CONFIG_PATH"))))
+    # The kernel of this environment, also where the user has one of the same name.
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
+    from jupyterlab.labapp import LabApp
+
+    server = LabApp.initialize_server(argv=arguments)
+    # Always a fresh token: a user's own configuration may have emptied it, and a command line or an environment
+    # variable could be read by other users or by every kernel.
+    server.identity_provider.token = secrets.token_hex(24)
+    server.identity_provider.token_generated = False  # the address is printed below, once
+    print(f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: {copy}. Stop with Ctrl-C.", flush=True)
+    server.start()
+    print("JupyterLab has stopped.")
+    return 0

@@ -1,0 +1,249 @@
+"""The learner's working copy of the notebooks: filled from the originals, and never written over.
+
+The learner edits ``my-notebooks/``, so that edits survive an update of the course and never disturb the originals.
+A manifest remembers the hash of each original that was given out; a file whose hash still matches was not edited.
+Nothing here knows JupyterLab, and nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpulab._files import write_atomically
+from gpulab.errors import InputError
+
+STATE_FOLDER = ".gpulab"
+_MANIFEST = "given-out.json"
+_SCHEMA = 1
+# What lies in notebooks/ but is not for the learner: caches, checkpoints, and tests of the notebooks.
+_LEFT_OUT = ("__pycache__", ".ipynb_checkpoints", "conftest.py")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one call of ``update`` did, by file name.
+
+    Attributes
+    ----------
+    added, renewed : tuple of str
+        New in the working copy; replaced because the learner had not touched them.
+    beside : tuple of (str, str)
+        The edited file that was kept, and the name under which the newer original lies beside it.
+    warnings : tuple of str
+        Sentences that the learner must see.
+    """
+
+    added: tuple[str, ...] = ()
+    renewed: tuple[str, ...] = ()
+    beside: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The changes in words; empty when nothing changed."""
+        lines = list(self.warnings)
+        if self.added:
+            lines.append(f"New in your working copy: {', '.join(self.added)}.")
+        if self.renewed:
+            lines.append(f"Brought up to date (you had not changed them): {', '.join(self.renewed)}.")
+        lines += [f"You have changed {name}, so it was kept; the newer original lies beside it as {new}." for name, new in self.beside]
+        return tuple(lines)
+
+
+@dataclass
+class _Given:
+    """One manifest entry: the hash of the original in the working copy, and of the newest one laid beside it."""
+
+    given: str
+    beside: str | None = None
+
+
+@dataclass
+class _Manifest:
+    files: dict[str, _Given] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def update(originals: Path, copy: Path) -> Update:
+    """Bring the working copy up to date with the originals without touching what the learner changed.
+
+    Parameters
+    ----------
+    originals : Path
+        The folder of the course's notebooks.
+    copy : Path
+        The learner's folder; made where it is missing.
+
+    Returns
+    -------
+    Update
+        What was added, renewed, or laid beside an edited file.
+
+    Raises
+    ------
+    InputError
+        If the working copy would be the originals' own folder or is not a folder.
+    OSError
+        If the working copy cannot be written to.
+    """
+    _check_folders(originals, copy)
+    manifest = _read_manifest(copy)
+    added: list[str] = []
+    renewed: list[str] = []
+    beside: list[tuple[str, str]] = []
+    for name, content in _offered(originals).items():
+        target, new = copy / name, _hash(content)
+        entry = manifest.files.get(name)
+        if not target.exists():
+            write_atomically(target, content)
+            added.append(name)
+            manifest.files[name] = _Given(new)
+            continue
+        current = _hash(target.read_bytes())
+        if current == new:
+            manifest.files[name] = _Given(new)
+        elif entry is not None and current == entry.given:
+            write_atomically(target, content)
+            renewed.append(name)
+            manifest.files[name] = _Given(new)
+        elif entry is None or new not in (entry.given, entry.beside):
+            place = _place_beside(target, new, entry)
+            write_atomically(place, content)
+            beside.append((name, place.relative_to(copy).as_posix()))
+            manifest.files[name] = _Given(entry.given if entry else "", new)
+    _write_manifest(copy, manifest)
+    return Update(tuple(added), tuple(renewed), tuple(beside), tuple(manifest.warnings))
+
+
+def reset(originals: Path, copy: Path, name: str, now: datetime.datetime | None = None) -> tuple[str, str | None]:
+    """Bring one original back into the working copy; an edited file is kept under a dated name.
+
+    Parameters
+    ----------
+    name : str
+        A file name, its stem, or the beginning of one that fits a single file ("02").
+    now : datetime, optional
+        The time in the kept copy's name; the local time by default.
+
+    Returns
+    -------
+    tuple of (str, str or None)
+        The file's name, and the name under which the learner's own version is kept (None: there was none to keep).
+
+    Raises
+    ------
+    InputError
+        If no file, or more than one, has that name.
+    """
+    _check_folders(originals, copy)
+    offered = _offered(originals)
+    found = _find(name, list(offered))
+    target, content = copy / found, offered[found]
+    manifest = _read_manifest(copy)
+    kept = None
+    if target.exists() and _hash(target.read_bytes()) != _hash(content):
+        stamp = (now or datetime.datetime.now()).strftime("%Y-%m-%d-%H%M%S")
+        place = _free_name(target.with_name(f"{target.stem}.{stamp}{target.suffix}"))
+        write_atomically(place, target.read_bytes())
+        kept = place.relative_to(copy).as_posix()
+    write_atomically(target, content)
+    manifest.files[found] = _Given(_hash(content))
+    _write_manifest(copy, manifest)
+    return found, kept
+
+
+def _check_folders(originals: Path, copy: Path) -> None:
+    if copy.exists() and not copy.is_dir():
+        raise InputError(f"working copy: {copy} is a file; expected a folder or a name that is free. Pass another one with --dir.")
+    resolved = copy.resolve()
+    if resolved == originals.resolve() or originals.resolve() in resolved.parents:
+        raise InputError(
+            f"working copy: {copy} is the folder of the originals or lies in it; expected another folder, so that the originals "
+            "stay as they are. Pass another one with --dir."
+        )
+
+
+def _offered(originals: Path) -> dict[str, bytes]:
+    """Name (with forward slashes) to content of everything that the course gives out."""
+    files = {}
+    for path in sorted(originals.rglob("*")):
+        parts = path.relative_to(originals).parts
+        if path.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in parts):
+            files["/".join(parts)] = path.read_bytes()
+    return files
+
+
+def _find(name: str, names: list[str]) -> str:
+    for test in (lambda n: n == name, lambda n: Path(n).stem == name, lambda n: n.startswith(name)):
+        hits = [n for n in names if name and test(n)]
+        if len(hits) == 1:
+            return hits[0]
+        if hits:
+            raise InputError(f"reset: {name!r} fits {', '.join(hits)}; expected a name that fits one file. Write more of it.")
+    raise InputError(f"reset: there is no notebook {name!r}; expected one of {', '.join(names)}. Nothing was changed.")
+
+
+def _place_beside(target: Path, new: str, entry: _Given | None) -> Path:
+    """Where the newer original goes: over an older one that was laid there and left alone, else under a free name."""
+    place = target.with_name(f"{target.stem}.new{target.suffix}")
+    if place.exists():
+        there = _hash(place.read_bytes())
+        if there != new and (entry is None or there != entry.beside):
+            return _free_name(place)
+    return place
+
+
+def _free_name(path: Path) -> Path:
+    place, number = path, 1
+    while place.exists():
+        number += 1
+        place = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return place
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read_manifest(copy: Path) -> _Manifest:
+    """The manifest; a damaged one is set aside, and every file then counts as edited, so nothing can be lost."""
+    path = copy / STATE_FOLDER / _MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return _Manifest()
+    try:
+        return _Manifest(_parse(json.loads(text)))
+    except (ValueError, RecursionError) as error:
+        aside = _free_name(path.with_name(path.name + ".damaged"))
+        path.replace(aside)
+        return _Manifest(
+            warnings=[
+                f"The record of what was given out was damaged ({error}); it is kept as {STATE_FOLDER}/{aside.name}. "
+                "Every file that differs from its original counts as yours and was kept."
+            ]
+        )
+
+
+def _parse(data: Any) -> dict[str, _Given]:
+    if not isinstance(data, dict) or data.get("schema") != _SCHEMA or not isinstance(data.get("files"), dict):
+        raise ValueError(f"expected a table with schema {_SCHEMA} and files")
+    files = {}
+    for name, entry in data["files"].items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("given"), str) or not isinstance(entry.get("beside"), str | None):
+            raise ValueError(f"the entry of {name} is not one that gpulab wrote")
+        files[name] = _Given(entry["given"], entry.get("beside"))
+    return files
+
+
+def _write_manifest(copy: Path, manifest: _Manifest) -> None:
+    files = {name: {"given": entry.given, "beside": entry.beside} for name, entry in sorted(manifest.files.items())}
+    content = json.dumps({"schema": _SCHEMA, "files": files}, indent=1) + "\n"
+    path = copy / STATE_FOLDER / _MANIFEST
+    if not path.exists() or path.read_bytes() != content.encode():
+        write_atomically(path, content.encode())

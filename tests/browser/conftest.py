@@ -1,0 +1,72 @@
+"""Fixtures of the browser tests: one browser, one JupyterLab server and any number of notebooks for the session."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed; `make test` installs it")
+from lab_driver import CHROMIUM_ARGUMENTS, Lab, NotebookPage, find_chromium, running_lab
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    from playwright.sync_api import Error, sync_playwright
+
+    with sync_playwright() as playwright:
+        try:
+            chromium = playwright.chromium.launch(executable_path=find_chromium(), headless=True, args=CHROMIUM_ARGUMENTS)
+        except Error as error:
+            pytest.skip(f"no Chromium could be started ({str(error).splitlines()[0]}); install it (Debian: apt-get install chromium)")
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A JupyterLab server on an empty folder."""
+    with running_lab(tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def course_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The server that ``gpulab lab --no-browser`` starts, on a fresh working copy of the course."""
+    with running_lab(tmp_path_factory.mktemp("course") / "my-notebooks", through_command=True) as server:
+        yield server
+
+
+@pytest.fixture
+def open_notebook(browser: Any) -> Iterator[Callable[..., NotebookPage]]:
+    """Open a notebook of a server: ``open_notebook(lab, name)``; closed, with its kernel, after the test."""
+    pages: list[NotebookPage] = []
+
+    def open_one(server: Lab, name: str, **size: int) -> NotebookPage:
+        pages.append(NotebookPage(browser, server, name, **size))
+        return pages[-1]
+
+    yield open_one
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
+def notebook_of(lab: Lab, open_notebook: Callable[..., NotebookPage]) -> Callable[..., NotebookPage]:
+    """Open a new notebook of the given code cells, run them all, and return the page: ``notebook_of(["import gpulab as gl", ...])``."""
+    numbers = itertools.count()
+
+    def make(cells: Sequence[str], *, run: bool = True, seconds: float = 120, **size: int) -> NotebookPage:
+        name = f"cells-{next(numbers)}.ipynb"
+        while (Path(lab.root) / name).exists():
+            name = f"cells-{next(numbers)}.ipynb"
+        notebook = open_notebook(lab, lab.write_notebook(name, cells), **size)
+        if run:
+            notebook.run_all(seconds)
+        return notebook
+
+    return make

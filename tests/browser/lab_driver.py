@@ -1,0 +1,259 @@
+"""Drive JupyterLab in headless Chromium: start the server, open a notebook, run it, look at what it shows.
+
+``Lab`` is a running server, ``NotebookPage`` one notebook in one browser tab. Everything waits for a condition, never for
+a time. The page's own ``window.jupyterapp`` runs commands, so no test depends on menus.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+CHROMIUM_ARGUMENTS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
+    "--disable-dev-shm-usage"
+).split() + ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+_START_SECONDS = 90
+_SETTINGS = {
+    # JupyterLab draws only the cells in view; a test wants all of them.
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    # Tests must not depend on when a file was saved.
+    "docmanager-extension/plugin": {"autosave": False},
+}
+_SERVE = "import sys; from pathlib import Path; from gpulab import _lab; sys.exit(_lab.serve(Path(sys.argv[1]), open_browser=False, extra=sys.argv[2:]))"
+_COMMAND = "import sys; from gpulab.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+class Lab:
+    """A JupyterLab server of this environment on a folder: ``url``, ``token``, ``root``."""
+
+    def __init__(self, root: Path, *, through_command: bool = False) -> None:
+        self.root = root
+        self.private = Path(tempfile.mkdtemp(prefix="gpulab-lab-"))
+        self.log = self.private / "server.log"
+        exposed = "--LabApp.expose_app_in_browser=True"
+        if through_command:
+            command = ["-c", _COMMAND, "lab", "--no-browser", f"--dir={root}", "--", exposed]
+        else:
+            command = ["-c", _SERVE, str(root), exposed]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self._environment()
+            )
+        self.url, self.token = self._wait_for_address()
+
+    def _environment(self) -> dict[str, str]:
+        settings = self.private / "settings"
+        for plugin, values in _SETTINGS.items():
+            path = settings / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(values))
+        return os.environ | {
+            "HOME": str(self.private),
+            "JUPYTERLAB_SETTINGS_DIR": str(settings),
+            "JUPYTER_RUNTIME_DIR": str(self.private / "runtime"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _wait_for_address(self) -> tuple[str, str]:
+        end = time.monotonic() + _START_SECONDS
+        while time.monotonic() < end:
+            found = re.search(r"(http://127\.0\.0\.1:\d+)/lab/tree/\S*\?token=(\w+)", self.log.read_text(errors="replace"))
+            if found:
+                return found[1], found[2]
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.stop()
+        raise RuntimeError(f"JupyterLab did not start:\n{self._log_text}")
+
+    @property
+    def _log_text(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:]
+
+    def write_notebook(self, name: str, cells: Sequence[str]) -> str:
+        """Write a notebook of these code cells into the server's folder; return its name."""
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(source) for source in cells],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        )
+        nbformat.write(notebook, self.root / name)
+        return name
+
+    def stop(self, by: int = signal.SIGINT) -> int:
+        """Stop the server as Ctrl-C does; return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(by)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        return self.process.returncode
+
+    def remove(self) -> None:
+        """Stop the server and remove what it wrote outside its folder."""
+        self.stop()
+        shutil.rmtree(self.private, ignore_errors=True)
+
+
+@contextmanager
+def running_lab(root: Path, *, through_command: bool = False) -> Iterator[Lab]:
+    """Run a server while the block runs; ``through_command`` starts it with ``gpulab lab`` itself."""
+    lab = Lab(root, through_command=through_command)
+    try:
+        yield lab
+    finally:
+        lab.remove()
+
+
+def find_chromium() -> str | None:
+    """Return a browser's path: Debian's Chromium, Chrome, or None to let playwright look for its own."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+
+
+class NotebookPage:
+    """One notebook, open in one tab: run it, read it, drive it.
+
+    ``page`` is playwright's page; ``errors`` collects what the browser's console and scripts complained about.
+    """
+
+    def __init__(self, browser: Any, lab: Lab, name: str, *, width: int = 1400, height: int = 1000) -> None:
+        self.lab, self.name = lab, name
+        self.errors: list[str] = []
+        self.outside: list[str] = []
+        self.context = browser.new_context(viewport={"width": width, "height": height})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.page.on("pageerror", lambda error: self.errors.append(f"script: {error}"))
+        self.page.on("console", lambda message: self.errors.append(f"console: {message.text}") if message.type == "error" else None)
+        self.page.on("request", lambda request: None if self._is_inside(request.url) else self.outside.append(request.url))
+        self._open()
+
+    def _is_inside(self, url: str) -> bool:
+        return url.startswith((self.lab.url, "data:", "blob:", "about:"))
+
+    def _open(self) -> None:
+        self.page.goto(f"{self.lab.url}/lab/tree/{self.name}?token={self.lab.token}&reset", timeout=90_000)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+        self.page.wait_for_function(
+            """() => { const w = window.jupyterapp?.shell.currentWidget; const k = w?.sessionContext?.session?.kernel;
+                       return k?.connectionStatus === 'connected'; }""",
+            timeout=90_000,
+        )
+        self.page.evaluate(
+            """async () => { const app = window.jupyterapp; await app.restored; const w = app.shell.currentWidget;
+                             await w.context.ready; await w.sessionContext.session.kernel.info;
+                             app.shell.collapseLeft(); app.shell.collapseRight(); }"""
+        )
+
+    def run_all(self, seconds: float = 120) -> None:
+        """Run all cells and wait until the last one is done and every widget of theirs is drawn.
+
+        Raises ``TimeoutError`` naming the cell that still runs.
+        """
+        self.page.evaluate(
+            """() => { window.__done = null;
+                       window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.__done = 'yes'; }, e => { window.__done = String(e); }); }"""
+        )
+        try:
+            self.page.wait_for_function("() => window.__done !== null", timeout=seconds * 1000)
+        except Exception as error:
+            running = self.page.evaluate("() => [...document.querySelectorAll('.jp-CodeCell')].filter(c => c.innerText.includes('[*]')).map(c => c.innerText.slice(0, 200))")
+            raise TimeoutError(f"{self.name}: not done after {seconds} s; running: {running}") from error
+        self.page.wait_for_function(
+            "() => ![...document.querySelectorAll('.jp-OutputArea-output')].some(e => /^Loading widget/m.test(e.innerText || ''))", timeout=30_000
+        )
+        self.wait_idle()
+
+    def wait_idle(self, seconds: float = 60) -> None:
+        """Wait until the kernel has nothing to do."""
+        self.page.wait_for_function("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'", timeout=seconds * 1000)
+
+    def kernel_errors(self) -> list[str]:
+        """Return every error output and every traceback on stderr of the notebook, with its cell's number."""
+        return self.page.evaluate(
+            """() => { const found = []; const cells = window.jupyterapp.shell.currentWidget.content.model.cells;
+                for (let i = 0; i < cells.length; i++) { const outputs = cells.get(i).toJSON().outputs || [];
+                    for (const o of outputs) {
+                        if (o.output_type === 'error') found.push(`cell ${i}: ${o.ename}: ${o.evalue}`);
+                        const text = o.name === 'stderr' ? [].concat(o.text).join('') : '';
+                        if (text.includes('Traceback')) found.push(`cell ${i}: ${text.slice(-300)}`); } }
+                return found; }"""
+        )
+
+    def broken_outputs(self) -> list[str]:
+        """Return the outputs that JupyterLab itself could not draw."""
+        pattern = "Error displaying widget|Error creating widget|Error rendering output|Javascript Error|Failed to load model"
+        return self.page.evaluate(
+            "p => [...document.querySelectorAll('.jp-OutputArea-output')].map(e => e.innerText || '').filter(t => new RegExp(p).test(t)).map(t => t.slice(0, 300))",
+            pattern,
+        )
+
+    def output(self, cell: int) -> Any:
+        """Return playwright's locator of the output area of the cell with this number (all cells counted, from 0)."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-OutputArea").first
+
+    def run_in_kernel(self, code: str) -> str:
+        """Run code in the notebook's kernel, apart from its cells, and return what it printed; an error raises ``RuntimeError``."""
+        answer = self.page.evaluate(
+            """async code => { let text = '', error = ''; const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                const future = kernel.requestExecute({code, store_history: false});
+                future.onIOPub = m => { if (m.header.msg_type === 'stream') text += m.content.text; if (m.header.msg_type === 'error') error = m.content.ename + ': ' + m.content.evalue; };
+                await future.done; return [text, error]; }""",
+            code,
+        )
+        if answer[1]:
+            raise RuntimeError(answer[1])
+        return answer[0]
+
+    def set_theme(self, theme: str) -> None:
+        """Switch JupyterLab to "light" or "dark" and wait until it is."""
+        name = THEMES[theme]
+        self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
+        self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
+
+    def axe(self, within: str = ".jp-OutputArea") -> list[str]:
+        """Run axe in every matching area; return its serious and critical violations as "rule: element".
+
+        JupyterLab's body has height 0, so axe would take everything for hidden and pass: it gets a height first.
+        """
+        if not self.page.evaluate("() => Boolean(window.axe)"):
+            self.page.evaluate(_axe_source())
+        return self.page.evaluate(
+            """async within => {
+                document.documentElement.style.height = document.body.style.height = '100%';
+                const areas = [...document.querySelectorAll(within)].filter(e => e.innerText.trim() || e.querySelector('svg,canvas,input,button'));
+                if (!areas.length) return [];
+                const result = await window.axe.run({include: areas.map(e => { e.dataset.axe = e.dataset.axe || String(Math.random()); return [`[data-axe="${e.dataset.axe}"]`]; })},
+                    {resultTypes: ['violations']});
+                return result.violations.filter(v => ['serious', 'critical'].includes(v.impact))
+                    .flatMap(v => v.nodes.map(n => `${v.id}: ${n.html.slice(0, 160)} (${(n.any[0] || n.all[0] || n.none[0] || {}).message || v.help})`)); }""",
+            within,
+        )
+
+    def close(self) -> None:
+        """End the kernel and close the tab."""
+        with suppress(Exception):  # a page that is gone already has no kernel to end
+            self.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        self.context.close()
+
+
+def _axe_source() -> str:
+    import axe_playwright_python
+
+    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")

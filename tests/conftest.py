@@ -1,0 +1,102 @@
+"""What every test shares: a private home, the rules for skipped tests, and a watch on the notebooks' kernels.
+
+- ``gpu`` tests are skipped, with the reason, where torch sees no CUDA device; with ``GPULAB_REQUIRE_GPU=1`` they fail.
+- a skipped ``browser`` test is a failure with ``GPULAB_REQUIRE_BROWSER=1`` (continuous integration sets it).
+- HOME and Jupyter's folders are private to the session, so no test reads or writes the user's own settings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+_HOME_PREFIX = "gpulab-tests-"
+# Caches that are dear to fill and hold no settings: they keep their place when HOME moves.
+_KEPT_CACHES = {"PLAYWRIGHT_BROWSERS_PATH": ".cache/ms-playwright", "TRITON_CACHE_DIR": ".triton/cache", "CUPY_CACHE_DIR": ".cupy/kernel_cache"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Move HOME and Jupyter's folders before anything is collected, and watch nbval's kernels."""
+    home = Path(tempfile.mkdtemp(prefix=_HOME_PREFIX))
+    for name, place in _KEPT_CACHES.items():
+        os.environ.setdefault(name, str(Path.home() / place))
+    if not Path(os.environ["PLAYWRIGHT_BROWSERS_PATH"]).is_dir():
+        os.environ.pop("PLAYWRIGHT_BROWSERS_PATH")
+    for name in [n for n in os.environ if n.startswith(("JUPYTER", "IPYTHON", "XDG_"))]:
+        os.environ.pop(name)
+    os.environ.update(HOME=str(home), USERPROFILE=str(home), JUPYTER_PLATFORM_DIRS="0")
+    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    _watch_kernels()
+
+
+def _watch_kernels() -> None:
+    """Make nbval notice a dead kernel within a second instead of at the end of the cell's timeout."""
+    try:
+        from nbval.kernel import Empty, RunningKernel
+    except ImportError:  # a bare GPU machine: no notebooks are run there
+        return
+
+    original = RunningKernel.get_message
+
+    def get_message(self: RunningKernel, stream: str, timeout: float | None = None) -> object:
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while True:
+            try:
+                return original(self, stream, timeout=max(0.0, min(1.0, end - time.monotonic())))
+            except Empty:
+                if not self.is_alive():
+                    raise RuntimeError("the notebook's kernel died while this cell ran") from None
+                if time.monotonic() >= end:
+                    raise
+
+    RunningKernel.get_message = get_message
+
+
+def _missing_gpu() -> str | None:
+    """Why no gpu test can run here, or None."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"torch cannot be imported ({error})"
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip gpu tests where there is no GPU, unless one is required."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    reason = _missing_gpu()
+    if reason is not None:
+        if os.environ.get("GPULAB_REQUIRE_GPU") == "1":
+            pytest.fail(f"GPULAB_REQUIRE_GPU=1 and {reason}", pytrace=False)
+        pytest.skip(f"needs a CUDA device: {reason}; run `make gpu-check` on a machine with one")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Turn a skipped browser test into a failure where the browser is required."""
+    report = yield
+    if report.skipped and item.get_closest_marker("browser") is not None and os.environ.get("GPULAB_REQUIRE_BROWSER") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped, though GPULAB_REQUIRE_BROWSER=1: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Report how long each notebook's cells took together."""
+    seconds: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            name = getattr(report, "nodeid", "").split("::")[0]
+            if name.endswith(".ipynb"):
+                seconds[name] += report.duration
+    if seconds:
+        terminalreporter.section("run time of the notebooks (all cells)")
+        for name, duration in sorted(seconds.items()):
+            terminalreporter.write_line(f"{duration:6.1f} s  {name}")
