@@ -6,8 +6,8 @@ import json
 import os
 import pathlib
 import re
-import tempfile
 
+from gpulab._files import write_atomically
 from gpulab.errors import RecordingError
 from gpulab.recordings._schema import Recording
 
@@ -84,15 +84,5 @@ def _refuse_constant(word: str) -> float:
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write a recording so that a crash leaves the old file or the new one, never half of one."""
-    file = pathlib.Path(path)
     text = json.dumps(recording.to_dict(), indent=1, allow_nan=False) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=file.parent or ".", prefix=file.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        pathlib.Path(temporary).replace(file)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    write_atomically(pathlib.Path(path), text.encode())

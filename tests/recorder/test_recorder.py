@@ -21,6 +21,7 @@ class Clock:
         self.now = 100.0
 
     def __call__(self):
+        """Return the seconds so far."""
         return self.now
 
 
@@ -28,10 +29,21 @@ def a_measurement(median=1e-3, n=50):
     """A measurement as ``gl.measure`` would give it; the values are arbitrary."""
     samples = np.full(n, median)
     return Measurement(
-        label="x", device="cpu", samples_seconds=samples, median_seconds=median, interval_seconds=(median, median), first_call_seconds=1.0,
-        launch_seconds=median, with_transfer_seconds=None, calls_per_sample=1, flops=None, nbytes=8.0, notes=(),
-        evidence=Evidence.measured("cpu", n), environment=devices.environment("cpu"),
-    )  # fmt: skip
+        label="x",
+        device="cpu",
+        samples_seconds=samples,
+        median_seconds=median,
+        interval_seconds=(median, median),
+        first_call_seconds=1.0,
+        launch_seconds=median,
+        with_transfer_seconds=None,
+        calls_per_sample=1,
+        flops=None,
+        nbytes=8.0,
+        notes=(),
+        evidence=Evidence.measured("cpu", n),
+        environment=devices.environment("cpu"),
+    )
 
 
 @pytest.fixture
@@ -40,13 +52,13 @@ def bench(monkeypatch):
     clock, log = Clock(), []
     monkeypatch.setattr(_registry, "_REGISTRY", {})
 
-    def add(name, ranks, seconds=10.0, fails=(), error=RuntimeError("boom  \n happened")):
+    def add(name, ranks, seconds=10.0, fails=(), error=None):
         def case(i, rank):
             def time(deadline):
                 log.append((name, i, deadline))
                 clock.now += seconds
                 if i in fails:
-                    raise error
+                    raise error or RuntimeError("boom  \n happened")
                 return a_measurement()
 
             return Case({"i": i}, time, rank)

@@ -20,19 +20,36 @@ from gpulab.recordings._schema import KEPT_SAMPLES, thin
 def a_timing(**changes):
     """A plausible timing; the values are arbitrary."""
     fields = {
-        "samples_seconds": np.array([1.0e-3, 1.1e-3, 0.9e-3]), "sample_count": 3, "median_seconds": 1.0e-3, "interval_seconds": (0.9e-3, 1.1e-3),
-        "first_call_seconds": 0.2, "launch_seconds": 1.0e-4, "with_transfer_seconds": None, "calls_per_sample": 1, "flops": 2.0e9, "nbytes": None,
+        "samples_seconds": np.array([1.0e-3, 1.1e-3, 0.9e-3]),
+        "sample_count": 3,
+        "median_seconds": 1.0e-3,
+        "interval_seconds": (0.9e-3, 1.1e-3),
+        "first_call_seconds": 0.2,
+        "launch_seconds": 1.0e-4,
+        "with_transfer_seconds": None,
+        "calls_per_sample": 1,
+        "flops": 2.0e9,
+        "nbytes": None,
         "notes": (Note("slow-first-call", "the first call took 200 times as long"),),
-    }  # fmt: skip
+    }
     return Timing(**{**fields, **changes})
 
 
 def a_recording(**changes):
     """A small recording of an invented machine, used only inside these tests."""
     environment = Environment(
-        date="2026-11-20T10:00:00+00:00", system="Linux", processor="P", cores=2, memory_bytes=2**34, device="Test Device",
-        device_kind="cuda", driver="580.1", python="3.12.3", libraries={"torch": "2.11.0"}, command="gpulab record --minutes 8",
-    )  # fmt: skip
+        date="2026-11-20T10:00:00+00:00",
+        system="Linux",
+        processor="P",
+        cores=2,
+        memory_bytes=2**34,
+        device="Test Device",
+        device_kind="cuda",
+        driver="580.1",
+        python="3.12.3",
+        libraries={"torch": "2.11.0"},
+        command="gpulab record --minutes 8",
+    )
     entries = (
         Entry("catalogue", {"workload": "matmul", "n": 1024, "dtype": "float32"}, a_timing()),
         Entry("catalogue", {"workload": "matmul", "n": 2048, "dtype": "float32"}, None, "time did not reach it"),
