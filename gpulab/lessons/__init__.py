@@ -1,10 +1,29 @@
 """The learner's side of a lesson: predictions, checked exercises, hints, solutions and progress.
 
 Nothing here imports a widget, a figure or IPython, so the same cells work in a plain script. The progress lives in
-``.gpulab/progress.json`` of the working directory, or where ``GPULAB_PROGRESS`` says.
+``.gpulab/progress.json`` of the working directory, or where ``GPULAB_PROGRESS`` says. An instructor decides with
+``GPULAB_SOLUTIONS`` or ``.gpulab/class.json`` when solutions are shown (see ``_policy``).
 """
 
+from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
+from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
 
-__all__ = ["KeptAnswer", "Prediction", "Reveal", "answer", "known", "predict", "reveal"]
+__all__ = [
+    "CheckResult",
+    "KeptAnswer",
+    "Prediction",
+    "Progress",
+    "ProgressRow",
+    "Reveal",
+    "answer",
+    "check",
+    "hint",
+    "known",
+    "predict",
+    "progress",
+    "reveal",
+    "solution",
+    "start_again",
+]

@@ -13,11 +13,12 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from gpulab._files import write_atomically
 
 SCHEMA = "gpulab-progress"
 SCHEMA_VERSION = 1
@@ -79,7 +80,7 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> dict[str, Any]:
                     say(_set_aside(where, fault))
                 for each in waiting:
                     each(content)
-                _write(where, content)
+                write_atomically(where, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
         except OSError as error:
             if len(waiting) == 1:  # say it once, not at every answer
                 say(
@@ -132,21 +133,6 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
         f"progress: {where.name} {fault}; expected the file that gpulab wrote. It is kept as {aside.name}, and a new one begins; "
         "to go back, mend that file and give it its old name."
     )
-
-
-def _write(where: pathlib.Path, content: dict[str, Any]) -> None:
-    """Write beside the file, force it to the disk, then take the old one's place in one step."""
-    handle, name = tempfile.mkstemp(prefix=where.name + ".", suffix=".tmp", dir=where.parent)
-    temporary = pathlib.Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(where)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

@@ -1,0 +1,156 @@
+"""Checked exercises: say what is wrong with a wrong answer, accept any right one, never raise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.lessons import _content, _guard, _policy, _store
+from gpulab.lessons._content import Exercise, NotAttempted, Refused
+
+PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
+
+
+@dataclass(frozen=True)
+class CheckResult(Result):
+    """What a check found.
+
+    Attributes
+    ----------
+    id : str
+    state : str
+        "passed", "wrong" or "not attempted".
+    message : str
+        Why it is right, or what is wrong with it.
+    """
+
+    id: str
+    state: str
+    message: str
+
+    def __str__(self) -> str:
+        mark = {PASSED: "passed", WRONG: "not yet", NOT_ATTEMPTED: "not attempted yet"}[self.state]
+        return f"{self.id} {mark}{': ' + self.message if self.message else '.'}"
+
+    def _ipython_display_(self) -> None:
+        """Show the result at the end of a cell, once: ``check`` has just printed it."""
+        global _just_printed
+        if self is not _just_printed:
+            print(self)
+        _just_printed = None
+
+
+_just_printed: CheckResult | None = None
+
+
+def check(id: str, answer: Any = None) -> CheckResult:
+    """Check an answer, print what was found and keep it; never raises.
+
+    Parameters
+    ----------
+    id : str
+        The exercise, such as "02.2".
+    answer : any
+        What the stub asks for: a number, a function, a measurement.
+
+    Returns
+    -------
+    CheckResult
+        ``state`` is "passed", "wrong" or "not attempted".
+    """
+    global _just_printed
+    try:
+        exercise = _content.exercise(id)
+    except InputError as error:
+        result = CheckResult(str(id)[:40], NOT_ATTEMPTED, str(error))
+    else:
+        result = _examine(exercise, answer)
+        if result.state != NOT_ATTEMPTED:
+            _keep(result)
+    print(result)
+    _just_printed = result
+    return result
+
+
+def _examine(exercise: Exercise, answer: Any) -> CheckResult:
+    if _guard.is_stub(answer):
+        return CheckResult(exercise.id, NOT_ATTEMPTED, "")
+    try:
+        praise = _guard.run(lambda: exercise.check(answer), exercise.limit_seconds)
+    except NotAttempted:
+        return CheckResult(exercise.id, NOT_ATTEMPTED, "")
+    except Refused as refusal:
+        return CheckResult(exercise.id, WRONG, str(refusal))
+    except KeyboardInterrupt:
+        return CheckResult(exercise.id, NOT_ATTEMPTED, "The check was interrupted; run the cell again.")
+    except Exception as error:  # an answer that breaks the check is wrong, and the learner is told how
+        text = f"The check cannot use {_guard.describe(answer)}: {_guard.explain(error)}. The question says what kind of answer it expects."
+        return CheckResult(exercise.id, WRONG, text)
+    return CheckResult(exercise.id, PASSED, praise)
+
+
+def _keep(result: CheckResult) -> None:
+    def edit(content: dict[str, Any]) -> None:
+        entry = content["exercises"].setdefault(result.id, {})
+        entry["attempts"] = entry.get("attempts", 0) + 1
+        entry["last"] = {"state": result.state, "date": _store.now()}
+        if entry.get("state") != PASSED:  # passed once stays passed
+            entry["state"] = result.state
+
+    _store.change(edit)
+
+
+def hint(id: str) -> None:
+    """Print the next hint of an exercise; each call goes one step further.
+
+    Parameters
+    ----------
+    id : str
+        The exercise, such as "02.2".
+
+    Raises
+    ------
+    InputError
+        If there is no such exercise.
+    """
+    exercise = _content.exercise(id)
+    given = _entry(id).get("hints", 0)
+    shown = given if isinstance(given, int) and given >= 0 else 0
+    number = min(shown + 1, len(exercise.hints))
+    print(f"{id} hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
+    if shown >= len(exercise.hints):
+        print(f"That was the last one. gl.lessons.solution({id!r}) shows a solution.")
+    _store.change(lambda content: content["exercises"].setdefault(id, {}).update(hints=number))
+
+
+def solution(id: str) -> None:
+    """Print a solution of an exercise, unless the class's instructor withholds it.
+
+    Parameters
+    ----------
+    id : str
+        The exercise, such as "02.2".
+
+    Raises
+    ------
+    InputError
+        If there is no such exercise.
+    """
+    exercise = _content.exercise(id)
+    policy = _policy.policy()
+    attempted = bool(_entry(id).get("attempts"))
+    if policy.solutions == "withhold":
+        print(f"{id}: the solution is withheld. {policy.message or 'Your instructor opens it; gl.lessons.hint gives a hint.'}")
+        return
+    if policy.solutions == "after-attempt" and not attempted:
+        print(f"{id}: the solution opens after your first attempt. {policy.message or f'Try gl.lessons.hint({id!r}).'}")
+        return
+    print(f"# One solution of {id}, {exercise.title}:\n{exercise.solution.strip()}")
+    _store.change(lambda content: content["exercises"].setdefault(id, {}).update(solution_shown=True))
+
+
+def _entry(id: str) -> dict[str, Any]:
+    entry = _store.read()["exercises"].get(id, {})
+    return entry if isinstance(entry, dict) else {}

@@ -1,0 +1,159 @@
+"""Run a learner's code so that nothing it does can stop the lesson: errors become sentences, endless loops end.
+
+The code runs in a thread of its own. When its time is up, an exception is raised inside it; a loop that swallows even
+that goes on in the background, and the message says so.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from gpulab.lessons._content import NotAttempted, Refused
+
+# A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second cover long C calls.
+_GRACE_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+
+
+class _TimeIsUpError(BaseException):
+    """Raised inside the learner's thread; not an Exception, so that ``except Exception`` lets it pass."""
+
+
+def run(work: Callable[[], Any], limit_seconds: float) -> Any:
+    """Return ``work()``, or raise ``Refused`` when it takes longer than the limit.
+
+    Raises
+    ------
+    Refused
+        If the time is up, or the code called ``sys.exit``.
+    Exception
+        Whatever the work raised.
+    """
+    outcome: dict[str, Any] = {}
+
+    def target() -> None:
+        try:
+            outcome["value"] = work()
+        except BaseException as error:  # all of it is the learner's: handed to the caller below
+            outcome["error"] = error
+
+    context = contextvars.copy_context()  # so that prints of the learner's code reach this cell
+    thread = threading.Thread(target=lambda: context.run(target), name="gpulab-check", daemon=True)
+    thread.start()
+    try:
+        _join(thread, limit_seconds)
+    except KeyboardInterrupt:
+        _end(thread)
+        raise
+    if thread.is_alive():
+        ended = _end(thread)
+        rest = "" if ended else " It could not be ended and goes on in the background: restart the kernel."
+        raise Refused(f"Your code did not finish within {limit_seconds:g} s. Is there a loop without an end?{rest}")
+    error = outcome.get("error")
+    if isinstance(error, SystemExit):
+        raise Refused("Your code called exit. Return a value instead.")
+    if isinstance(error, (_TimeIsUpError, GeneratorExit, KeyboardInterrupt)):
+        raise Refused(f"Your code ended with {type(error).__name__}. Return a value instead.")
+    if error is not None:
+        raise error
+    return outcome["value"]
+
+
+def _join(thread: threading.Thread, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < deadline:
+        thread.join(_POLL_SECONDS)
+
+
+def _end(thread: threading.Thread) -> bool:
+    for _ in range(2):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeIsUpError))
+        _join(thread, _GRACE_SECONDS)
+        if not thread.is_alive():
+            return True
+    return False
+
+
+def is_stub(answer: Any) -> bool:
+    """Return whether an answer is what the stub held: ``...``, None or NotImplemented, or only such."""
+    if answer is None or answer is Ellipsis or answer is NotImplemented:
+        return True
+    if isinstance(answer, dict):
+        return bool(answer) and all(is_stub(item) for item in answer.values())
+    return isinstance(answer, (tuple, list)) and bool(answer) and all(is_stub(item) for item in answer)
+
+
+def call(function: Any, *args: Any, **named: Any) -> Any:
+    """Return the learner's ``function(*args)``.
+
+    Raises
+    ------
+    NotAttempted
+        If it is a stub: it returns ``...`` or None, or raises NotImplementedError.
+    Refused
+        If it is no function or it raises, with the line.
+    """
+    if is_stub(function):
+        raise NotAttempted
+    if not callable(function):
+        raise Refused(f"Your answer is {describe(function)}; the check expects a function to call.")
+    try:
+        result = function(*args, **named)
+    except NotImplementedError as error:
+        raise NotAttempted from error
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"Your function raised {explain(error)}.") from error
+    if is_stub(result):
+        raise NotAttempted
+    return result
+
+
+def number(answer: Any, what: str) -> float:
+    """Return a learner's number as a float.
+
+    Raises
+    ------
+    NotAttempted, Refused
+    """
+    if is_stub(answer):
+        raise NotAttempted
+    if isinstance(answer, (bool, str, bytes)):
+        raise Refused(f"Your answer is {describe(answer)}; the check expects {what}, a plain number.")
+    try:
+        value = float(answer)
+    except Exception as error:
+        raise Refused(f"Your answer is {describe(answer)}; the check expects {what}, a plain number.") from error
+    if not math.isfinite(value):
+        raise Refused(f"Your answer is {value}; the check expects {what}, a finite number.")
+    return value
+
+
+def explain(error: BaseException) -> str:
+    """Return an exception as words: its type, its message and the line of the learner's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if "gpulab" not in frame.filename]
+    where = f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})" if theirs else ""
+    try:
+        text = str(error).strip().split("\n")[0][:160]
+    except Exception:  # a learner's exception whose own text fails
+        text = ""
+    return f"{type(error).__name__}{': ' + text if text else ''}{where}"
+
+
+def describe(value: Any) -> str:
+    """Return what a value is, in a few words, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a learner's object whose repr fails
+        text = ""
+    kind = type(value).__name__
+    return f"a {kind} ({text})" if text and len(text) <= 40 and "\n" not in text else f"a {kind}"

@@ -1,0 +1,46 @@
+"""What an instructor decides for a class: when solutions are shown.
+
+``GPULAB_SOLUTIONS`` decides first: ``show`` (the default), ``after-attempt`` (once an answer was checked) or
+``withhold``. Otherwise a JSON file decides: the one that ``GPULAB_CLASS`` names, or ``.gpulab/class.json`` in the working
+directory, such as ``{"solutions": "withhold", "message": "Solutions open on Friday."}``. The sources of this package hold
+the solutions all the same: this keeps them out of sight, not under lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from dataclasses import dataclass
+
+POLICIES = ("show", "after-attempt", "withhold")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When solutions are shown, and what to say when they are not."""
+
+    solutions: str
+    message: str
+
+
+def policy() -> Policy:
+    """Return the class's policy; a setting that cannot be read withholds, and says so."""
+    chosen = os.environ.get("GPULAB_SOLUTIONS")
+    if chosen:
+        return _valid(chosen, "", "GPULAB_SOLUTIONS")
+    named = os.environ.get("GPULAB_CLASS")
+    where = pathlib.Path(named).expanduser() if named else pathlib.Path.cwd() / ".gpulab" / "class.json"
+    if not named and not where.exists():
+        return Policy("show", "")
+    try:
+        content = json.loads(where.read_text(encoding="utf-8"))
+        return _valid(content.get("solutions", "show"), str(content.get("message", "")), str(where))
+    except (OSError, ValueError, AttributeError) as error:
+        return Policy("withhold", f'{where} cannot be read ({error}); expected JSON such as {{"solutions": "show"}}. Ask your instructor.')
+
+
+def _valid(chosen: object, message: str, where: str) -> Policy:
+    if chosen in POLICIES:
+        return Policy(str(chosen), message)
+    return Policy("withhold", f"{where} says {str(chosen)[:40]!r}; expected one of {', '.join(POLICIES)}. Ask your instructor.")

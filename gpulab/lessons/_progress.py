@@ -1,0 +1,131 @@
+"""What the learner has done: one table over all notebooks, and a way to start one afresh without losing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.lessons import _content, _store
+
+
+@dataclass(frozen=True)
+class ProgressRow(Result):
+    """One prediction or exercise.
+
+    Attributes
+    ----------
+    id, kind, title : str
+        ``kind`` is "prediction" or "exercise".
+    state : str
+        "open", "predicted", "close", "off", "right", "wrong", "no prediction", "passed" or "not attempted".
+    detail : str
+        The two answers, or the number of attempts.
+    """
+
+    id: str
+    kind: str
+    title: str
+    state: str
+    detail: str
+
+
+@dataclass(frozen=True, repr=False)
+class Progress(Result):
+    """Every prediction and exercise of the course, with what the learner did.
+
+    Attributes
+    ----------
+    rows : tuple of ProgressRow
+    passed, exercises, predicted, predictions : int
+        How many of how many.
+    file : str
+        Where it is kept.
+    """
+
+    rows: tuple[ProgressRow, ...]
+    passed: int
+    exercises: int
+    predicted: int
+    predictions: int
+    file: str
+
+    def __repr__(self) -> str:
+        head = f"{self._totals()} ({self.file})"
+        return "\n".join([head, *(f"  {row.id}  {row.kind:<10}  {row.state:<14} {row.title} {row.detail}".rstrip() for row in self.rows)])
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an item."""
+        return ("", "kind", "what", "state", ""), [(row.id, row.kind, row.title, row.state, row.detail) for row in self.rows]
+
+    def caption(self) -> str:
+        """Return the totals and the file."""
+        return f"{self._totals()}. Kept in {self.file}"
+
+    def _totals(self) -> str:
+        return f"{self.passed} of {self.exercises} exercises passed, {self.predicted} of {self.predictions} predictions given"
+
+
+def progress() -> Progress:
+    """Return what was predicted, attempted and passed in every notebook."""
+    content = _store.read()
+    rows: list[ProgressRow] = []
+    for lesson in _content.lessons():
+        for id in sorted([*lesson.questions, *lesson.exercises]):
+            if id in lesson.questions:
+                rows.append(_prediction_row(id, content["predictions"].get(id) or {}))
+            else:
+                rows.append(_exercise_row(id, lesson.exercises[id].title, content["exercises"].get(id) or {}))
+    asked = [row for row in rows if row.kind == "prediction"]
+    tasks = [row for row in rows if row.kind == "exercise"]
+    return Progress(
+        tuple(rows),
+        sum(row.state == "passed" for row in tasks),
+        len(tasks),
+        sum(row.state not in ("open", "no prediction") for row in asked),
+        len(asked),
+        str(_store.path()),
+    )
+
+
+def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:
+    first, shown = entry.get("first") or {}, entry.get("revealed") or {}
+    title = str(entry.get("question", "")) or "not opened yet"
+    if not shown:
+        return ProgressRow(id, "prediction", title, "predicted" if first else "open", str(first.get("text", "")))
+    said = f"you: {first.get('text', '')}; " if first else ""
+    return ProgressRow(id, "prediction", title, str(shown.get("verdict", "open")), f"{said}measured: {shown.get('text', '')}")
+
+
+def _exercise_row(id: str, title: str, entry: dict[str, Any]) -> ProgressRow:
+    attempts = int(entry.get("attempts") or 0)
+    detail = f"{attempts} attempt{'s' if attempts != 1 else ''}" if attempts else ""
+    return ProgressRow(id, "exercise", title, str(entry.get("state") or "not attempted"), detail)
+
+
+def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
+    """Begin a notebook's predictions and exercises afresh; what was there moves into the file's history.
+
+    Parameters
+    ----------
+    notebook : str
+        The notebook's number, such as "02".
+    """
+    if not isinstance(notebook, str) or not notebook:
+        raise InputError(f"start_again: {notebook!r}; expected the notebook's number, such as '02'. Pass it as text.")
+    prefix = notebook.split("_", maxsplit=1)[0] + "."
+    moved: list[int] = []
+
+    def edit(content: dict[str, Any]) -> None:
+        old = {
+            part: {key: content[part].pop(key) for key in list(content[part]) if key.startswith(prefix)}
+            for part in ("predictions", "exercises")
+        }
+        moved[:] = [sum(map(len, old.values()))]
+        if moved[0]:
+            content["history"].append({"date": _store.now(), "notebook": notebook, **old})
+
+    _store.change(edit, say)
+    say(f"{moved[0]} answers of notebook {prefix[:-1]} moved into the history of {_store.path().name}; you start afresh.")

@@ -1,0 +1,244 @@
+"""Checks never raise, hints go step by step, solutions obey the class, progress adds up."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import threading
+import time
+
+import pytest
+
+from gpulab import lessons
+from gpulab.errors import InputError
+from gpulab.lessons import _checks, _content, _guard
+from gpulab.lessons._content import Exercise, Lesson, Question, Refused
+
+
+def _double(answer: object) -> str:
+    if _guard.number(_guard.call(answer, 4), "twice the argument") != 8:
+        raise Refused("4 should give 8.")
+    return "8 is twice 4."
+
+
+EXERCISE = Exercise(
+    "91.2", "twice", "f", "def f(x):\n    ...", "def f(x):\n    return 2 * x", ("Add.", "Add x to itself."), _double, (), limit_seconds=0.5
+)
+
+
+@pytest.fixture(autouse=True)
+def lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A course of one notebook."""
+    content = Lesson("91_test", {"91.1": Question("91.1")}, {"91.2": EXERCISE})
+    monkeypatch.setattr(_content, "lessons", lambda: (content,))
+
+
+def _raises(error: BaseException):
+    def f(x: int) -> int:
+        raise error
+
+    return f
+
+
+@pytest.mark.parametrize(
+    "stub", [..., None, NotImplemented, lambda x: None, lambda x: ..., _raises(NotImplementedError()), [..., ...], {"a": None}, (None,)]
+)
+def test_a_stub_is_not_attempted(stub: object):
+    """What the stub holds, or a function that returns nothing, is no attempt and counts as none."""
+    assert lessons.check("91.2", stub).state == "not attempted"
+    assert lessons.progress().rows[1].detail == ""
+
+
+def test_a_right_answer_passes(capsys: pytest.CaptureFixture[str]):
+    """The praise says why it is right, and is printed once."""
+    assert lessons.check("91.2", lambda x: x + x).state == "passed"
+    assert capsys.readouterr().out == "91.2 passed: 8 is twice 4.\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda x: x, "4 should give 8."),
+        (5, "a int (5); the check expects a function"),
+        (lambda x: 1 / 0, "ZeroDivisionError: division by zero (line "),
+        (lambda x: "8", "expects twice the argument"),
+        (lambda: 8, "TypeError"),
+        (_raises(SystemExit(3)), "called exit"),
+        (_raises(KeyboardInterrupt()), "KeyboardInterrupt"),
+        (_raises(RecursionError("deep")), "RecursionError: deep"),
+        (lambda x: float("nan"), "finite"),
+    ],
+)
+def test_a_wrong_answer_is_told_why(answer: object, says: str):
+    """Every failure is the state "wrong" with a sentence; nothing is raised."""
+    result = lessons.check("91.2", answer)
+    assert result.state == "wrong"
+    assert says in result.message
+
+
+def test_an_endless_loop_is_ended():
+    """A loop without an end is stopped at the limit, and its thread is gone."""
+
+    def forever(x: int) -> int:
+        while True:
+            x += 1
+
+    result = lessons.check("91.2", forever)
+    assert "did not finish within 0.5 s" in result.message
+    assert not [thread for thread in threading.enumerate() if thread.name == "gpulab-check"]
+
+
+def test_a_loop_that_swallows_errors_is_ended_too():
+    """``except Exception`` does not keep an endless loop alive."""
+
+    def stubborn(x: int) -> int:
+        while True:
+            try:
+                time.sleep(0.001)
+            except Exception:
+                continue
+
+    assert "did not finish" in lessons.check("91.2", stubborn).message
+
+
+def test_an_unknown_exercise_is_said(capsys: pytest.CaptureFixture[str]):
+    """An id with a slip names the nearest; check does not raise, hint and solution do."""
+    assert lessons.check("91.3", 5).state == "not attempted"
+    assert "Did you mean '91.2'?" in capsys.readouterr().out
+    for function in (lessons.hint, lessons.solution):
+        with pytest.raises(InputError, match="Did you mean"):
+            function("91.3")
+
+
+class _Nasty:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def __call__(self, *args: object) -> object:
+        raise ValueError(self)
+
+    def __float__(self) -> float:
+        raise RuntimeError("no float")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no eq")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("answer", [_Nasty(), lambda x: _Nasty(), [_Nasty()], b"\x00", object(), type, sys, 1e400, "x" * 10_000])
+def test_hostile_answers_never_raise(answer: object):
+    """Objects whose every method raises become "wrong" with a sentence."""
+    result = lessons.check("91.2", answer)
+    assert result.state == "wrong"
+    assert len(result.message) > 10
+
+
+def test_passed_stays_passed():
+    """A wrong answer after a right one does not take the pass away; attempts count both."""
+    lessons.check("91.2", lambda x: 2 * x)
+    lessons.check("91.2", lambda x: x)
+    row = lessons.progress().rows[1]
+    assert (row.state, row.detail) == ("passed", "2 attempts")
+
+
+def test_the_result_shows_once(capsys: pytest.CaptureFixture[str]):
+    """At the end of the cell nothing is shown twice; shown later, it prints."""
+    result = lessons.check("91.2", lambda x: x)
+    result._ipython_display_()
+    assert capsys.readouterr().out.count("4 should give 8.") == 1
+    result._ipython_display_()
+    assert capsys.readouterr().out.count("4 should give 8.") == 1
+
+
+def test_the_result_round_trips():
+    """A check's result goes through JSON."""
+    result = lessons.check("91.2", lambda x: x)
+    assert _checks.CheckResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_hints_go_one_step_further(capsys: pytest.CaptureFixture[str]):
+    """Each call gives the next hint; after the last it says where the solution is."""
+    for _ in range(3):
+        lessons.hint("91.2")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["91.2 hint 1 of 2: Add.", "91.2 hint 2 of 2: Add x to itself.", "91.2 hint 2 of 2: Add x to itself."]
+    assert "gl.lessons.solution('91.2')" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("setting", "attempted", "shown"),
+    [
+        ("show", False, True),
+        ("after-attempt", False, False),
+        ("after-attempt", True, True),
+        ("withhold", True, False),
+        ("typo", True, False),
+    ],
+)
+@pytest.mark.parametrize("by_file", [False, True])
+def test_solutions_obey_the_class(
+    setting: str,
+    attempted: bool,
+    shown: bool,
+    by_file: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    """The instructor's setting, in the environment or in the class file, decides; a slip withholds and says so."""
+    if by_file:
+        (tmp_path / "class.json").write_text(json.dumps({"solutions": setting}))
+    else:
+        monkeypatch.setenv("GPULAB_SOLUTIONS", setting)
+    if attempted:
+        lessons.check("91.2", lambda x: x)
+    capsys.readouterr()
+    lessons.solution("91.2")
+    assert ("return 2 * x" in capsys.readouterr().out) is shown
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"solutions": 5}'])
+def test_a_damaged_class_file_withholds(content: bytes, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    """What cannot be read never opens the solutions."""
+    (tmp_path / "class.json").write_bytes(content)
+    lessons.solution("91.2")
+    out = capsys.readouterr().out
+    assert "withheld" in out
+    assert "return" not in out
+
+
+def test_progress_counts_predictions_and_exercises():
+    """The table has a row an item, in order, with what was said and measured."""
+    lessons.predict("91.1", "How long?", unit="us")
+    assert lessons.progress().rows[0].state == "open"
+    lessons.answer("91.1", 5)
+    assert lessons.progress().rows[0].state == "predicted"
+    lessons.reveal("91.1", 6e-6)
+    lessons.check("91.2", lambda x: 2 * x)
+    kept = lessons.progress()
+    assert (kept.passed, kept.exercises, kept.predicted, kept.predictions) == (1, 1, 1, 1)
+    assert kept.rows[0].detail == "you: 5.00 us; measured: 6.00 us"
+    assert "1 of 1 exercises passed" in kept._repr_html_()
+    assert "1 of 1 exercises passed" in repr(kept)
+
+
+def test_starting_again_keeps_the_old_answers(progress_file: pathlib.Path):
+    """A fresh start moves the notebook's items into the history and touches no other notebook."""
+    lessons.predict("91.1", "How long?", unit="us")
+    lessons.answer("91.1", 5)
+    lessons.predict("92.1", "How long?", unit="us")
+    lessons.answer("92.1", 5)
+    lessons.start_again("91_test")
+    content = json.loads(progress_file.read_text())
+    assert set(content["predictions"]) == {"92.1"}
+    assert content["history"][0]["predictions"]["91.1"]["first"]["value"] == pytest.approx(5e-6)
+    lessons.answer("91.1", 7)
+    assert json.loads(progress_file.read_text())["predictions"]["91.1"]["first"]["value"] == pytest.approx(7e-6)
+
+
+def test_start_again_asks_for_a_number():
+    """Anything but a notebook's number is refused."""
+    with pytest.raises(InputError, match="such as '02'"):
+        lessons.start_again("")

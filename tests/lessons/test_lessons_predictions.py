@@ -1,0 +1,260 @@
+"""Predictions: kept before the measurement shows, the first answer stays, junk is refused in one sentence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpulab import lessons
+from gpulab.devices import environment
+from gpulab.errors import GpulabError, InputError
+from gpulab.evidence import Evidence
+from gpulab.lessons import _content, _quantities
+from gpulab.lessons._content import Question, Reading
+from gpulab.timing.results import Measurement
+
+
+def _measurement(seconds: float) -> Measurement:
+    return Measurement(
+        "call", "cpu", np.array([seconds]), seconds, None, seconds, seconds, None, 1, None, None, (), Evidence.measured("a CPU", 1), environment("cpu")
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("unit", "answer", "base"),
+    [
+        ("us", 5, 5e-6),
+        ("us", "5", 5e-6),
+        ("us", "5 us", 5e-6),
+        ("us", "0.005ms", 5e-6),
+        ("us", " 5 µs ", 5e-6),
+        ("ms", "1e-3 s", 1e-3),
+        ("MiB", 2, 2 * 2**20),
+        ("MiB", "2 GiB", 2 * 2**30),
+        ("KiB", "64 kB", 64e3),
+        ("GB/s", "25", 25e9),
+        ("GB/s", "25 GB/s", 25e9),
+        ("GB/s", "800 MB/s", 800e6),
+        ("x", "1,000x", 1000.0),
+        ("x", "10 times", 10.0),
+        ("%", "80%", 80.0),
+        ("%", "80 percent", 80.0),
+        ("elements", "1,000,000", 1e6),
+        ("elements", "12 elements", 12.0),
+        ("", np.float32(3), 3.0),
+    ],
+)
+def test_answers_are_read_with_and_without_their_unit(unit: str, answer: object, base: float):
+    """A bare number has the question's unit; another prefix of the same kind is converted (values by hand)."""
+    assert _quantities.unit(unit).parse(answer) == pytest.approx(base, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("unit", "answer"),
+    [
+        ("us", "soon"),
+        ("us", "5 GB"),
+        ("us", ""),
+        ("us", "-5"),
+        ("us", -1),
+        ("us", math.nan),
+        ("us", math.inf),
+        ("us", "1e999"),
+        ("us", True),
+    ]
+    + [
+        ("us", None),
+        ("us", [1]),
+        ("x", "5 ms"),
+        ("GB/s", "5 s"),
+        ("MiB", "5 MB/s"),
+        ("elements", "5 apples"),
+        ("us", "5 5"),
+        ("us", "+"),
+        ("%", "1..2"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused(unit: str, answer: object):
+    """The refusal is one InputError that says what was expected and what to do."""
+    with pytest.raises(InputError, match=r"expected .* (Answer|Write)"):
+        _quantities.unit(unit).parse(answer)  # type: ignore[arg-type]
+
+
+def test_the_first_answer_stays(capsys: pytest.CaptureFixture[str]):
+    """A later answer is kept apart and not counted."""
+    asked = lessons.predict("90.1", "How long?", unit="us")
+    lessons.answer("90.1", "5 us")
+    lessons.answer("90.1", 7)
+    assert asked.answer is not None
+    assert asked.answer.value == pytest.approx(5e-6)
+    assert [kept.value for kept in asked.later] == [pytest.approx(7e-6)]
+    assert "stays" in capsys.readouterr().out
+
+
+def test_the_same_answer_twice_is_one_answer():
+    """Repeating the first answer adds nothing."""
+    asked = lessons.predict("90.1", "How long?", unit="us")
+    asked.submit(5)
+    asked.submit("5 us")
+    assert asked.later == ()
+
+
+def test_an_answer_after_the_measurement_does_not_count():
+    """Once the measurement was shown, an answer is kept apart."""
+    asked = lessons.predict("90.1", "How long?", unit="us")
+    lessons.reveal("90.1", 3e-6)
+    assert "already shown" in asked.submit(3)
+    assert asked.answer is None
+    assert lessons.reveal("90.1", 3e-6).verdict == "no prediction"
+
+
+def test_run_all_without_an_answer_goes_on():
+    """With no prediction the reveal says so, shows the measurement and raises nothing."""
+    lessons.predict("90.1", "How long?", unit="us")
+    shown = lessons.reveal("90.1", 3e-6)
+    assert shown.predicted is None
+    assert "no prediction" in repr(shown)
+    assert "3.00 us" in shown._repr_html_()
+
+
+def test_reveal_works_without_the_question():
+    """A reveal whose question cell did not run still shows the measurement."""
+    assert lessons.reveal("90.9", 12).measured == 12.0
+
+
+@pytest.mark.parametrize(
+    ("measured", "base"),
+    [(3e-6, 3e-6), ("3 us", 3e-6), (np.float64(3e-6), 3e-6), (_measurement(3e-6), 3e-6)],
+)
+def test_reveal_takes_numbers_text_and_measurements(measured: object, base: float):
+    """A plain number is in base units, text has a unit, a measurement counts with its median."""
+    lessons.predict("90.1", "How long?", unit="us")
+    lessons.answer("90.1", 1)
+    shown = lessons.reveal("90.1", measured)
+    assert shown.measured == pytest.approx(base)
+    assert shown.ratio == pytest.approx(3.0)
+    assert "3.00x more" in shown.sentence
+
+
+def test_the_badge_of_the_measurement_is_shown():
+    """What was measured carries its evidence into the reveal."""
+    lessons.predict("90.1", "How long?", unit="us")
+    html = lessons.reveal("90.1", _measurement(3e-6))._repr_html_()
+    assert "MEASURED" in html
+    assert "on a CPU" in html
+
+
+@pytest.mark.parametrize("measured", [math.nan, math.inf, [1, 2], object(), {}])
+def test_reveal_refuses_what_is_no_measurement(measured: object):
+    """nan, infinity and other objects are refused with what to pass."""
+    lessons.predict("90.1", "How long?", unit="us")
+    with pytest.raises(InputError, match="expected"):
+        lessons.reveal("90.1", measured)
+
+
+def test_what_could_not_be_measured_is_said():
+    """None means not measured here; the question stays open for a machine that can."""
+    asked = lessons.predict("90.1", "How long?", unit="us")
+    lessons.answer("90.1", 1)
+    shown = lessons.reveal("90.1", None, reason="no accelerator on this machine")
+    assert shown.verdict == "not measured"
+    assert "no accelerator" in shown.measured_text
+    assert asked.revealed is None
+
+
+@pytest.mark.parametrize("answer", [2, "2", "The GPU", " the gpu ", "the gpus"])
+def test_a_choice_can_be_named_in_many_ways(answer: object):
+    """Its number, its words in any case, or a near spelling."""
+    asked = lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
+    asked.submit(answer)  # type: ignore[arg-type]
+    assert asked.answer is not None
+    assert asked.answer.value == "the GPU"
+    assert lessons.reveal("90.2", "the GPU").verdict == "right"
+
+
+@pytest.mark.parametrize("answer", [0, 3, "neither", None, 1.5, True, "9" * 5000, "²"])
+def test_what_is_no_choice_is_refused(answer: object):
+    """The refusal lists the choices."""
+    asked = lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
+    with pytest.raises(InputError, match="1. the CPU; 2. the GPU"):
+        asked.submit(answer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arguments", [{"choices": ["one"]}, {"choices": ["a", "a"]}, {"choices": ["a", "b"], "unit": "us"}])
+def test_a_question_without_a_choice_is_refused(arguments: dict):
+    """One choice, equal choices, or choices with a unit are an instructor's slip."""
+    with pytest.raises(InputError):
+        lessons.predict("90.3", "Which?", **arguments)
+
+
+def test_answering_a_question_that_was_not_asked_says_what_to_do():
+    """The cell with predict must run first."""
+    with pytest.raises(InputError, match=r"Run the cell with gl\.lessons\.predict first"):
+        lessons.answer("77.1", 5)
+
+
+def test_a_usual_wrong_answer_gets_its_sentence(monkeypatch: pytest.MonkeyPatch):
+    """The first reading that fits is shown with the factor."""
+    reading = Reading(lambda predicted, measured: predicted > measured, "You thought that the call waits.")
+    monkeypatch.setattr(_content, "question", lambda id: Question(id, (reading,)))
+    lessons.predict("90.1", "How long?", unit="us")
+    lessons.answer("90.1", 1000)
+    assert lessons.reveal("90.1", 1e-6).sentence == "The measurement is 1000x less than you said. You thought that the call waits."
+
+
+def test_observers_hear_answers_and_the_reveal():
+    """A widget is told of each answer and of the reveal, until it unsubscribes."""
+    asked = lessons.predict("90.1", "How long?", unit="us")
+    heard: list[str] = []
+    stop = asked.observe(lambda prediction: heard.append(prediction.status))
+    asked.submit(5)
+    lessons.reveal("90.1", 4e-6)
+    stop()
+    asked.submit(6)
+    assert heard == [
+        "Your prediction is kept: 5.00 us. Run the next cell to measure.",
+        "You predicted 5.00 us; the measurement was 4.00 us.",
+    ]
+
+
+def test_the_text_says_how_to_answer_in_code():
+    """Without the extension, text and HTML name the call; HTML is escaped."""
+    asked = lessons.predict("90.4", "a < b?", choices=["<yes>", "no"])
+    assert "gl.lessons.answer('90.4', 1)" in repr(asked)
+    assert "&lt;yes&gt;" in asked._repr_html_()
+    assert "<yes>" not in asked._repr_html_()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    answer=st.one_of(
+        st.text(max_size=12),
+        st.floats(),
+        st.integers(),
+        st.none(),
+        st.binary(max_size=3),
+        st.lists(st.integers(), max_size=2),
+        st.complex_numbers(),
+    ),
+    unit=st.sampled_from(["us", "MiB", "GB/s", "x", "%", "", "elements"]),
+)
+def test_any_answer_is_kept_or_refused(answer: object, unit: str):
+    """Nothing but InputError comes out, and what is kept is a finite number of at least zero."""
+    try:
+        base = _quantities.unit(unit).parse(answer)  # type: ignore[arg-type]
+    except GpulabError as error:
+        assert "expected" in str(error)
+    else:
+        assert math.isfinite(base)
+        assert base >= 0
+
+
+@given(value=st.floats(0, 1e6), unit=st.sampled_from(["us", "ms", "MiB", "GB/s", "x", "%", "elements"]))
+def test_text_and_number_agree(value: float, unit: str):
+    """ "v unit" reads as the bare number v."""
+    parsed = _quantities.unit(unit)
+    assert parsed.parse(f"{value!r} {unit}") == pytest.approx(parsed.parse(value), rel=1e-9, abs=1e-300)

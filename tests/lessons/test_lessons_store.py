@@ -1,0 +1,133 @@
+"""The progress file: whole or not at all, two kernels at once, strange content set aside."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpulab.lessons import _store
+
+
+def _mark(id: str):
+    return lambda content: content["exercises"].setdefault(id, {}).update(attempts=1)
+
+
+def test_a_change_is_read_back(progress_file: pathlib.Path):
+    """What was changed is in the file and is read again."""
+    _store.change(_mark("00.1"))
+    assert json.loads(progress_file.read_text())["exercises"] == {"00.1": {"attempts": 1}}
+    assert _store.read()["exercises"] == {"00.1": {"attempts": 1}}
+
+
+def test_the_default_place_is_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """Without GPULAB_PROGRESS the file is .gpulab/progress.json where the kernel runs."""
+    monkeypatch.delenv("GPULAB_PROGRESS")
+    monkeypatch.chdir(tmp_path)
+    assert _store.path() == tmp_path / ".gpulab" / "progress.json"
+
+
+def test_a_truncated_file_is_set_aside_and_said(progress_file: pathlib.Path):
+    """Half a file is kept under a dated name, a sentence says so, and the change is saved in a new file."""
+    _store.change(_mark("00.1"))
+    half = progress_file.read_bytes()[:40]
+    progress_file.write_bytes(half)
+    said: list[str] = []
+    _store.change(_mark("00.2"), said.append)
+    kept = list(progress_file.parent.glob("progress-set-aside-*.json"))
+    assert [file.read_bytes() for file in kept] == [half]
+    assert kept[0].name in said[0]
+    assert set(_store.read()["exercises"]) == {"00.2"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"null", b'{"schema": "another"}', b"\xff\xfe\x00", b'{"schema": "gpulab-progress", "schema_version": 99}', b"[" * 100_000]
+    + [json.dumps(_store.empty() | {"exercises": {"00.1": "text"}}).encode()]
+    + [json.dumps(_store.empty() | {"predictions": {"00.1": {"first": 5}}}).encode()],
+)
+def test_a_foreign_file_is_set_aside(progress_file: pathlib.Path, content: bytes):
+    """A file that is not ours, from another version, or with the wrong types inside is kept and never overwritten."""
+    progress_file.parent.mkdir(parents=True)
+    progress_file.write_bytes(content)
+    assert _store.read() == _store.empty()
+    said: list[str] = []
+    _store.change(_mark("00.1"), said.append)
+    assert [file.read_bytes() for file in progress_file.parent.glob("*set-aside*")] == [content]
+    assert len(said) == 1
+
+
+def test_two_foreign_files_in_one_second_are_both_kept(progress_file: pathlib.Path):
+    """Setting aside never overwrites an earlier file that was set aside."""
+    progress_file.parent.mkdir(parents=True)
+    for content in (b"one", b"two", b"three"):
+        progress_file.write_bytes(content)
+        _store.change(_mark("00.1"), lambda said: None)
+    assert sorted(file.read_bytes() for file in progress_file.parent.glob("*set-aside*")) == [b"one", b"three", b"two"]
+
+
+def test_a_place_that_cannot_be_written_keeps_the_answers_in_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder that is a file cannot be written; the answers stay for this kernel, one sentence says so, and they are saved later."""
+    blocker = tmp_path / "blocker"
+    blocker.write_text("a file, not a folder")
+    monkeypatch.setenv("GPULAB_PROGRESS", str(blocker / "progress.json"))
+    said: list[str] = []
+    _store.change(_mark("00.1"), said.append)
+    _store.change(_mark("00.2"), said.append)
+    assert len(said) == 1
+    assert "GPULAB_PROGRESS" in said[0]
+    assert set(_store.read()["exercises"]) == {"00.1", "00.2"}
+    blocker.unlink()
+    _store.change(_mark("00.3"), said.append)
+    assert set(json.loads((blocker / "progress.json").read_text())["exercises"]) == {"00.1", "00.2", "00.3"}
+
+
+def test_a_failed_write_leaves_the_old_file_whole(progress_file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """A full disk in the middle of a change leaves the old content, and no part files."""
+    _store.change(_mark("00.1"))
+    before = progress_file.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    said: list[str] = []
+    _store.change(_mark("00.2"), said.append)
+    assert progress_file.read_bytes() == before
+    assert sorted(file.name for file in progress_file.parent.iterdir()) == ["progress.json", "progress.json.lock"]
+    assert "No space left" in said[0]
+
+
+def test_many_kernels_at_once_lose_nothing(progress_file: pathlib.Path):
+    """Four processes that make 25 changes each leave all 100 in the file."""
+    code = (
+        "import sys\nfrom gpulab.lessons import _store\n"
+        "for i in range(25):\n _store.change(lambda c: c['exercises'].setdefault(f'{sys.argv[1]}.{i}', {}).update(attempts=1))\n"
+    )
+    environment = os.environ | {"GPULAB_PROGRESS": str(progress_file)}
+    workers = [subprocess.Popen([sys.executable, "-c", code, str(k)], env=environment) for k in range(4)]
+    assert [worker.wait(timeout=60) for worker in workers] == [0, 0, 0, 0]
+    assert len(_store.read()["exercises"]) == 100
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=300) | st.recursive(st.none() | st.text(max_size=5) | st.floats(), lambda inner: st.dictionaries(
+    st.sampled_from(["schema", "predictions", "exercises", "history", "00.1", "first", "later"]), inner, max_size=4)).map(
+        lambda value: json.dumps(_store.empty() | value if isinstance(value, dict) else value).encode()))  # fmt: skip
+def test_any_content_is_survived_and_kept(progress_file: pathlib.Path, content: bytes):
+    """Whatever the file holds, a change works afterwards and the strange bytes still exist somewhere."""
+    progress_file.parent.mkdir(parents=True, exist_ok=True)
+    progress_file.write_bytes(content)
+    foreign = _store._load(progress_file)[1] is not None
+    _store.change(_mark("00.9"), lambda said: None)
+    assert _store.read()["exercises"]["00.9"]["attempts"] == 1
+    aside = list(progress_file.parent.glob("*set-aside*"))
+    assert ([file.read_bytes() for file in aside] == [content]) if foreign else (aside == [])
+    for file in aside:
+        file.unlink()
