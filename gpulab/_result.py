@@ -12,6 +12,7 @@ import enum
 import functools
 import html
 import math
+import reprlib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -19,63 +20,83 @@ from typing import Any, ClassVar, TypeVar, Union
 
 import numpy as np
 
-from gpulab.errors import RecordingError
+from gpulab.errors import InputError, RecordingError
 
 R = TypeVar("R", bound="Result")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_MOST_DIMENSIONS = 8  # deeper lists than any array of ours come from a damaged or hostile file
 
 
 def encode(value: Any) -> Any:
-    """Turn a field's value into JSON values."""
+    """Turn a field's value into JSON values.
+
+    Raises
+    ------
+    TypeError
+        If the value is of a kind that ``decode`` could not give back: a programming error in the result's class.
+    """
     if isinstance(value, Result):
         return value.to_dict()
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, np.ndarray):
-        return [encode(item) for item in value.tolist()]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+        return encode(value.tolist())
     if isinstance(value, np.generic):
         return encode(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
+        return {_encode_key(key): encode(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"encode: a result cannot hold a {type(value).__name__}; expected numbers, text, arrays, tuples, mappings or results.")
+    raise TypeError(
+        f"encode: a result cannot hold a {type(value).__name__}; expected numbers, text, real arrays, tuples, mappings or results."
+    )
+
+
+def _encode_key(key: Any) -> str:
+    plain = key.value if isinstance(key, enum.Enum) else key
+    if isinstance(plain, str):
+        return plain
+    if isinstance(plain, int) and not isinstance(plain, bool):
+        return str(plain)
+    raise TypeError(f"encode: a mapping in a result has a {type(key).__name__} as key; expected text, int or an enum.")
 
 
 def _mismatch(value: Any, hint: Any, where: str) -> RecordingError:
-    name = getattr(hint, "__name__", str(hint))
-    return RecordingError(f"{where}: found {str(value)[:60]!r}; expected {name}. The file is damaged or was written by another version.")
+    name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+    return RecordingError(f"{where}: found {reprlib.repr(value)}; expected {name}. The file is damaged or was written by another version.")
 
 
 def _decode_float(value: Any, where: str) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise _mismatch(value, float, where) from error
     raise _mismatch(value, float, where)
 
 
 def _decode_union(value: Any, hint: Any, where: str) -> Any:
-    options = typing.get_args(hint)
-    if value is None and type(None) in options:
+    options = [option for option in typing.get_args(hint) if option is not type(None)]
+    if value is None and len(options) < len(typing.get_args(hint)):
         return None
-    failure: RecordingError | None = None
-    for option in options:
-        if option is type(None):
-            continue
+    failures = []
+    # Text first where text is allowed, so that the word "nan" in a field of text or number stays a word.
+    for option in sorted(options, key=lambda kind: not (kind is str and isinstance(value, str))):
         try:
             return decode(value, option, where)
         except RecordingError as error:
-            failure = error
-    raise failure if failure is not None else _mismatch(value, hint, where)
+            failures.append(error)
+    raise failures[0] if len(failures) == 1 else _mismatch(value, hint, where)
 
 
 def _decode_tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
+    if not isinstance(value, (list, tuple)):
         raise _mismatch(value, hint, where)
     kinds = typing.get_args(hint)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
@@ -85,8 +106,53 @@ def _decode_tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
     return tuple(decode(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
 
 
+def _decode_list(value: Any, hint: Any, where: str) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise _mismatch(value, hint, where)
+    kind = typing.get_args(hint)[0]
+    return [decode(item, kind, f"{where}[{i}]") for i, item in enumerate(value)]
+
+
+def _decode_array(value: Any, where: str) -> np.ndarray:
+    """Rebuild an array of any number of dimensions as float64; a ragged list is refused."""
+
+    def numbers(item: Any, place: str, depth: int) -> Any:
+        if isinstance(item, list) and depth < _MOST_DIMENSIONS:
+            return [numbers(inner, f"{place}[{i}]", depth + 1) for i, inner in enumerate(item)]
+        return _decode_float(item, place)
+
+    if not isinstance(value, list):
+        raise _mismatch(value, np.ndarray, where)
+    nested = numbers(value, where, 0)
+    try:
+        return np.array(nested, dtype=np.float64)
+    except ValueError as error:
+        raise _mismatch(value, np.ndarray, where) from error
+
+
+def _decode_mapping(value: Any, hint: Any, where: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise _mismatch(value, dict, where)
+    key_kind, kind = typing.get_args(hint)
+    decoded = {}
+    for key, item in value.items():
+        place = f"{where}.{key}"
+        try:
+            name = int(key) if key_kind is int else decode(key, key_kind, place)
+        except ValueError as error:
+            raise _mismatch(key, key_kind, place) from error
+        decoded[name] = decode(item, kind, place)
+    return decoded
+
+
 def decode(value: Any, hint: Any, where: str) -> Any:
-    """Rebuild a value of type ``hint`` from JSON values; ``where`` names the place in messages."""
+    """Rebuild a value of type ``hint`` from JSON values; ``where`` names the place in messages.
+
+    Raises
+    ------
+    RecordingError
+        If the value is not one that ``encode`` gives for this type.
+    """
     origin = typing.get_origin(hint)
     if hint is Any:
         return value
@@ -95,24 +161,31 @@ def decode(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         return _decode_tuple(value, hint, where)
     if hint is np.ndarray or origin is np.ndarray:
-        if not isinstance(value, list):
-            raise _mismatch(value, np.ndarray, where)
-        return np.array([_decode_float(item, where) for item in value], dtype=np.float64)
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(value, dict):
-            raise _mismatch(value, dict, where)
-        kind = typing.get_args(hint)[1]
-        return {key: decode(item, kind, f"{where}.{key}") for key, item in value.items()}
+        return _decode_array(value, where)
+    if origin is typing.Literal:
+        if any(type(value) is type(word) and value == word for word in typing.get_args(hint)):
+            return value
+        raise _mismatch(value, hint, where)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _decode_mapping(value, hint, where)
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return _decode_list(value, hint, where)
     if hint is float:
         return _decode_float(value, where)
-    if isinstance(hint, type) and issubclass(hint, Result):
+    if isinstance(hint, type):
+        return _decode_plain(value, hint, where)
+    raise _mismatch(value, hint, where)
+
+
+def _decode_plain(value: Any, hint: type, where: str) -> Any:
+    if issubclass(hint, Result):
         return hint.from_dict(value, where)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+    if issubclass(hint, enum.Enum):
         try:
             return hint(value)
         except ValueError as error:
             raise _mismatch(value, hint, where) from error
-    if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     raise _mismatch(value, hint, where)
 
@@ -146,19 +219,23 @@ class Result:
         if not isinstance(data, dict) or data.get("schema") != cls.__name__:
             raise _mismatch(data.get("schema") if isinstance(data, dict) else data, cls, where)
         version = data.get("schema_version")
-        if not isinstance(version, int) or version > cls.schema_version:
+        if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= cls.schema_version:
             raise RecordingError(
-                f"{where}: schema version {version!r}; this gpulab reads up to {cls.schema_version}. Update gpulab to read the file."
+                f"{where}: schema version {reprlib.repr(version)}; gpulab reads 1 to {cls.schema_version}. Update gpulab to read the file."
             )
         hints = _hints(cls)  # type: ignore[arg-type]
-        names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        given = set(data) - {"schema", "schema_version"}
-        if given != names:
-            wrong = ", ".join(sorted(given ^ names))
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        given = {str(name) for name in data} - {"schema", "schema_version"}
+        if given != set(names):
+            wrong = reprlib.repr(sorted(given ^ set(names)))
             raise RecordingError(
                 f"{where}: fields that are missing or unknown: {wrong}. The file is damaged or was written by another version."
             )
-        return cls(**{name: decode(data[name], hints[name], f"{where}.{name}") for name in names})
+        values = {name: decode(data[name], hints[name], f"{where}.{name}") for name in names}
+        try:
+            return cls(**values)
+        except (InputError, ValueError, TypeError) as error:
+            raise RecordingError(f"{where}: {error} The file is damaged or was written by another version.") from error
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headers and the rows that the notebook shows; classes with a better table override this."""
@@ -175,10 +252,60 @@ class Result:
         return html_table(headers, rows, self.caption())
 
 
+# Colours come from JupyterLab's theme where there is one (light or dark); the second value serves other pages.
+_INK = "var(--jp-ui-font-color1,#212121)"
+_PAPER = "var(--jp-layout-color1,#fff)"
+_BADGE_STYLE = {
+    "MEASURED": f"background:{_INK};color:{_PAPER};border:2px solid {_INK}",
+    "RECORDED": "background:transparent;color:inherit;border:2px solid currentColor",
+    "MODELLED": "background:transparent;color:inherit;border:2px dashed currentColor",
+}
+_BADGE_SHAPE = "display:inline-block;padding:0 0.45em;border-radius:0.3em;font-size:0.85em;font-weight:600;letter-spacing:0.04em"
+
+
+def html_badge(badge: str) -> str:
+    """Return a badge as it is drawn everywhere: solid for MEASURED, hollow for RECORDED, dashed for MODELLED."""
+    return f'<span class="gpulab-badge" style="{_BADGE_SHAPE};{_BADGE_STYLE[badge]}">{badge}</span>'
+
+
+def html_caption(sentence: str) -> str:
+    """Return a line of text, escaped, with a badge word at its start drawn as the badge."""
+    word, _, rest = sentence.partition(" ")
+    return f"{html_badge(word)} {html.escape(rest)}" if word in _BADGE_STYLE else html.escape(sentence)
+
+
 def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
-    """Return a plain, accessible HTML table; every text is escaped."""
-    esc = html.escape
-    head = "".join(f'<th scope="col">{esc(str(h))}</th>' for h in headers) if any(headers) else ""
-    body = "".join("<tr>" + "".join(f'<td style="text-align:left">{esc(str(cell))}</td>' for cell in row) + "</tr>" for row in rows)
-    below = f'<caption style="caption-side:bottom;text-align:left">{esc(caption)}</caption>' if caption else ""
-    return f"<table>{below}{'<thead><tr>' + head + '</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    """Return a plain, accessible HTML table in the theme's own colours; every text is escaped.
+
+    Parameters
+    ----------
+    headers : sequence of str
+        One a column; all empty where the table needs none.
+    rows : sequence of sequence of str
+        The first cell of a row names it (a row header for screen readers).
+    caption : str
+        The line under the table; a badge word at its start is drawn as the badge.
+
+    Returns
+    -------
+    str
+        One ``div`` that scrolls sideways if the page is too narrow.
+    """
+    cell = "text-align:left;vertical-align:top;font-variant-numeric:tabular-nums"
+    head = "".join(_header(str(text), cell) for text in headers) if any(headers) else ""
+    body = "".join(_row([str(text) for text in row], cell) for row in rows)
+    below = f'<caption style="caption-side:bottom;text-align:left;color:inherit;padding-top:0.4em">{html_caption(caption)}</caption>'
+    return (
+        '<div class="gpulab-result" style="overflow-x:auto"><table style="margin:0">'
+        f"{below if caption else ''}{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _header(text: str, style: str) -> str:
+    """A column's header; an empty corner is no header, or a screen reader announces nothing."""
+    return f'<th scope="col" style="{style}">{html.escape(text)}</th>' if text else f'<td style="{style}"></td>'
+
+
+def _row(cells: list[str], style: str) -> str:
+    first = f'<th scope="row" style="{style};font-weight:600">{html.escape(cells[0])}</th>' if cells else ""
+    return f"<tr>{first}{''.join(f'<td style={chr(34)}{style}{chr(34)}>{html.escape(text)}</td>' for text in cells[1:])}</tr>"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpulab._result import Result
+from gpulab.errors import InputError
 
 
 class Badge(str, enum.Enum):
@@ -103,7 +104,8 @@ class Environment(Result):
 class Evidence(Result):
     """The badge of one result, with what its kind must carry.
 
-    Use the constructors ``measured``, ``recorded`` and ``modelled``: each asks for what its kind needs.
+    Use the constructors ``measured``, ``recorded`` and ``modelled``: each asks for what its kind needs, and
+    no evidence can be made without it.
 
     Attributes
     ----------
@@ -118,6 +120,11 @@ class Evidence(Result):
         For a recording: library versions.
     assumptions, source, known_error : str or None
         For a model: what it takes for granted, where it comes from, how wrong it was against recordings.
+
+    Raises
+    ------
+    InputError
+        If a measured or recorded figure names no device, a recorded one no date, or a modelled one neither assumptions nor source.
     """
 
     badge: Badge
@@ -130,6 +137,20 @@ class Evidence(Result):
     assumptions: str | None = None
     source: str | None = None
     known_error: str | None = None
+
+    def __post_init__(self) -> None:
+        needs = {
+            Badge.MEASURED: {"device": self.device},
+            Badge.RECORDED: {"device": self.device, "date": self.date},
+            Badge.MODELLED: {"assumptions": self.assumptions, "source": self.source},
+        }[self.badge]
+        missing = [name for name, value in needs.items() if not value]
+        if missing:
+            raise InputError(
+                f"Evidence: {self.badge} without {' and '.join(missing)}; expected {' and '.join(needs)}. Say where the number came from."
+            )
+        if self.samples is not None and self.samples < 0:
+            raise InputError(f"Evidence: samples={self.samples}; expected a count from 0. Pass None where nothing was sampled.")
 
     @classmethod
     def measured(cls, device: str, samples: int | None = None, date: str | None = None) -> Evidence:
@@ -160,7 +181,7 @@ class Evidence(Result):
             versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
             driver = f" · driver {self.driver}" if self.driver else ""
             command = f" · by `{self.command}`" if self.command else ""
-            return f"{self.badge} on {self.device}, {(self.date or 'no date')[:10]}{driver}{' · ' + versions if versions else ''}{count}{command}"
+            return f"{self.badge} on {self.device}, {(self.date or '')[:10]}{driver}{' · ' + versions if versions else ''}{count}{command}"
         return f"{self.badge} on {self.device}{count}"
 
     def __str__(self) -> str:

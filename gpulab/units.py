@@ -32,14 +32,25 @@ _BYTE_WORDS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "k": 2**10, "m": 2**20, "g": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+# No size or duration of any machine comes near; larger integers would overflow a float.
+_LARGEST = 10**30
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµμ]*)\s*")
 
 
 def _digits(value: float) -> str:
-    """Three significant digits without an exponent: 1.23, 12.3, 123, 1230."""
+    """Three significant digits (two from 0.1 to 1): 0.0123, 0.12, 1.23, 12.3, 123, 1230."""
     magnitude = abs(value)
+    if 0 < magnitude < 0.0995:
+        return f"{value:.3g}"
     decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
     return f"{value:.{decimals}f}"
+
+
+def _not_finite(value: float) -> str | None:
+    """The words for nan and the infinities; None for a number that can be scaled."""
+    if math.isfinite(value):
+        return None
+    return "not a number" if math.isnan(value) else ("infinite" if value > 0 else "-infinite")
 
 
 def format_seconds(seconds: float) -> str:
@@ -48,8 +59,8 @@ def format_seconds(seconds: float) -> str:
     >>> format_seconds(0.00123), format_seconds(4.2e-7), format_seconds(0)
     ('1.23 ms', '420 ns', '0 s')
     """
-    if not math.isfinite(seconds):
-        return "not a number" if math.isnan(seconds) else ("infinite" if seconds > 0 else "-infinite")
+    if (words := _not_finite(seconds)) is not None:
+        return words
     if seconds == 0:
         return "0 s"
     for unit, scale in _SECONDS:
@@ -64,6 +75,8 @@ def format_bytes(nbytes: float) -> str:
     >>> format_bytes(1536), format_bytes(5), format_bytes(3 * 2**30)
     ('1.50 KiB', '5 B', '3.00 GiB')
     """
+    if (words := _not_finite(nbytes)) is not None:
+        return words
     for unit, scale in _BINARY:
         if abs(nbytes) >= scale:
             return f"{nbytes:.0f} B" if unit == "B" else f"{_digits(nbytes / scale)} {unit}"
@@ -71,6 +84,8 @@ def format_bytes(nbytes: float) -> str:
 
 
 def _decimal(value: float, unit: str) -> str:
+    if (words := _not_finite(value)) is not None:
+        return words
     for prefix, scale in _DECIMAL:
         if abs(value) >= 0.9995 * scale:
             return f"{_digits(value / scale)} {prefix}{unit}"
@@ -110,39 +125,76 @@ def format_ratio(ratio: float) -> str:
     >>> format_ratio(3.14159), format_ratio(0.5), format_ratio(1234)
     ('3.14x', '0.50x', '1234x')
     """
-    return f"{_digits(ratio)}x"
+    words = _not_finite(ratio)
+    return f"{_digits(ratio)}x" if words is None else words
 
 
-def _parse(text: str, words: dict[str, float] | dict[str, int], what: str, example: str) -> float:
-    match = _QUANTITY.fullmatch(text)
-    if match is None or match.group(2).lower() not in words:
-        raise InputError(f"parse_{what}: cannot read {text!r}; expected a number and a unit, such as {example}.")
-    return float(match.group(1)) * words[match.group(2).lower()]
+def _parse(given: object, words: dict[str, float] | dict[str, int], function: str, example: str) -> float:
+    """Read text with a unit, or a bare number in the base unit; anything negative, infinite or unreadable is refused."""
+    expected = f"expected a number and a unit, such as {example}, that is finite and not negative"
+    if isinstance(given, str):
+        match = _QUANTITY.fullmatch(given)
+        if match is None or match.group(2).lower() not in words:
+            raise InputError(f"{function}: cannot read {given[:60]!r}; {expected}. Units: {', '.join(w for w in words if w)}.")
+        value = float(match.group(1)) * words[match.group(2).lower()]
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        value = float(given) if abs(given) < _LARGEST else math.inf
+    else:
+        raise InputError(f"{function}: got a {type(given).__name__}; {expected}. Pass text or a number.")
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{function}: got {str(given)[:60]!r}; {expected}. Pass a size or duration that a machine can have.")
+    return value
 
 
 def parse_seconds(text: str | float) -> float:
     """Read a duration such as ``"10 us"``; a bare number is refused in text and taken as seconds otherwise.
 
-    >>> parse_seconds("10 ms"), parse_seconds(2)
-    (0.01, 2.0)
+    Parameters
+    ----------
+    text : str or float
+        A number with one of the units s, min, ms, us, ns; or seconds.
+
+    Returns
+    -------
+    float
+        Seconds, finite and not negative.
 
     Raises
     ------
     InputError
-        If the text is not a number with a unit of time.
+        If the text is not a number with a unit of time, or the duration is negative or not finite.
+
+    Examples
+    --------
+    >>> parse_seconds("10 ms"), parse_seconds(2)
+    (0.01, 2.0)
     """
-    return float(text) if isinstance(text, (int, float)) else _parse(text, _SECOND_WORDS, "seconds", "'10 us'")
+    return _parse(text, _SECOND_WORDS, "parse_seconds", "'10 us'")
 
 
 def parse_bytes(text: str | float) -> int:
     """Read a size such as ``"64 KiB"`` (1024) or ``"64 kB"`` (1000); a bare number is bytes.
 
-    >>> parse_bytes("64 KiB"), parse_bytes("1.5 GB"), parse_bytes(10)
-    (65536, 1500000000, 10)
+    Parameters
+    ----------
+    text : str or float
+        A number with one of the units B, KiB to TiB (powers of 1024; K, M, G are short for them), kB to TB (powers of 1000); or bytes.
+
+    Returns
+    -------
+    int
+        Bytes, rounded to a whole number.
 
     Raises
     ------
     InputError
-        If the text is not a number with a unit of storage.
+        If the text is not a number with a unit of storage, or the size is negative or not finite.
+
+    Examples
+    --------
+    >>> parse_bytes("64 KiB"), parse_bytes("1.5 GB"), parse_bytes(10)
+    (65536, 1500000000, 10)
     """
-    return int(text) if isinstance(text, (int, float)) else round(_parse(text, _BYTE_WORDS, "bytes", "'64 KiB'"))
+    if isinstance(text, int) and not isinstance(text, bool) and 0 <= text < _LARGEST:
+        return text
+    return round(_parse(text, _BYTE_WORDS, "parse_bytes", "'64 KiB'"))
