@@ -19,9 +19,9 @@ from gpulab.timing.results import Measurement
 
 
 def _measurement(seconds: float) -> Measurement:
-    return Measurement(
-        "call", "cpu", np.array([seconds]), seconds, None, seconds, seconds, None, 1, None, None, (), Evidence.measured("a CPU", 1), environment("cpu")
-    )  # fmt: skip
+    made = Evidence.measured("a CPU", 1)
+    samples = np.array([seconds])
+    return Measurement("call", "cpu", samples, seconds, None, seconds, seconds, None, 1, None, None, (), made, environment("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -54,34 +54,21 @@ def test_answers_are_read_with_and_without_their_unit(unit: str, answer: object,
 
 
 @pytest.mark.parametrize(
-    ("unit", "answer"),
+    ("unit", "answers"),
     [
-        ("us", "soon"),
-        ("us", "5 GB"),
-        ("us", ""),
-        ("us", "-5"),
-        ("us", -1),
-        ("us", math.nan),
-        ("us", math.inf),
-        ("us", "1e999"),
-        ("us", True),
-    ]
-    + [
-        ("us", None),
-        ("us", [1]),
-        ("x", "5 ms"),
-        ("GB/s", "5 s"),
-        ("MiB", "5 MB/s"),
-        ("elements", "5 apples"),
-        ("us", "5 5"),
-        ("us", "+"),
-        ("%", "1..2"),
+        ("us", ("soon", "5 GB", "", "-5", -1, math.nan, math.inf, "1e999", True, None, [1], "5 5", "+")),
+        ("x", ("5 ms",)),
+        ("GB/s", ("5 s",)),
+        ("MiB", ("5 MB/s",)),
+        ("elements", ("5 apples",)),
+        ("%", ("1..2",)),
     ],
 )
-def test_an_answer_that_does_not_fit_is_refused(unit: str, answer: object):
+def test_an_answer_that_does_not_fit_is_refused(unit: str, answers: tuple[object, ...]):
     """The refusal is one InputError that says what was expected and what to do."""
-    with pytest.raises(InputError, match=r"expected .* (Answer|Write)"):
-        _quantities.unit(unit).parse(answer)  # type: ignore[arg-type]
+    for answer in answers:
+        with pytest.raises(InputError, match=r"expected .* (Answer|Write)"):
+            _quantities.unit(unit).parse(answer)  # type: ignore[arg-type]
 
 
 def test_the_first_answer_stays(capsys: pytest.CaptureFixture[str]):
@@ -180,7 +167,7 @@ def test_a_choice_can_be_named_in_many_ways(answer: object):
 def test_what_is_no_choice_is_refused(answer: object):
     """The refusal lists the choices."""
     asked = lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
-    with pytest.raises(InputError, match="1. the CPU; 2. the GPU"):
+    with pytest.raises(InputError, match=r"1\. the CPU; 2\. the GPU"):
         asked.submit(answer)  # type: ignore[arg-type]
 
 
@@ -246,15 +233,14 @@ def test_any_answer_is_kept_or_refused(answer: object, unit: str):
     """Nothing but InputError comes out, and what is kept is a finite number of at least zero."""
     try:
         base = _quantities.unit(unit).parse(answer)  # type: ignore[arg-type]
-    except GpulabError as error:
-        assert "expected" in str(error)
-    else:
-        assert math.isfinite(base)
-        assert base >= 0
+    except GpulabError:
+        return
+    assert math.isfinite(base)
+    assert base >= 0
 
 
 @given(value=st.floats(0, 1e6), unit=st.sampled_from(["us", "ms", "MiB", "GB/s", "x", "%", "elements"]))
 def test_text_and_number_agree(value: float, unit: str):
-    """ "v unit" reads as the bare number v."""
+    """A number with its unit reads as the bare number."""
     parsed = _quantities.unit(unit)
     assert parsed.parse(f"{value!r} {unit}") == pytest.approx(parsed.parse(value), rel=1e-9, abs=1e-300)

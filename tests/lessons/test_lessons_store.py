@@ -48,9 +48,17 @@ def test_a_truncated_file_is_set_aside_and_said(progress_file: pathlib.Path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"null", b'{"schema": "another"}', b"\xff\xfe\x00", b'{"schema": "gpulab-progress", "schema_version": 99}', b"[" * 100_000]
-    + [json.dumps(_store.empty() | {"exercises": {"00.1": "text"}}).encode()]
-    + [json.dumps(_store.empty() | {"predictions": {"00.1": {"first": 5}}}).encode()],
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"schema": "another"}',
+        b"\xff\xfe\x00",
+        b'{"schema": "gpulab-progress", "schema_version": 99}',
+        b"[" * 100_000,
+        json.dumps(_store.empty() | {"exercises": {"00.1": "text"}}).encode(),
+        json.dumps(_store.empty() | {"predictions": {"00.1": {"first": 5}}}).encode(),
+    ],
 )
 def test_a_foreign_file_is_set_aside(progress_file: pathlib.Path, content: bytes):
     """A file that is not ours, from another version, or with the wrong types inside is kept and never overwritten."""
