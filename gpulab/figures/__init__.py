@@ -1,0 +1,7 @@
+"""Result in, plotly figure out: one function a kind of result, no widgets, no arithmetic beyond what a picture needs."""
+
+from gpulab.figures import palette
+from gpulab.figures._style import LabFigure, mimebundle
+from gpulab.figures.timing import comparison, measurement
+
+__all__ = ["LabFigure", "comparison", "measurement", "mimebundle", "palette"]

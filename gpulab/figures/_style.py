@@ -1,0 +1,208 @@
+"""The frame that every figure of the course shares: theme, axes with units, the badge and the description.
+
+JupyterLab's light and dark themes need different inks and a kernel cannot know which one is on, so each text is
+wrapped in a span whose colour is JupyterLab's own CSS variable; elsewhere it falls back to a mid grey.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from gpulab.evidence import Evidence
+from gpulab.units import format_bytes, format_seconds
+
+MID_GREY = "#7C7C7C"  # the same contrast, 4.2, against white and against JupyterLab's dark #111111
+GRID = "rgba(127,127,127,0.22)"
+AXIS = "rgba(127,127,127,0.65)"
+_INK_OPEN = f'<span style="fill:var(--gpulab-ink,var(--jp-ui-font-color1,{MID_GREY}))">'
+_INK_CLOSE = "</span>"
+HEIGHT = 340
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+
+
+class LabFigure(go.Figure):  # type: ignore[misc]
+    """A plotly figure that shows itself as plain data: no script inside, no mode bar, its description as text."""
+
+    @property
+    def description(self) -> str:
+        """The picture in words, for those who do not see it."""
+        meta = self.layout.meta
+        return str(meta["description"]) if meta and "description" in meta else ""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, validate: bool = True, **kwargs: Any) -> dict[str, Any]:
+        if "google.colab" in sys.modules:  # Colab draws only plotly's own HTML
+            return dict(super()._repr_mimebundle_(include, exclude, validate, **kwargs))
+        return mimebundle(self)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import publish_display_data
+
+        publish_display_data(self._repr_mimebundle_())  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def mimebundle(figure: go.Figure) -> dict[str, Any]:
+    """Return the figure as the data that JupyterLab's plotly extension draws, with its description as plain text."""
+    body = figure.to_plotly_json()
+    meta = figure.layout.meta or {}
+    return {
+        PLOTLY_MIME: {**_plain(body), "config": {"displayModeBar": False, "responsive": True}},
+        "text/plain": meta.get("description", "a figure"),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with arrays as lists, as JSON wants them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def ink(text: str) -> str:
+    """Return the text in the ink of the theme that the reader has chosen."""
+    return _INK_OPEN + text.replace("<br>", _INK_CLOSE + "<br>" + _INK_OPEN) + _INK_CLOSE
+
+
+def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str, height: int = HEIGHT) -> LabFigure:
+    """Return an empty figure with the course's look.
+
+    Parameters
+    ----------
+    title : str
+        What is shown, in a few words.
+    evidence : Evidence or several
+        Drawn under the title as badge and device.
+    description : str
+        The picture in words; kept in ``figure.layout.meta["description"]``.
+    height : int
+        Pixels.
+    """
+    several = [evidence] if isinstance(evidence, Evidence) else list(evidence)
+    badges = "; ".join(dict.fromkeys(badge_text(item) for item in several))
+    subtitle = {"text": ink(badges), "font": {"size": 12, "color": MID_GREY}} if badges else None
+    figure = LabFigure()
+    figure.update_layout(
+        title={"text": ink(title), "subtitle": subtitle, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+               "yanchor": "top",
+               "pad": {"t": 8, "l": 8}, "font": {"size": 15}},
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": MID_GREY, "size": 12, "family": "system-ui"},
+        height=height, margin={"l": 70, "r": 24, "t": 76, "b": 56}, hovermode="closest", dragmode=False,
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
+        hoverlabel={"bgcolor": "#333333", "font": {"color": "#FFFFFF"}}, meta={"description": description}, template="none",
+    )  # fmt: skip
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(gridcolor=GRID, linecolor=AXIS, zeroline=False, showline=True, ticks="outside", tickcolor=AXIS, automargin=True,
+               fixedrange=True, tickprefix=_INK_OPEN, ticksuffix=_INK_CLOSE, title={"standoff": 10})  # fmt: skip
+    return figure
+
+
+def badge_text(evidence: Evidence) -> str:
+    """Return the badge, the device and what its kind must say, short enough for a subtitle."""
+    date = f", {evidence.date[:10]}" if evidence.date and evidence.badge.value == "RECORDED" else ""
+    where = f" on {evidence.device}" if evidence.device else ""
+    return f"{evidence.badge.value}{where}{date}"
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return three to eight round values inside (low, high), whatever the span."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    found: list[float] = []
+    for steps in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
+        found = [m * 10.0**e for e in range(first, last + 1) for m in steps if low <= m * 10.0**e <= high]
+        if len(found) >= 3:
+            return found[:: math.ceil(len(found) / 8)]
+    step = 10.0 ** math.floor(math.log10((high - low) / 2))
+    for width in (5 * step, 2 * step, step, step / 2):
+        found = [k * width for k in range(math.ceil(low / width), math.floor(high / width) + 1)]
+        if len(found) >= 3:
+            return found
+    return found
+
+
+def _positive(values: Iterable[float | None]) -> list[float]:
+    return [v for v in values if v is not None and math.isfinite(v) and v > 0]
+
+
+def _short(text: str) -> str:
+    """Return "10 us" for "10.0 us": a tick is round."""
+    number, _, unit = text.partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def _short_seconds(seconds: float) -> str:
+    return _short(format_seconds(seconds))
+
+
+def seconds_axis(values: Iterable[float | None], title: str = "seconds per call") -> dict[str, Any]:
+    """Return a logarithmic axis of time whose ticks read "10 us", wide enough for all values."""
+    return _log_axis(_positive(values) or [1e-6, 1.0], title, _short_seconds)
+
+
+def bytes_axis(values: Iterable[float | None], title: str = "size") -> dict[str, Any]:
+    """Return a logarithmic axis of storage whose ticks are powers of two, such as "64 KiB"."""
+    there = _positive(values) or [1.0, 2.0**30]
+    low, high = math.floor(math.log2(min(there))), math.ceil(math.log2(max(there)))
+    step = max(1, math.ceil((high - low) / 8))
+    ticks = [2.0**e for e in range(low - low % step, high + 1, step)]
+    return _with_ticks(ticks, [_short(format_bytes(t)) for t in ticks], there, title)
+
+
+def rate_axis(values: Iterable[float | None], title: str, unit: str = "B/s") -> dict[str, Any]:
+    """Return a logarithmic axis of a rate with decimal prefixes, such as "10 GB/s"."""
+    prefixes = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+
+    def text(value: float) -> str:
+        scale, prefix = next(((s, p) for s, p in prefixes if value >= s * 0.999), (1, ""))
+        return f"{value / scale:.3g} {prefix}{unit}"
+
+    return _log_axis(_positive(values) or [1e6, 1e9], title, text)
+
+
+def count_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
+    """Return a logarithmic axis of a plain count."""
+    return _log_axis(_positive(values) or [1.0, 1000.0], title, lambda v: f"{v:,.0f}" if v >= 1 else f"{v:g}")
+
+
+def _log_axis(there: Sequence[float], title: str, text: Any) -> dict[str, Any]:
+    low, high = _spread(there)
+    ticks = _log_ticks(low, high)
+    return _with_ticks(ticks, [text(t) for t in ticks], there, title)
+
+
+def _spread(there: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of a log axis that holds all values with a margin."""
+    low, high = math.log10(min(there)), math.log10(max(there))
+    margin = max(0.06 * (high - low), 0.12)  # the least margin keeps a single value off the edge
+    return 10 ** (low - margin), 10 ** (high + margin)
+
+
+def _with_ticks(ticks: Sequence[float], texts: Sequence[str], there: Sequence[float], title: str) -> dict[str, Any]:
+    low, high = _spread(there)
+    return {
+        "type": "log", "tickmode": "array", "tickvals": list(ticks), "ticktext": [ink(t) for t in texts],
+        "tickprefix": "", "ticksuffix": "", "range": [math.log10(low), math.log10(high)], "title": {"text": ink(title)},
+    }  # fmt: skip
+
+
+def guide(figure: go.Figure, value: float, text: str, axis: str = "x", color: str = MID_GREY) -> None:
+    """Draw a labelled straight guide: a break-even or a ceiling is named, not left to be read off."""
+    position = math.log10(value)  # annotations on log axes take the exponent
+    stroke = {"color": color, "width": 1.5, "dash": "dash"}
+    if axis == "x":
+        figure.add_shape(type="line", x0=value, x1=value, xref="x", y0=0, y1=1, yref="paper", line=stroke)
+        figure.add_annotation(
+            x=position, xref="x", y=1, yref="paper", text=ink(text), showarrow=False, xanchor="left", yanchor="top", xshift=5
+        )
+    else:
+        figure.add_shape(type="line", x0=0, x1=1, xref="paper", y0=value, y1=value, yref="y", line=stroke)
+        figure.add_annotation(x=1, xref="paper", y=position, yref="y", text=ink(text), showarrow=False, xanchor="right", yanchor="bottom")

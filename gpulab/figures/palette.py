@@ -1,0 +1,66 @@
+"""The colours of the course, each with one meaning, and the three styles of evidence.
+
+The hues are Okabe and Ito's (Color Universal Design, 2008; https://jfly.uni-koeln.de/color/), told apart by people with any of the
+common colour-vision deficiencies. Colour is never the only carrier: shape, fill and a label say the same.
+"""
+
+from __future__ import annotations
+
+from gpulab.evidence import Badge
+
+BLACK = "#000000"
+ORANGE = "#E69F00"
+SKY_BLUE = "#56B4E9"
+BLUISH_GREEN = "#009E73"
+YELLOW = "#F0E442"
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+REDDISH_PURPLE = "#CC79A7"
+GREY = "#8A8A8A"  # ceilings, guides and what belongs to no device
+
+# One colour a kind of device, the same in every picture of the course.
+DEVICES = {"cpu": BLUE, "cuda": VERMILLION, "rocm": REDDISH_PURPLE, "mps": BLUISH_GREEN, "xpu": ORANGE}
+COPY = SKY_BLUE  # bytes on their way between host and device
+
+# What holds memory during a training step; these pictures show no devices, so the hues may be used again.
+MEMORY = {
+    "parameters": BLUE,
+    "gradients": ORANGE,
+    "optimizer": REDDISH_PURPLE,
+    "activations": BLUISH_GREEN,
+    "inputs": SKY_BLUE,
+    "temporary": YELLOW,
+    "tensors": BLUE,
+    "cache": ORANGE,
+    "context": REDDISH_PURPLE,
+    "process": SKY_BLUE,
+    "other": GREY,
+    "others": GREY,
+    "free": "#C8C8C8",
+}
+
+
+def device_color(device: str) -> str:
+    """Return the colour of a device by its kind or its PyTorch name.
+
+    >>> device_color("cuda:0") == device_color("cuda") == VERMILLION
+    True
+    """
+    return DEVICES.get(str(device).partition(":")[0].lower(), GREY)
+
+
+def memory_color(category: str) -> str:
+    """Return the colour of a category of memory; what has no colour of its own is grey."""
+    return MEMORY.get(category.lower(), GREY)
+
+
+def marker(badge: Badge, color: str, symbol: str = "circle", size: int = 11) -> dict[str, object]:
+    """Return a marker that says its evidence: measured is solid, recorded and modelled are hollow."""
+    hollow = badge is not Badge.MEASURED
+    return {"symbol": f"{symbol}-open" if hollow else symbol, "size": size, "color": color, "line": {"width": 2, "color": color}}
+
+
+def line(badge: Badge, color: str, width: float = 2) -> dict[str, object]:
+    """Return a line that says its evidence: measured is solid, recorded is dotted, modelled is dashed."""
+    dash = {Badge.MEASURED: "solid", Badge.RECORDED: "dot", Badge.MODELLED: "dash"}[badge]
+    return {"color": color, "width": width, "dash": dash}

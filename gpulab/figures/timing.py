@@ -1,0 +1,193 @@
+"""Pictures of measurements and comparisons: three times side by side, each with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpulab.evidence import Badge
+from gpulab.figures import palette
+from gpulab.figures._style import AXIS, LabFigure, frame, ink, seconds_axis
+from gpulab.timing import Comparison, ComparisonRow, Measurement
+from gpulab.units import format_ratio, format_seconds
+
+# A sample this many times the median would press all others into one line on a linear axis.
+_LOG_FROM = 4.0
+
+# The three times of DESIGN: one shape each, in every picture.
+_RETURNED = ("call returned", "line-ns")
+_FINISHED = ("device finished", "circle")
+_COPIES = ("with both copies", "diamond")
+
+
+def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigure:
+    """Return the times of each device on one logarithmic axis, with intervals and speed-ups.
+
+    Parameters
+    ----------
+    c : Comparison
+        What was compared; the first row is the baseline.
+    recorded : sequence of ComparisonRow
+        The same work as named machines recorded it; drawn hollow, under the live rows.
+    """
+    rows = [*c.rows, *recorded]
+    evidence = [row.measurement.evidence for row in rows]
+    figure = frame(c.label, evidence, _describe_comparison(c, recorded), height=170 + 46 * len(rows))
+    names = [_row_name(row, k) for k, row in enumerate(rows)]
+    _legend(figure)
+    for name, row in zip(names, rows, strict=True):
+        _add_times(figure, name, row.measurement, row.measurement.device)
+        if row.speedup is not None:
+            figure.add_annotation(
+                x=1, xref="paper", y=name, yref="y", text=ink(_speedup(row)), showarrow=False, xanchor="right", yanchor="bottom", yshift=7
+            )
+    times = [t for row in rows for t in _times(row.measurement)]
+    figure.update_xaxes(**seconds_axis(times, "time per call (log scale)"))
+    figure.update_yaxes(
+        tickmode="array",
+        tickvals=names,
+        ticktext=[ink(n) for n in names],
+        tickprefix="",
+        ticksuffix="",
+        autorange="reversed",
+        type="category",
+    )
+    figure.update_layout(legend={"y": 1.0, "yanchor": "bottom", "x": 0}, margin={"t": 96, "b": 50})
+    return figure
+
+
+def measurement(m: Measurement) -> LabFigure:
+    """Return the samples in the order they were taken, with the median and its 95 % interval."""
+    samples = np.asarray(m.samples_seconds, dtype=float)
+    interval = (
+        "no honest interval"
+        if m.interval_seconds is None
+        else f"95 % interval {format_seconds(m.interval_seconds[0])} to {format_seconds(m.interval_seconds[1])}"
+    )
+    words = f"{m.label} on {m.device}: {samples.size} samples in the order taken, median {format_seconds(m.median_seconds)}, {interval}."
+    figure = frame(f"{m.label}: each sample", m.evidence, words)
+    color = palette.device_color(m.device)
+    index = np.arange(1, samples.size + 1)
+    if m.interval_seconds is not None:
+        low, high = m.interval_seconds
+        figure.add_shape(type="rect", xref="paper", x0=0, x1=1, yref="y", y0=low, y1=high, fillcolor=color, opacity=0.18, line={"width": 0})
+    figure.add_shape(
+        type="line",
+        xref="paper",
+        x0=0,
+        x1=1,
+        yref="y",
+        y0=m.median_seconds,
+        y1=m.median_seconds,
+        line=palette.line(m.evidence.badge, color),
+    )
+    figure.add_scatter(
+        x=index, y=samples, mode="markers", marker=palette.marker(m.evidence.badge, color, size=6), name=ink("sample"), showlegend=False,
+        hovertemplate="sample %{x}: %{y:.3s}s<extra></extra>",
+    )  # fmt: skip
+    figure.add_annotation(
+        x=1,
+        xref="paper",
+        y=1,
+        yref="paper",
+        xanchor="right",
+        yanchor="bottom",
+        showarrow=False,
+        text=ink(f"median {format_seconds(m.median_seconds)}, {interval}"),
+    )
+    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")) if m.median_seconds >= s), (1e-9, "ns"))
+    figure.update_xaxes(title={"text": ink("sample")})
+    spread = samples[np.isfinite(samples) & (samples > 0)]
+    if spread.size and spread.max() > _LOG_FROM * np.median(spread):
+        figure.update_yaxes(**seconds_axis(spread.tolist(), "time per call (log scale)"))
+    else:
+        figure.update_yaxes(**_linear_seconds(samples, scale, unit))
+    return figure
+
+
+def _linear_seconds(samples: np.ndarray, scale: float, unit: str) -> dict[str, object]:
+    finite = samples[np.isfinite(samples)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    margin = 0.08 * (high - low) or 0.05 * high or 1e-9
+    ticks = np.linspace(low, high, 5) if high > low else np.array([low])
+    decimals = max(0, min(6, int(np.ceil(-np.log10((high - low or high or 1.0) / scale))) + 1))
+    return {
+        "range": [low - margin, high + margin], "tickmode": "array", "tickvals": ticks.tolist(),
+        "ticktext": [ink(f"{t / scale:.{decimals}f}") for t in ticks],
+        "tickprefix": "", "ticksuffix": "", "title": {"text": ink(f"time per call ({unit})")},
+    }  # fmt: skip
+
+
+def _times(m: Measurement) -> list[float | None]:
+    interval = m.interval_seconds or (None, None)
+    return [m.launch_seconds, m.median_seconds, m.with_transfer_seconds, *interval]
+
+
+def _add_times(figure: LabFigure, name: str, m: Measurement, device: str) -> None:
+    color, badge = palette.device_color(device), m.evidence.badge
+    shown = [(_RETURNED, m.launch_seconds), (_FINISHED, m.median_seconds), (_COPIES, m.with_transfer_seconds)]
+    there = [(what, seconds) for what, seconds in shown if seconds is not None and seconds > 0]
+    figure.add_scatter(
+        x=[s for _, s in there], y=[name] * len(there), mode="lines", line={"color": AXIS, "width": 1}, showlegend=False, hoverinfo="skip"
+    )
+    for (what, symbol), seconds in there:
+        bars = None
+        if what == _FINISHED[0] and m.interval_seconds is not None:
+            low, high = m.interval_seconds
+            bars = {
+                "type": "data",
+                "symmetric": False,
+                "array": [high - seconds],
+                "arrayminus": [seconds - low],
+                "color": color,
+                "thickness": 2,
+                "width": 7,
+            }
+        mark = palette.marker(badge, color, symbol, 15 if symbol == "line-ns" else 12)
+        figure.add_scatter(
+            x=[seconds], y=[name], mode="markers", marker=mark, error_x=bars, showlegend=False,
+            hovertemplate=f"{what}: {format_seconds(seconds)}<extra></extra>",
+        )  # fmt: skip
+
+
+def _legend(figure: LabFigure) -> None:
+    """Add the shapes to the legend once, in grey: colour is the device's."""
+    for what, symbol in (_RETURNED, _FINISHED, _COPIES):
+        figure.add_scatter(
+            x=[None], y=[None], mode="markers", name=ink(what + (" (median, 95 % interval)" if what == _FINISHED[0] else "")),
+            marker=palette.marker(Badge.MEASURED, palette.GREY, symbol),
+        )  # fmt: skip
+
+
+def _row_name(row: ComparisonRow, k: int) -> str:
+    """Return a name of at most three short lines; a category axis would merge two equal ones, so the row's place is in it."""
+    words, lines = row.name.split(), [""]
+    for word in words:
+        if len(lines[-1]) + len(word) > 26 and lines[-1]:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    badge = row.measurement.evidence.badge
+    kept = lines[:2] if len(lines) <= 2 else [lines[0], lines[1][:25] + "…"]
+    return "<br>".join([*kept, badge.value.lower()]) + "\u200b" * k
+
+
+def _speedup(row: ComparisonRow) -> str:
+    interval = (
+        "" if row.speedup_interval is None else f" [{format_ratio(row.speedup_interval[0])}, {format_ratio(row.speedup_interval[1])}]"
+    )
+    return f"{format_ratio(row.speedup or 0.0)}{interval}"
+
+
+def _describe_comparison(c: Comparison, recorded: Sequence[ComparisonRow]) -> str:
+    parts = []
+    for row in [*c.rows, *recorded]:
+        m = row.measurement
+        text = f"{row.name} ({m.evidence.badge.value.lower()}): finished after {format_seconds(m.median_seconds)}"
+        text += f", returned after {format_seconds(m.launch_seconds)}"
+        if m.with_transfer_seconds is not None:
+            text += f", with copies {format_seconds(m.with_transfer_seconds)}"
+        if row.speedup is not None:
+            text += f", speed-up {_speedup(row)}"
+        parts.append(text)
+    return f"{c.label}, time per call on each device. " + "; ".join(parts) + "."

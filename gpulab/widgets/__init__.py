@@ -1,0 +1,35 @@
+"""The instruments: controls around core calls, one instrument a file.
+
+``_instrument.py`` says how to add one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_WHERE = {
+    "MachineCard": "gpulab.widgets.machine_card",
+    "CompareTimings": "gpulab.widgets.compare_timings",
+    "TransferExplorer": "gpulab.widgets.transfer_explorer",
+    "MemoryInspector": "gpulab.widgets.memory_inspector",
+    "Instrument": "gpulab.widgets._instrument",
+}
+
+__all__ = list(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'gpulab.widgets' has no attribute {name!r}; expected one of {', '.join(_WHERE)}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})
+
+
+if TYPE_CHECKING:
+    from gpulab.widgets._instrument import Instrument as Instrument
+    from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
+    from gpulab.widgets.machine_card import MachineCard as MachineCard

@@ -1,0 +1,255 @@
+"""What a control is: its words, its default, and the one gate that every value passes, from the mouse or from Python.
+
+Plain data; the panel in the browser is drawn from ``describe()`` and sends back what the reader typed, raw.
+``read`` turns that into a value or refuses it in one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulab.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """The parent of all kinds.
+
+    Attributes
+    ----------
+    name : str
+        The key in ``instrument.values`` and in ``instrument.set(name=...)``.
+    label : str
+        What the reader sees, with the unit.
+    help : str
+        One sentence, shown while the control has the focus or the mouse.
+    shows_only : bool
+        True where the control changes what is shown and not what would be measured.
+    """
+
+    name: str
+    label: str
+    help: str = ""
+    shows_only: bool = False
+
+    @property
+    def initial(self) -> Any:
+        """The value at the start."""
+        raise NotImplementedError
+
+    def check(self, value: Any) -> Any:
+        """Return the value as the instrument keeps it.
+
+        Raises
+        ------
+        InputError
+            If the control cannot take it; one sentence.
+        """
+        raise NotImplementedError
+
+    def read(self, raw: Any) -> Any:
+        """Return the value that the panel's raw input means; raises ``InputError`` as ``check`` does."""
+        return self.check(raw)
+
+    def raw(self, value: Any) -> Any:
+        """Return the value as the panel takes it."""
+        return value
+
+    def describe(self) -> dict[str, Any]:
+        """Return the control as JSON for the panel."""
+        return {"name": self.name, "label": self.label, "help": self.help}
+
+
+def _pairs(options: Sequence[Any]) -> list[tuple[Any, str]]:
+    return [option if isinstance(option, tuple) else (option, str(option)) for option in options]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(Control):
+    """A control with a list of options, each a value or a pair of value and text."""
+
+    options: Sequence[Any] = ()
+    default: Any = None
+
+    @property
+    def initial(self) -> Any:
+        """The default, or the first option."""
+        values = [value for value, _ in _pairs(self.options)]
+        return self.default if self.default in values else values[0]
+
+    def check(self, value: Any) -> Any:
+        """Return the option that ``value`` names, by value or by its text."""
+        for option, text in _pairs(self.options):
+            if type(option) is not bool and type(value) is not bool and option == value:
+                return option
+            if option is value or (isinstance(value, str) and value == text):
+                return option
+        texts = ", ".join(text for _, text in _pairs(self.options))
+        raise InputError(f"{self.label}: {value!r} is not among the choices; expected one of {texts}. Choose one of these.")
+
+    def read(self, raw: Any) -> Any:
+        """Return the option at the index that the panel sent."""
+        options = _pairs(self.options)
+        if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < len(options):
+            raise InputError(f"{self.label}: choice {raw!r} is not there any more; expected 0 to {len(options) - 1}. Choose again.")
+        return options[int(raw)][0]
+
+    def raw(self, value: Any) -> int:
+        """Return the option's index."""
+        return [option for option, _ in _pairs(self.options)].index(value)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the texts of the options, in order."""
+        return {**super().describe(), "options": [text for _, text in _pairs(self.options)]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(_Options):
+    """One of several: a drop-down list, or radio buttons for the few that are better seen at once."""
+
+    radio: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """Return the options and whether they are radio buttons."""
+        return {**super().describe(), "kind": "radio" if self.radio else "choice"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slider(_Options):
+    """A slider over listed values, so that sizes can double from step to step."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the options, in the order of the slider."""
+        return {**super().describe(), "kind": "slider"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several(_Options):
+    """Any of several, as check boxes; at least ``least`` of them."""
+
+    default: Any = field(default_factory=tuple)
+    least: int = 0
+
+    @property
+    def initial(self) -> tuple[Any, ...]:
+        """The defaults that are among the options."""
+        return tuple(value for value, _ in _pairs(self.options) if value in self.default)
+
+    def check(self, value: Any) -> tuple[Any, ...]:
+        """Return the chosen options in their own order."""
+        wanted = [value] if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
+        chosen = [_Options.check(self, item) for item in wanted]
+        if len(chosen) < self.least:
+            raise InputError(f"{self.label}: {len(chosen)} chosen; expected at least {self.least}. Tick one more.")
+        return tuple(option for option, _ in _pairs(self.options) if option in chosen)
+
+    def read(self, raw: Any) -> tuple[Any, ...]:
+        """Return the options at the indices that the panel sent."""
+        return self.check([_Options.read(self, index) for index in (raw if isinstance(raw, list) else [raw])])
+
+    def raw(self, value: Any) -> list[int]:  # type: ignore[override]
+        """Return the indices."""
+        return [_Options.raw(self, item) for item in value]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the options."""
+        return {**super().describe(), "kind": "several"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch(Control):
+    """On or off: a check box."""
+
+    default: bool = False
+
+    @property
+    def initial(self) -> bool:
+        """The default."""
+        return self.default
+
+    def check(self, value: Any) -> bool:
+        """Return the value; only True and False will do."""
+        if not isinstance(value, bool):
+            raise InputError(f"{self.label}: {value!r} is neither on nor off; expected True or False.")
+        return value
+
+    def describe(self) -> dict[str, Any]:
+        """Return the kind."""
+        return {**super().describe(), "kind": "switch"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Control):
+    """A number that is typed; the arrow keys step through ``suggestions`` where there are some.
+
+    Attributes
+    ----------
+    default, minimum, maximum : float or int
+        The bounds are inside.
+    integer : bool
+        Whether only whole numbers will do.
+    unit : str
+        Shown after the label.
+    suggestions : sequence of numbers
+    """
+
+    default: float
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    integer: bool = False
+    unit: str = ""
+    suggestions: Sequence[float] = ()
+
+    @property
+    def initial(self) -> float:
+        """The default."""
+        return self.default
+
+    def _expected(self) -> str:
+        kind = "a whole number" if self.integer else "a number"
+        low, high = (self._text(v) for v in (self.minimum, self.maximum))
+        if math.isfinite(self.minimum) and math.isfinite(self.maximum):
+            return f"{kind} from {low} to {high}"
+        return (
+            f"{kind} of at least {low}"
+            if math.isfinite(self.minimum)
+            else f"{kind} of at most {high}"
+            if math.isfinite(self.maximum)
+            else kind
+        )
+
+    def _text(self, value: float) -> str:
+        return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:g}"
+
+    def check(self, value: Any) -> float:
+        """Return the number, as an int where only whole numbers will do."""
+        number: float | None = None
+        if not isinstance(value, bool):
+            try:
+                number = float(str(value).replace(",", "").replace("_", "").strip())
+            except ValueError:
+                number = None
+        fits = number is not None and math.isfinite(number) and self.minimum <= number <= self.maximum
+        if number is None or not fits or (self.integer and not number.is_integer()):
+            given = "nothing was typed" if value in ("", None) else f"{value!r} will not do"
+            raise InputError(f"{self.label}: {given}; expected {self._expected()}. Type one, such as {self._text(self.default)}.")
+        return int(number) if self.integer else number
+
+    def raw(self, value: Any) -> str:
+        """Return the number as the text in the field."""
+        return self._text(value)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the bounds (None where there is none), the unit and the suggestions."""
+        bound = {key: (v if math.isfinite(v) else None) for key, v in (("min", self.minimum), ("max", self.maximum))}
+        return {
+            **super().describe(),
+            "kind": "number",
+            "unit": self.unit,
+            "integer": self.integer,
+            "suggestions": list(self.suggestions),
+            **bound,
+        }

@@ -1,0 +1,370 @@
+"""The base of every instrument: controls on top, the picture, the results, one result behind the mouse and Python alike.
+
+How to add an instrument
+------------------------
+1. Write the core call first (it lives below ``widgets``, takes ``progress`` and ``stop``, returns a result), then its
+   figure in ``gpulab/figures``. An instrument does no arithmetic.
+2. One file in ``gpulab/widgets``, one class that inherits ``Instrument`` and gives
+
+   - ``title``, ``summary``, ``actions`` (a ``Action`` for each button; none for an analytic instrument, which only redraws);
+   - ``make_controls()``: the ``Choice``, ``Slider``, ``Number``, ``Switch``, ``Several`` on top, in reading order;
+   - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value lands in ``self.results[action]``;
+   - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the work; under 100 ms;
+   - ``code_for(values)``: the few lines of gpulab that give the same result in a cell;
+   - ``changed(name)``, where one control decides another's options: call ``self.replace_control(...)`` there.
+3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to ``tests/widgets``, and one to ``tests/browser``.
+
+What the base does: validation with one-sentence errors, the thread, progress, Stop, refusal of a second run, turn-taking
+between instruments, errors of the core in words, focus, keyboard, themes.
+
+Threads: the kernel's main thread handles messages and redraws; the work's thread calls ``work`` and then ``draw``. ``_lock``
+keeps the two apart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import ipywidgets
+import plotly.graph_objects as go
+
+from gpulab.errors import InputError
+from gpulab.evidence import Badge, Evidence, Note
+from gpulab.figures import mimebundle
+from gpulab.widgets import _cells
+from gpulab.widgets._controls import Control
+from gpulab.widgets._panels import ControlsPanel, ResultsPanel
+from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence
+
+
+@dataclass(frozen=True)
+class Action:
+    """One button.
+
+    Attributes
+    ----------
+    name : str
+        What ``work`` and ``run`` are given.
+    label : str
+        On the button.
+    help : str
+        One sentence.
+    measures : bool
+        Whether it takes times, so that two must not run at once.
+    """
+
+    name: str
+    label: str
+    help: str = ""
+    measures: bool = True
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What an instrument shows: the picture, the table of the same results, and what to know about them.
+
+    ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``.
+    """
+
+    figure: go.Figure | None = None
+    headers: Sequence[str] = ()
+    rows: Sequence[Sequence[str | Badge]] = ()
+    evidence: Sequence[Evidence] = ()
+    notes: Sequence[Note] = ()
+    message: str = ""
+
+
+class Instrument(ipywidgets.VBox):  # type: ignore[misc]
+    """The parent of all instruments; the module's docstring says how to add one.
+
+    Parameters
+    ----------
+    **values
+        Initial values of controls, by name.
+
+    Raises
+    ------
+    InputError
+        If there is no such control, or it cannot take the value.
+    """
+
+    title: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    actions: tuple[Action, ...] = (Action("run", "Run"),)
+
+    def __init__(self, **values: Any) -> None:
+        self._lock = threading.RLock()
+        self._job: Job | None = None
+        self.results: dict[str, Any] = {}
+        self._latest = ""  # the action of the newest result
+        self._made_with: dict[str, Any] = {}  # the values that it was made with
+        self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
+        self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
+        buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
+        self._panel = ControlsPanel(title=self.title, summary=self.summary, actions=buttons)
+        self._picture = ipywidgets.Output()
+        self._picture.add_class("gpulab-picture")
+        self._results = ResultsPanel(label=f"Results of {self.title}")
+        self._panel.on_msg(self._on_message)
+        super().__init__([self._panel, self._picture, self._results])
+        self.add_class("gpulab-instrument")
+        _cells.register(self)
+        for name in values:
+            self._control(name)
+        self._assign(values)
+        self._send_controls()
+        self._redraw()
+
+    # What a subclass gives.
+
+    def make_controls(self) -> Sequence[Control]:
+        """Return the controls, in reading order."""
+        return ()
+
+    def changed(self, name: str) -> None:
+        """React to a changed control, before the redraw."""
+
+    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Any:
+        """Do the core call of an action and return its result; runs in a thread."""
+        raise NotImplementedError
+
+    def draw(self, values: Mapping[str, Any]) -> Drawing:
+        """Return what to show for ``self.results`` and the values."""
+        raise NotImplementedError
+
+    def code_for(self, values: Mapping[str, Any]) -> str:
+        """Return the lines that give the same result in a cell."""
+        raise NotImplementedError
+
+    # What everybody may call; the mouse does nothing else.
+
+    def set(self, **values: Any) -> None:
+        """Set controls by name, as the mouse would.
+
+        Raises
+        ------
+        InputError
+            If there is no such control or it cannot take the value; nothing is changed then.
+        """
+        with self._lock:
+            before = dict(self.values), dict(self.controls)
+            try:
+                for name in values:
+                    self._control(name)
+                self._assign(values)
+            except InputError:
+                self.values, self.controls = before
+                raise
+            if self._panel.error_control in ("", *values):  # what another control was refused stays on the screen
+                self._panel.write(error="", error_control="")
+            self._send_controls()
+            self._redraw()
+
+    def run(self, action: str | None = None, wait: bool = False) -> None:
+        """Start an action, as its button would.
+
+        Parameters
+        ----------
+        action : str, optional
+            The first one if not given.
+        wait : bool
+            True returns when the work is over (an interrupt of the kernel stops it).
+
+        The result is in ``result``; an error is shown inside and kept in ``error``.
+        """
+        names = [a.name for a in self.actions]
+        wanted = action or (names[0] if names else "")
+        if wanted not in names:
+            raise InputError(
+                f"{self.title}: no action {wanted!r}; expected one of {', '.join(names) or 'none: this instrument only redraws'}."
+            )
+        with self._lock:
+            if self.running:
+                self._panel.write(error=f"{self.title}: still running; press Stop first, or wait.", error_control="")
+            else:
+                self._start(next(a for a in self.actions if a.name == wanted))
+            job = self._job
+        if wait and job is not None:
+            try:
+                job.join()
+            except KeyboardInterrupt:
+                self.stop()
+                job.join()
+                raise
+
+    def stop(self) -> None:
+        """Ask the work to stop; it ends after the call in flight. Without work, nothing happens."""
+        with self._lock:
+            if self._job is not None and self.running:
+                self._job.stop()
+                self._panel.write(state="stopping", progress="Stopping after the call in flight")
+
+    @property
+    def running(self) -> bool:
+        """Whether work is under way."""
+        return bool(self._panel.state != "idle")
+
+    @property
+    def result(self) -> Any:
+        """The newest result, or None."""
+        return self.results.get(self._latest)
+
+    @property
+    def error(self) -> str:
+        """The sentence that the instrument shows, or ""."""
+        return str(self._panel.error)
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of the last failed work as text, for a bug report."""
+        return self._job.traceback if self._job is not None else ""
+
+    @property
+    def code(self) -> str:
+        """The few lines of gpulab that give the same result in a cell."""
+        return self.code_for(self.values)
+
+    def close(self) -> None:
+        """Stop the work and close the widgets."""
+        self.stop()
+        for part in (self._panel, self._picture, self._results):
+            part.close()
+        super().close()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        return f"<{type(self).__name__} {shown}>"
+
+    # For subclasses.
+
+    def replace_control(self, control: Control) -> None:
+        """Give a control other options or bounds; its value stays where it still fits, else it becomes the default."""
+        self.controls[control.name] = control
+        try:
+            self.values[control.name] = control.check(self.values[control.name])
+        except InputError:
+            self.values[control.name] = control.initial
+
+    def publish(self, action: str, result: Any) -> None:
+        """Show a result that is not complete yet; ``work`` may call it."""
+        with self._lock:
+            self.results[action] = result
+            self._latest = action
+            self._redraw()
+
+    @property
+    def latest(self) -> str:
+        """The action whose result is the newest, or ""."""
+        return self._latest
+
+    # The machinery.
+
+    def _control(self, name: str) -> Control:
+        if name not in self.controls:
+            raise InputError(f"{self.title}: no control {name!r}; expected one of {', '.join(self.controls)}.")
+        return self.controls[name]
+
+    def _assign(self, values: Mapping[str, Any]) -> None:
+        """Take values in the controls' own order: one that decides another's options comes before it."""
+        for name in [n for n in self.controls if n in values]:
+            self.values[name] = self.controls[name].check(values[name])
+            self.changed(name)
+
+    def _send_controls(self) -> None:
+        spec = [c.describe() for c in self.controls.values()]
+        self._panel.write(spec=spec, values={name: c.raw(self.values[name]) for name, c in self.controls.items()})
+
+    def _on_message(self, _: Any, content: Any, __: Any) -> None:
+        """Handle what the browser sent; nothing that arrives here may end the instrument."""
+        try:
+            what = content.get("do")
+            if what == "set":
+                self._set_from_panel(str(content.get("name")), content.get("raw"))
+            elif what == "run":
+                self.run(content.get("action"))
+            elif what == "stop":
+                self.stop()
+        except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
+            self._panel.write(error=in_one_sentence(error), error_control="")
+        finally:
+            self._panel.send({"ack": content.get("seq") if isinstance(content, dict) else None})
+
+    def _set_from_panel(self, name: str, raw: Any) -> None:
+        with self._lock:
+            control = self._control(name)
+            try:
+                value = control.read(raw)
+            except InputError as error:
+                self._panel.write(error=str(error), error_control=name)
+                return
+        self.set(**{name: value})
+
+    def _start(self, action: Action) -> None:
+        if self._panel.error_control:  # a value that was refused is still in its field: say so again rather than run with another
+            return
+        values = dict(self.values)
+        self._panel.write(state="running", action=action.name, fraction=0.0, progress=f"{action.label}: starting", error="")
+        self._results.write(busy=True)
+
+        def work(progress: Progress, stop: Stop) -> Any:
+            return self.work(action.name, values, progress, stop)
+
+        def end(result: Any, sentence: str) -> None:
+            self._end(job, action, values, result, sentence)
+
+        job = self._job = Job(work, self._on_progress, end, action.measures)
+        job.start()
+
+    def _on_progress(self, fraction: float, text: str) -> None:
+        if self._panel.state == "running":
+            self._panel.write(fraction=fraction, progress=text)
+
+    def _end(self, job: Job, action: Action, values: dict[str, Any], result: Any, sentence: str) -> None:
+        with self._lock:
+            try:
+                if not sentence:
+                    self.results[action.name], self._latest, self._made_with = result, action.name, values
+                    self._redraw()
+            except Exception as failure:  # a picture that cannot be drawn must not leave the instrument running for ever
+                sentence = in_one_sentence(failure)
+            ending = "stopped" if job.stopping else "failed" if sentence else "done"
+            said, shown = (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
+            self._results.write(busy=False)
+            self._panel.write(error=shown, error_control="", fraction=0.0, progress=said, state="idle", action="")
+
+    def _stale(self) -> bool:
+        """Return whether a control that matters was moved since the result was made."""
+        watched = [name for name, c in self.controls.items() if not c.shows_only]
+        return self._latest != "" and any(self._made_with.get(name, self.values[name]) != self.values[name] for name in watched)
+
+    def _redraw(self) -> None:
+        drawing = self.draw(self.values)
+        message = drawing.message
+        if self.actions and self._stale():
+            message = f"The controls have moved since this was made: press {self.actions[0].label} to make it again. {message}".strip()
+        if drawing.figure is None:
+            outputs: tuple[Any, ...] = ()
+            self._picture.layout.min_height = "0"
+        else:
+            outputs = ({"output_type": "display_data", "data": mimebundle(drawing.figure), "metadata": {}},)
+            self._picture.layout.min_height = f"{(drawing.figure.layout.height or 0) + 4}px"  # no jump while it is drawn again
+        if self._picture.outputs != outputs:
+            self._picture.outputs = outputs
+        meta = drawing.figure.layout.meta if drawing.figure is not None else None
+        self._results.write(
+            caption=meta["description"] if meta and "description" in meta else "",
+            message=message,
+            headers=list(drawing.headers),
+            rows=[[{"badge": cell.value} if isinstance(cell, Badge) else str(cell) for cell in row] for row in drawing.rows],
+            evidence=[{"badge": e.badge.value, "text": text} for text, e in {_words(e): e for e in drawing.evidence}.items()],
+            notes=[{"code": n.code, "sentence": n.sentence} for n in dict.fromkeys(drawing.notes)],
+            code=self.code,
+        )
+
+
+def _words(evidence: Evidence) -> str:
+    """Return the evidence's sentence without the badge, which is drawn apart."""
+    return evidence.sentence.removeprefix(evidence.badge.value).strip(" ·").removeprefix("on ")

@@ -1,0 +1,67 @@
+"""The two panels of an instrument as widgets of our own: controls above the picture, results under it.
+
+All traits go one way, from the kernel to the browser; the browser sends messages. So a thread that writes progress never
+meets an incoming change in the middle of a trait, and every input passes one gate in Python.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from typing import Any
+
+import anywidget
+import traitlets
+
+_HERE = pathlib.Path(__file__).parent
+
+
+class _Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
+    """A widget that several threads may write to."""
+
+    _css = _HERE / "panel.css"
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._writing = threading.RLock()
+        super().__init__(**kwargs)
+
+    def write(self, **traits: Any) -> None:
+        """Set traits, one writer at a time; what is equal is not sent again."""
+        with self._writing:
+            for name, value in traits.items():
+                if getattr(self, name) != value:
+                    setattr(self, name, value)
+
+
+class ControlsPanel(_Panel):
+    """The controls, the buttons, the progress and the error line."""
+
+    _esm = _HERE / "controls.js"
+
+    title = traitlets.Unicode().tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
+    spec: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [Control.describe(), ...]
+    values = traitlets.Dict().tag(sync=True)  # name -> raw value
+    actions: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"name", "label", "help"}, ...]
+    state = traitlets.Unicode("idle").tag(sync=True)  # idle, running, stopping
+    action = traitlets.Unicode().tag(sync=True)  # the action that runs
+    fraction = traitlets.Float(0.0).tag(sync=True)
+    progress = traitlets.Unicode().tag(sync=True)
+    error = traitlets.Unicode().tag(sync=True)
+    error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
+
+
+class ResultsPanel(_Panel):
+    """The caption of the picture, the table, the status line and the code."""
+
+    _esm = _HERE / "results.js"
+
+    label = traitlets.Unicode().tag(sync=True)  # names the table for a screen reader
+    caption = traitlets.Unicode().tag(sync=True)
+    message = traitlets.Unicode().tag(sync=True)  # what to do where there is no result yet, or what to know about this one
+    headers: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)  # rows of texts; {"badge": "MEASURED"} is drawn as a badge
+    evidence: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"badge", "text"}, ...]
+    notes: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"code", "sentence"}, ...]
+    code = traitlets.Unicode().tag(sync=True)
+    busy = traitlets.Bool(False).tag(sync=True)

@@ -1,0 +1,129 @@
+"""Long work beside the kernel's main thread: progress that is not too chatty, a stop that is seen, one measurement at a time.
+
+A loop in a button's callback blocks the kernel and cannot be stopped, and an exception in a thread shows nothing in a
+notebook; so the work runs in a thread of its own, and whatever happens in it is handed to the instrument in words.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from gpulab.errors import GpulabError, StoppedError
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+
+# Progress is sent at most every tenth of a second: the eye sees no more, and each message costs the measured process time.
+_PROGRESS_SECONDS = 0.1
+_WAIT_SECONDS = 0.05
+
+# One measurement at a time in this process; the core's own lock does the same between processes.
+_MEASURING = threading.Lock()
+_RUNNING: weakref.WeakSet[Job] = weakref.WeakSet()
+
+
+class Job:
+    """One piece of work in a thread.
+
+    Parameters
+    ----------
+    work : callable
+        ``work(progress, stop)``, returning the result.
+    on_progress : callable
+        Called with a fraction and a text, throttled.
+    on_end : callable
+        Called once, in the thread: with the result and "", or with None and a sentence.
+    exclusive : bool
+        Whether the work measures, and so must not run beside another measurement.
+    """
+
+    def __init__(
+        self, work: Callable[[Progress, Stop], Any], on_progress: Progress, on_end: Callable[[Any, str], None], exclusive: bool
+    ) -> None:
+        self._work, self._on_progress, self._on_end, self._exclusive = work, on_progress, on_end, exclusive
+        self._stop = threading.Event()
+        self._last = 0.0
+        self.traceback = ""
+        self.stopped_empty = False  # stopped before there was anything to report
+        self._thread = threading.Thread(target=self._main, name="gpulab-instrument", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        _RUNNING.add(self)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the work to end after the call in flight."""
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stop.is_set()
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Wait for the end, interruptibly; return whether it came."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._thread.is_alive() and (deadline is None or time.monotonic() < deadline):
+            self._thread.join(_WAIT_SECONDS)
+        return not self._thread.is_alive()
+
+    def _report(self, fraction: float, text: str) -> None:
+        now = time.monotonic()
+        if now - self._last >= _PROGRESS_SECONDS or fraction >= 1:
+            self._last = now
+            self._on_progress(min(max(fraction, 0.0), 1.0), text)
+
+    def _main(self) -> None:
+        result, sentence = None, ""
+        try:
+            if self._exclusive:
+                self._take_turn()
+            try:
+                result = self._work(self._report, self._stop.is_set)
+            finally:
+                if self._exclusive:
+                    _MEASURING.release()
+        except BaseException as error:  # the thread's last line: what is not said here is lost
+            self.traceback = traceback.format_exc()  # text only: a kept traceback would keep its tensors alive
+            self.stopped_empty = isinstance(error, StoppedError)
+            sentence = in_one_sentence(error)
+        finally:
+            _RUNNING.discard(self)
+            self._on_end(result, sentence)
+
+    def _take_turn(self) -> None:
+        while not _MEASURING.acquire(timeout=_WAIT_SECONDS):
+            self._report(0.0, "Waiting: another instrument is measuring")
+            if self._stop.is_set():
+                raise StoppedError("Stopped while waiting for another instrument; nothing was measured.")
+
+
+def in_one_sentence(error: BaseException) -> str:
+    """Return what went wrong and what to do, in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, GpulabError):
+        return text
+    kind = type(error).__name__
+    text = text if len(text) <= 240 else text[:240].rsplit(" ", 1)[0] + " ..."
+    return (
+        f"{kind}{': ' + text if text else ''} (the kernel is still usable; change a control and run again, or read instrument.traceback)."
+    )
+
+
+def stop_all(seconds: float = 2.0) -> None:
+    """Stop every job of this process; the interpreter calls it at its end, so that no thread works on torn-down libraries."""
+    jobs = list(_RUNNING)
+    for job in jobs:
+        job.stop()
+    for job in jobs:
+        job.join(seconds)
+
+
+atexit.register(stop_all)

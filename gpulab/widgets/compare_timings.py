@@ -1,0 +1,174 @@
+"""The same work on every device of this machine, with three times each, beside what other machines recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpulab import devices, figures, timing, workloads
+from gpulab.evidence import Badge, Note
+from gpulab.timing import Comparison, ComparisonRow
+from gpulab.timing.recorded import recorded
+from gpulab.units import format_seconds
+from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, Switch
+from gpulab.widgets._instrument import Action, Drawing, Instrument
+from gpulab.widgets._work import Progress, Stop
+
+_NO_RECORDING = "Other machines: not recorded yet for this workload, size and dtype."
+
+
+class CompareTimings(Instrument):
+    """Time one workload on the devices of this machine.
+
+    ``result`` is the ``Comparison`` that ``gl.compare`` returned.
+
+    Examples
+    --------
+    >>> t = CompareTimings(workload="matmul", n=256)
+    >>> print(t.code)
+    import gpulab as gl
+    <BLANKLINE>
+    c = gl.compare("matmul", n=256, dtype="float32", deadline=2.0)
+    c
+    """
+
+    title = "Compare timings"
+    summary = "The same work on each device: until the call returned, until the device finished, and with both copies."
+    actions: tuple[Action, ...] = (Action("run", "Run", "Measure the work on each device, turn by turn."),)
+
+    def __init__(self, **values: Any) -> None:
+        self._devices = devices.available()
+        super().__init__(**values)
+
+    def make_controls(self) -> Sequence[Control]:
+        """Return workload, size, dtype, devices, copies, time and the recorded machines."""
+        names = workloads.names()
+        first = "matmul" if "matmul" in names else names[0]
+        controls: list[Control] = [
+            Choice(name="workload", label="Workload", options=names, default=first, help="What is computed."),
+            *self._depending(first),
+            Slider(
+                name="deadline", label="Time for each device",
+                options=[(s, format_seconds(s).replace(".00", "")) for s in (0.5, 1.0, 2.0, 5.0, 10.0)],
+                default=2.0, help="Sampling stops earlier once the 95 % interval is narrower than 2 % of the median.",
+            ),
+            Switch(name="transfer", label="With copies", help="Also time the copy of the inputs to the device and of the result back."),
+            Switch(name="recorded", label="Recorded machines", default=True, shows_only=True,
+                   help="Show what named machines recorded for the same work."),
+        ]  # fmt: skip
+        if len(self._devices) > 1:
+            options = [(str(d), str(d)) for d in self._devices]
+            everything = tuple(value for value, _ in options)
+            several = Several(
+                name="devices", label="Devices", options=options, default=everything, least=1, help="The first is the baseline."
+            )
+            controls.insert(3, several)
+        return controls
+
+    @staticmethod
+    def _depending(workload: str) -> list[Control]:
+        """Return the controls whose options the workload decides."""
+        spec = workloads.get(workload)
+        return [
+            Number(
+                name="n", label="Size n", default=spec.sizes[len(spec.sizes) // 2], minimum=1, maximum=2**40, integer=True,
+                suggestions=spec.sizes,
+                help=f"{spec.summary[:1].upper()}{spec.summary[1:]}; n: {spec.size_meaning}. Arrow keys step through the usual sizes.",
+            ),
+            Choice(name="dtype", label="Number format", options=spec.dtypes, default="float32", help="The format of the inputs."),
+        ]  # fmt: skip
+
+    def changed(self, name: str) -> None:
+        """Give size and dtype the new workload's options; a size of another workload's catalogue becomes the default."""
+        if name != "workload":
+            return
+        for control in self._depending(self.values["workload"]):
+            self.replace_control(control)
+            if isinstance(control, Number) and self.values[control.name] not in control.suggestions:
+                self.values[control.name] = control.initial
+
+    def _arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        arguments: dict[str, Any] = {"n": values["n"], "dtype": values["dtype"]}
+        chosen = values.get("devices")
+        if chosen is not None and tuple(chosen) != tuple(str(d) for d in self._devices):
+            arguments["devices"] = list(chosen)
+        if values["transfer"]:
+            arguments["transfer"] = True
+        return {**arguments, "deadline": values["deadline"]}
+
+    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Comparison:
+        """Run ``gl.compare``."""
+        return timing.compare(values["workload"], progress=progress, stop=stop, **self._arguments(values))
+
+    def code_for(self, values: Mapping[str, Any]) -> str:
+        """Return the call of ``gl.compare``."""
+        words = "".join(f", {name}={_literal(value)}" for name, value in self._arguments(values).items())
+        return f"import gpulab as gl\n\nc = gl.compare({_literal(values['workload'])}{words})\nc"
+
+    def draw(self, values: Mapping[str, Any]) -> Drawing:
+        """Return the newest comparison with the recorded machines beside it."""
+        c: Comparison | None = self.results.get("run")
+        others: list[ComparisonRow] = []
+        made = self._made_with or dict(values)
+        if values["recorded"]:
+            others = _recorded_rows(made["workload"], made["n"], made["dtype"])
+        message = "" if others or not values["recorded"] else _NO_RECORDING
+        if c is None:
+            return self._before(others, f"Press Run to measure on this machine. {message}".strip())
+        figure = figures.comparison(c, recorded=others)
+        headers, rows = _table([*c.rows, *others])
+        evidence = [row.measurement.evidence for row in [*c.rows, *others]]
+        return Drawing(figure, headers, rows, evidence, _notes(c), f"{_verdict(c)} {message}".strip())
+
+    def _before(self, others: list[ComparisonRow], message: str) -> Drawing:
+        if not others:
+            return Drawing(message=message)
+        first = others[0].measurement
+        only = Comparison(first.label, tuple(others), None, None, None, None, (), first.evidence)
+        headers, rows = _table(others)
+        return Drawing(figures.comparison(only), headers, rows, [row.measurement.evidence for row in others], message=message)
+
+
+def _literal(value: Any) -> str:
+    """Return the value as Python code with double quotes, as the course writes it."""
+    return repr(value).replace("'", '"')
+
+
+def _recorded_rows(workload: str, n: int, dtype: str) -> list[ComparisonRow]:
+    return [ComparisonRow(m.environment.device, m, None, None, None) for m in recorded(workload, n, dtype).values()]
+
+
+def _table(rows: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str | Badge]]]:
+    """Return the comparison's own table with the badge of each row; the notes have their own place below."""
+    first = rows[0].measurement
+    headers, body = Comparison("", tuple(rows), None, None, None, None, (), first.evidence).table()
+    keep = [k for k, header in enumerate(headers) if header != "notes"]
+    table: list[list[str | Badge]] = []
+    for row, cells in zip(rows, body, strict=True):
+        recorded_one = row.measurement.evidence.badge is not Badge.MEASURED
+        texts = ["not compared" if recorded_one and headers[k] == "speed-up" else str(cells[k]) for k in keep]
+        table.append([texts[0], row.measurement.evidence.badge, *texts[1:]])
+    named = [str(headers[k]) for k in keep]
+    return [named[0], "evidence", *named[1:]], table
+
+
+def _notes(c: Comparison) -> list[Note]:
+    """Return the comparison's notes and those of its rows, which say whose they are."""
+    several = len(c.rows) > 1
+    rows = [Note(n.code, f"{row.name}: {n.sentence}" if several else n.sentence) for row in c.rows for n in row.measurement.notes]
+    return [*c.notes, *rows]
+
+
+def _verdict(c: Comparison) -> str:
+    """Return in one sentence what the comparison found, agreement first."""
+    agreement = ""
+    if c.max_relative_difference is not None and c.tolerance is not None:
+        agrees = c.max_relative_difference <= c.tolerance
+        agreement = (
+            f"The results {'agree' if agrees else 'disagree'}: the largest relative difference is {c.max_relative_difference:.1e}, "
+            f"{'within' if agrees else 'beyond'} the tolerance {c.tolerance:.1e}. "
+        )
+    if c.speedup is None:
+        return agreement + ("One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported.")
+    interval = "" if c.speedup_interval is None else f" (95 % interval {c.speedup_interval[0]:.3g} to {c.speedup_interval[1]:.3g})"
+    return f"{agreement}The fastest other device is {c.speedup:.3g} times as fast as {c.rows[0].name}{interval}."

@@ -1,0 +1,98 @@
+// What an instrument shows under its picture: caption, table, evidence, notes and the code that gives the same result.
+
+let made = 0;
+
+function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function badge(name) {
+  return element("span", { class: `gpulab-badge gpulab-badge-${name.toLowerCase()}` }, name);
+}
+
+function cell(tag, content, attributes = {}) {
+  return element(tag, attributes, content && content.badge ? badge(content.badge) : content);
+}
+
+async function copy(code, button) {
+  let done = true;
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    // Without a secure context there is no clipboard: select the text, so that Ctrl+C takes it.
+    const range = document.createRange();
+    range.selectNodeContents(code);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+    done = false;
+  }
+  button.textContent = done ? "Copied" : "Selected: press Ctrl+C";
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+}
+
+function render({ model, el }) {
+  const uid = `gpulab-results-${++made}`;
+  const message = element("p", { class: "gpulab-message", role: "status" });
+  const caption = element("p", { class: "gpulab-caption" });
+  const wrap = element("div", { class: "gpulab-table" });
+  const status = element("ul", { class: "gpulab-status", "aria-label": "Evidence and notes" });
+  const code = element("code");
+  const button = element("button", { type: "button", class: "gpulab-copy" }, "Copy");
+  const details = element("details", { class: "gpulab-code" }, element("summary", {}, "Show the code"), element("div", {}, element("pre", { tabindex: 0, "aria-label": "Code" }, code), button));
+  const root = element("div", { class: "gpulab gpulab-results" }, message, caption, wrap, status, details);
+  el.append(root);
+  root.addEventListener("keydown", (event) => {
+    if (!(event.ctrlKey || event.metaKey || event.key === "Escape")) event.stopPropagation();
+  });
+  button.addEventListener("click", () => copy(code, button));
+
+  // A table that is wider than the page scrolls, and what scrolls must be reachable by keyboard.
+  const watch = new ResizeObserver(() => {
+    if (wrap.scrollWidth > wrap.clientWidth + 1) { wrap.tabIndex = 0; wrap.setAttribute("role", "region"); wrap.setAttribute("aria-label", model.get("label")); }
+    else for (const name of ["tabindex", "role", "aria-label"]) wrap.removeAttribute(name);
+  });
+  watch.observe(wrap);
+
+  function drawTable() {
+    const headers = model.get("headers"), rows = model.get("rows");
+    wrap.hidden = rows.length === 0;
+    if (wrap.hidden) return wrap.replaceChildren();
+    const table = element("table", { id: uid }, element("caption", { class: "gpulab-hidden" }, model.get("label")));
+    if (headers.some((h) => h)) table.append(element("thead", {}, element("tr", {}, ...headers.map((h) => (h ? element("th", { scope: "col" }, h) : element("td"))))));
+    table.append(element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((c, k) => (k === 0 ? cell("th", c, { scope: "row" }) : cell("td", c)))))));
+    wrap.replaceChildren(table);
+  }
+
+  function drawStatus() {
+    const evidence = model.get("evidence").map((e) => element("li", {}, badge(e.badge), " ", e.text));
+    const notes = model.get("notes").map((n) => element("li", { class: "gpulab-note" }, element("span", { class: "gpulab-note-code" }, n.code), " ", n.sentence));
+    status.replaceChildren(...evidence, ...notes);
+    status.hidden = status.children.length === 0;
+  }
+
+  function drawTexts() {
+    for (const [node, name] of [[message, "message"], [caption, "caption"], [code, "code"]]) {
+      if (node.textContent !== model.get(name)) node.textContent = model.get(name);
+    }
+    message.hidden = !model.get("message");
+    caption.hidden = !model.get("caption");
+    details.hidden = !model.get("code");
+    root.setAttribute("aria-busy", String(model.get("busy")));
+    root.classList.toggle("gpulab-old", model.get("busy"));
+  }
+
+  const listeners = { "change:headers": drawTable, "change:rows": drawTable, "change:label": drawTable, "change:evidence": drawStatus, "change:notes": drawStatus };
+  for (const name of ["message", "caption", "code", "busy"]) listeners[`change:${name}`] = drawTexts;
+  for (const [name, react] of Object.entries(listeners)) model.on(name, react);
+  drawTable();
+  drawStatus();
+  drawTexts();
+  return () => { watch.disconnect(); for (const [name, react] of Object.entries(listeners)) model.off(name, react); };
+}
+
+export default { render };
