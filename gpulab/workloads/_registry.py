@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import difflib
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from gpulab.errors import InputError
+from gpulab.workloads import _checks, _fits
+
+ITEMSIZE: Mapping[str, int] = MappingProxyType({"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2})
+
+# The largest size parameter: beyond it no machine holds the inputs, and Python's integers would not turn into floats.
+LARGEST_SIZE = 2**40
 
 
 @dataclass(frozen=True)
 class Workload:
     """One operation at one size and dtype: what ``measure`` and ``compare`` run.
+
+    Made by calling a ``WorkloadSpec``, which checks what it is given.
 
     Attributes
     ----------
@@ -22,88 +31,272 @@ class Workload:
         The size parameter; ``spec.size_meaning`` says what it counts.
     params : mapping
         Further parameters, with their defaults filled in.
-    flops, nbytes : float
-        Per call: floating-point operations; compulsory memory traffic (each input read once, each output written once).
-    tolerance : float
-        The max|a - reference| / max|reference| that this dtype allows.
     spec : WorkloadSpec
     """
 
     name: str
     dtype: str
     n: int
-    params: Mapping[str, Any]
-    flops: float
-    nbytes: float
-    tolerance: float
+    params: Mapping[str, int]
     spec: WorkloadSpec = field(repr=False)
 
     @property
     def label(self) -> str:
-        """The words that tables show, such as "matmul n=1024 float32"."""
-        return f"{self.name} n={self.n} {self.dtype}"
+        """The words that tables show, such as "matmul n=1024 float32"; parameters only where they are not the defaults."""
+        changed = "".join(f" {key}={value}" for key, value in self.params.items() if value != self.spec.params[key])
+        return f"{self.name} n={self.n} {self.dtype}{changed}"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element of ``dtype``."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one call, by ``spec.counts``; 0.0 where an operation only moves or compares."""
+        return float(self.spec.flops(self))
+
+    @property
+    def nbytes(self) -> float:
+        """Compulsory memory traffic of one call in bytes: each input read once, each output written once."""
+        return float(self.spec.nbytes(self))
+
+    @property
+    def working_set_bytes(self) -> float:
+        """Bytes of distinct memory that one call touches at least: the cache level that holds it bounds the rate."""
+        return self.nbytes
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of device memory that inputs, result and intermediate storage take together, estimated."""
+        return float(self.spec.memory(self)) if self.spec.memory is not None else self.nbytes
+
+    @property
+    def arithmetic_dtype(self) -> str:
+        """The number format that the arithmetic is asked to run in."""
+        return self.dtype
+
+    def arithmetic_on(self, device: Any) -> str:
+        """Return the fastest number format that the settings permit on a device.
+
+        "tf32" for matrix products and convolutions of float32 where PyTorch may use it (CUDA; convolutions by
+        default), else ``arithmetic_dtype``.
+        """
+        return "tf32" if _fits.tf32_permitted(self, device) else self.dtype
+
+    @property
+    def tolerance(self) -> float:
+        """The max|a - reference| / max|reference| that the dtype allows; ``tolerance_reason`` says why."""
+        return _checks.tolerance(self)[0]
+
+    @property
+    def tolerance_reason(self) -> str:
+        """One sentence: what rounding the tolerance allows."""
+        return _checks.tolerance(self)[1]
+
+    def check(self, device: Any = "cpu") -> None:
+        """Return if the workload can run on a device.
+
+        Raises
+        ------
+        DeviceError
+            If the machine has no such device.
+        InputError
+            If the device lacks the dtype, or emulates it so slowly that a call takes minutes.
+        OutOfMemoryError
+            If inputs, result and intermediate storage do not fit into the memory that is free.
+        """
+        _fits.check_dtype(self, device)
+        self.check_fits(device)
+
+    def check_fits(self, device: Any = "cpu") -> None:
+        """Return if the workload fits into the memory that is free on a device, and its inputs into the host's.
+
+        Raises
+        ------
+        DeviceError
+            If the machine has no such device.
+        OutOfMemoryError
+            If it does not fit.
+        """
+        _fits.check_fits(self, device)
 
     def inputs(self, device: Any = "cpu", seed: int = 0) -> tuple[Any, ...]:
-        """Return seeded torch inputs on a device; the same values on every device."""
-        return self.spec.make_inputs(self, device, seed)
+        """Return seeded torch inputs on a device; the same values on every device.
+
+        The training steps take a step object (the model with its optimizer) before the tensors.
+
+        Raises
+        ------
+        InputError, OutOfMemoryError, DeviceError
+            As ``check``.
+        """
+        self.check(device)
+        return _fits.make_inputs(self, device, seed)
 
     def run(self, *inputs: Any) -> Any:
         """Do the work once (it may return before the device has finished)."""
         return self.spec.function(*inputs)
 
     def difference(self, result: Any, inputs: tuple[Any, ...]) -> float:
-        """Return max|result - reference| / max|reference| against a float64 reference (sampled for large products)."""
+        """Return max|result - reference| / max|reference| against a float64 reference of sampled rows or elements.
+
+        Infinite where the result has another shape or values that are not finite.
+        """
         return self.spec.difference(self, result, inputs)
 
 
 @dataclass(frozen=True)
 class WorkloadSpec:
-    """One entry of the catalogue; calling it with a size and a dtype gives a ``Workload``."""
+    """One entry of the catalogue; calling it with a size and a dtype gives a ``Workload``.
+
+    Attributes
+    ----------
+    name, summary : str
+        As lists show them.
+    size_meaning : str
+        What ``n`` counts.
+    sizes : tuple of int
+        From tiny to a few seconds on a laptop's CPU, ascending.
+    function : callable
+        The work: takes the inputs, returns one tensor.
+    flops, nbytes : callable
+        Take the workload, return the count of one call (``counts`` is the same in words).
+    make_inputs : callable
+        Takes the workload and a CPU ``torch.Generator``; returns CPU tensors (see ``draw``).
+    dtypes : tuple of str
+        The dtypes that make sense for it on some device.
+    params : mapping
+        Further parameters (positive whole numbers) and their defaults.
+    counts : str
+        The formulas in words, with what the convention leaves out.
+    difference : callable
+        Takes the workload, a result and the inputs; returns the relative difference.
+    sum_length : callable
+        Takes the workload; returns how many terms the longest sum in it has, for the tolerance.
+    matrix : str or None
+        "matmul" or "conv" where Tensor Cores may do the arithmetic.
+    emulated_in_float16 : bool
+        Whether PyTorch's CPU kernel for float16 is a slow emulation.
+    memory : callable or None
+        Takes the workload; returns the device memory in bytes where it is more than ``nbytes``.
+    """
 
     name: str
     summary: str
     size_meaning: str
     sizes: tuple[int, ...]
-    dtypes: tuple[str, ...]
     function: Callable[..., Any]
-    flops: Callable[[int], float]
-    nbytes: Callable[[int, int], float]
-    make_inputs: Callable[[Workload, Any, int], tuple[Any, ...]]
-    difference: Callable[[Workload, Any, tuple[Any, ...]], float]
+    flops: Callable[[Workload], float]
+    nbytes: Callable[[Workload], float]
+    make_inputs: Callable[[Workload, Any], tuple[Any, ...]]
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
+    params: Mapping[str, int] = field(default_factory=dict)
+    counts: str = ""
+    difference: Callable[[Workload, Any, tuple[Any, ...]], float] = _checks.difference_by_rows
+    sum_length: Callable[[Workload], float] = lambda _: 1.0
+    matrix: str | None = None
+    emulated_in_float16: bool = False
+    memory: Callable[[Workload], float] | None = None
 
-    def __call__(self, n: int | None = None, dtype: str = "float32", **params: Any) -> Workload:
-        """Return the workload at one size and dtype."""
-        size = self.sizes[len(self.sizes) // 2] if n is None else n
-        itemsize = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}[dtype]
-        return Workload(self.name, dtype, size, params, self.flops(size), self.nbytes(size, itemsize), 1e-4, self)
+    def __call__(self, n: int | None = None, dtype: Any = "float32", **params: int) -> Workload:
+        """Return the workload at one size and dtype.
+
+        Parameters
+        ----------
+        n : int, optional
+            The size; the middle one of ``sizes`` by default.
+        dtype : str or torch.dtype
+        **params : int
+            See ``params`` of the entry.
+
+        Raises
+        ------
+        InputError
+            If the size is not a positive whole number, or a dtype or parameter is not one of the entry's.
+        """
+        size = self.sizes[len(self.sizes) // 2] if n is None else _whole(self.name, "n", n)
+        for key in params:
+            if key not in self.params:
+                known = ", ".join(self.params) or "none"
+                raise InputError(f"{self.name}: there is no parameter {key!r}; expected one of: {known}.{_nearest(key, self.params)}")
+        given = {key: _whole(self.name, key, params.get(key, default)) for key, default in self.params.items()}
+        workload = Workload(self.name, self._dtype(dtype), size, MappingProxyType(given), self)
+        workload.flops, workload.nbytes  # noqa: B018  (counting finds parameters that do not go together)
+        return workload
+
+    def _dtype(self, dtype: Any) -> str:
+        """Return the name of a dtype that is given as text or as torch's or numpy's own object."""
+        text = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype).removeprefix("torch.")
+        if text not in self.dtypes:
+            raise InputError(
+                f"{self.name}: dtype {text!r} is not one that it runs in; expected one of: {', '.join(self.dtypes)}."
+                f"{_nearest(text, self.dtypes)}"
+            )
+        return text
+
+
+def _whole(workload: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 1 <= int(value) <= LARGEST_SIZE:
+        shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:30]}..."
+        raise InputError(f"{workload}: {name} is {shown}; expected a whole number from 1 to 2**40. Pass for example {name}=1024.")
+    return int(value)
+
+
+def _nearest(text: Any, known: Any) -> str:
+    close = difflib.get_close_matches(str(text), [str(k) for k in known], n=1, cutoff=0.4)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 _REGISTRY: dict[str, WorkloadSpec] = {}
 
 
 def register(spec: WorkloadSpec) -> WorkloadSpec:
-    """Add an entry to the catalogue."""
+    """Add an entry to the catalogue (in place of one of the same name, so that a cell can run twice) and return it.
+
+    Raises
+    ------
+    InputError
+        If the entry has no sizes, sizes that do not ascend, or a dtype that the catalogue does not know.
+    """
+    if not spec.sizes or list(spec.sizes) != sorted(set(spec.sizes)):
+        raise InputError(f"register: workload {spec.name!r} has the sizes {spec.sizes}; expected at least one, in ascending order.")
+    unknown = [dtype for dtype in spec.dtypes if dtype not in ITEMSIZE]
+    if unknown or not spec.dtypes:
+        raise InputError(f"register: workload {spec.name!r} has the dtypes {spec.dtypes}; expected some of: {', '.join(ITEMSIZE)}.")
+    for size in spec.sizes:
+        _whole(spec.name, "a size", size)
     _REGISTRY[spec.name] = spec
     return spec
 
 
 def names() -> tuple[str, ...]:
-    """Return the names in the catalogue."""
+    """Return the names in the catalogue.
+
+    Examples
+    --------
+    >>> "matmul" in names()
+    True
+    """
     return tuple(_REGISTRY)
 
 
 def get(name: str) -> WorkloadSpec:
     """Return an entry of the catalogue.
 
+    Parameters
+    ----------
+    name : str
+        One of ``names()``.
+
     Raises
     ------
     InputError
-        If there is no such workload.
+        If there is no such workload; the message names the nearest.
     """
-    if name not in _REGISTRY:
-        raise InputError(f"workload {name!r} is not in the catalogue; expected one of {', '.join(_REGISTRY)}.")
+    if not isinstance(name, str) or name not in _REGISTRY:
+        shown = repr(name) if len(repr(name)) < 60 else f"{repr(name)[:50]}..."
+        raise InputError(
+            f"get: workload {shown} is not in the catalogue; expected one of: {', '.join(_REGISTRY)}.{_nearest(name, _REGISTRY)}"
+        )
     return _REGISTRY[name]
-
-
-def _max_relative_difference(result: np.ndarray, reference: np.ndarray) -> float:
-    return float(np.max(np.abs(result - reference)) / np.max(np.abs(reference)))

@@ -1,0 +1,69 @@
+"""Seeded random tensors for the inputs of workloads; made on the CPU, so that every device gets the same values.
+
+Floating-point values are drawn in float32; the registry converts them to the workload's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def normal(generator: Any, *shape: int, scale: float = 1.0) -> Any:
+    """Return standard normal values times ``scale``, float32 of ``shape``, from a ``torch.Generator`` of the CPU.
+
+    Examples
+    --------
+    >>> import torch
+    >>> tuple(normal(torch.Generator().manual_seed(0), 2, 3).shape)
+    (2, 3)
+    """
+    import torch
+
+    values = torch.randn(*shape, generator=generator)
+    return values if scale == 1.0 else values.mul_(scale)
+
+
+def uniform(generator: Any, *shape: int) -> Any:
+    """Return values from [0, 1), float32 of ``shape``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> bool((uniform(torch.Generator().manual_seed(0), 100) < 1).all())
+    True
+    """
+    import torch
+
+    return torch.rand(*shape, generator=generator)
+
+
+def integers(generator: Any, below: int, *shape: int) -> Any:
+    """Return whole numbers from 0 to ``below`` - 1, int64 of ``shape``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> int(integers(torch.Generator().manual_seed(0), 5, 100).max())
+    4
+    """
+    import torch
+
+    return torch.randint(below, shape, generator=generator)
+
+
+def well_conditioned(generator: Any, n: int) -> Any:
+    """Return a random matrix whose condition number stays near 3 at every size, float32 of shape (n, n).
+
+    Normal entries plus ``4 sqrt(n)`` on the diagonal: the normal part has singular values up to about ``2 sqrt(n)``,
+    so those of the sum lie between about ``2 sqrt(n)`` and ``6 sqrt(n)``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> float(torch.linalg.cond(well_conditioned(torch.Generator().manual_seed(0), 200))) < 5
+    True
+    """
+    matrix = normal(generator, n, n)
+    matrix.diagonal().add_(4 * math.sqrt(n))
+    return matrix
