@@ -9,6 +9,7 @@ from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
+from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
     "CheckResult",
@@ -17,6 +18,7 @@ __all__ = [
     "Progress",
     "ProgressRow",
     "Reveal",
+    "WorkQueue",
     "answer",
     "check",
     "hint",
