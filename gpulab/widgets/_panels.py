@@ -16,10 +16,15 @@ import traitlets
 _HERE = pathlib.Path(__file__).parent
 
 
-class _Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
+def script(name: str) -> str:
+    """Return a widget's script with the shared helpers before it."""
+    return (_HERE / "dom.js").read_text(encoding="utf-8") + (_HERE / name).read_text(encoding="utf-8")
+
+
+class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
     """A widget that several threads may write to."""
 
-    _css = _HERE / "panel.css"
+    _css = (_HERE / "panel.css").read_text(encoding="utf-8")
 
     def __init__(self, **kwargs: Any) -> None:
         self._writing = threading.RLock()
@@ -33,10 +38,10 @@ class _Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
                     setattr(self, name, value)
 
 
-class ControlsPanel(_Panel):
+class ControlsPanel(Panel):
     """The controls, the buttons, the progress and the error line."""
 
-    _esm = _HERE / "controls.js"
+    _esm = script("controls.js")
 
     title = traitlets.Unicode().tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)
@@ -51,10 +56,10 @@ class ControlsPanel(_Panel):
     error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
 
 
-class ResultsPanel(_Panel):
+class ResultsPanel(Panel):
     """The caption of the picture, the table, the status line and the code."""
 
-    _esm = _HERE / "results.js"
+    _esm = script("results.js")
 
     label = traitlets.Unicode().tag(sync=True)  # names the table for a screen reader
     caption = traitlets.Unicode().tag(sync=True)

@@ -1,28 +1,6 @@
 // The controls of an instrument: native elements, so that keyboard and screen reader work as everywhere else.
 // State comes from the kernel (traits, one way); what the reader does goes there as messages, the newest one only.
 
-let made = 0;
-
-/** JupyterLab takes arrow keys, Enter and letters for its own shortcuts; keep plain keys here, let Escape and Ctrl/Cmd pass. */
-function keepKeys(el) {
-  el.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey || event.key === "Escape")) event.stopPropagation();
-  });
-}
-
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
-  }
-  node.append(...children);
-  return node;
-}
-
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
 /** One kind of control: `fill` follows the spec, `show` follows the value, `onInput` is told what the reader did. */
 const KINDS = {
   choice(id, onInput) {
@@ -261,14 +239,14 @@ function render({ model, el }) {
     "change:title": drawHeading, "change:summary": drawHeading, "msg:custom": onMessage,
   };
   for (const name of ["state", "action", "fraction", "progress"]) listeners[`change:${name}`] = drawState;
-  for (const [name, react] of Object.entries(listeners)) model.on(name, react);
+  const end = listen(model, listeners);
 
   showHelp("");
   drawHeading();
   drawFields();
   drawButtons();
   drawError();
-  return () => { for (const [name, react] of Object.entries(listeners)) model.off(name, react); };
+  return end;
 }
 
 export default { render };

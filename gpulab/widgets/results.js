@@ -1,16 +1,5 @@
 // What an instrument shows under its picture: caption, table, evidence, notes and the code that gives the same result.
 
-let made = 0;
-
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
-  }
-  node.append(...children);
-  return node;
-}
-
 function badge(name) {
   return element("span", { class: `gpulab-badge gpulab-badge-${name.toLowerCase()}` }, name);
 }
@@ -46,9 +35,7 @@ function render({ model, el }) {
   const details = element("details", { class: "gpulab-code" }, element("summary", {}, "Show the code"), element("div", {}, element("pre", { tabindex: 0, "aria-label": "Code" }, code), button));
   const root = element("div", { class: "gpulab gpulab-results" }, message, caption, wrap, status, details);
   el.append(root);
-  root.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey || event.key === "Escape")) event.stopPropagation();
-  });
+  keepKeys(root);
   button.addEventListener("click", () => copy(code, button));
 
   // A table that is wider than the page scrolls, and what scrolls must be reachable by keyboard.
@@ -77,7 +64,7 @@ function render({ model, el }) {
 
   function drawTexts() {
     for (const [node, name] of [[message, "message"], [caption, "caption"], [code, "code"]]) {
-      if (node.textContent !== model.get(name)) node.textContent = model.get(name);
+      setText(node, model.get(name));
     }
     message.hidden = !model.get("message");
     caption.hidden = !model.get("caption");
@@ -88,11 +75,11 @@ function render({ model, el }) {
 
   const listeners = { "change:headers": drawTable, "change:rows": drawTable, "change:label": drawTable, "change:evidence": drawStatus, "change:notes": drawStatus };
   for (const name of ["message", "caption", "code", "busy"]) listeners[`change:${name}`] = drawTexts;
-  for (const [name, react] of Object.entries(listeners)) model.on(name, react);
+  const end = listen(model, listeners);
   drawTable();
   drawStatus();
   drawTexts();
-  return () => { watch.disconnect(); for (const [name, react] of Object.entries(listeners)) model.off(name, react); };
+  return () => { watch.disconnect(); end(); };
 }
 
 export default { render };

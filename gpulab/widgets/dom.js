@@ -1,0 +1,29 @@
+// Put before each of our widgets' scripts: the few helpers that all of them use.
+
+let made = 0;
+
+function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** JupyterLab takes arrow keys, Enter and letters for its own shortcuts; keep plain keys here, let Escape and Ctrl/Cmd pass. */
+function keepKeys(node) {
+  node.addEventListener("keydown", (event) => {
+    if (!(event.ctrlKey || event.metaKey || event.key === "Escape")) event.stopPropagation();
+  });
+}
+
+/** Listen to a model's traits and messages; returns the function that ends it. */
+function listen(model, reactions) {
+  for (const [name, react] of Object.entries(reactions)) model.on(name, react);
+  return () => { for (const [name, react] of Object.entries(reactions)) model.off(name, react); };
+}

@@ -1,0 +1,52 @@
+// A question that is answered before the measurement shows: a number with its unit, or one of several choices.
+
+function render({ model, el }) {
+  const uid = `gpulab-predict-${++made}`;
+  const choices = model.get("choices");
+  const eyebrow = element("div", { class: "gpulab-eyebrow" }, `Predict ${model.get("id")}`);
+  const question = element("div", { class: "gpulab-question", id: `${uid}-question` }, model.get("question"));
+  const form = element("form", { class: "gpulab-answer", novalidate: true });
+  const save = element("button", { type: "submit", class: "gpulab-first" }, "Save");
+  const error = element("div", { class: "gpulab-error", role: "alert", id: `${uid}-error` });
+  const status = element("div", { class: "gpulab-kept", role: "status", tabindex: -1 });
+  const root = element("div", { class: "gpulab gpulab-predict", role: "group", "aria-labelledby": `${uid}-question` }, eyebrow, question, form, error, status);
+  let answer;
+
+  if (choices.length) {
+    const boxes = choices.map((text, k) => element("label", {}, element("input", { type: "radio", name: uid, value: k }), " " + text));
+    const group = element("div", { class: "gpulab-choices", role: "radiogroup", "aria-labelledby": `${uid}-question` }, ...boxes);
+    form.append(group, save);
+    answer = () => { const chosen = group.querySelector("input:checked"); return chosen ? choices[chosen.value] : ""; };
+  } else {
+    const unit = model.get("unit");
+    const input = element("input", { type: "text", inputmode: "decimal", autocomplete: "off", id: `${uid}-input`, placeholder: `such as ${model.get("example")}`, "aria-describedby": `${uid}-error` });
+    form.append(element("label", { for: `${uid}-input` }, unit ? `Your prediction (${unit})` : "Your prediction"), input, save);
+    answer = () => input.value.trim();
+  }
+  el.append(root);
+  keepKeys(root);
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    setText(status, "Saving");
+    model.send({ do: "answer", value: answer() });
+  });
+
+  function draw() {
+    const shown = model.get("revealed");
+    if (shown && form.contains(document.activeElement)) status.focus();
+    form.hidden = shown;
+    setText(save, model.get("answered") ? "Save another" : "Save");
+    save.classList.toggle("gpulab-first", !model.get("answered"));
+    setText(status, model.get("status"));
+    setText(error, model.get("error"));
+    error.hidden = !model.get("error");
+  }
+
+  draw();
+  const reactions = { "msg:custom": draw };
+  for (const name of ["status", "error", "answered", "revealed"]) reactions[`change:${name}`] = draw;
+  return listen(model, reactions);
+}
+
+export default { render };

@@ -1,0 +1,74 @@
+"""A prediction as a small form: the question, a number or choices, Save, and then what was kept.
+
+The lessons know nothing of widgets; ``%load_ext gpulab`` registers ``render`` for their ``Prediction``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import traitlets
+
+from gpulab.errors import GpulabError
+from gpulab.lessons import Prediction
+from gpulab.widgets import _cells
+from gpulab.widgets._panels import Panel, script
+from gpulab.widgets._work import in_one_sentence
+
+VIEW_MIME = "application/vnd.jupyter.widget-view+json"
+
+
+class PredictionPanel(Panel):
+    """The form of one prediction; it follows every view of the same question."""
+
+    _esm = script("prediction.js")
+
+    id = traitlets.Unicode().tag(sync=True)
+    question = traitlets.Unicode().tag(sync=True)
+    unit = traitlets.Unicode().tag(sync=True)
+    choices: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    example = traitlets.Unicode().tag(sync=True)
+    status = traitlets.Unicode().tag(sync=True)
+    error = traitlets.Unicode().tag(sync=True)
+    answered = traitlets.Bool(False).tag(sync=True)
+    revealed = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, prediction: Prediction) -> None:
+        self._prediction = prediction
+        p = prediction
+        super().__init__(id=p.id, question=p.question, unit=p.unit, choices=list(p.choices), example=p.example)
+        self._unsubscribe = prediction.observe(self._follow)
+        self._follow(prediction)
+        self.on_msg(self._on_message)
+        _cells.register(self)
+
+    def submit(self, value: str | float) -> None:
+        """Keep an answer, as the Save button does; what was refused is shown in one sentence."""
+        try:
+            said = self._prediction.submit(value)
+        except (GpulabError, OSError) as error:
+            self.write(error=in_one_sentence(error), status=self._prediction.status)
+            return
+        self.write(error="", status=said)
+
+    def stop(self) -> None:
+        """Follow the question no longer; called when its cell is run again."""
+        self._unsubscribe()
+
+    def _follow(self, prediction: Prediction) -> None:
+        self.write(status=prediction.status, answered=prediction.answer is not None, revealed=prediction.revealed is not None)
+
+    def _on_message(self, _: Any, content: Any, __: Any) -> None:
+        try:
+            if content.get("do") == "answer":
+                self.submit(str(content.get("value", "")))
+        except Exception as error:  # shown in the form: a callback's exception is shown nowhere else
+            self.write(error=in_one_sentence(error))
+        finally:
+            self.send({"ack": True})
+
+
+def render(prediction: Prediction, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """Return the widget's view, which IPython adds to the prediction's own text and HTML."""
+    panel = PredictionPanel(prediction)
+    return {VIEW_MIME: {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}}
