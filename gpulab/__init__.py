@@ -68,5 +68,6 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from gpulab.arrays import share as share
     from gpulab.arrays import to_device as to_device
     from gpulab.arrays import to_host as to_host
+    from gpulab.devices import machine as machine
     from gpulab.timing import compare as compare
     from gpulab.timing import measure as measure

@@ -11,7 +11,8 @@ from typing import Any
 
 from gpulab._result import Result
 from gpulab.devices import _host
-from gpulab.errors import DeviceError
+from gpulab.devices._failures import guard, translate
+from gpulab.errors import DeviceError, InputError
 from gpulab.evidence import Environment
 
 
@@ -52,16 +53,73 @@ class Device(Result):
             cores = _host.usable_cores()
             return f"{_host.processor_name()} ({cores} core{'s' if cores != 1 else ''})"
         torch = _torch()
-        if self.torch_type == "cuda":
-            return str(torch.cuda.get_device_name(self.index))
-        if self.kind == "xpu":
-            return str(torch.xpu.get_device_name(self.index))
+        with guard(f"asking {self} for its name"):
+            if self.torch_type == "cuda":
+                return str(torch.cuda.get_device_name(self.index))
+            if self.kind == "xpu":
+                return str(torch.xpu.get_device_name(self.index))
         return f"Apple GPU ({_host.processor_name()})"
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory of the device, in bytes; for the CPU what this process may use; None where the library does not say.
+
+        Raises
+        ------
+        DeviceError
+            If the device no longer answers.
+        """
+        return self._memory()[1]
+
+    @property
+    def free_bytes(self) -> int | None:
+        """The memory that can be taken now, in bytes; None where the library does not say.
+
+        Raises
+        ------
+        DeviceError
+            If the device no longer answers.
+        """
+        return self._memory()[0]
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        """Free and total bytes."""
+        if self.is_cpu:
+            return _host.available_memory_bytes(), _host.memory_bytes()
+        torch = _torch()
+        with guard(f"asking {self} for its memory"):
+            if self.torch_type == "cuda":
+                free, total = torch.cuda.mem_get_info(self.index)
+                return int(free), int(total)
+            if self.kind == "mps":
+                total = int(torch.mps.recommended_max_memory())
+                return max(0, total - int(torch.mps.driver_allocated_memory())), total
+            if hasattr(torch.xpu, "mem_get_info"):
+                free, total = torch.xpu.mem_get_info(self.index)
+                return int(free), int(total)
+            return None, int(torch.xpu.get_device_properties(self.index).total_memory)
+
     def synchronize(self) -> None:
-        """Return when all work that was queued on the device has finished; nothing to wait for on a CPU."""
+        """Return when all work that was queued on the device has finished; nothing to wait for on a CPU.
+
+        Raises
+        ------
+        DeviceError
+            If the device vanished, or a kernel that was queued before failed.
+        OutOfMemoryError
+            If work that was queued before ran out of memory.
+        """
         if self.is_cpu:
             return
+        try:
+            self._synchronize()
+        except Exception as error:
+            ours = translate(error, f"waiting for {self}")
+            if ours is None:
+                raise
+            raise ours from error
+
+    def _synchronize(self) -> None:
         if self.torch_type == "cuda" and "torch" not in sys.modules and "cupy" in sys.modules:
             sys.modules["cupy"].cuda.Device(self.index).synchronize()
             return
@@ -78,7 +136,8 @@ def _torch() -> Any:
     return torch
 
 
-def _accelerator_kind() -> str | None:
+def accelerator_kind() -> str | None:
+    """Return the kind of accelerator that PyTorch can use now: "cuda", "rocm", "xpu", "mps", or None."""
     torch = _torch()
     if torch.cuda.is_available():
         return "rocm" if torch.version.hip else "cuda"
@@ -89,14 +148,25 @@ def _accelerator_kind() -> str | None:
     return None
 
 
+def accelerator_count(kind: str | None) -> int:
+    """Return how many accelerators of a kind PyTorch can use now."""
+    if kind is None:
+        return 0
+    return 1 if kind == "mps" else int(getattr(_torch(), "cuda" if kind == "rocm" else kind).device_count())
+
+
+def of_torch(torch_device: Any) -> Device:
+    """Return the Device of a ``torch.device`` that an existing tensor is on, without asking the machine again."""
+    kind = str(torch_device.type)
+    if kind == "cuda" and _torch().version.hip:
+        kind = "rocm"
+    return Device(kind, int(torch_device.index or 0))
+
+
 def available() -> tuple[Device, ...]:
     """Return the devices of this machine, the CPU first."""
-    kind = _accelerator_kind()
-    if kind is None:
-        return (Device("cpu"),)
-    torch = _torch()
-    count = 1 if kind == "mps" else int(getattr(torch, "cuda" if kind == "rocm" else kind).device_count())
-    return (Device("cpu"), *(Device(kind, index) for index in range(count)))
+    kind = accelerator_kind()
+    return (Device("cpu"), *(Device(kind, index) for index in range(accelerator_count(kind)) if kind is not None))
 
 
 def default() -> Device:
@@ -117,10 +187,19 @@ def find(device: Any = None) -> Device:
     ------
     DeviceError
         If the machine has no such device.
+    InputError
+        If ``device`` is not a name, a Device or a torch.device.
     """
     if device is None:
         return default()
-    text = str(device).lower()
+    if isinstance(device, Device) and device.is_cpu:
+        return device
+    if not isinstance(device, (str, Device)) and type(device).__module__.partition(".")[0] != "torch":
+        raise InputError(
+            f"device: got a {type(device).__name__}; expected None, a name such as 'cpu' or 'cuda:0', a Device or a torch.device. "
+            "Pass one of these."
+        )
+    text = str(device).strip().lower()
     if text in ("cpu", "cpu:0"):
         return Device("cpu")
     devices = available()

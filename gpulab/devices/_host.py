@@ -8,6 +8,8 @@ import os
 import pathlib
 import platform
 
+from gpulab.devices import _cgroup
+
 # The libraries whose versions change a measurement or a result.
 _WATCHED = ("numpy", "torch", "cupy-cuda12x", "cupy-cuda13x", "cupy", "numba-cuda", "triton", "jax", "tensorflow")
 
@@ -23,13 +25,24 @@ def processor_name() -> str:
     return platform.processor() or platform.machine() or "unknown processor"
 
 
+def usable_core_numbers() -> tuple[int, ...]:
+    """Return the numbers of the logical CPUs that this process may run on."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else tuple(range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
-    """Return the logical CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many logical CPUs this process may run on."""
+    return len(usable_core_numbers())
 
 
 def memory_bytes() -> int:
-    """Return the main memory of the machine, in bytes."""
+    """Return the main memory that this process may use, in bytes: the machine's, or less inside a container."""
+    limit = _cgroup.memory_limit_bytes()
+    return installed_memory_bytes() if limit is None else min(limit, installed_memory_bytes())
+
+
+def installed_memory_bytes() -> int:
+    """Return the main memory of the machine, in bytes, whatever part of it a container grants."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -39,7 +52,12 @@ def memory_bytes() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Return the main memory that can be taken without swapping, in bytes."""
+    """Return the main memory that this process can take without swapping, in bytes; a container's limit counts."""
+    free = _cgroup.memory_free_bytes()
+    return _available_memory_bytes() if free is None else min(free, _available_memory_bytes())
+
+
+def _available_memory_bytes() -> int:
     meminfo = pathlib.Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():

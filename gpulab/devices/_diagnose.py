@@ -1,0 +1,282 @@
+"""What is wrong with this machine's set-up and how to mend it: a pure function of the gathered facts.
+
+Each check is one small function that returns problems; adding one is adding it to ``_CHECKS``. No check looks
+at anything but the facts, so each is tested on machines that nobody here owns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gpulab._result import Result
+from gpulab.devices._facts import Accelerator, Facts
+from gpulab.units import format_bytes
+
+Severity = Literal["error", "warning", "info"]
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+_GIB = 2**30
+# The course writes a few hundred MB (recordings, compiled kernels, test artefacts); installing it takes about 4 GiB.
+_DISK_FULL_BYTES, _DISK_LOW_BYTES = 1 * _GIB, 5 * _GIB
+# A notebook kernel with torch and the figures takes about 1 GiB; under that the system starts to kill kernels.
+_MEMORY_FULL_BYTES, _MEMORY_LOW_BYTES = 1 * _GIB, 2 * _GIB
+# Below a fifth free, the larger sizes of the catalogue fail on a GPU that should hold them.
+_GPU_FREE_RATIO = 0.2
+# PyTorch's wheel index for each CUDA that it is built for, newest first (pytorch.org, "Get started", versions 2.9 to 2.13).
+_TORCH_INDEXES = (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 6), "cu126"))
+
+
+@dataclass(frozen=True)
+class Problem(Result):
+    """One thing that is wrong, or good to know.
+
+    Attributes
+    ----------
+    severity : str
+        "error" (a part of the course cannot run), "warning" (it runs, and figures may suffer), "info" (nothing to mend).
+    code : str
+        A short name that never changes, such as "torch-cpu-build".
+    symptom, remedy : str
+        What was found, with its values; what to do.
+    """
+
+    severity: Severity
+    code: str
+    symptom: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.code}: {self.symptom} {self.remedy}"
+
+
+def diagnose(facts: Facts) -> tuple[Problem, ...]:
+    """Return what is wrong, errors first.
+
+    Parameters
+    ----------
+    facts : Facts
+        From ``gather``, or made up.
+
+    Returns
+    -------
+    tuple of Problem
+        At most one for each code; empty on a machine with nothing to say.
+    """
+    found = {problem.code: problem for check in reversed(_CHECKS) for problem in check(facts)}
+    return tuple(sorted(found.values(), key=lambda problem: (_ORDER[problem.severity], problem.code)))
+
+
+def _version(text: str | None) -> tuple[int, ...] | None:
+    words = (text or "").split(".")
+    return tuple(int(word) for word in words[:2]) if words[0].isdigit() and all(w.isdigit() for w in words[:2]) else None
+
+
+def _has_nvidia(facts: Facts) -> bool:
+    return bool(facts.driver.gpus or (facts.pci_gpus or {}).get("nvidia"))
+
+
+def _torch_command(facts: Facts) -> str:
+    """The command that installs the PyTorch build for this driver."""
+    driver = _version(facts.driver.cuda) or (12, 6)
+    index = next((name for needs, name in _TORCH_INDEXES if driver >= needs), None)
+    if index is None:
+        return "Update the NVIDIA driver (PyTorch needs CUDA 12.6 or newer), then run `make lab` again."
+    return f"Run `make lab` again, or `pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}`."
+
+
+def _torch_problems(facts: Facts) -> Iterable[Problem]:
+    torch = facts.torch
+    if torch.version is None:
+        yield Problem("error", "torch-missing", "PyTorch is not installed.", "Run `make lab`, or `pip install torch`.")
+    elif torch.error is not None and torch.kind is None:
+        yield Problem(
+            "error", "torch-broken", f"PyTorch {torch.version} fails: {torch.error}.", "Restart the kernel; then reinstall PyTorch."
+        )
+    elif torch.cuda is None and torch.hip is None and torch.kind is None and _has_nvidia(facts):
+        yield Problem(
+            "error", "torch-cpu-build", f"PyTorch {torch.version} is a build for the CPU, and this machine has an NVIDIA GPU.",
+            _torch_command(facts),
+        )  # fmt: skip
+    elif torch.cuda is not None and facts.driver.cuda is not None:
+        yield from _torch_against_driver(facts, torch.cuda, facts.driver.cuda)
+
+
+def _torch_against_driver(facts: Facts, torch: str, driver: str) -> Iterable[Problem]:
+    built, runs = _version(torch), _version(driver)
+    if built is None or runs is None or built <= runs:
+        return
+    symptom = f"PyTorch was built for CUDA {torch}; the driver {facts.driver.version} runs CUDA {driver}."
+    if built[0] > runs[0] and facts.torch.kind != "cuda":
+        yield Problem("error", "driver-too-old", symptom, f"Update the NVIDIA driver, or: {_torch_command(facts)}")
+    else:
+        # CUDA's minor-version compatibility: compiled kernels run, PTX made by the newer compiler is refused.
+        remedy = "Most things work; kernels compiled at run time may be refused. Update the NVIDIA driver when you can."
+        yield Problem("info", "driver-older", symptom, remedy)
+
+
+def _gpu_problems(facts: Facts) -> Iterable[Problem]:
+    driver, torch = facts.driver, facts.torch
+    if driver.error is not None:
+        yield Problem(
+            "error", "driver-broken", f"The NVIDIA driver does not answer: {driver.error}.",
+            "Restart the machine (after a driver update this is needed); in a container, restart it with the host's driver.",
+        )  # fmt: skip
+    elif driver.version is None and _has_nvidia(facts) and torch.kind is None:
+        yield Problem(
+            "error", "no-driver", f"{(facts.pci_gpus or {}).get('nvidia')} NVIDIA GPU(s) on the PCI bus, and no NVIDIA driver.",
+            "Install the driver from your system's packages; in a container, start it with `--gpus all`.",
+        )  # fmt: skip
+    elif driver.gpus and torch.cuda is not None and torch.kind is None and torch.error is None:
+        yield from _unseen_gpus(facts)
+
+
+def _unseen_gpus(facts: Facts) -> Iterable[Problem]:
+    count = len(facts.driver.gpus)
+    if facts.visible_devices is not None:
+        yield Problem(
+            "warning", "gpu-hidden",
+            f"The driver has {count} GPU(s); CUDA_VISIBLE_DEVICES={facts.visible_devices!r} hides them from PyTorch.",
+            "Unset CUDA_VISIBLE_DEVICES before the kernel starts, or set it to the GPU that is yours.",
+        )  # fmt: skip
+    elif not any(problem.code == "driver-too-old" for problem in _torch_problems(facts)):
+        yield Problem(
+            "error", "gpu-unusable", f"The driver has {count} GPU(s), and PyTorch {facts.torch.version} can use none.",
+            "Restart the kernel; if it stays so, run `nvidia-smi` and restart the machine.",
+        )  # fmt: skip
+
+
+def _architecture_problems(facts: Facts) -> Iterable[Problem]:
+    for gpu in facts.accelerators:
+        capability = _version(gpu.compute_capability)
+        if gpu.kind != "cuda" or gpu.device is None or capability is None or not facts.torch.architectures:
+            continue
+        if not any(_runs_on(word, capability) for word in facts.torch.architectures):
+            yield Problem(
+                "error", "gpu-architecture", f"PyTorch {facts.torch.version} has no kernels for the {gpu.name} (compute capability "
+                f"{gpu.compute_capability}); it has {', '.join(facts.torch.architectures)}.",
+                "Install a PyTorch build that has them: an older one for an old GPU, the newest for a new one.",
+            )  # fmt: skip
+
+
+def _runs_on(architecture: str, capability: tuple[int, ...]) -> bool:
+    """Whether code for "sm_86" (this major only) or "compute_80" (any newer GPU) runs on a GPU of this capability."""
+    kind, _, digits = architecture.partition("_")
+    digits = digits.rstrip("af")
+    if not digits.isdigit() or len(digits) < 2:
+        return False
+    made_for = (int(digits[:-1]), int(digits[-1]))
+    return made_for <= capability if kind == "compute" else made_for[0] == capability[0] and made_for <= capability
+
+
+def _cupy_problems(facts: Facts) -> Iterable[Problem]:
+    packages = facts.cupy_packages
+    if len(packages) > 1:
+        yield Problem(
+            "error", "cupy-twice", f"{' and '.join(packages)} are installed at once, and each overwrites the other's files.",
+            f"Run `pip uninstall -y {' '.join(packages)}`, then `make lab`.",
+        )  # fmt: skip
+        return
+    driver = _version(facts.driver.cuda)
+    if not packages:
+        if facts.torch.kind == "cuda":
+            name = "cupy-cuda13x" if driver and driver[0] >= 13 else "cupy-cuda12x"
+            yield Problem("warning", "cupy-missing", "CuPy is not installed; cells that use it are skipped.", f"Run `pip install {name}`.")
+        return
+    digits = packages[0].removeprefix("cupy-cuda").removesuffix("x")
+    if driver is None or not digits.isdigit() or int(digits) == driver[0]:
+        return
+    symptom = f"{packages[0]} is built for CUDA {digits}; the driver {facts.driver.version} runs CUDA {facts.driver.cuda}."
+    command = f"Run `pip uninstall -y {packages[0]}`, then `pip install cupy-cuda{min(driver[0], 13)}x`."
+    if int(digits) > driver[0]:
+        yield Problem("error", "cupy-cuda-mismatch", symptom, command)
+    elif (_version(facts.torch.cuda) or (0,))[0] > int(digits):
+        # A newer driver runs older CUDA; but the libraries beside this torch are then of another major than CuPy looks for.
+        yield Problem("warning", "cupy-cuda-mismatch", symptom, command)
+
+
+def _accelerator_problems(facts: Facts) -> Iterable[Problem]:
+    for gpu in facts.accelerators:
+        yield from _accelerator_state(gpu)
+    if not any(gpu.device for gpu in facts.accelerators) and not _has_nvidia(facts):
+        yield Problem(
+            "info", "no-accelerator", "This machine has no accelerator that PyTorch can use.",
+            "Nothing to do: the course runs without one; the CPU is measured live, GPU figures are recorded or modelled and say so.",
+        )  # fmt: skip
+    if (facts.pci_gpus or {}).get("amd") and facts.torch.hip is None and not _has_nvidia(facts):
+        yield Problem(
+            "info", "amd-gpu-unused", "There is an AMD GPU, and PyTorch is not a ROCm build.",
+            "If ROCm supports it, install PyTorch's ROCm build (pytorch.org, Get started); it was not tried with this course.",
+        )  # fmt: skip
+
+
+def _accelerator_state(gpu: Accelerator) -> Iterable[Problem]:
+    where = gpu.device or gpu.name
+    if gpu.free_bytes is not None and gpu.memory_bytes and gpu.free_bytes < _GPU_FREE_RATIO * gpu.memory_bytes:
+        yield Problem(
+            "warning", "gpu-memory-taken", f"Only {format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} are free on {where}.",
+            "Shut down other kernels (Running tab), or ask who else uses this GPU; `nvidia-smi` lists them.",
+        )  # fmt: skip
+    if set(gpu.slowdowns) - {"sync boost"}:
+        yield Problem(
+            "warning", "gpu-throttled", f"The clock of {where} is held down now ({', '.join(gpu.slowdowns)}).",
+            "Times are longer than this GPU's best; let it cool or ask the machine's owner about its power limit.",
+        )  # fmt: skip
+    if gpu.mig:
+        slices = ", ".join(gpu.mig_slices) or "none visible"
+        yield Problem(
+            "info", "mig", f"{gpu.name} is cut into MIG slices ({slices}).",
+            "Peak figures of the whole GPU do not apply to a slice; gpulab scales them by its share of multiprocessors and memory.",
+        )  # fmt: skip
+
+
+def _host_problems(facts: Facts) -> Iterable[Problem]:
+    disk = format_bytes(facts.disk_free_bytes)
+    if facts.disk_free_bytes < _DISK_LOW_BYTES:
+        level: Severity = "error" if facts.disk_free_bytes < _DISK_FULL_BYTES else "warning"
+        yield Problem(level, "low-disk", f"{disk} are free at {facts.disk_path}.", f"Free at least {format_bytes(_DISK_LOW_BYTES)}.")
+    free = facts.memory.available_bytes
+    if free < _MEMORY_LOW_BYTES:
+        level = "error" if free < _MEMORY_FULL_BYTES else "warning"
+        yield Problem(level, "low-memory", f"{format_bytes(free)} of main memory are free.", "Shut down other kernels and programs.")
+    limit = facts.memory.limit_bytes
+    if limit is not None and limit < facts.memory.installed_bytes:
+        yield Problem(
+            "info", "memory-limit",
+            f"A container grants {format_bytes(limit)} of the machine's {format_bytes(facts.memory.installed_bytes)}.",
+            "Nothing to do: gpulab counts with the smaller.",
+        )  # fmt: skip
+    quota = facts.processor.quota_cores
+    if quota is not None and quota < facts.processor.usable_cores:
+        threads = max(1, math.floor(quota))
+        yield Problem(
+            "warning", "cpu-limit",
+            f"A container grants {quota:g} cores' time, and libraries start {facts.processor.usable_cores} threads: they get stalled.",
+            f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call torch.set_num_threads({threads}).",
+        )  # fmt: skip
+
+
+def _virtual_problems(facts: Facts) -> Iterable[Problem]:
+    if facts.translated:
+        yield Problem(
+            "warning", "translated", f"This Python is emulated on another architecture than its own ({facts.architecture}).",
+            "Install Python for this machine's own architecture; emulated times say nothing about the processor.",
+        )  # fmt: skip
+    if facts.processor.hypervisor is not None:
+        yield Problem(
+            "info", "virtual-machine", "This is a virtual machine; clocks and caches are what its host admits to.",
+            "Nothing to do: neighbours on the host can disturb times, and gpulab's notes say when they did.",
+        )  # fmt: skip
+
+
+_CHECKS: tuple[Callable[[Facts], Iterable[Problem]], ...] = (
+    _torch_problems,
+    _gpu_problems,
+    _architecture_problems,
+    _cupy_problems,
+    _accelerator_problems,
+    _host_problems,
+    _virtual_problems,
+)

@@ -1,0 +1,95 @@
+"""Turn what the libraries throw when memory runs out or a device vanishes into one sentence of ours.
+
+The library's exception types are recognised by name and by words in their message, so nothing is imported to
+look at an error, and an error of a library that was never loaded costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from gpulab.errors import DeviceError, GpulabError, OutOfMemoryError
+
+# torch.OutOfMemoryError (also torch.cuda.OutOfMemoryError), cupy.cuda.memory.OutOfMemoryError, numpy's _ArrayMemoryError.
+_MEMORY_TYPES = {"OutOfMemoryError", "_ArrayMemoryError", "MemoryError", "XpuOutOfMemoryError"}
+_MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cudaerrormemoryallocation",
+    "cublas_status_alloc_failed",
+    "insufficient resources",
+)
+# torch.AcceleratorError, cupy_backends' runtime and driver errors, pynvml's NVMLError children.
+_DEVICE_TYPES = ("AcceleratorError", "CUDARuntimeError", "CUDADriverError", "NVMLError", "CUBLASError", "CUDNNError", "CUFFTError")
+_DEVICE_WORDS = (
+    "cuda error",
+    "hip error",
+    "cuda-capable device",
+    "no cuda gpus are available",
+    "device-side assert",
+    "device lost",
+    "illegal memory access",
+    "nvidia driver",
+    "cublas_status",
+    "xpu error",
+    "mps backend",
+)
+
+
+def translate(error: BaseException, doing: str) -> GpulabError | None:
+    """Return the error of ours that says what happened, or None where it is neither memory nor the device.
+
+    Parameters
+    ----------
+    error : exception
+        What a library raised.
+    doing : str
+        What was being done, with its values, such as "to_device: copying 4.00 GiB to cuda:0".
+
+    Returns
+    -------
+    GpulabError or None
+        ``OutOfMemoryError`` or ``DeviceError``, one sentence each; an error of ours comes back as it is.
+    """
+    if isinstance(error, GpulabError):
+        return error
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    message = str(error).lower()
+    library = isinstance(error, RuntimeError) or kinds & set(_DEVICE_TYPES)
+    if kinds & _MEMORY_TYPES or (library and any(words in message for words in _MEMORY_WORDS)):
+        return OutOfMemoryError(
+            f"{doing}: the memory that is free does not hold it; expected it to fit. "
+            "Use a smaller size, or call gl.memory.release() to give back what earlier cells hold."
+        )
+    if kinds & set(_DEVICE_TYPES) or (library and any(words in message for words in _DEVICE_WORDS)):
+        return DeviceError(
+            f"{doing}: the device stopped answering ({_first_line(error)}); expected it to stay usable. "
+            "Save your work and restart the kernel; if it happens again, run `gpulab doctor`."
+        )
+    return None
+
+
+@contextlib.contextmanager
+def guard(doing: str) -> Iterator[None]:
+    """Raise ``OutOfMemoryError`` or ``DeviceError`` in place of a library's own error inside the block.
+
+    Parameters
+    ----------
+    doing : str
+        What the block does, with its values, for the sentence.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = translate(error, doing)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0].rstrip(".:") if lines else type(error).__name__
+    return text if len(text) <= 120 else text[:117] + "..."
