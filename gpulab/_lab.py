@@ -47,7 +47,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser (for servers); the address is printed")
     parser.add_argument("--port", type=int, default=None, help="the port to listen on (default: the first free one from 8888)")
     parser.add_argument("--dir", type=Path, default=None, help=f"the working copy's folder (default: {_COPY_NAME} beside the course)")
-    parser.add_argument("--reset", metavar="NAME", help="bring one notebook back to its original (yours is kept under a dated name), and end")
+    parser.add_argument(
+        "--reset", metavar="NAME", help="bring one notebook back to its original (yours is kept under a dated name), and end"
+    )
     parser.add_argument("jupyter", nargs="*", metavar="-- ARG", help="after --: arguments for JupyterLab itself")
     parser.set_defaults(run=run_lab)
     return parser

@@ -18,7 +18,11 @@ import pytest
 
 _HOME_PREFIX = "gpulab-tests-"
 # Caches that are dear to fill and hold no settings: they keep their place when HOME moves.
-_KEPT_CACHES = {"PLAYWRIGHT_BROWSERS_PATH": ".cache/ms-playwright", "TRITON_CACHE_DIR": ".triton/cache", "CUPY_CACHE_DIR": ".cupy/kernel_cache"}
+_KEPT_CACHES = {
+    "PLAYWRIGHT_BROWSERS_PATH": ".cache/ms-playwright",
+    "TRITON_CACHE_DIR": ".triton/cache",
+    "CUPY_CACHE_DIR": ".cupy/kernel_cache",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,9 +34,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("PLAYWRIGHT_BROWSERS_PATH")
     for name in [n for n in os.environ if n.startswith(("JUPYTER", "IPYTHON", "XDG_"))]:
         os.environ.pop(name)
-    os.environ.update(HOME=str(home), USERPROFILE=str(home), JUPYTER_PLATFORM_DIRS="0")
+    os.environ.update(HOME=str(home), USERPROFILE=str(home), JUPYTER_PLATFORM_DIRS="0", GPULAB_PROGRESS=str(home / "progress.json"))
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     _watch_kernels()
+    _add_soak_profile()
+
+
+def _add_soak_profile() -> None:
+    """Give property tests a profile with many more examples, for ``make soak``."""
+    try:
+        from hypothesis import settings
+    except ImportError:  # a bare GPU machine
+        return
+    settings.register_profile("soak", max_examples=5000, deadline=None)
 
 
 def _watch_kernels() -> None:

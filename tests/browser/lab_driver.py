@@ -16,16 +16,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
 CHROMIUM_ARGUMENTS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
-    "--disable-dev-shm-usage"
-).split() + ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    # Whatever asks for a name outside this machine fails at once, as it would without the internet.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 _START_SECONDS = 90
 _SETTINGS = {
@@ -34,7 +42,12 @@ _SETTINGS = {
     # Tests must not depend on when a file was saved.
     "docmanager-extension/plugin": {"autosave": False},
 }
-_SERVE = "import sys; from pathlib import Path; from gpulab import _lab; sys.exit(_lab.serve(Path(sys.argv[1]), open_browser=False, extra=sys.argv[2:]))"
+_SERVE = """
+import sys
+from pathlib import Path
+from gpulab import _lab
+sys.exit(_lab.serve(Path(sys.argv[1]), open_browser=False, extra=sys.argv[2:]))
+"""
 _COMMAND = "import sys; from gpulab.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -155,54 +168,36 @@ class NotebookPage:
                        return k?.connectionStatus === 'connected'; }""",
             timeout=90_000,
         )
-        self.page.evaluate(
-            """async () => { const app = window.jupyterapp; await app.restored; const w = app.shell.currentWidget;
-                             await w.context.ready; await w.sessionContext.session.kernel.info;
-                             app.shell.collapseLeft(); app.shell.collapseRight(); }"""
-        )
+        self.page.evaluate((Path(__file__).parent / "page.js").read_text(encoding="utf-8"))
+        self.page.evaluate("() => window.__lab.ready()")
 
     def run_all(self, seconds: float = 120) -> None:
         """Run all cells and wait until the last one is done and every widget of theirs is drawn.
 
         Raises ``TimeoutError`` naming the cell that still runs.
         """
-        self.page.evaluate(
-            """() => { window.__done = null;
-                       window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.__done = 'yes'; }, e => { window.__done = String(e); }); }"""
-        )
+        from playwright.sync_api import TimeoutError as TooLong
+
+        self.page.evaluate("() => window.__lab.runAll()")
         try:
-            self.page.wait_for_function("() => window.__done !== null", timeout=seconds * 1000)
-        except Exception as error:
-            running = self.page.evaluate("() => [...document.querySelectorAll('.jp-CodeCell')].filter(c => c.innerText.includes('[*]')).map(c => c.innerText.slice(0, 200))")
+            self.page.wait_for_function("() => window.__lab.done !== null", timeout=seconds * 1000)
+        except TooLong as error:
+            running = self.page.evaluate("() => window.__lab.running()")
             raise TimeoutError(f"{self.name}: not done after {seconds} s; running: {running}") from error
-        self.page.wait_for_function(
-            "() => ![...document.querySelectorAll('.jp-OutputArea-output')].some(e => /^Loading widget/m.test(e.innerText || ''))", timeout=30_000
-        )
+        self.page.wait_for_function("() => window.__lab.drawn()", timeout=30_000)
         self.wait_idle()
 
     def wait_idle(self, seconds: float = 60) -> None:
         """Wait until the kernel has nothing to do."""
-        self.page.wait_for_function("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'", timeout=seconds * 1000)
+        self.page.wait_for_function("() => window.__lab.idle()", timeout=seconds * 1000)
 
     def kernel_errors(self) -> list[str]:
         """Return every error output and every traceback on stderr of the notebook, with its cell's number."""
-        return self.page.evaluate(
-            """() => { const found = []; const cells = window.jupyterapp.shell.currentWidget.content.model.cells;
-                for (let i = 0; i < cells.length; i++) { const outputs = cells.get(i).toJSON().outputs || [];
-                    for (const o of outputs) {
-                        if (o.output_type === 'error') found.push(`cell ${i}: ${o.ename}: ${o.evalue}`);
-                        const text = o.name === 'stderr' ? [].concat(o.text).join('') : '';
-                        if (text.includes('Traceback')) found.push(`cell ${i}: ${text.slice(-300)}`); } }
-                return found; }"""
-        )
+        return self.page.evaluate("() => window.__lab.kernelErrors()")
 
     def broken_outputs(self) -> list[str]:
         """Return the outputs that JupyterLab itself could not draw."""
-        pattern = "Error displaying widget|Error creating widget|Error rendering output|Javascript Error|Failed to load model"
-        return self.page.evaluate(
-            "p => [...document.querySelectorAll('.jp-OutputArea-output')].map(e => e.innerText || '').filter(t => new RegExp(p).test(t)).map(t => t.slice(0, 300))",
-            pattern,
-        )
+        return self.page.evaluate("() => window.__lab.broken()")
 
     def output(self, cell: int) -> Any:
         """Return playwright's locator of the output area of the cell with this number (all cells counted, from 0)."""
@@ -210,16 +205,10 @@ class NotebookPage:
 
     def run_in_kernel(self, code: str) -> str:
         """Run code in the notebook's kernel, apart from its cells, and return what it printed; an error raises ``RuntimeError``."""
-        answer = self.page.evaluate(
-            """async code => { let text = '', error = ''; const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-                const future = kernel.requestExecute({code, store_history: false});
-                future.onIOPub = m => { if (m.header.msg_type === 'stream') text += m.content.text; if (m.header.msg_type === 'error') error = m.content.ename + ': ' + m.content.evalue; };
-                await future.done; return [text, error]; }""",
-            code,
-        )
-        if answer[1]:
-            raise RuntimeError(answer[1])
-        return answer[0]
+        answer = self.page.evaluate("code => window.__lab.execute(code)", code)
+        if answer["error"]:
+            raise RuntimeError(answer["error"])
+        return answer["printed"]
 
     def set_theme(self, theme: str) -> None:
         """Switch JupyterLab to "light" or "dark" and wait until it is."""
@@ -228,27 +217,20 @@ class NotebookPage:
         self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
 
     def axe(self, within: str = ".jp-OutputArea") -> list[str]:
-        """Run axe in every matching area; return its serious and critical violations as "rule: element".
+        """Run axe in every matching area that shows something; return the serious and critical violations as "rule: element".
 
-        JupyterLab's body has height 0, so axe would take everything for hidden and pass: it gets a height first.
+        An area must be there: with none, axe would have nothing to object to.
         """
         if not self.page.evaluate("() => Boolean(window.axe)"):
             self.page.evaluate(_axe_source())
-        return self.page.evaluate(
-            """async within => {
-                document.documentElement.style.height = document.body.style.height = '100%';
-                const areas = [...document.querySelectorAll(within)].filter(e => e.innerText.trim() || e.querySelector('svg,canvas,input,button'));
-                if (!areas.length) return [];
-                const result = await window.axe.run({include: areas.map(e => { e.dataset.axe = e.dataset.axe || String(Math.random()); return [`[data-axe="${e.dataset.axe}"]`]; })},
-                    {resultTypes: ['violations']});
-                return result.violations.filter(v => ['serious', 'critical'].includes(v.impact))
-                    .flatMap(v => v.nodes.map(n => `${v.id}: ${n.html.slice(0, 160)} (${(n.any[0] || n.all[0] || n.none[0] || {}).message || v.help})`)); }""",
-            within,
-        )
+        result = self.page.evaluate("within => window.__lab.axe(within)", within)
+        if not result["areas"]:
+            raise AssertionError(f"{self.name}: nothing on the page fits {within!r} and shows something")
+        return result["violations"]
 
     def close(self) -> None:
         """End the kernel and close the tab."""
-        with suppress(Exception):  # a page that is gone already has no kernel to end
+        if not self.page.is_closed():
             self.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
         self.context.close()
 

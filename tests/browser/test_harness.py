@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def faulty() -> list[str]:
     """Cells with one fault each: text too pale to read, a button without a name, an exception (which ends a run of all cells)."""
-    pale = 'from IPython.display import HTML; HTML("<p style=\'color:#bbb;background:#fff\'>pale words</p>")'
+    pale = "from IPython.display import HTML; HTML(\"<p style='color:#bbb;background:#fff'>pale words</p>\")"
     nameless = "import ipywidgets; ipywidgets.Button()"
     return [pale, nameless, "1 / 0"]
 

@@ -1,0 +1,44 @@
+# The commands of the project; `make` alone lists them. Everything lives in .venv, which `make lab` fills.
+# Windows has no make: README.md gives the same two lines for it.
+
+BIN := .venv/bin
+# Whatever Python there is to start with; tools/setup_env.py then looks for a newer one where it must.
+BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test lint bench gpu-check soak env env-tests
+
+help: ## list the commands
+	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+lab: env ## set up .venv if needed, and open JupyterLab at 00_start_here (ARGS=--no-browser on a server)
+	@$(BIN)/gpulab lab $(ARGS)
+
+test: env-tests ## lint, types, layers, unit tests, doctests, notebooks, browser
+	@$(BIN)/python tools/run_tests.py $(ARGS)
+
+lint: env-tests ## ruff, format, mypy and import-linter alone
+	@$(BIN)/python tools/run_tests.py --lint
+
+bench: env-tests ## the benchmarks behind docs/measurements.md (ARGS=--quick for a short look)
+	@$(BIN)/python tools/run_benchmarks.py $(ARGS)
+
+gpu-check: ## on a GPU machine: the gpu tests and the notebooks (PYTHON=python3 uses that Python as it is)
+ifdef PYTHON
+	@$(PYTHON) tools/gpu_check.py $(ARGS)
+else
+	@$(MAKE) --no-print-directory env-tests
+	@$(BIN)/python tools/gpu_check.py $(ARGS)
+endif
+
+soak: env-tests ## the long runs, resumable: full benchmarks, many examples, notebooks again and again (ARGS=--again starts over)
+	@$(BIN)/python tools/soak.py $(ARGS)
+
+env:
+	@$(if $(BOOT),,echo "No Python was found; expected 3.11 or newer. Install it from python.org or your system's packages." >&2; exit 1)
+	@$(BOOT) tools/setup_env.py
+
+env-tests:
+	@$(if $(BOOT),,echo "No Python was found; expected 3.11 or newer. Install it from python.org or your system's packages." >&2; exit 1)
+	@$(BOOT) tools/setup_env.py --tests

@@ -1,0 +1,66 @@
+"""On a machine with a GPU: run the tests marked ``gpu``, and the notebooks where Jupyter is there.
+
+Works with any Python that has torch and pytest, so that a bare GPU machine needs no set-up: ``PYTHON=python3 make gpu-check``.
+Only the test files that hold gpu tests are collected, because others may need packages that such a machine lacks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def gpu_test_files() -> list[str]:
+    """Return the test files that hold gpu tests."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
+
+
+def missing_modules(names: tuple[str, ...]) -> list[str]:
+    """Return the modules that this Python lacks."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def main(arguments: list[str]) -> int:
+    """Run the checks; return the exit code."""
+    missing = missing_modules(("numpy", "torch", "pytest"))
+    if missing:
+        print(
+            f"gpu-check: {sys.executable} lacks {', '.join(missing)}; expected numpy, torch and pytest. Install them there.",
+            file=sys.stderr,
+        )
+        return 2
+    import torch
+
+    if not torch.cuda.is_available():
+        print(
+            f"gpu-check: torch {torch.__version__} sees no CUDA device; expected one. `gpulab doctor` says what is wrong.", file=sys.stderr
+        )
+        return 1
+    print(
+        f"gpu-check: {torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}, Python {sys.version.split()[0]}"
+    )
+    targets = gpu_test_files()
+    options = ["-m", "gpu"]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "GPULAB_REQUIRE_GPU": "1", "PYTHONPATH": path}
+    results = [
+        subprocess.run([sys.executable, "-m", "pytest", *options, *targets, *arguments], cwd=ROOT, env=environment, check=False).returncode
+    ]
+    absent = missing_modules(("nbval", "ipykernel", "ipywidgets", "plotly"))
+    if absent:
+        print(f"gpu-check: the notebooks were not run, since {', '.join(absent)} is missing here.")
+    else:
+        notebooks = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+        nbval = ["--nbval-lax", "--nbval-cell-timeout=120", *notebooks]
+        results.append(subprocess.run([sys.executable, "-m", "pytest", *nbval], cwd=ROOT, env=environment, check=False).returncode)
+    return 1 if any(results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""Write constraints.txt: every package that the course needs on any supported machine, at the version tried here.
+
+Run with the environment's own Python after changing versions: ``.venv/bin/python tools/make_constraints.py``. The closure is
+walked through the installed packages' own metadata, once for each supported system and Python version, so a package that only
+Windows needs is pinned too. The packages that only another system installs are named, with their versions, below.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import defaultdict
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+PYTHONS = ("3.11", "3.12", "3.13")
+# sys_platform -> (platform_system, os_name, platform_machine) of the supported systems.
+SYSTEMS = {"linux": ("Linux", "posix", "x86_64"), "darwin": ("Darwin", "posix", "arm64"), "win32": ("Windows", "nt", "AMD64")}
+# Needed on other systems only, so not installed where this file is made. cuda-bindings belongs to the CUDA build of torch.
+ELSEWHERE = {
+    "appnope": "0.1.4",
+    "colorama": "0.4.6",
+    "pywinpty": "3.1.2",
+    "cupy-cuda12x": "14.2.0",
+    "cupy-cuda13x": "14.2.0",
+    "cuda-bindings": "13.0.3",
+}
+# What pip does not see as a dependency of ours: the build backend, and what torch's CUDA build adds to the CPU build's list.
+_ALSO = {"setuptools": tuple(SYSTEMS), "cuda-bindings": ("linux",), "cuda-pathfinder": ("linux",)}
+# CuPy has no builds for macOS.
+_NO_CUPY = ("darwin",)
+
+_HEADER = """\
+# The exact versions of the course, for pip's -c option; `make lab` uses them. Made by tools/make_constraints.py.
+# torch's own build (CPU, CUDA 12.6, CUDA 13) is chosen by tools/setup_env.py; NVIDIA's libraries are pinned by torch itself.
+"""
+
+
+def direct_requirements() -> list[Requirement]:
+    """Return the requirements of pyproject.toml, with those of every extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    return [r for r in map(Requirement, lines) if canonicalize_name(r.name) != "gpulab"]
+
+
+def needed_on() -> dict[str, set[str]]:
+    """Return each needed package's name with the systems (as in ``sys.platform``) that need it."""
+    systems: dict[str, set[str]] = defaultdict(set)
+    for platform, (system, os_name, machine) in SYSTEMS.items():
+        for python in PYTHONS:
+            environment = {
+                "python_version": python,
+                "python_full_version": f"{python}.0",
+                "implementation_name": "cpython",
+                "platform_python_implementation": "CPython",
+                "sys_platform": platform,
+                "platform_system": system,
+                "os_name": os_name,
+                "platform_machine": machine,
+            }
+            for name in _closure(environment):
+                systems[name].add(platform)
+    for name in [n for n in systems if n.startswith("cupy-")]:
+        systems[name] -= set(_NO_CUPY)
+    for name, platforms in _ALSO.items():
+        systems[name] |= set(platforms)
+    return dict(systems)
+
+
+def _closure(environment: dict[str, str]) -> set[str]:
+    todo = direct_requirements()
+    seen: set[tuple[str, str]] = set()
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            if name in ELSEWHERE and not _installed(name):
+                continue
+            for line in metadata.distribution(name).requires or []:
+                below = Requirement(line)
+                if below.marker is None or below.marker.evaluate({**environment, "extra": extra}):
+                    todo.append(below)
+    return {name for name, _ in seen}
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _version(name: str) -> str:
+    """The installed version without a build's own tag (+cpu), so that every build of it fits."""
+    return ELSEWHERE.get(name) or metadata.version(name).split("+")[0]
+
+
+def _line(name: str, platforms: set[str]) -> str:
+    marker = ""
+    if platforms != set(SYSTEMS):
+        marker = " ; " + " or ".join(f'sys_platform == "{platform}"' for platform in SYSTEMS if platform in platforms)
+    return f"{name}=={_version(name)}{marker}\n"
+
+
+def main() -> None:
+    """Write the file."""
+    lines = [_line(name, platforms) for name, platforms in sorted(needed_on().items())]
+    CONSTRAINTS.write_text(_HEADER + "".join(lines), encoding="utf-8")
+    print(f"{CONSTRAINTS.name}: {len(lines)} packages")
+
+
+if __name__ == "__main__":
+    main()

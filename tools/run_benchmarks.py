@@ -1,0 +1,39 @@
+"""Run every benchmark of ``benchmarks/`` in turn, each in a process of its own; arguments such as --quick are passed on.
+
+Give names to run only those: ``python tools/run_benchmarks.py coverage --quick``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+def benchmarks() -> list[Path]:
+    """Return the files that are programs; the others are helpers of theirs."""
+    return [path for path in sorted(FOLDER.glob("*.py")) if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
+
+
+def main(arguments: list[str]) -> int:
+    """Run them; return 1 if one failed."""
+    names = [a for a in arguments if not a.startswith("-")]
+    options = [a for a in arguments if a.startswith("-")]
+    chosen = [path for path in benchmarks() if not names or path.stem in names]
+    if not chosen:
+        print(f"No benchmark fits {' '.join(names)}; there are {', '.join(p.stem for p in benchmarks()) or 'none'}.", file=sys.stderr)
+        return 2
+    failed = []
+    for path in chosen:
+        print(f"\n== {path.stem} {' '.join(options)}", flush=True)
+        if subprocess.run([sys.executable, str(path), *options], check=False).returncode != 0:
+            failed.append(path.stem)
+    if failed:
+        print(f"\nFailed: {', '.join(failed)}.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

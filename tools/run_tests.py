@@ -1,0 +1,51 @@
+"""Run every check of the project, the linters first, and report them all: a failing linter does not hide a failing test.
+
+python tools/run_tests.py              everything
+python tools/run_tests.py --lint       ruff, its formatter, mypy and import-linter alone
+python tools/run_tests.py -k transfer  the same tests, with pytest's own options
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports", "--no-logo"))
+PYTEST = (
+    # One worker for each of two cores; a file's tests stay together, since nbval runs a notebook's cells in one kernel.
+    *("-n", "2", "--dist", "loadfile"),
+    # A test that hangs fails, and names itself. The longest one runs a whole notebook in the browser.
+    *("--timeout", "400"),
+    *("--nbval-lax", "--nbval-cell-timeout=120"),
+    "--doctest-modules",
+    *("tests", "gpulab"),
+)
+
+
+def _run(command: tuple[str, ...]) -> bool:
+    shown = " ".join(command)
+    print(f"\n== {shown}", flush=True)
+    start = time.monotonic()
+    good = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, check=False).returncode == 0
+    print(f"== {command[0]}: {'passed' if good else 'FAILED'} in {time.monotonic() - start:.0f} s", flush=True)
+    return good
+
+
+def main(arguments: list[str]) -> int:
+    """Run the checks; return the exit code."""
+    results = {" ".join(command[:2]): _run(command) for command in LINTERS}
+    if arguments != ["--lint"]:
+        notebooks = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+        results["pytest"] = _run(("pytest", *PYTEST, *notebooks, *arguments))
+    failed = [name for name, good in results.items() if not good]
+    if failed:
+        print(f"\nFailed: {', '.join(failed)}.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

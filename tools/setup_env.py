@@ -1,0 +1,316 @@
+"""Make the course's environment in .venv: the right Python, the right PyTorch, then the rest, at pinned versions.
+
+    python3 tools/setup_env.py            what the course needs (make lab)
+    python3 tools/setup_env.py --tests    and what its tests need (make test)
+
+Runs with nothing but Python's standard library, also with a Python that is itself too old for the course (3.7), because it
+looks for a newer one. What it decides, it says, with the reason. A second run finds its stamp and does nothing; a run that was
+interrupted goes on where it stopped, since pip keeps what is installed and caches what it fetched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Callable, NamedTuple  # noqa: UP035 (collections.abc cannot be subscripted in 3.7)
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "gpulab-setup.json"
+OLDEST = (3, 11)
+NEWEST_TRIED = (3, 13)
+COMMANDS = ("python3.13", "python3.12", "python3.11", "python3", "python")
+INDEX = "https://download.pytorch.org/whl/"
+# How long PyTorch's own index may take to answer; set-up never waits longer for it, and never fails for it.
+INDEX_SECONDS = 4.0
+# The first driver release of each CUDA major version on Linux (CUDA release notes, table of driver versions).
+DRIVER_OF_CUDA = ((580, 13), (525, 12))
+# CUDA 13 builds leave out what is older than Turing; the CUDA 12.6 builds of PyTorch leave out Blackwell (PyTorch RELEASE.md).
+OLDEST_FOR_CUDA_13 = (7, 5)
+NEWEST_FOR_CUDA_126 = (9, 0)
+# PyTorch's own index for each stack; None: the build on PyPI.
+INDEX_OF = {"cpu": "cpu", "apple": None, "cuda12": "cu126", "cuda13": "cu130" if os.name == "nt" else None}
+# Free space that the packages need, in bytes: measured for the CPU build (about 2 GB), estimated for CUDA's.
+ROOM = {"cpu": 3e9, "apple": 3e9, "cuda12": 12e9, "cuda13": 12e9}
+
+
+class SetupError(Exception):
+    """Set-up cannot go on; the message says what to do."""
+
+
+class Facts(NamedTuple):
+    """What decides which packages fit this machine."""
+
+    system: str
+    machine: str
+    cuda: tuple[int, int] | None = None
+    gpus: tuple[tuple[str, tuple[int, int]], ...] = ()
+    amd: bool = False
+
+
+class Stack(NamedTuple):
+    """A choice of PyTorch and CuPy: its name, PyTorch's index for it (None: PyPI), CuPy's extra, and the reason."""
+
+    name: str
+    index: str | None
+    extra: str | None
+    reason: str
+
+
+def choose_python(candidates: list[tuple[str, tuple[int, int]]]) -> str | None:
+    """Return the best of (command, version): the newest version that was tried, else one newer than that, else None."""
+    fit = [(version, command) for command, version in candidates if version >= OLDEST]
+    tried = [pair for pair in fit if pair[0] <= NEWEST_TRIED]
+    if tried:
+        best = max(version for version, _ in tried)
+        return next(command for version, command in tried if version == best)
+    return min(fit)[1] if fit else None
+
+
+def choose_stack(facts: Facts) -> Stack:
+    """Return the packages for this machine."""
+    if facts.system == "Darwin":
+        if facts.machine != "arm64":
+            raise SetupError(
+                f"set-up: this is an Intel Mac or a Python for Intel under Rosetta (machine = {facts.machine!r}); PyTorch has no current "
+                "builds for it. On an Apple-silicon Mac install a native (arm64) Python; else use another machine or Colab (README.md)."
+            )
+        return Stack("apple", None, None, "an Apple-silicon Mac: PyTorch with Metal (MPS); CuPy has no macOS build")
+    windows = facts.system == "Windows"
+    if facts.cuda is None:
+        index = None if windows else "cpu"  # on Windows PyPI's own build is the CPU one
+        if facts.amd:
+            return Stack("cpu", index, None, "an AMD GPU and no NVIDIA driver: the CPU build; for ROCm see README.md")
+        return Stack("cpu", index, None, "no NVIDIA driver was found: the CPU build, about 0.9 GB instead of several")
+    shown = f"{facts.cuda[0]}.{facts.cuda[1]}"
+    names = ", ".join(name for name, _ in facts.gpus) or "an NVIDIA GPU"
+    old = [name for name, capability in facts.gpus if capability < OLDEST_FOR_CUDA_13]
+    new = [name for name, capability in facts.gpus if capability > NEWEST_FOR_CUDA_126]
+    if facts.cuda[0] >= 13 and not old:
+        return Stack("cuda13", "cu130" if windows else None, "cuda13", f"{names}, driver for CUDA {shown}: PyTorch and CuPy for CUDA 13")
+    if facts.cuda[0] >= 12 and not new:
+        why = f"{', '.join(old)} is older than CUDA 13 supports" if facts.cuda[0] >= 13 else f"driver for CUDA {shown}"
+        return Stack("cuda12", "cu126", "cuda12", f"{names}, {why}: PyTorch for CUDA 12.6 and CuPy for CUDA 12")
+    wanted = "580 or newer (CUDA 13)" if new else "525 or newer (CUDA 12), better 580 (CUDA 13)"
+    reason = f"{names}, but its driver is for CUDA {shown}: the CPU build. Update the driver to {wanted} and run this again to use the GPU"
+    return Stack("cpu", None if windows else "cpu", None, reason)
+
+
+def cuda_of_driver(driver: str) -> tuple[int, int] | None:
+    """Return the CUDA version that a driver version such as "580.65.06" supports, by its major number; None if unknown."""
+    found = re.match(r"\s*(\d+)\.", driver)
+    if not found:
+        return None
+    return next(((cuda, 0) for first, cuda in DRIVER_OF_CUDA if int(found.group(1)) >= first), (11, 0))
+
+
+def parse_nvidia_smi(header: str, query: str) -> tuple[tuple[int, int] | None, tuple[tuple[str, tuple[int, int]], ...]]:
+    """Return the CUDA version of ``nvidia-smi``'s header and the (name, compute capability) of its query's lines."""
+    found = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", header)
+    gpus = []
+    for line in query.splitlines():
+        name, _, capability = line.rpartition(",")
+        numbers = re.match(r"\s*(\d+)\.(\d+)\s*$", capability)
+        if name and numbers:
+            gpus.append((name.strip(), (int(numbers.group(1)), int(numbers.group(2)))))
+    return ((int(found.group(1)), int(found.group(2))) if found else None), tuple(gpus)
+
+
+def _output(*command: str) -> str:
+    """What a command printed; "" if it is not there, fails or takes more than 20 seconds."""
+    try:
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True, text=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _cuda_from_nvml() -> tuple[int, int] | None:
+    try:
+        nvml = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    known = nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(version)) == 0
+    nvml.nvmlShutdown()
+    return (version.value // 1000, version.value % 1000 // 10) if known else None
+
+
+def _cuda_from_proc() -> tuple[int, int] | None:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"\b(\d{3}\.\d+(\.\d+)?)\b", text)
+    return cuda_of_driver(found.group(1)) if found else None
+
+
+def look_at_machine() -> Facts:
+    """Return the facts of this machine; nothing is fetched."""
+    system, machine = platform.system(), platform.machine()
+    if system == "Darwin":
+        return Facts(system, machine)
+    cuda, gpus = parse_nvidia_smi(_output("nvidia-smi"), _output("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"))
+    return Facts(system, machine, cuda or _cuda_from_nvml() or _cuda_from_proc(), gpus, Path("/dev/kfd").exists())
+
+
+def find_pythons() -> list[tuple[str, tuple[int, int]]]:
+    """Return (command, version) of each Python that runs here; this one included."""
+    found = []
+    for command in (*COMMANDS, sys.executable):
+        text = _output(command, "-c", "import sys; print(sys.version_info[0], sys.version_info[1])").split()
+        if len(text) == 2:
+            found.append((command, (int(text[0]), int(text[1]))))
+    return found
+
+
+def index_answers(index: str, opener: Callable[..., object] = urllib.request.urlopen) -> bool:
+    """Whether PyTorch's index has a page for torch, within INDEX_SECONDS."""
+    try:
+        opener(urllib.request.Request(INDEX + index + "/torch/", method="HEAD"), timeout=INDEX_SECONDS)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def wanted_key(stack: str, python: tuple[int, int]) -> str:
+    """A hash of everything that decides what is installed."""
+    parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    return hashlib.sha256(b"\0".join([*parts, stack.encode(), str(python).encode()])).hexdigest()
+
+
+def read_stamp() -> dict[str, object]:
+    """What the last finished set-up left; empty if there was none or it cannot be read."""
+    try:
+        stamp = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def is_done(stamp: dict[str, object], key: str, extras: list[str]) -> bool:
+    """Whether a stamp says that all of ``extras`` are installed for ``key``."""
+    there = stamp.get("extras")
+    return stamp.get("key") == key and isinstance(there, list) and set(extras) <= set(there)
+
+
+def torch_pin() -> str:
+    """The line of constraints.txt that pins torch."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return next(line.split(";")[0].strip() for line in lines if line.startswith("torch=="))
+
+
+def venv_python() -> Path:
+    """The environment's own interpreter."""
+    return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _version_of(python: str) -> tuple[int, int] | None:
+    text = _output(python, "-c", "import sys, pip; print(sys.version_info[0], sys.version_info[1])").split()
+    return (int(text[0]), int(text[1])) if len(text) == 2 else None
+
+
+def make_venv() -> tuple[int, int]:
+    """Make .venv if it is not there or does not run; return its Python's version."""
+    version = _version_of(str(venv_python()))
+    if version is not None and version >= OLDEST:
+        return version
+    command = choose_python(find_pythons())
+    if command is None:
+        raise SetupError(
+            f"set-up: no Python {OLDEST[0]}.{OLDEST[1]} or newer was found (looked for {', '.join(COMMANDS)}). "
+            "Install one from python.org or your system's packages, and run this again."
+        )
+    print(f"Making .venv with {command}.", flush=True)
+    made = subprocess.run([command, "-m", "venv", "--clear", str(VENV)], check=False)
+    version = _version_of(str(venv_python()))
+    if made.returncode != 0 or version is None:
+        raise SetupError(
+            f"set-up: {command} cannot make an environment; on Debian and Ubuntu its venv module is a package of its own: "
+            "apt-get install python3-venv. Then run this again."
+        )
+    if version > NEWEST_TRIED:
+        print(f"Note: Python {version[0]}.{version[1]} is newer than the newest one supported here ({NEWEST_TRIED[0]}.{NEWEST_TRIED[1]}).")
+    return version
+
+
+def _pip(*arguments: str) -> None:
+    command = [str(venv_python()), "-m", "pip", *arguments]
+    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    if subprocess.run(command, env=environment, check=False).returncode != 0:
+        raise SetupError(
+            f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network there, and room on the disk? "
+            "Run the same again: it goes on where it stopped."
+        )
+
+
+def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
+    """Install torch's exact pin first (a range would take the newest build, gigabytes of it), then the rest."""
+    free = shutil.disk_usage(str(VENV)).free
+    if not before and free < ROOM[stack.name]:
+        print(f"Note: {free / 1e9:.1f} GB are free here; this may need {ROOM[stack.name] / 1e9:.0f} GB.")
+    if before.get("stack", stack.name) != stack.name:
+        _pip("uninstall", "--yes", "torch")  # the same version would count as there, though it is built for something else
+    torch = ["install", "-c", str(ROOT / "constraints.txt"), torch_pin(), "setuptools"]
+    if stack.index is not None:
+        if index_answers(stack.index):
+            torch += ["--extra-index-url", INDEX + stack.index]
+        else:
+            also = "" if stack.name == "cpu" else "; it may not use this GPU"
+            print(f"PyTorch's index {INDEX}{stack.index} does not answer, so the default build is taken{also}.", flush=True)
+    _pip(*torch)
+    chosen = [*([stack.extra] if stack.extra else []), *extras]
+    name = f"{ROOT}[{','.join(chosen)}]" if chosen else str(ROOT)
+    _pip("install", "-c", str(ROOT / "constraints.txt"), "--no-build-isolation", "-e", name)
+
+
+def run(extras: list[str], wanted: str | None) -> None:
+    """Bring .venv up to date."""
+    python = make_venv()
+    stack = choose_stack(look_at_machine())
+    if wanted:
+        stack = Stack(wanted, INDEX_OF[wanted], wanted if wanted.startswith("cuda") else None, "asked for by GPULAB_STACK")
+    key, before = wanted_key(stack.name, python), read_stamp()
+    if is_done(before, key, extras):
+        return
+    print(f"Setting up for this machine: {stack.name} ({stack.reason}).", flush=True)
+    kept = before.get("extras") if before.get("key") == key else None
+    every = sorted({*extras, *(kept if isinstance(kept, list) else [])})
+    install(stack, every, before)
+    STAMP.write_text(json.dumps({"key": key, "extras": every, "stack": stack.name}) + "\n")
+    print(f"The environment is ready in {VENV.name}.", flush=True)
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Make the course's environment in .venv.")
+    parser.add_argument("--tests", action="store_true", help="install what the tests need, too")
+    options = parser.parse_args()
+    wanted = os.environ.get("GPULAB_STACK")
+    if wanted and wanted not in ROOM:
+        print(f"set-up: GPULAB_STACK={wanted!r} is not known; expected one of {', '.join(ROOM)}.", file=sys.stderr)
+        return 2
+    try:
+        run(["test", "dev"] if options.tests else [], wanted)
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted; run the same again to go on.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""The long runs, outside continuous integration: each step is remembered when it is done, so an interrupted soak goes on.
+
+    python tools/soak.py            what is not done yet
+    python tools/soak.py --again    everything from the start
+    python tools/soak.py --list     the steps and how they went
+
+Steps: every benchmark in full; the property tests with many more examples; the notebooks five times in a row; the browser
+tests five times; and the unit tests with the newest versions of all dependencies, in an environment of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from run_benchmarks import benchmarks
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / ".gpulab" / "soak.json"
+NEWEST = ROOT / ".gpulab" / "venv-newest"
+_PYTEST = (sys.executable, "-m", "pytest", "-q")
+_ROUNDS = 5
+
+Step = tuple[str, tuple[tuple[str, ...], ...]]
+
+
+def steps() -> list[Step]:
+    """Return each step's name and its commands."""
+    newest = str(NEWEST / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    notebooks = tuple(str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb")))
+    found: list[Step] = [(f"benchmark {path.stem}", ((sys.executable, str(path)),)) for path in benchmarks()]
+    found.append(("many examples", ((*_PYTEST, "-m", "not browser", "-p", "no:randomly", "--hypothesis-profile=soak", "tests"),)))
+    for turn in range(1, _ROUNDS + 1):
+        found.append((f"notebooks {turn}", ((*_PYTEST, "--nbval-lax", "--nbval-cell-timeout=120", *notebooks),)))
+        found.append((f"browser {turn}", ((*_PYTEST, "-m", "browser", "tests/browser"),)))
+    make = (sys.executable, "-m", "venv", "--clear", str(NEWEST))
+    install = (newest, "-m", "pip", "install", "--upgrade", "-e", f"{ROOT}[test]")
+    found.append(("newest dependencies", (make, install, (newest, "-m", "pytest", "-q", "-m", "not browser", "tests"))))
+    return found
+
+
+def read_state() -> dict[str, dict[str, object]]:
+    """Return what is done, by step; empty if there is nothing or it cannot be read."""
+    try:
+        state = json.loads(STATE.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _write_state(state: dict[str, dict[str, object]]) -> None:
+    STATE.parent.mkdir(exist_ok=True)
+    part = STATE.with_suffix(".part")
+    part.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    part.replace(STATE)
+
+
+def main(arguments: list[str]) -> int:
+    """Run what is not done; return 1 if a step failed."""
+    state = {} if "--again" in arguments else read_state()
+    for name, commands in steps():
+        if "--list" in arguments:
+            print(f"{name}: {state.get(name, 'not run yet')}")
+            continue
+        if state.get(name, {}).get("passed"):
+            continue
+        print(f"\n== {name}", flush=True)
+        start = time.monotonic()
+        passed = all(subprocess.run(command, cwd=ROOT, check=False).returncode == 0 for command in commands)
+        state[name] = {"passed": passed, "seconds": round(time.monotonic() - start)}
+        _write_state(state)
+    failed = [name for name, outcome in state.items() if not outcome["passed"]]
+    print(f"\n{len(state) - len(failed)} steps passed" + (f"; failed: {', '.join(failed)} (run again to repeat them)" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
