@@ -1,5 +1,398 @@
-"""The questions and exercises of notebook 00."""
+"""The questions and exercises of notebook 00, on how fast something really is."""
 
-from gpulab.lessons._content import Lesson
+from __future__ import annotations
 
-LESSON = Lesson("00_start_here")
+from typing import Any
+
+from gpulab.lessons import _guard, _material
+from gpulab.lessons._content import Exercise, Lesson, Question, Reading, Refused, Usual
+from gpulab.timing import Measurement
+from gpulab.timing.results import format_interval
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
+
+# A right interval may be made by several rules; the exact ones differ in the second order of widths of about 5 %.
+_SECOND_ORDER = 0.01
+
+
+# -- predictions ---------------------------------------------------------------------------------------------------------
+
+RETURNS = Question(
+    "00.1",
+    (
+        Reading(
+            lambda predicted, measured: predicted > 20 * measured,
+            "That is nearer to the time of the work. The clock was read when the call came back, and the call only put "
+            "the work into a queue: that a call has returned does not mean that it is done.",
+        ),
+    ),
+)
+
+FIRST_CALL = Question(
+    "00.3",
+    (
+        Reading(
+            lambda predicted, measured: predicted <= 1.5 < measured,
+            "The first call is not like the others: it loads code, sets up threads and takes memory from the system. "
+            "A measurement that includes it reports the set-up.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted > measured,
+            "The set-up was cheaper here than you thought. On a GPU, where the first call also loads kernels, it is often seconds.",
+        ),
+    ),
+    outcome=lambda m: m.first_call_seconds / m.median_seconds if isinstance(m, Measurement) else m,
+    close_ratio=3.0,
+)
+
+SPREAD = Question(
+    "00.4",
+    (
+        Reading(
+            lambda predicted, measured: predicted < measured,
+            "The code is the same, the machine is not: other programs, clock frequency, caches and memory pages differ from call to call. "
+            "One timing, or the mean of three, tells you little.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted > measured,
+            "Your machine is quieter than you thought, now. Run the cell again while something else works, and compare.",
+        ),
+    ),
+)
+
+SMALL = Question(
+    "00.6",
+    (
+        Reading(
+            lambda predicted, measured: "accelerator" in predicted and "CPU" in measured,
+            "A GPU is not always faster. It must be told what to do, and the data must travel; for little work that "
+            "costs more than the work.",
+        ),
+    ),
+    outcome=lambda c: _winner_of_smallest(c) if isinstance(c, _material.Contest) else c,
+)
+
+COPIES = Question(
+    "00.8",
+    (
+        Reading(
+            lambda predicted, measured: predicted < 1.5,
+            "The copies are part of the answer whenever your data begin and end in main memory. The link to a GPU is far "
+            "slower than its own memory.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted < measured,
+            "The link to a GPU is far slower than its own memory, so for work with little arithmetic the copies decide.",
+        ),
+    ),
+    outcome=lambda c: c.rows[-1].with_copies_seconds / c.rows[-1].accelerator_seconds if isinstance(c, _material.Contest) else c,
+)
+
+
+def _winner_of_smallest(contest: _material.Contest) -> str:
+    row = contest.rows[0]
+    return "the accelerator" if row.with_copies_seconds < row.cpu_seconds else "the CPU"
+
+
+# -- 00.2: which of four timings is impossible? --------------------------------------------------------------------------
+
+
+def _check_impossible(answer: Any) -> str:
+    if not isinstance(answer, str) or answer.strip().upper() not in ("A", "B", "C", "D"):
+        raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects one letter, 'A', 'B', 'C' or 'D'.")
+    letter = answer.strip().upper()
+    shown = _material.four_claims()
+    claim = next(each for each in shown.claims if each.letter == letter)
+    rate = claim.nbytes / claim.seconds
+    found = f"{letter} moves {format_bytes(claim.nbytes)} in {format_seconds(claim.seconds)}: {format_bytes_per_second(rate)}"
+    ceiling = format_bytes_per_second(shown.ceiling_bytes_per_second)
+    if rate > shown.ceiling_bytes_per_second:
+        return f"{found}, but your memory reaches {ceiling}. Whoever measured that stopped the clock too early."
+    order = sorted(shown.claims, key=lambda each: each.seconds)
+    why = ""
+    if claim is order[0]:
+        why = " It is the shortest time, but it also has the least to do: divide the bytes by the time."
+    elif claim is order[-1]:
+        why = " It is the longest time; what is impossible is a time too short for its bytes."
+    raise Refused(f"{found}, under your memory's {ceiling}, so it can be true.{why} Count every array that is read or written.")
+
+
+IMPOSSIBLE = Exercise(
+    id="00.2",
+    title="find the impossible timing",
+    answer_name="impossible",
+    stub='impossible = ...  # "A", "B", "C" or "D"',
+    solution=(
+        "# Count the arrays that are read and written, and divide by the time:\n"
+        "#   A reads 2 GiB; B reads and writes 4 GiB (8 GiB); C reads two and writes one of 8 GiB (24 GiB);\n"
+        "#   D reads and writes 8 GiB (16 GiB). Only C lies above the ceiling.\n"
+        'impossible = "C"'
+    ),
+    hints=(
+        "For each claim: how many bytes must be read, and how many written?",
+        "Bytes / seconds is a rate. Compare each with the ceiling that gl.lessons.memory_ceiling() measured.",
+        "Adding two arrays into a third moves three arrays.",
+    ),
+    check=_check_impossible,
+    usual=(
+        Usual('impossible = "A"', "the least to do"),
+        Usual('impossible = "D"', "the longest time"),
+        Usual('impossible = "B"', "it can be true"),
+        Usual('impossible = "none"', "one letter"),
+        Usual("impossible = 3", "one letter"),
+    ),
+)
+
+# -- 00.5: a measurement of your own that passes the physics check -------------------------------------------------------
+
+
+def _check_measurement(answer: Any) -> str:
+    m = answer
+    if not isinstance(m, Measurement):
+        if isinstance(m, (int, float)):
+            raise Refused("A bare number keeps no samples and no notes. Return what gl.measure gives: mine = gl.measure(...).")
+        raise Refused(f"Your answer is {_guard.describe(m)}; the check expects what gl.measure returns.")
+    rates = [rate for rate in (m.flops_per_second, m.bytes_per_second) if rate is not None]
+    if not rates:
+        raise Refused(
+            "Physics cannot be checked: nothing says how much work one call does. Pass nbytes= (bytes read and written) or flops=."
+        )
+    for note in m.notes:
+        if note.code == "implausible":
+            raise Refused(f"The physics check refuses it: {note.sentence} Measure a function that is done when it returns.")
+    if m.interval_seconds is None:
+        why = next((note.sentence for note in m.notes if note.code == "no-interval"), "")
+        raise Refused(f"There is no interval, so nobody can tell how much to believe. {why} Take more samples: raise deadline=.")
+    if max(rates) < _LEAST_RATE:
+        raise Refused(
+            f"{_rate_text(m)} is next to nothing: either the count of bytes or FLOPs is too small, or the function waits. "
+            "Count the work of one call."
+        )
+    return f"{format_seconds(m.median_seconds)} {format_interval(m.interval_seconds)} at {_rate_text(m)}, which this device can do."
+
+
+# One megabyte (or a million operations) a second is a thousandth of what any processor of the last thirty years does.
+_LEAST_RATE = 1e6
+
+
+def _rate_text(m: Measurement) -> str:
+    return (
+        format_bytes_per_second(m.bytes_per_second)
+        if m.bytes_per_second is not None
+        else format_flops_per_second(m.flops_per_second or 0.0)
+    )
+
+
+MEASUREMENT = Exercise(
+    id="00.5",
+    title="a measurement that passes the physics check",
+    answer_name="mine",
+    stub="mine = ...  # gl.measure(your function, its arguments, nbytes=...)",
+    solution=(
+        "import numpy as np\n"
+        "import gpulab as gl\n\n"
+        "a = np.ones(4_000_000)\n"
+        'mine = gl.measure(np.cumsum, a, nbytes=2 * a.nbytes, device="cpu")  # reads a, writes as much'
+    ),
+    hints=(
+        "Take any function of yours that computes for a millisecond or so, such as a NumPy function on a large array.",
+        "Count the bytes of the arrays that it reads and writes; a.nbytes gives an array's. Pass the sum as nbytes=.",
+        'mine = gl.measure(np.cumsum, a, nbytes=2 * a.nbytes, device="cpu")',
+    ),
+    check=_check_measurement,
+    usual=(
+        Usual("mine = 0.0012", "A bare number"),
+        Usual('mine = "1.2 ms"', "expects what gl.measure returns"),
+        Usual(
+            'import numpy as np\nimport gpulab as gl\n\nmine = gl.measure(np.cumsum, np.ones(4_000_000), device="cpu", deadline=0.5)',
+            "Pass nbytes=",
+        ),
+        Usual(
+            "import numpy as np\nimport gpulab as gl\n\na = np.ones(8_000_000)\n"
+            'mine = gl.measure(gl.lessons.WorkQueue().submit, np.cumsum, a, nbytes=2 * a.nbytes, device="cpu", deadline=0.5)',
+            "The physics check refuses it",
+        ),
+        Usual(
+            'import time\nimport gpulab as gl\n\nmine = gl.measure(time.sleep, 0.002, nbytes=16, device="cpu", deadline=0.5)',
+            "next to nothing",
+        ),
+    ),
+)
+
+# -- 00.7: from which size does the accelerator win? ---------------------------------------------------------------------
+
+
+def _check_wins(answer: Any) -> str:
+    contest = _material.last_contest()
+    rows = {row.n: row for row in contest.rows}
+    right = contest.wins_from
+    if isinstance(answer, str):
+        if answer.strip().lower() != "never":
+            raise Refused("The check expects a size of the table, or 'never'.")
+        if right is None:
+            return "With the copies counted, the CPU is ahead at the largest size of the table."
+        raise Refused(f"It does win: look at {contest.size_meaning} = {right}, the last column against the CPU's.")
+    size = _guard.number(answer, "a size of the table, or 'never'")
+    if size not in rows:
+        raise Refused(f"{size:g} is not in the table; the check expects one of {', '.join(map(str, rows))}, or 'never'.")
+    row = rows[int(size)]
+    cpu, other = format_seconds(row.cpu_seconds), format_seconds(row.with_copies_seconds)
+    times = f"at {row.n} the CPU takes {cpu} and the accelerator with copies {other}"
+    if row.n == right:
+        return f"From there on the accelerator stays ahead: {times}."
+    if row.with_copies_seconds >= row.cpu_seconds:
+        if row.accelerator_seconds < row.cpu_seconds:
+            raise Refused(f"You left out the copies: {times}. Compare the last column.")
+        raise Refused(f"There the CPU is faster: {times}.")
+    if right is not None and row.n > right:
+        raise Refused(f"It wins there, but not first: it already does at {right}.")
+    raise Refused(f"It wins there, but loses again at a larger size: {times}. Give the size from which it stays ahead.")
+
+
+WINS = Exercise(
+    id="00.7",
+    title="from which size does the accelerator win?",
+    answer_name="wins_from",
+    stub='wins_from = ...  # a size of the table above, or "never"',
+    solution=(
+        "import gpulab as gl\n\n"
+        'wins_from = "never"\n'
+        "for row in reversed(gl.lessons.last_contest().rows):  # from the largest size down\n"
+        "    if row.with_copies_seconds >= row.cpu_seconds:\n"
+        "        break\n"
+        "    wins_from = row.n"
+    ),
+    hints=(
+        "Your data begin in main memory, and you want the result there: which column counts?",
+        "Go from the largest size down, as long as the accelerator with copies is ahead of the CPU.",
+    ),
+    check=_check_wins,
+    usual=(
+        Usual("wins_from = 1000", "is not in the table"),
+        Usual("wins_from = 32", "There the CPU is faster"),
+        Usual("wins_from = 128", "You left out the copies"),
+        Usual("wins_from = 1024", "already does at 256"),
+        Usual('wins_from = "never"', "It does win"),
+        Usual('wins_from = "always"', "or 'never'"),
+        Usual("wins_from = True", "plain number"),
+    ),
+)
+
+# -- 00.9: a speed-up with its interval ----------------------------------------------------------------------------------
+
+
+def _made(median: float, low: float, high: float) -> Measurement:
+    """Return a measurement with a given median and interval, for checking functions of two of them."""
+    import numpy as np
+
+    from gpulab import devices
+    from gpulab.evidence import Evidence
+
+    samples = np.array([low, median, high])
+    evidence = Evidence.measured("an example", 3)
+    where = devices.environment("cpu")
+    return Measurement("example", "cpu", samples, median, (low, high), median, median, None, 1, None, None, (), evidence, where)
+
+
+# (slow, fast) as (median, low, high) in milliseconds: clearly faster, no difference, in truth slower, one of them noisy.
+_PAIRS = (
+    ((10.0, 9.5, 10.6), (2.0, 1.95, 2.06)),
+    ((5.0, 4.9, 5.1), (5.02, 4.9, 5.12)),
+    ((3.0, 2.95, 3.06), (4.0, 3.9, 4.1)),
+    ((8.0, 7.96, 8.04), (1.0, 0.94, 1.05)),
+)
+
+
+def _check_speedup(answer: Any) -> str:
+    for slow, fast in _PAIRS:
+        result = _guard.call(answer, _made(*(value * 1e-3 for value in slow)), _made(*(value * 1e-3 for value in fast)))
+        _judge(result, slow, fast)
+    return (
+        "The ratio of the medians, with the least and the most that both intervals allow. "
+        "Where the interval holds 1, there is nothing to report."
+    )
+
+
+def _judge(result: Any, slow: tuple[float, float, float], fast: tuple[float, float, float]) -> None:
+    if not isinstance(result, (tuple, list)) or len(result) != 3:
+        found = _guard.describe(result)
+        raise Refused(f"Your function returned {found}; the check expects ratio, low, high. A speed-up is not one number.")
+    ratio, low, high = (_guard.number(value, "three numbers: ratio, low, high") for value in result)
+    (s, s_low, s_high), (f, f_low, f_high) = slow, fast
+    times = f"a slow call of {s:g} ms [{s_low:g}, {s_high:g}] and a fast one of {f:g} ms [{f_low:g}, {f_high:g}]"
+    case = f"For {times} you said {format_ratio(ratio)}"
+    if abs(ratio * s / f - 1) < 1e-6 and abs(s / f - 1) > 1e-6:
+        raise Refused(f"{case}: that is upside down. A speed-up is the slow time over the fast time, {format_ratio(s / f)}.")
+    if abs(ratio / (s / f) - 1) > 1e-6:
+        raise Refused(f"{case}; the medians' ratio is {format_ratio(s / f)}. Use m.median_seconds of both.")
+    said = f"{case} [{low:.3f}, {high:.3f}]"
+    if low > high:
+        raise Refused(f"{said}: low is above high.")
+    if low == high:
+        raise Refused(
+            f"{said}: an interval without a width claims to know the speed-up exactly. Both times are uncertain, so the ratio is."
+        )
+    if abs(low / (s_low / f_low) - 1) < 1e-6 or abs(high / (s_high / f_high) - 1) < 1e-6:
+        raise Refused(
+            f"{said}: low over low and high over high cancel the doubt. "
+            "The least speed-up is the slow call's low over the fast call's high."
+        )
+    least, most = s_low / f_high, s_high / f_low
+    if low < least * (1 - _SECOND_ORDER) or high > most * (1 + _SECOND_ORDER):
+        raise Refused(f"{said}, wider than both intervals allow: [{least:.3f}, {most:.3f}].")
+    if low > min(s_low / f, s / f_high) or high < max(s_high / f, s / f_low):
+        raise Refused(f"{said}, narrower than one of the two intervals alone makes it. Both times are uncertain: use both intervals.")
+
+
+SPEEDUP = Exercise(
+    id="00.9",
+    title="a speed-up with its interval",
+    answer_name="speedup",
+    stub=(
+        "def speedup(slow, fast):\n"
+        '    """Return (ratio, low, high) of two measurements."""\n'
+        "    ...  # slow.median_seconds, slow.interval_seconds, ..."
+    ),
+    solution=(
+        "def speedup(slow, fast):\n"
+        '    """Return (ratio, low, high) of two measurements."""\n'
+        "    slow_low, slow_high = slow.interval_seconds\n"
+        "    fast_low, fast_high = fast.interval_seconds\n"
+        "    ratio = slow.median_seconds / fast.median_seconds\n"
+        "    return ratio, slow_low / fast_high, slow_high / fast_low"
+    ),
+    hints=(
+        "The ratio is the slow median over the fast median.",
+        "The least speed-up that both intervals allow: the slow call was as short as it may be, the fast one as long as it may be.",
+    ),
+    check=_check_speedup,
+    usual=(
+        Usual("def speedup(slow, fast):\n    return slow.median_seconds / fast.median_seconds", "A speed-up is not one number"),
+        Usual(
+            "def speedup(slow, fast):\n    r = fast.median_seconds / slow.median_seconds\n    return r, 0.9 * r, 1.1 * r",
+            "upside down",
+        ),
+        Usual(
+            "def speedup(slow, fast):\n    (a, b), (c, d) = slow.interval_seconds, fast.interval_seconds\n"
+            "    return slow.median_seconds / fast.median_seconds, a / c, b / d",
+            "cancel the doubt",
+        ),
+        Usual("def speedup(slow, fast):\n    r = slow.median_seconds / fast.median_seconds\n    return r, r, r", "without a width"),
+        Usual("def speedup(slow, fast):\n    r = slow.median_seconds / fast.median_seconds\n    return r, 0.5 * r, 2 * r", "wider than"),
+        Usual(
+            "def speedup(slow, fast):\n    r = slow.median_seconds / fast.median_seconds\n    return r, 0.999 * r, 1.001 * r",
+            "narrower than",
+        ),
+        Usual(
+            "def speedup(slow, fast):\n    (a, b), (c, d) = slow.interval_seconds, fast.interval_seconds\n"
+            "    return slow.median_seconds / fast.median_seconds, b / c, a / d",
+            "low is above high",
+        ),
+        Usual("def speedup(slow, fast):\n    return min(slow) / min(fast)", "TypeError"),
+    ),
+)
+
+LESSON = Lesson(
+    "00_start_here",
+    {question.id: question for question in (RETURNS, FIRST_CALL, SPREAD, SMALL, COPIES)},
+    {exercise.id: exercise for exercise in (IMPOSSIBLE, MEASUREMENT, WINS, SPEEDUP)},
+)

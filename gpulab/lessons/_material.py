@@ -1,0 +1,271 @@
+"""What notebook 00 hands the learner to work on: a memory ceiling, four claims, and a contest of two devices over sizes.
+
+All of it comes from the learner's own machine; what no machine here can measure is recorded or modelled, with its badge.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import devices, timing, workloads
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.timing import Measurement
+from gpulab.timing.recorded import recorded
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
+
+# Beyond the last-level cache of nearly every machine, and small enough for a machine with 2 GiB free.
+_CEILING_BYTES = 2**28
+_CEILING_SECONDS = 0.5
+_POINT_SECONDS = 0.25
+_GIB = 2**30
+# Which sizes of a workload a contest walks through: half a minute of CPU would be too long, so matmul ends at 1024.
+_CONTEST_SIZES = {"matmul": (32, 64, 128, 256, 512, 1024), "add": (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24)}
+_ceiling: Measurement | None = None
+_last: Contest | None = None
+
+
+def memory_ceiling() -> Measurement:
+    """Return how fast this machine's main memory copies: one array of 256 MiB into another, with all cores.
+
+    Measured on the first call and kept until the kernel ends.
+    """
+    global _ceiling
+    if _ceiling is None:
+        import torch
+
+        source = torch.ones(_CEILING_BYTES // 4)
+        target = torch.zeros_like(source)
+        _ceiling = timing.measure(
+            target.copy_, source, device="cpu", nbytes=2.0 * _CEILING_BYTES, deadline=_CEILING_SECONDS, label="copy 256 MiB in main memory"
+        )
+    return _ceiling
+
+
+@dataclass(frozen=True)
+class Claim(Result):
+    """One claimed timing.
+
+    Attributes
+    ----------
+    letter, work : str
+        "A" to "D"; what was done.
+    nbytes : float
+        Bytes read and written; the table does not show them.
+    seconds : float
+        The time that is claimed.
+    """
+
+    letter: str
+    work: str
+    nbytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, repr=False)
+class Claims(Result):
+    """Four claims about this machine's main memory, one of them impossible.
+
+    Attributes
+    ----------
+    claims : tuple of Claim
+    ceiling_bytes_per_second : float
+        What this machine's memory can do.
+    evidence : Evidence
+    """
+
+    claims: tuple[Claim, ...]
+    ceiling_bytes_per_second: float
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        lines = [f"  {claim.letter}: {claim.work} in {format_seconds(claim.seconds)}" for claim in self.claims]
+        return "\n".join([f"Memory moves at most {format_bytes_per_second(self.ceiling_bytes_per_second)}. Four claims:", *lines])
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a claim."""
+        return ("claim", "the work (float32)", "time claimed"), [(c.letter, c.work, format_seconds(c.seconds)) for c in self.claims]
+
+
+def four_claims() -> Claims:
+    """Return four claimed timings on this machine, of which exactly one is impossible.
+
+    They are made up for the exercise from the measured ceiling of your memory: three stay under it, one is three times above.
+    All move gigabytes, so no cache can explain a rate.
+    """
+    ceiling = memory_ceiling().bytes_per_second or 1.0
+    # (work, bytes moved, share of the ceiling): the impossible one is neither the shortest nor the longest time.
+    plan = (
+        ("add up an array of 2 GiB", 2 * _GIB, 0.9),
+        ("copy an array of 4 GiB", 8 * _GIB, 0.5),
+        ("add two arrays of 8 GiB each into a third", 24 * _GIB, 3.0),
+        ("take the square root of an array of 8 GiB in place", 16 * _GIB, 0.7),
+    )
+    claims = tuple(
+        Claim(letter, work, float(moved), moved / (share * ceiling)) for letter, (work, moved, share) in zip("ABCD", plan, strict=True)
+    )
+    made = Evidence.modelled(
+        "exercise data: times set to chosen shares of the measured ceiling", "gl.lessons.four_claims", "not a measurement"
+    )
+    return Claims(claims, ceiling, made)
+
+
+@dataclass(frozen=True)
+class ContestRow(Result):
+    """One size of a contest; seconds a call.
+
+    Attributes
+    ----------
+    n : int
+    cpu_seconds : float
+    accelerator_seconds, with_copies_seconds : float
+        On the accelerator with the data already there; with the inputs sent and the result fetched.
+    """
+
+    n: int
+    cpu_seconds: float
+    accelerator_seconds: float
+    with_copies_seconds: float
+
+
+@dataclass(frozen=True, repr=False)
+class Contest(Result):
+    """One workload over sizes: this machine's CPU against an accelerator.
+
+    Attributes
+    ----------
+    label, size_meaning, accelerator : str
+    rows : tuple of ContestRow
+    evidence : Evidence
+        Of the accelerator's column; the CPU's is measured here.
+    """
+
+    label: str
+    size_meaning: str
+    accelerator: str
+    rows: tuple[ContestRow, ...]
+    evidence: Evidence
+
+    @property
+    def wins_from(self) -> int | None:
+        """The smallest size from which the accelerator, copies included, stays ahead up to the largest; None if there is none."""
+        found = None
+        for row in reversed(self.rows):
+            if row.with_copies_seconds >= row.cpu_seconds:
+                break
+            found = row.n
+        return found
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: CPU against {self.accelerator} at {len(self.rows)} sizes>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a size."""
+        badge = str(self.evidence.badge)
+        headers = (self.size_meaning, "CPU (MEASURED)", f"accelerator ({badge})", f"accelerator with copies ({badge})")
+        return headers, [
+            (str(r.n), format_seconds(r.cpu_seconds), format_seconds(r.accelerator_seconds), format_seconds(r.with_copies_seconds))
+            for r in self.rows
+        ]
+
+
+def last_contest() -> Contest:
+    """Return the contest that was shown last; runs the matmul one where none was."""
+    return _last if _last is not None else contest("matmul")
+
+
+def contest(workload: str = "matmul", dtype: str = "float32") -> Contest:
+    """Measure a workload on this CPU over sizes, beside an accelerator.
+
+    The accelerator is the one of this machine, or a recorded one, or a modelled one, in this order.
+
+    Parameters
+    ----------
+    workload : str
+        "matmul" or "add".
+    dtype : str
+
+    Raises
+    ------
+    InputError
+        If the contest has no such workload.
+    """
+    global _last
+    if workload not in _CONTEST_SIZES:
+        raise InputError(f"contest: {workload!r} has no sizes here; expected one of {', '.join(_CONTEST_SIZES)}. Pass one of these.")
+    works = [workloads.get(workload)(n=n, dtype=dtype) for n in _CONTEST_SIZES[workload]]
+    name, evidence, times = _opponent(works)
+    rows = tuple(ContestRow(work.n, _cpu_seconds(work), *times(work)) for work in works)
+    _last = Contest(f"{workload} {dtype}", works[0].spec.size_meaning, name, rows, evidence)
+    return _last
+
+
+Times = Callable[[workloads.Workload], tuple[float, float]]
+
+
+def _cpu_seconds(work: workloads.Workload) -> float:
+    return timing.measure(work.run, *work.inputs("cpu"), device="cpu", deadline=_POINT_SECONDS, label=work.label).median_seconds
+
+
+def _opponent(works: list[workloads.Workload]) -> tuple[str, Evidence, Times]:
+    device = devices.default()
+    if not device.is_cpu:
+        return device.name, Evidence.measured(device.name), lambda work: _live(work, device)
+    found = [recorded(work.name, work.n, work.dtype) for work in works]
+    for machine in sorted(set.intersection(*(set(each) for each in found))):
+        there = {work.n: each[machine] for work, each in zip(works, found, strict=True)}
+        if all(m.environment.device_kind != "cpu" and m.with_transfer_seconds is not None for m in there.values()):
+            evidence = there[works[0].n].evidence
+            return evidence.device, evidence, functools.partial(_looked_up, there)
+    return MODELLED_ACCELERATOR.name, MODELLED_ACCELERATOR.evidence, MODELLED_ACCELERATOR.times
+
+
+def _looked_up(there: Mapping[int, Measurement], work: workloads.Workload) -> tuple[float, float]:
+    return there[work.n].median_seconds, there[work.n].with_transfer_seconds or 0.0
+
+
+def _live(work: workloads.Workload, device: Any) -> tuple[float, float]:
+    m = timing.measure(work.run, *work.inputs(device), device=device, deadline=_POINT_SECONDS, transfer=True, label=work.label)
+    return m.median_seconds, m.with_transfer_seconds if m.with_transfer_seconds is not None else m.median_seconds
+
+
+@dataclass(frozen=True)
+class ModelledAccelerator:
+    """A round-numbered accelerator for machines that have none: a launch, then the slower of arithmetic and memory.
+
+    Attributes
+    ----------
+    launch_seconds, flops_per_second, bytes_per_second : float
+    link_latency_seconds, link_bytes_per_second : float
+        For each array that is copied.
+    """
+
+    name: str = "a modelled GPU"
+    launch_seconds: float = 6e-6
+    flops_per_second: float = 20e12
+    bytes_per_second: float = 600e9
+    link_latency_seconds: float = 10e-6
+    link_bytes_per_second: float = 12e9
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the model takes for granted."""
+        link = f"{format_seconds(self.link_latency_seconds)} and then {format_bytes_per_second(self.link_bytes_per_second)}"
+        return Evidence.modelled(
+            f"launch {format_seconds(self.launch_seconds)}, {format_flops_per_second(self.flops_per_second)}, "
+            f"{format_bytes_per_second(self.bytes_per_second)} memory, and for each copied array {link}",
+            "round figures in the range of a mid-range card of about 2020 on PCI Express 3, pageable memory",
+        )
+
+    def times(self, work: workloads.Workload) -> tuple[float, float]:
+        """Return seconds with the data in place, and with all arrays copied."""
+        inside = self.launch_seconds + max(work.flops / self.flops_per_second, work.nbytes / self.bytes_per_second)
+        copies = 3 * self.link_latency_seconds + work.nbytes / self.link_bytes_per_second
+        return inside, inside + copies
+
+
+MODELLED_ACCELERATOR = ModelledAccelerator()

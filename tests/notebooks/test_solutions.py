@@ -1,0 +1,103 @@
+"""Every exercise as the learner meets it: the stub is no attempt, the solution passes, each usual wrong answer gets its own message."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+
+import pytest
+
+from gpulab import lessons
+from gpulab.evidence import Evidence
+from gpulab.lessons import _content, _material
+from gpulab.lessons._content import Exercise, Usual
+
+NOTEBOOKS = pathlib.Path(__file__).parents[2] / "notebooks"
+EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
+USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual]
+
+
+@pytest.fixture(autouse=True)
+def own_progress(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes the learner's progress; the contest of sizes is one whose answer is known by reading it."""
+    monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_material, "_last", CONTEST)
+
+
+# n, CPU, accelerator, with copies: the CPU wins at 32 and 64, only the copies stop the accelerator at 128, it wins from 256 on.
+_TIMES = ((32, 1e-6, 5e-6, 5e-5), (64, 4e-6, 5e-6, 5e-5), (128, 3e-5, 6e-6, 5e-5), (256, 2e-4, 7e-6, 6e-5), (512, 2e-3, 2e-5, 1e-4), (1024, 2e-2, 1e-4, 5e-4))
+CONTEST = _material.Contest(
+    "matmul float32", "rows", "an example", tuple(_material.ContestRow(*row) for row in _TIMES), Evidence.modelled("nothing", "this test")
+)  # fmt: skip
+
+
+def _answer(exercise: Exercise, source: str) -> object:
+    """Run a source as a notebook's cell does and return the answer that it defines."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(source, f"<{exercise.id}>", "exec"), names)
+    return names[exercise.answer_name]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_the_stub_is_not_attempted(exercise: Exercise):
+    """An unanswered stub runs and counts as no attempt."""
+    assert lessons.check(exercise.id, _answer(exercise, exercise.stub)).state == "not attempted"
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_the_solution_passes(exercise: Exercise):
+    """The solution, put in the stub's place, passes on this machine."""
+    result = lessons.check(exercise.id, _answer(exercise, exercise.solution))
+    assert result.state == "passed", result.message
+
+
+@pytest.mark.parametrize(("exercise", "usual"), USUAL, ids=[f"{e.id}-{k}" for e in EXERCISES for k in range(len(e.usual))])
+def test_a_usual_wrong_answer_is_refused_with_its_message(exercise: Exercise, usual: Usual):
+    """A usual wrong answer is refused, and the message names this mistake."""
+    result = lessons.check(exercise.id, _answer(exercise, usual.source))
+    assert result.state == "wrong", result.message
+    assert usual.says in result.message
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_the_messages_differ(exercise: Exercise):
+    """No two usual wrong answers of one exercise are told the same thing, unless they are the same mistake."""
+    said = {usual.source: lessons.check(exercise.id, _answer(exercise, usual.source)).message for usual in exercise.usual}
+    assert all(message.endswith((".", "?")) for message in said.values())
+    assert len({usual.says for usual in exercise.usual}) >= min(3, len(exercise.usual))
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_there_are_hints_that_say_more_each_time(exercise: Exercise):
+    """At least two hints, none given twice."""
+    assert len(set(exercise.hints)) == len(exercise.hints) >= 2
+
+
+def _junk() -> list[object]:
+    import numpy as np
+
+    return [0, -1, 1e308, float("nan"), "", "A" * 5000, b"x", [], {}, (), [1, 2], {"a": 1}, object(), int, lambda: 1, lambda *a: 1, lambda *a: "x"] + [
+        lambda *a: (1, 2, 3), lambda *a: [None, 1, 2], np.array([1.0, np.nan]), np.ones((2, 2)), lambda *a: np.ones(3), True, 2 + 3j, range(3), iter([])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_junk_is_never_an_error_and_never_passes(exercise: Exercise):
+    """Whatever is handed in, the check ends with a sentence; none of it passes."""
+    for junk in _junk():
+        result = lessons.check(exercise.id, junk)
+        assert result.state != "passed", (junk, result.message)
+
+
+def test_ids_follow_the_notebooks_order():
+    """Predictions and exercises of a notebook share one running number without gaps."""
+    for lesson in _content.lessons():
+        ids = sorted([*lesson.questions, *lesson.exercises])
+        number = lesson.notebook[:2]
+        assert ids == [f"{number}.{k}" if len(ids) < 10 else f"{number}.{k}" for k in range(1, len(ids) + 1)] or ids == sorted(
+            f"{number}.{k}" for k in itertools.islice(itertools.count(1), len(ids))
+        )
+        assert len(lesson.questions) >= 4
+        assert len(lesson.exercises) >= 4
