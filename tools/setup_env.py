@@ -22,7 +22,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Callable, NamedTuple  # noqa: UP035 (collections.abc cannot be subscripted in 3.7)
+from typing import Callable, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"

@@ -1,0 +1,132 @@
+"""pyproject.toml, constraints.txt and the two conda environments ask for the same things, and the pins are complete."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import make_constraints
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+# PyPI's name -> conda-forge's, where they differ.
+CONDA_NAMES = {"torch": "pytorch", "playwright": "playwright-python", "cupy-cuda12x": "cupy", "cupy-cuda13x": "cupy"}
+ENVIRONMENTS = ("environment.yml", "environment-macos.yml")
+
+
+def requirements(*extras: str) -> dict[str, Requirement]:
+    """The project's requirements by canonical name, with those of some extras."""
+    project = PROJECT["project"]
+    lines = project["dependencies"] + [line for extra in extras for line in project["optional-dependencies"][extra]]
+    return {canonicalize_name(r.name): r for r in map(Requirement, lines) if r.name != "gpulab"}
+
+
+def pins() -> dict[str, Requirement]:
+    """The lines of constraints.txt by name."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    found = {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
+    assert len(found) == len(lines), "a package is pinned twice"
+    return found
+
+
+def conda(name: str) -> dict[str, str]:
+    """A conda environment's packages with their version text; those that pip installs are included."""
+    environment = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    found: dict[str, str] = {}
+    for entry in environment["dependencies"]:
+        for line in entry["pip"] if isinstance(entry, dict) else [entry]:
+            package, version = re.fullmatch(r"(-e \.|[a-z0-9-]+) ?(.*)", line).groups()
+            found[package] = version
+    return found
+
+
+def test_every_pin_is_exact_and_fits_what_the_project_requires() -> None:
+    """Each constraint names one version, and that version satisfies pyproject.toml."""
+    pinned = pins()
+    for pin in pinned.values():
+        (specifier,) = pin.specifier
+        assert specifier.operator == "==", pin
+        assert "*" not in specifier.version, pin
+    for name, requirement in requirements("cuda12", "cuda13", "test", "dev").items():
+        (specifier,) = pinned[name].specifier
+        assert requirement.specifier.contains(specifier.version), f"{requirement} is not met by the pinned {specifier.version}"
+
+
+def test_pins_cover_every_system_and_python() -> None:
+    """Nothing that pip would install on Linux, macOS or Windows with Python 3.11 to 3.13 is left to chance."""
+    pinned = pins()
+    for name, systems in make_constraints.needed_on().items():
+        assert name in pinned, f"{name} is needed on {sorted(systems)} and not pinned"
+        for system in systems:
+            marker = pinned[name].marker
+            assert marker is None or marker.evaluate({"sys_platform": system}), f"{name}: the pin leaves out {system}"
+
+
+def test_constraints_are_what_the_tool_writes_here() -> None:
+    """The environment that runs the tests has the pinned versions, so what passes here is what learners get."""
+    for name, pin in pins().items():
+        if make_constraints._installed(name):
+            (specifier,) = pin.specifier
+            assert make_constraints.metadata.version(name).split("+")[0] == specifier.version, name
+
+
+@pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0"])
+def test_pinned_packages_accept_old_patch_releases(python: str) -> None:
+    """Debian 12's Python is 3.11.2; a package that asks for a later patch release could not be installed there."""
+    from packaging.specifiers import SpecifierSet
+
+    for name in pins():
+        if make_constraints._installed(name):
+            wanted = make_constraints.metadata.distribution(name).metadata.get("Requires-Python") or ""
+            assert SpecifierSet(wanted).contains(Version(python)), f"{name} wants Python {wanted}"
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_conda_environment_asks_for_what_the_project_requires(name: str) -> None:
+    """Each requirement and test requirement is in the conda environment with the same lower bound, and nothing else is."""
+    extras = ("test",) if name == "environment-macos.yml" else ("test", "cuda13")
+    wanted = {CONDA_NAMES.get(package, package): str(r.specifier) for package, r in requirements(*extras).items()}
+    found = conda(name)
+    (build,) = (Requirement(line) for line in PROJECT["build-system"]["requires"])
+    assert found.pop("setuptools") == str(build.specifier)
+    assert found.pop("python") == PROJECT["project"]["requires-python"] + ",<3.14"
+    for tool in ("pip", "-e ."):
+        found.pop(tool)
+    assert found == wanted
+
+
+def test_macos_environment_is_the_other_one_without_cupy() -> None:
+    """CuPy has no macOS build; nothing else differs."""
+    assert set(conda("environment.yml")) - set(conda("environment-macos.yml")) == {"cupy"}
+    assert set(conda("environment-macos.yml")) <= set(conda("environment.yml"))
+
+
+def test_both_cupy_extras_ask_for_the_same_release() -> None:
+    """The course behaves alike with CUDA 12 and CUDA 13."""
+    both = requirements("cuda12", "cuda13")
+    assert both["cupy-cuda12x"].specifier == both["cupy-cuda13x"].specifier
+    assert pins()["cupy-cuda12x"].specifier == pins()["cupy-cuda13x"].specifier
+
+
+def test_every_core_module_is_held_by_the_contract() -> None:
+    """A new module of the core cannot escape the rule that the core imports neither widgets nor plots."""
+    contracts = {c["id"]: c for c in PROJECT["tool"]["importlinter"]["contracts"]}
+    held = {module.removeprefix("gpulab.") for module in contracts["core"]["source_modules"]}
+    above = {"__init__", "_jupyter", "_lab", "_working_copy", "cli", "__main__", "figures", "magics", "widgets"}
+    modules = {path.stem for path in (ROOT / "gpulab").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert modules - above == held
+
+
+def test_citation_names_the_version() -> None:
+    """CITATION.cff and the package agree."""
+    import gpulab
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert str(citation["version"]) == gpulab.__version__
+    assert set(citation["license"]) == set(PROJECT["project"]["license"].split(" AND "))

@@ -1,0 +1,102 @@
+"""Rewrite notebooks to one canonical form, so that a change in a notebook is a change in what it says.
+
+    python tools/canonical.py              rewrite every notebook of notebooks/
+    python tools/canonical.py --check      name those that are not canonical; exit code 1 if there are any
+    python tools/canonical.py FILE ...     only these
+
+Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3 kernel and no other metadata; no
+execution counts; outputs only in the cells that nbval compares (``# NBVAL_CHECK_OUTPUT``); one space of indentation; a newline at
+the end. Tags stay.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+CHECKED = "NBVAL_CHECK_OUTPUT"
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+_KEPT_CELL_METADATA = ("tags", "jupyter")
+
+
+def canonical(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Return a notebook (as JSON data, nbformat 4) in canonical form."""
+    taken: set[str] = set()
+    cells = [_cell(cell, number, taken) for number, cell in enumerate(notebook["cells"])]
+    return {"cells": cells, "metadata": _METADATA, "nbformat": 4, "nbformat_minor": 5}
+
+
+def canonical_text(text: str) -> str:
+    """Return a notebook file's canonical text."""
+    return json.dumps(canonical(json.loads(text)), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _cell(cell: dict[str, Any], number: int, taken: set[str]) -> dict[str, Any]:
+    kind = cell["cell_type"]
+    source = _lines("".join(cell["source"]).rstrip())
+    # An id that a person gave stays, since links and checks may name it; a random one would differ at each export.
+    name = cell.get("id", "")
+    if not name or name in taken or _is_random(name):
+        name = f"cell-{number:03d}"
+    while name in taken:
+        name += "x"
+    taken.add(name)
+    metadata = {key: value for key, value in cell.get("metadata", {}).items() if key in _KEPT_CELL_METADATA and value}
+    made: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": metadata, "source": source}
+    if kind == "code":
+        outputs = cell.get("outputs", []) if CHECKED in "".join(source) else []
+        made |= {"execution_count": None, "outputs": [_output(output) for output in outputs]}
+    if cell.get("attachments"):
+        made["attachments"] = cell["attachments"]
+    return made
+
+
+def _is_random(name: str) -> bool:
+    """Whether a cell id looks like the eight hex digits, or the UUID, that Jupyter draws."""
+    digits = name.replace("-", "")
+    return len(digits) in (8, 32) and all(character in "0123456789abcdef" for character in digits)
+
+
+def _output(output: dict[str, Any]) -> dict[str, Any]:
+    made = dict(output)
+    if "execution_count" in made:
+        made["execution_count"] = None
+    if "text" in made:
+        made["text"] = _lines("".join(made["text"]))
+    if "data" in made:
+        made["data"] = {kind: _lines(_joined(value)) if isinstance(_joined(value), str) else value for kind, value in made["data"].items()}
+    return made
+
+
+def _joined(value: Any) -> Any:
+    return "".join(value) if isinstance(value, list) and all(isinstance(line, str) for line in value) else value
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite or check; return the exit code."""
+    check = "--check" in arguments
+    files = [Path(a) for a in arguments if not a.startswith("-")] or sorted(FOLDER.glob("*.ipynb"))
+    different = 0
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        wanted = canonical_text(text)
+        if text != wanted:
+            different += 1
+            print(f"{path}: {'not canonical; run tools/canonical.py' if check else 'rewritten'}")
+            if not check:
+                path.write_text(wanted, encoding="utf-8")
+    return 1 if check and different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
