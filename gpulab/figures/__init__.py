@@ -2,6 +2,7 @@
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
+from gpulab.figures.machine import machine
 from gpulab.figures.timing import comparison, measurement
 
-__all__ = ["LabFigure", "comparison", "measurement", "mimebundle", "palette"]
+__all__ = ["LabFigure", "comparison", "machine", "measurement", "mimebundle", "palette"]

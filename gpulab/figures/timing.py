@@ -16,9 +16,10 @@ from gpulab.units import format_ratio, format_seconds
 _LOG_FROM = 4.0
 
 # The three times of DESIGN: one shape each, in every picture.
-_RETURNED = ("call returned", "line-ns")
-_FINISHED = ("device finished", "circle")
-_COPIES = ("with both copies", "diamond")
+# The offset keeps marks apart where the times are nearly equal, as on a CPU.
+_RETURNED = ("call returned", "line-ns", -0.2)
+_FINISHED = ("device finished", "circle", 0.0)
+_COPIES = ("with both copies", "diamond", 0.2)
 
 
 def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigure:
@@ -33,26 +34,20 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     """
     rows = [*c.rows, *recorded]
     evidence = [row.measurement.evidence for row in rows]
-    figure = frame(c.label, evidence, _describe_comparison(c, recorded), height=170 + 46 * len(rows))
-    names = [_row_name(row, k) for k, row in enumerate(rows)]
+    figure = frame(c.label, evidence, _describe_comparison(c, recorded), height=170 + 54 * len(rows))
     _legend(figure)
-    for name, row in zip(names, rows, strict=True):
-        _add_times(figure, name, row.measurement, row.measurement.device)
+    for place, row in enumerate(rows):
+        _add_times(figure, place, row.measurement)
         if row.speedup is not None:
             figure.add_annotation(
-                x=1, xref="paper", y=name, yref="y", text=ink(_speedup(row)), showarrow=False, xanchor="right", yanchor="bottom", yshift=7
-            )
+                x=1, xref="paper", y=place - 0.32, yref="y", text=ink(_speedup(row)), showarrow=False, xanchor="right", yanchor="middle"
+            )  # fmt: skip
     times = [t for row in rows for t in _times(row.measurement)]
     figure.update_xaxes(**seconds_axis(times, "time per call (log scale)"))
     figure.update_yaxes(
-        tickmode="array",
-        tickvals=names,
-        ticktext=[ink(n) for n in names],
-        tickprefix="",
-        ticksuffix="",
-        autorange="reversed",
-        type="category",
-    )
+        range=[len(rows) - 0.5, -0.5], tickmode="array", tickvals=list(range(len(rows))), ticktext=[ink(_row_name(row)) for row in rows],
+        tickprefix="", ticksuffix="", showgrid=False,
+    )  # fmt: skip
     figure.update_layout(legend={"y": 1.0, "yanchor": "bottom", "x": 0}, margin={"t": 96, "b": 50})
     return figure
 
@@ -124,14 +119,14 @@ def _times(m: Measurement) -> list[float | None]:
     return [m.launch_seconds, m.median_seconds, m.with_transfer_seconds, *interval]
 
 
-def _add_times(figure: LabFigure, name: str, m: Measurement, device: str) -> None:
-    color, badge = palette.device_color(device), m.evidence.badge
+def _add_times(figure: LabFigure, place: int, m: Measurement) -> None:
+    color, badge = palette.device_color(m.device), m.evidence.badge
     shown = [(_RETURNED, m.launch_seconds), (_FINISHED, m.median_seconds), (_COPIES, m.with_transfer_seconds)]
     there = [(what, seconds) for what, seconds in shown if seconds is not None and seconds > 0]
     figure.add_scatter(
-        x=[s for _, s in there], y=[name] * len(there), mode="lines", line={"color": AXIS, "width": 1}, showlegend=False, hoverinfo="skip"
+        x=[s for _, s in there], y=[place] * len(there), mode="lines", line={"color": AXIS, "width": 1}, showlegend=False, hoverinfo="skip"
     )
-    for (what, symbol), seconds in there:
+    for (what, symbol, offset), seconds in there:
         bars = None
         if what == _FINISHED[0] and m.interval_seconds is not None:
             low, high = m.interval_seconds
@@ -144,24 +139,24 @@ def _add_times(figure: LabFigure, name: str, m: Measurement, device: str) -> Non
                 "thickness": 2,
                 "width": 7,
             }
-        mark = palette.marker(badge, color, symbol, 15 if symbol == "line-ns" else 12)
+        mark = palette.marker(badge, color, symbol, 14 if symbol == "line-ns" else 11)
         figure.add_scatter(
-            x=[seconds], y=[name], mode="markers", marker=mark, error_x=bars, showlegend=False,
+            x=[seconds], y=[place + offset], mode="markers", marker=mark, error_x=bars, showlegend=False,
             hovertemplate=f"{what}: {format_seconds(seconds)}<extra></extra>",
         )  # fmt: skip
 
 
 def _legend(figure: LabFigure) -> None:
     """Add the shapes to the legend once, in grey: colour is the device's."""
-    for what, symbol in (_RETURNED, _FINISHED, _COPIES):
+    for what, symbol, _ in (_RETURNED, _FINISHED, _COPIES):
         figure.add_scatter(
             x=[None], y=[None], mode="markers", name=ink(what + (" (median, 95 % interval)" if what == _FINISHED[0] else "")),
             marker=palette.marker(Badge.MEASURED, palette.GREY, symbol),
         )  # fmt: skip
 
 
-def _row_name(row: ComparisonRow, k: int) -> str:
-    """Return a name of at most three short lines; a category axis would merge two equal ones, so the row's place is in it."""
+def _row_name(row: ComparisonRow) -> str:
+    """Return the name in at most two short lines, and the evidence under it."""
     words, lines = row.name.split(), [""]
     for word in words:
         if len(lines[-1]) + len(word) > 26 and lines[-1]:
@@ -169,7 +164,7 @@ def _row_name(row: ComparisonRow, k: int) -> str:
         lines[-1] = f"{lines[-1]} {word}".strip()
     badge = row.measurement.evidence.badge
     kept = lines[:2] if len(lines) <= 2 else [lines[0], lines[1][:25] + "…"]
-    return "<br>".join([*kept, badge.value.lower()]) + "\u200b" * k
+    return "<br>".join([*kept, badge.value.lower()])
 
 
 def _speedup(row: ComparisonRow) -> str:
