@@ -1,7 +1,8 @@
 """Move arrays between host and devices, and share them between libraries without a copy.
 
 ``to_device`` and ``to_host`` are MATLAB's ``gpuArray`` and ``gather``. They copy only where the data are
-somewhere else; ``share`` never copies.
+somewhere else; ``share`` never copies. Lists and scalars are refused: what a list of numbers should become
+(which dtype, which shape) is the caller's to say.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends
-from gpulab.devices import Device, find
-from gpulab.errors import InputError
+from gpulab.devices import Device, available, find, guard, of_name
+from gpulab.errors import DeviceError, InputError, OutOfMemoryError
+from gpulab.units import format_bytes
 
 
 def _owner(x: object, function: str) -> _backends.Backend:
@@ -25,24 +27,177 @@ def _owner(x: object, function: str) -> _backends.Backend:
 
 
 def device_of(x: Any) -> Device:
-    """Return the device that holds the array."""
-    return find(_owner(x, "device_of").device_of(x))
+    """Return the device that holds the array.
+
+    Parameters
+    ----------
+    x : ndarray, Tensor or cupy.ndarray
+
+    Returns
+    -------
+    Device
+
+    Raises
+    ------
+    InputError
+        If ``x`` is not an array of a known library, or has no data (a tensor on "meta").
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> str(device_of(np.zeros(3)))
+    'cpu'
+    """
+    return of_name(_owner(x, "device_of").device_of(x))
 
 
 def to_host(x: Any) -> np.ndarray:
-    """Return the array as numpy; the device has finished when it returns (MATLAB: ``gather``)."""
-    return _owner(x, "to_host").to_host(x)
+    """Return the array as numpy; the device has finished when it returns (MATLAB: ``gather``).
+
+    Parameters
+    ----------
+    x : ndarray, Tensor or cupy.ndarray
+        Any shape and stride. A tensor that takes part in autograd gives its values, detached.
+
+    Returns
+    -------
+    ndarray
+        The same memory where ``x`` is in main memory already (change one, and the other changes), else a copy.
+
+    Raises
+    ------
+    InputError
+        If ``x`` is no array, or of a kind that numpy lacks (bfloat16, float8, sparse, quantized, nested, without data).
+    OutOfMemoryError
+        If main memory does not hold the copy.
+    DeviceError
+        If the device no longer answers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> to_host(torch.arange(3))
+    array([0, 1, 2])
+    """
+    owner = _owner(x, "to_host")
+    if owner.device_of(x) != "cpu":
+        _need_main_memory("to_host", owner.nbytes(x))
+    with guard(f"to_host: copying {format_bytes(owner.nbytes(x))} from {owner.device_of(x)}"):
+        return owner.to_host(x)
 
 
 def to_device(a: Any, device: Device | str | None = None, library: str = "torch", pinned: bool = False) -> Any:
-    """Return the array on a device (MATLAB: ``gpuArray``)."""
-    target = find(device)
+    """Return the array on a device (MATLAB: ``gpuArray``); it is the array itself where it is there already.
+
+    Parameters
+    ----------
+    a : ndarray, Tensor or cupy.ndarray
+        Any shape and stride.
+    device : Device, str or None
+        None takes the best there is for the library: CUDA or ROCm, XPU, MPS, CPU.
+    library : str
+        Of the result: "torch", "numpy" or "cupy".
+    pinned : bool
+        Pass through page-locked memory; with device "cpu" the result itself is page-locked. Needs an accelerator.
+
+    Returns
+    -------
+    Tensor, ndarray or cupy.ndarray
+        Dtype and shape of ``a``. On the same device no byte is copied, unless the memory cannot be shared (read-only, negative
+        strides). A tensor that stays with torch stays in autograd; across libraries the values are detached.
+
+    Raises
+    ------
+    InputError
+        If ``a`` is no array, or its dtype does not exist in the library.
+    DeviceError
+        If the machine has no such device, the library cannot use it, or there is nothing to pin memory for.
+    OutOfMemoryError
+        If the device's free memory does not hold the array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.zeros(3)
+    >>> t = to_device(a, "cpu")
+    >>> t[0] = 7
+    >>> a
+    array([7., 0., 0.])
+    """
     owner = _owner(a, "to_device")
-    if owner.name == library and owner.device_of(a) == str(target) and not pinned:
+    target = _backends.backend(library)
+    where = _destination(device, library)
+    if pinned and len(available()) == 1:
+        raise DeviceError("to_device: pinned=True, and this machine has no accelerator to pin memory for; expected one. Pass pinned=False.")
+    here = owner.device_of(a)
+    if owner is target and here == str(where) and not pinned:
         return a
-    return _backends.backend(library).from_host(owner.to_host(a), str(target), pinned)
+    nbytes = owner.nbytes(a)
+    if where.is_cpu and here != "cpu":
+        _need_main_memory("to_device", nbytes)
+    with guard(f"to_device: moving {format_bytes(nbytes)} from {here} to {where}"):
+        if owner is target:
+            return owner.move(a, str(where), pinned)
+        if here.startswith("cuda") and str(where).startswith("cuda"):
+            return _across_libraries(a, owner, target, str(where))
+        return target.from_host(owner.to_host(a), str(where), pinned)
+
+
+def _destination(device: Device | str | None, library: str) -> Device:
+    """Where the result goes: each library's own best device when none is named."""
+    if library == "numpy" and device is None:
+        return find("cpu")
+    where = find(device)
+    if library == "cupy" and where.torch_type != "cuda":
+        raise DeviceError(f"to_device: cupy has no arrays on '{where}'; expected a CUDA device. Pass library='torch' or 'numpy'.")
+    return where
+
+
+def _across_libraries(a: Any, owner: _backends.Backend, target: _backends.Backend, where: str) -> Any:
+    """From one GPU library to another: move within the first where need be, then share; nothing passes through the host."""
+    moved = owner.move(a, where, False) if owner.device_of(a) != where else a
+    return _backends.share(moved.detach() if hasattr(moved, "detach") else moved, target.name)
 
 
 def share(x: Any, library: str) -> Any:
-    """Return a view of the same memory in another library."""
+    """Return a view of the same memory in another library: change one, and the other changes.
+
+    Parameters
+    ----------
+    x : ndarray, Tensor or cupy.ndarray
+        Also an array of any other library that speaks DLPack.
+    library : str
+        "torch", "numpy" or "cupy".
+
+    Returns
+    -------
+    Tensor, ndarray or cupy.ndarray
+        ``x`` itself if it is of that library. No byte is copied, ever.
+
+    Raises
+    ------
+    CopyRequiredError
+        If the memory cannot be shared (another device, autograd, read-only, negative strides, a dtype the library lacks, sparse,
+        quantized or masked); the sentence says which call makes the copy.
+    InputError
+        If ``x`` is no array, or the library is not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.zeros(3)
+    >>> share(a, "torch")[0] = 5
+    >>> a
+    array([5., 0., 0.])
+    """
     return _backends.share(x, library)
+
+
+def _need_main_memory(function: str, nbytes: int) -> None:
+    """Refuse a copy that main memory cannot hold: Linux would grant the allocation and kill the kernel later."""
+    free = find("cpu").free_bytes
+    if free is not None and nbytes > free:
+        raise OutOfMemoryError(
+            f"{function}: the copy needs {format_bytes(nbytes)} of main memory and {format_bytes(free)} are free; expected it to fit. "
+            "Copy a part of the array, or call gl.memory.release() first."
+        )

@@ -4,7 +4,7 @@ Everything is discovered on call, never at import: a GPU that appears or vanishe
 """
 
 from gpulab.devices._cpu import Cache, Processor
-from gpulab.devices._device import Device, available, default, environment, find
+from gpulab.devices._device import Device, available, default, environment, find, of_name
 from gpulab.devices._diagnose import Problem, diagnose
 from gpulab.devices._facts import Accelerator, Facts, Memory, gather
 from gpulab.devices._failures import guard, translate
@@ -27,5 +27,6 @@ __all__ = [
     "gather",
     "guard",
     "machine",
+    "of_name",
     "translate",
 ]

@@ -155,12 +155,22 @@ def accelerator_count(kind: str | None) -> int:
     return 1 if kind == "mps" else int(getattr(_torch(), "cuda" if kind == "rocm" else kind).device_count())
 
 
-def of_torch(torch_device: Any) -> Device:
-    """Return the Device of a ``torch.device`` that an existing tensor is on, without asking the machine again."""
-    kind = str(torch_device.type)
-    if kind == "cuda" and _torch().version.hip:
+def of_name(name: str) -> Device:
+    """Return the Device of a name such as "cuda:1" that an existing array is on, without asking the machine again.
+
+    Raises
+    ------
+    InputError
+        If arrays on such a device have no data ("meta").
+    """
+    kind, _, index = name.partition(":")
+    if kind == "cuda" and "torch" in sys.modules and sys.modules["torch"].version.hip:
         kind = "rocm"
-    return Device(kind, int(torch_device.index or 0))
+    if kind not in ("cpu", "cuda", "rocm", "xpu", "mps"):
+        raise InputError(
+            f"device_of: an array on {name!r} has no data that gpulab can use; expected one on cpu, cuda, xpu or mps. Move it there."
+        )
+    return Device(kind, int(index or 0))
 
 
 def available() -> tuple[Device, ...]:

@@ -1,0 +1,73 @@
+"""The adapters of the array libraries."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from gpulab import _backends
+from gpulab.errors import CopyRequiredError, InputError
+
+
+def test_the_owner_of_an_array_is_found_by_its_type():
+    """Numpy and torch arrays are told apart; anything else has no owner."""
+    assert _backends.backend_of(np.zeros(1)).name == "numpy"
+    assert _backends.backend_of(torch.zeros(1)).name == "torch"
+    assert _backends.backend_of([1]) is None
+    assert _backends.backend_of(np.float32(1)) is None
+
+
+def test_pointers_and_sizes_are_those_that_the_libraries_give():
+    """The address and the bytes of a view are its own, not those of the storage behind it."""
+    array, tensor = np.zeros((4, 4), np.float32)[1:, 1:], torch.zeros(4, 4, dtype=torch.float64)[1:]
+    assert _backends.backend("numpy").pointer(array) == array.ctypes.data
+    assert _backends.backend("torch").pointer(tensor) == tensor.data_ptr()
+    assert _backends.backend("numpy").nbytes(array) == 36
+    assert _backends.backend("torch").nbytes(tensor) == 96
+    assert _backends.backend("torch").nbytes(torch.zeros(5).to_sparse()) == 20
+
+
+def test_looking_at_an_array_imports_no_library():
+    """With only numpy imported, finding an owner and moving within numpy loads neither torch nor cupy."""
+    code = (
+        "import sys, numpy as np, gpulab as gl; gl.to_host(np.zeros(2)); gl.device_of(np.zeros(2)); gl.to_device(np.zeros(2), 'cpu', 'numpy');"
+        "print([m for m in ('torch', 'cupy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_library_that_cannot_be_imported_says_what_to_do(monkeypatch):
+    """An ImportError becomes one sentence with the doctor's name in it."""
+    monkeypatch.setattr(_backends, "_made", {})
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(InputError, match=r"'cupy' cannot be imported .*gpulab doctor"):
+        _backends.backend("cupy")
+
+
+def test_an_exporter_without_dlpack_1_still_gives_a_writable_view(monkeypatch):
+    """Where numpy marks a torch view read-only (old capsules cannot say otherwise), torch's own zero-copy view is taken."""
+    tensor = torch.zeros(3)
+
+    def old(x, **options):
+        view = torch.Tensor.numpy(x).view()
+        view.flags.writeable = False
+        return view
+
+    monkeypatch.setattr(np, "from_dlpack", old)
+    view = _backends.share(tensor, "numpy")
+    view[0] = 1
+    assert tensor[0] == 1
+
+
+def test_a_refusal_of_the_library_itself_is_translated(monkeypatch):
+    """What the checks do not foresee still comes out as CopyRequiredError with the library's words."""
+
+    def refuse(self, x):
+        raise BufferError("not today")
+
+    monkeypatch.setattr(_backends.TorchBackend, "from_dlpack", refuse)
+    with pytest.raises(CopyRequiredError, match=r"torch refuses it \(not today\)"):
+        _backends.share(np.zeros(2), "torch")
