@@ -32,7 +32,8 @@ def test_pointers_and_sizes_are_those_that_the_libraries_give():
 def test_looking_at_an_array_imports_no_library():
     """With only numpy imported, finding an owner and moving within numpy loads neither torch nor cupy."""
     code = (
-        "import sys, numpy as np, gpulab as gl; gl.to_host(np.zeros(2)); gl.device_of(np.zeros(2)); gl.to_device(np.zeros(2), 'cpu', 'numpy');"
+        "import sys, numpy as np, gpulab as gl; gl.to_host(np.zeros(2)); gl.device_of(np.zeros(2));"
+        "gl.to_device(np.zeros(2), 'cpu', 'numpy');"
         "print([m for m in ('torch', 'cupy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
