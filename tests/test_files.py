@@ -1,0 +1,45 @@
+"""A file is written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpulab._files import write_atomically
+
+
+def test_content_is_written_and_replaced(tmp_path: Path) -> None:
+    """The folder is made, an old file is replaced, and nothing else is left behind."""
+    path = tmp_path / "a" / "b.json"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full when the data are flushed costs neither the old file nor a stray one."""
+    path = tmp_path / "b.json"
+    write_atomically(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no file mode of this kind")
+def test_file_has_the_mode_that_the_user_chose(tmp_path: Path) -> None:
+    """The umask decides, as for any file that a program opens."""
+    old = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "x", b"")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640

@@ -1,0 +1,129 @@
+"""``gpulab lab``: where things are found, what is refused, and what JupyterLab is told. The server itself: tests/browser."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpulab import _lab
+from gpulab.errors import GpulabError, InputError
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    """Parse a command line as ``gpulab`` does."""
+    parser = argparse.ArgumentParser()
+    _lab.add_parser(parser.add_subparsers())
+    return parser.parse_args(["lab", *arguments])
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone with one notebook; JupyterLab is not started."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "00_start_here.ipynb").write_text("original")
+    (tmp_path / "pyproject.toml").write_text("")
+    find = _lab.find_originals
+    monkeypatch.setattr(_lab, "find_originals", lambda: find(tmp_path, ()))
+    monkeypatch.setattr(_lab, "serve", lambda *a, **k: 0)
+    monkeypatch.setattr(_lab, "_running_servers", lambda: [])
+    return tmp_path
+
+
+def test_working_copy_lies_beside_the_course(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a clone, git-ignored my-notebooks/ is filled, and what is new is said."""
+    assert _lab.run_lab(parse("--no-browser")) == 0
+    assert (course / "my-notebooks" / "00_start_here.ipynb").read_text() == "original"
+    assert "00_start_here.ipynb" in capsys.readouterr().out
+
+
+def test_dir_chooses_another_working_copy(course: Path) -> None:
+    """`--dir` names the folder."""
+    _lab.run_lab(parse("--dir", str(course / "elsewhere")))
+    assert (course / "elsewhere" / "00_start_here.ipynb").exists()
+    assert not (course / "my-notebooks").exists()
+
+
+def test_reset_ends_without_a_server(course: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--reset` brings the original back, says where the edited one is, and starts nothing."""
+    _lab.run_lab(parse())
+    mine = course / "my-notebooks" / "00_start_here.ipynb"
+    mine.write_text("mine")
+    monkeypatch.setattr(_lab, "serve", lambda *a, **k: pytest.fail("a server was started"))
+    assert _lab.run_lab(parse("--reset", "00")) == 0
+    assert mine.read_text() == "original"
+    assert "Yours is kept as 00_start_here.20" in capsys.readouterr().out
+
+
+def test_wheel_brings_its_notebooks(tmp_path: Path) -> None:
+    """Installed from a wheel, the notebooks are in the environment's share/gpulab."""
+    place = tmp_path / "env" / "share" / "gpulab" / "notebooks"
+    place.mkdir(parents=True)
+    (place / "00_start_here.ipynb").write_text("")
+    assert _lab.find_originals(tmp_path / "site-packages", [str(tmp_path / "env")]) == place
+
+
+def test_course_that_is_nowhere_is_told(tmp_path: Path) -> None:
+    """The message says where the course comes from."""
+    with pytest.raises(InputError, match="Clone the project's repository"):
+        _lab.find_originals(tmp_path, [str(tmp_path)])
+
+
+def test_folder_that_cannot_be_written_is_told(course: Path) -> None:
+    """A working copy inside a file cannot be made; the message names the way out."""
+    (course / "file").write_text("")
+    with pytest.raises(GpulabError, match="--dir"):
+        _lab.run_lab(parse("--dir", str(course / "file" / "inside")))
+
+
+def test_server_listens_here_only_and_stops_without_a_question() -> None:
+    """The address is the loopback one; root is named only where it is root; extra arguments come last."""
+    arguments = _lab.jupyter_arguments(Path("/x"), None, open_browser=False, extra=["--LabApp.a=1"])
+    assert "--ServerApp.ip=127.0.0.1" in arguments
+    assert "--ServerApp.answer_yes=True" in arguments
+    assert "--ServerApp.port_retries=50" in arguments
+    assert "--allow-root" not in arguments
+    assert arguments[-1] == "--LabApp.a=1"
+    assert "--allow-root" in _lab.jupyter_arguments(Path("/x"), None, open_browser=False, root=True)
+    assert "--ServerApp.port_retries=0" in _lab.jupyter_arguments(Path("/x"), 9000, open_browser=False)
+
+
+@pytest.mark.parametrize(
+    "argument", ["--ServerApp.ip=0.0.0.0", "--ip=0.0.0.0", "--IdentityProvider.token=", "--ServerApp.allow_remote_access=True"]
+)
+def test_arguments_that_would_open_the_server_are_refused(argument: str) -> None:
+    """The way to serve others is JupyterHub, and the message says where to read on."""
+    with pytest.raises(InputError, match="README"):
+        _lab.jupyter_arguments(Path("/x"), None, open_browser=False, extra=[argument])
+
+
+def test_port_in_use_is_told() -> None:
+    """A port that is taken, or does not exist, is a sentence and not a server somewhere else."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match="cannot be used"):
+            _lab._check_port(taken.getsockname()[1])
+    with pytest.raises(InputError, match="does not exist"):
+        _lab._check_port(70000)
+
+
+def test_server_of_this_working_copy_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one that serves this folder and answers counts: a crashed server leaves its file behind."""
+    here = {"root_dir": str(tmp_path), "url": "http://127.0.0.1:1/", "token": "t"}
+    other = {**here, "root_dir": str(tmp_path.parent)}
+    assert _lab.find_running(tmp_path, [other, here]) is None
+    monkeypatch.setattr(_lab, "_answers", lambda server: True)
+    assert _lab.find_running(tmp_path, [other, here]) is here
+
+
+def test_running_server_is_opened_again(course: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second `gpulab lab` says where the first one is and starts none."""
+    server = {"root_dir": str(course / "my-notebooks"), "url": "http://127.0.0.1:9/", "token": "secret"}
+    monkeypatch.setattr(_lab, "_running_servers", lambda: [server])
+    monkeypatch.setattr(_lab, "_answers", lambda server: True)
+    monkeypatch.setattr(_lab, "serve", lambda *a, **k: pytest.fail("a second server was started"))
+    assert _lab.run_lab(parse("--no-browser")) == 0
+    assert "http://127.0.0.1:9/lab/tree/00_start_here.ipynb?token=secret" in capsys.readouterr().out

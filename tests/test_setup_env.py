@@ -1,0 +1,183 @@
+"""Set-up chooses the Python and the packages that fit a machine; nothing here touches the network."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import setup_env
+from setup_env import Facts, choose_python, choose_stack
+
+H200 = (("NVIDIA H200", (9, 0)),)
+V100 = (("Tesla V100-SXM2-16GB", (7, 0)),)
+RTX5090 = (("NVIDIA GeForce RTX 5090", (12, 0)),)
+
+
+def test_script_parses_with_an_old_python() -> None:
+    """A machine's own Python may be too old for the course and must still be able to say so."""
+    source = Path(setup_env.__file__).read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 7))
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen"),
+    [
+        ([("python3", (3, 11))], "python3"),
+        ([("python3", (3, 9)), ("python3.12", (3, 12))], "python3.12"),
+        ([("python3.11", (3, 11)), ("python3.13", (3, 13)), ("python3", (3, 14))], "python3.13"),
+        ([("python3", (3, 15)), ("python", (3, 14))], "python"),
+        ([("python3", (3, 10))], None),
+        ([], None),
+    ],
+)
+def test_python_is_the_newest_that_was_tried(candidates: list[tuple[str, tuple[int, int]]], chosen: str | None) -> None:
+    """The newest supported Python wins; one newer than all supported is taken only where there is no other."""
+    assert choose_python(candidates) == chosen
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "index", "extra", "words"),
+    [
+        (Facts("Linux", "x86_64"), "cpu", "cpu", None, "no NVIDIA driver"),
+        (Facts("Linux", "x86_64", (13, 0), H200), "cuda13", None, "cuda13", "NVIDIA H200"),
+        (Facts("Linux", "aarch64", (13, 1), H200), "cuda13", None, "cuda13", "CUDA 13.1"),
+        (Facts("Linux", "x86_64", (12, 4), H200), "cuda12", "cu126", "cuda12", "CUDA 12.4"),
+        (Facts("Linux", "x86_64", (13, 0), V100), "cuda12", "cu126", "cuda12", "older than CUDA 13"),
+        (Facts("Linux", "x86_64", (13, 0)), "cuda13", None, "cuda13", "an NVIDIA GPU"),
+        (Facts("Linux", "x86_64", (12, 8), RTX5090), "cpu", "cpu", None, "Update the driver to 580"),
+        (Facts("Linux", "x86_64", (11, 4), V100), "cpu", "cpu", None, "Update the driver"),
+        (Facts("Linux", "x86_64", amd=True), "cpu", "cpu", None, "AMD"),
+        (Facts("Windows", "AMD64"), "cpu", None, None, "no NVIDIA driver"),
+        (Facts("Windows", "AMD64", (13, 0), H200), "cuda13", "cu130", "cuda13", "CUDA 13"),
+        (Facts("Windows", "AMD64", (12, 6), H200), "cuda12", "cu126", "cuda12", "CUDA 12.6"),
+        (Facts("Darwin", "arm64"), "apple", None, None, "MPS"),
+    ],
+)
+def test_stack_fits_the_machine(facts: Facts, name: str, index: str | None, extra: str | None, words: str) -> None:
+    """PyTorch's build and CuPy follow the driver and the GPU's age (PyTorch's RELEASE.md, CUDA's driver table); the reason is said."""
+    stack = choose_stack(facts)
+    assert (stack.name, stack.index, stack.extra) == (name, index, extra)
+    assert words in stack.reason
+
+
+def test_intel_mac_is_told_what_to_do() -> None:
+    """PyTorch has no current build for Intel Macs, so set-up ends with a sentence instead of an installation that fails."""
+    with pytest.raises(setup_env.SetupError, match=r"Intel Mac.*Colab"):
+        choose_stack(Facts("Darwin", "x86_64"))
+
+
+def test_nvidia_smi_is_read() -> None:
+    """The header gives the CUDA version, the query the cards; text of another kind gives nothing."""
+    header = "| NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: 13.0     |"
+    query = "NVIDIA H200, 9.0\nNVIDIA A100-SXM4-80GB, 8.0\n"
+    assert setup_env.parse_nvidia_smi(header, query) == ((13, 0), (("NVIDIA H200", (9, 0)), ("NVIDIA A100-SXM4-80GB", (8, 0))))
+    assert setup_env.parse_nvidia_smi("NVIDIA-SMI has failed because it couldn't communicate", "no, really") == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [("580.65.06", (13, 0)), ("595.71.05", (13, 0)), ("570.124.06", (12, 0)), ("525.60.13", (12, 0)), ("470.1", (11, 0)), ("?", None)],
+)
+def test_driver_version_tells_cuda(driver: str, cuda: tuple[int, int] | None) -> None:
+    """CUDA 13 needs driver 580 and CUDA 12 needs 525 (NVIDIA's CUDA release notes, driver table)."""
+    assert setup_env.cuda_of_driver(driver) == cuda
+
+
+def test_index_that_does_not_answer_is_left_out() -> None:
+    """A refused or timed-out request means "no", and the question is bounded in time."""
+    asked = []
+
+    def refuse(request: object, timeout: float) -> object:
+        asked.append(timeout)
+        raise OSError("refused")
+
+    assert not setup_env.index_answers("cpu", refuse)
+    assert setup_env.index_answers("cpu", lambda request, timeout: None)
+    assert asked == [setup_env.INDEX_SECONDS]
+
+
+class Installer:
+    """Stands in for pip and the machine: remembers what would have been installed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self.fail_at: int | None = None
+        self.facts = Facts("Linux", "x86_64")
+        monkeypatch.setattr(setup_env, "VENV", tmp_path)
+        monkeypatch.setattr(setup_env, "STAMP", tmp_path / "stamp.json")
+        monkeypatch.setattr(setup_env, "make_venv", lambda: (3, 12))
+        monkeypatch.setattr(setup_env, "look_at_machine", lambda: self.facts)
+        monkeypatch.setattr(setup_env, "index_answers", lambda index: False)
+        monkeypatch.setattr(setup_env, "_pip", self.pip)
+
+    def pip(self, *arguments: str) -> None:
+        """Record one call of pip, or fail as it would without a network."""
+        self.calls.append(arguments)
+        if len(self.calls) == self.fail_at:
+            raise setup_env.SetupError("no network")
+
+
+@pytest.fixture
+def installer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Installer:
+    """Set-up with pip and the machine replaced."""
+    return Installer(monkeypatch, tmp_path)
+
+
+def test_torch_is_installed_first_at_its_exact_pin(installer: Installer) -> None:
+    """A range with no torch present would fetch the newest build, gigabytes of it."""
+    setup_env.run([], None)
+    first, second = installer.calls
+    assert setup_env.torch_pin() in first
+    assert first.index("-c") + 1 == first.index(str(setup_env.ROOT / "constraints.txt"))
+    assert second[-1] == str(setup_env.ROOT)
+
+
+def test_second_run_does_nothing(installer: Installer) -> None:
+    """The stamp tells that everything is there; a run that needs more extras installs again and keeps the others."""
+    setup_env.run([], None)
+    installer.calls.clear()
+    setup_env.run([], None)
+    assert installer.calls == []
+    setup_env.run(["test", "dev"], None)
+    assert installer.calls[-1][-1].endswith("[dev,test]")
+    installer.calls.clear()
+    setup_env.run([], None)
+    assert installer.calls == []
+
+
+def test_interrupted_install_is_taken_up_again(installer: Installer) -> None:
+    """No stamp is written before the end, so a failed run is repeated."""
+    installer.fail_at = 2
+    with pytest.raises(setup_env.SetupError):
+        setup_env.run([], None)
+    installer.fail_at = None
+    setup_env.run([], None)
+    assert len(installer.calls) == 4
+
+
+def test_new_gpu_brings_another_torch(installer: Installer) -> None:
+    """The same version of torch for another device counts as installed for pip, so it is taken out first."""
+    setup_env.run([], None)
+    installer.calls.clear()
+    installer.facts = Facts("Linux", "x86_64", (13, 0), H200)
+    setup_env.run([], None)
+    assert installer.calls[0] == ("uninstall", "--yes", "torch")
+    assert installer.calls[-1][-1].endswith("[cuda13]")
+
+
+def test_damaged_stamp_means_install_again(installer: Installer) -> None:
+    """A stamp that cannot be read is no reason to stop, and none to trust it."""
+    setup_env.STAMP.write_text("{")
+    setup_env.run([], None)
+    assert len(installer.calls) == 2
+    assert json.loads(setup_env.STAMP.read_text())["stack"] == "cpu"
+
+
+def test_make_alone_lists_the_commands() -> None:
+    """`make` in a fresh clone explains itself."""
+    text = subprocess.run(["make"], cwd=setup_env.ROOT, capture_output=True, text=True, check=True).stdout
+    for command in ("lab", "test", "lint", "bench", "gpu-check", "soak", "help"):
+        assert f"make {command} " in text
