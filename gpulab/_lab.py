@@ -236,7 +236,11 @@ def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, ext
     # variable could be read by other users or by every kernel.
     server.identity_provider.token = secrets.token_hex(24)
     server.identity_provider.token_generated = False  # the address is printed below, once
-    print(f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: {copy}. Stop with Ctrl-C.", flush=True)
-    server.start()
+    message = f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: {copy}. Stop with Ctrl-C."
+    server.io_loop.add_callback(print, message, flush=True)  # once it answers, not before
+    try:
+        server.start()
+    except KeyboardInterrupt:
+        server.log.debug("stopped before it had begun to listen")
     print("JupyterLab has stopped.")
     return 0

@@ -63,9 +63,10 @@ class Lab:
             command = ["-c", _COMMAND, "lab", "--no-browser", f"--dir={root}", "--", exposed]
         else:
             command = ["-c", _SERVE, str(root), exposed]
+        self.environment = self._environment()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self._environment()
+                [sys.executable, *command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self.environment
             )
         self.url, self.token = self._wait_for_address()
 

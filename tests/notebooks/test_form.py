@@ -1,0 +1,132 @@
+"""The notebooks' form: canonical bytes, short cells, no plumbing, an opening and an end that the course agrees on.
+
+That they run is nbval's business (``make test`` gives it every notebook) and the browser's (``tests/browser/test_course.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import canonical
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+MAX_BYTES = 200_000
+MAX_CODE_LINES = 12  # "about ten lines" in DESIGN
+# What a learner should never see: each of these means that gpulab lacks a function.
+PLUMBING = {
+    "pip": r"^\s*[%!]\s*pip\b|^\s*!.*\bpip\s+install",
+    "shell": r"^\s*!",
+    "events": r"\bEvent\(|\.record\(\)",
+    "plot styling": r"update_layout|update_traces|plt\.|rcParams",
+    "parsing of output": r"\bsubprocess\b|\bre\.(match|search|findall)\(|capture_output",
+    "clean-up": r"gc\.collect|empty_cache",
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A notebook's JSON."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def source(cell: dict[str, Any]) -> str:
+    """A cell's text."""
+    return "".join(cell["source"])
+
+
+def named(path: Path) -> str:
+    """The test's id."""
+    return path.stem
+
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=named)
+
+
+def test_the_course_begins_where_gpulab_lab_opens_it() -> None:
+    """`gpulab lab` opens 00_start_here, and the notebooks are numbered in their order."""
+    names = [path.name for path in NOTEBOOKS]
+    assert "00_start_here.ipynb" in names
+    assert "02_data_transfer.ipynb" in names
+    assert all(re.fullmatch(r"\d\d_[a-z0-9_]+\.ipynb", name) for name in names)
+
+
+@each_notebook
+def test_is_canonical(path: Path) -> None:
+    """The file is byte for byte what tools/canonical.py writes, is valid nbformat 4.5, and is small."""
+    text = path.read_text(encoding="utf-8")
+    assert text == canonical.canonical_text(text), "run: .venv/bin/python tools/canonical.py"
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert path.stat().st_size < MAX_BYTES
+
+
+@each_notebook
+def test_only_deterministic_cells_keep_outputs(path: Path) -> None:
+    """A stored output that nothing compares goes stale; one that nbval compares has to be there."""
+    for number, cell in enumerate(load(path)["cells"]):
+        if cell["cell_type"] == "code":
+            checked = canonical.CHECKED in source(cell)
+            assert bool(cell["outputs"]) == checked, f"cell {number}: outputs {'missing' if checked else 'stored'}"
+
+
+@each_notebook
+def test_code_cells_are_short_and_free_of_plumbing(path: Path) -> None:
+    """About ten lines a cell; no installation, events, plot styling or clean-up."""
+    for number, cell in enumerate(load(path)["cells"]):
+        if cell["cell_type"] != "code":
+            continue
+        lines = [line for line in source(cell).splitlines() if line.strip()]
+        assert len(lines) <= MAX_CODE_LINES, f"cell {number} has {len(lines)} lines"
+        for what, pattern in PLUMBING.items():
+            assert not re.search(pattern, source(cell), re.MULTILINE), f"cell {number} holds {what}"
+
+
+@each_notebook
+def test_prose_comes_before_code(path: Path) -> None:
+    """Every code cell follows prose, or a code cell that follows prose: no run of three without a word."""
+    kinds = [cell["cell_type"] for cell in load(path)["cells"]]
+    assert kinds[0] == "markdown"
+    runs = re.findall(r"c+", "".join("c" if kind == "code" else "m" for kind in kinds))
+    assert max(map(len, runs)) <= 2
+
+
+@each_notebook
+def test_opening_and_end(path: Path) -> None:
+    """It opens with questions, aims, minutes and hardware, and ends with key points and links."""
+    cells = [source(cell) for cell in load(path)["cells"] if cell["cell_type"] == "markdown"]
+    opening = "\n".join(cells[:2]).lower()
+    assert re.match(r"# \S", cells[0]), "the first cell is the title"
+    assert "question" in opening or "?" in opening
+    assert re.search(r"\d+\s*(-|–|to)?\s*\d*\s*minutes", opening), "minutes"
+    assert "you will be able to" in opening or "you can" in opening
+    assert "hardware" in opening or "gpu" in opening
+    end = "\n".join(cells[-3:]).lower()
+    assert "key points" in end
+    assert re.search(r"\]\(\d\d_[a-z0-9_]+\.ipynb\)", end) or len(NOTEBOOKS) == 1, "a link to another notebook"
+
+
+@each_notebook
+def test_links_lead_somewhere(path: Path) -> None:
+    """Each link to a notebook or a picture names a file of the course or is the web's."""
+    for cell in load(path)["cells"]:
+        if cell["cell_type"] == "markdown":
+            for target in re.findall(r"\]\(([^)#\s]+)", source(cell)):
+                if not re.match(r"https?://|attachment:|mailto:", target):
+                    assert (FOLDER / target).exists(), f"{target} is not there"
+
+
+@each_notebook
+def test_no_exclamation_marks_and_no_emoji(path: Path) -> None:
+    """The house style: plain words."""
+    for number, cell in enumerate(load(path)["cells"]):
+        if cell["cell_type"] == "markdown":
+            prose = re.sub(r"```.*?```|`[^`]*`|!\[", "", source(cell), flags=re.DOTALL)
+            assert "!" not in prose, f"cell {number}"
+            assert not re.search("[\U0001f300-\U0001faff\u2600-\u27bf]", prose), f"cell {number}"
