@@ -6,7 +6,7 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 """
 
 from gpulab.lessons._checks import CheckResult, check, hint, solution
-from gpulab.lessons._material import contest, four_claims, last_contest, memory_ceiling
+from gpulab.lessons._material import contest, four_claims, memory_ceiling
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
@@ -26,7 +26,6 @@ __all__ = [
     "four_claims",
     "hint",
     "known",
-    "last_contest",
     "memory_ceiling",
     "predict",
     "progress",

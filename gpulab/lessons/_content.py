@@ -111,6 +111,11 @@ class Lesson:
     questions: Mapping[str, Question] = field(default_factory=dict)
     exercises: Mapping[str, Exercise] = field(default_factory=dict)
 
+    @property
+    def ids(self) -> list[str]:
+        """Every id, in the order of the notebook."""
+        return sorted([*self.questions, *self.exercises], key=lambda id: int(id.partition(".")[2]))
+
 
 class Refused(Exception):  # noqa: N818  (not an error of the program: an answer that is wrong)
     """The answer is wrong; the message says why."""

@@ -37,7 +37,7 @@ FIRST_CALL = Question(
         ),
         Reading(
             lambda predicted, measured: predicted > measured,
-            "The set-up was cheaper here than you thought. On a GPU, where the first call also loads kernels, it is often seconds.",
+            "The set-up was cheaper here than you thought. On a GPU the first call also loads the device's code.",
         ),
     ),
     outcome=lambda m: m.first_call_seconds / m.median_seconds if isinstance(m, Measurement) else m,
@@ -222,7 +222,7 @@ MEASUREMENT = Exercise(
 
 
 def _check_wins(answer: Any) -> str:
-    contest = _material.last_contest()
+    contest = _material.contest("matmul")
     rows = {row.n: row for row in contest.rows}
     right = contest.wins_from
     if isinstance(answer, str):
@@ -256,7 +256,7 @@ WINS = Exercise(
     solution=(
         "import gpulab as gl\n\n"
         'wins_from = "never"\n'
-        "for row in reversed(gl.lessons.last_contest().rows):  # from the largest size down\n"
+        'for row in reversed(gl.lessons.contest("matmul").rows):  # from the largest size down\n'
         "    if row.with_copies_seconds >= row.cpu_seconds:\n"
         "        break\n"
         "    wins_from = row.n"

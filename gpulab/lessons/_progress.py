@@ -73,7 +73,7 @@ def progress() -> Progress:
     content = _store.read()
     rows: list[ProgressRow] = []
     for lesson in _content.lessons():
-        for id in sorted([*lesson.questions, *lesson.exercises]):
+        for id in lesson.ids:
             if id in lesson.questions:
                 rows.append(_prediction_row(id, content["predictions"].get(id) or {}))
             else:

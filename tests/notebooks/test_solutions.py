@@ -23,11 +23,18 @@ def own_progress(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "progress.json"))
     monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_material, "_last", CONTEST)
+    monkeypatch.setitem(_material._contests, ("matmul", "float32"), CONTEST)
 
 
 # n, CPU, accelerator, with copies: the CPU wins at 32 and 64, only the copies stop the accelerator at 128, it wins from 256 on.
-_TIMES = ((32, 1e-6, 5e-6, 5e-5), (64, 4e-6, 5e-6, 5e-5), (128, 3e-5, 6e-6, 5e-5), (256, 2e-4, 7e-6, 6e-5), (512, 2e-3, 2e-5, 1e-4), (1024, 2e-2, 1e-4, 5e-4))
+_TIMES = (
+    (32, 1e-6, 5e-6, 5e-5),
+    (64, 4e-6, 5e-6, 5e-5),
+    (128, 3e-5, 6e-6, 5e-5),
+    (256, 2e-4, 7e-6, 6e-5),
+    (512, 2e-3, 2e-5, 1e-4),
+    (1024, 2e-2, 1e-4, 5e-4),
+)
 CONTEST = _material.Contest(
     "matmul float32", "rows", "an example", tuple(_material.ContestRow(*row) for row in _TIMES), Evidence.modelled("nothing", "this test")
 )  # fmt: skip
