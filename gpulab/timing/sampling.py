@@ -1,22 +1,42 @@
 """Take samples of a call until the interval of its median is narrow enough, or the deadline has come.
 
-Everything goes through ``run`` and the injected ``clock``; nothing else is asked the time. The statistics are in
-``gpulab.timing.statistics``; what a device is and when it has finished is the business of who makes ``run``.
+Everything goes through ``run`` and the injected ``clock``; nothing else is asked the time. The interval is the business of
+``gpulab.timing.statistics``; what a device is, and when it has finished, that of who makes ``run``.
+
+Stopping as soon as an interval looks narrow would pick the moments at which it is too narrow. So a third of the deadline
+always passes first (clocks and neighbours change within tenths of a second, however short the call), the interval is looked
+at seldom, each time after 15 % more, and two clock states that showed too seldom to know their shares keep the sampling going.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 
-from gpulab.timing.statistics import median_interval
+from gpulab.errors import InputError
+from gpulab.timing._loop import Loops, Run, make_loops
+from gpulab.timing.statistics import Interval, median_interval, two_levels
 
-Run = Callable[[int], tuple[float, float]]
+__all__ = ["Loops", "Run", "Sampled", "make_loops", "sample", "sample_in_turns"]
+
+Clock = Callable[[], float]
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
+
+FIRST_LOOK = 1 / 3  # of the deadline; see the module's docstring
+LOOK_GROWTH = 1.15
+FEWEST_BEFORE_PRECISION = 60  # below this there are too few batches to check the model of dependence
+FEWEST_SAMPLES = 3  # even past the deadline, unless one call alone takes longer than it
+MOST_KEPT = 8_192  # beyond, one of each two samples is dropped, and one of each two (then four, ...) new ones kept
+RESOLUTIONS_PER_SAMPLE = 100  # a sample this long is read to 1 %
+MOST_CALLS_PER_SAMPLE = 2**16
+EMPTY_AT_ONCE, EMPTY_EVERY = 101, 16  # the empty loop runs after each of the first 101 samples, then after every 16th
+PROGRESS_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -26,65 +46,39 @@ class Sampled:
     Attributes
     ----------
     samples_seconds : ndarray, shape (n,), float64
-        Seconds per call until the device had finished, the loop's and the clock's own overhead removed; never negative.
+        Seconds per call until the device had finished, the loop's and the clock's own time removed; never negative.
     launch_seconds : ndarray, shape (n,), float64
-        Seconds per call until the last call had returned, the overhead removed.
+        Seconds per call until the last call had returned, likewise.
     sample_starts_seconds : ndarray, shape (n,), float64
-        Clock reading at the start of each sample.
+        Clock reading before each sample.
     interval_seconds : (float, float) or None
         A 95 % interval of the median; None where none is honest.
     calls_per_sample : int
-        More than 1 where a call is too short for the clock.
+        More than 1 where a call is too short for the clock; the interval is then of the mean of so many calls.
     stopped_by : str
         "precision", "deadline" or "stopped".
     no_interval_reason : str or None
         One sentence, where ``interval_seconds`` is None.
     overhead_seconds : float
-        What was subtracted from each sample, per call.
+        What was removed from each sample, per call.
+    kept_every : int
+        Of how many samples taken one was kept: 1, or a power of 2 where there were more than 8,192; which one is drawn at random.
     """
 
     samples_seconds: np.ndarray
     launch_seconds: np.ndarray
     sample_starts_seconds: np.ndarray
-    interval_seconds: tuple[float, float] | None
+    interval_seconds: Interval | None
     calls_per_sample: int
     stopped_by: str
     no_interval_reason: str | None
     overhead_seconds: float
-
-
-@dataclass(frozen=True)
-class Loops:
-    """The tight loop around the work, and its twin that does nothing: each a ``Run``."""
-
-    work: Run
-    empty: Run
-
-
-def make_loops(fn: Callable[..., Any], args: tuple[Any, ...], synchronize: Callable[[], None], clock: Callable[[], float]) -> Loops:
-    """Return the loops that ``sample`` runs: ``calls`` times ``fn(*args)`` back to back, then one ``synchronize()``."""
-
-    def around(call: Callable[..., Any]) -> Run:
-        def run(calls: int) -> tuple[float, float]:
-            start = clock()
-            for _ in range(calls):
-                call(*args)
-            returned = clock()
-            synchronize()
-            return returned - start, clock() - start
-
-        return run
-
-    return Loops(around(fn), around(_nothing))
-
-
-def _nothing(*_args: Any) -> None:
-    return None
+    kept_every: int = 1
 
 
 def sample(
     run: Run,
-    clock: Callable[[], float],
+    clock: Clock,
     *,
     empty: Run | None = None,
     relative_width: float = 0.02,
@@ -92,28 +86,225 @@ def sample(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Sampled:
-    """Sample ``run`` until the 95 % interval of the median is ``relative_width`` wide or ``deadline`` seconds have passed."""
-    samples, launches, starts = [], [], []
+    """Sample one function until its interval is narrow enough, or the deadline has come.
+
+    Parameters
+    ----------
+    run : callable
+        ``run(calls)`` performs so many calls back to back and returns the seconds until the last call had returned, and until the
+        device had finished. Warmed up: the first call is no business of the sampler.
+    clock : callable
+        Returns seconds; the deadline is in its time.
+    empty : callable, optional
+        The same loop without the work (``make_loops``). It is run between samples, and its median is subtracted.
+    relative_width : float
+        Width of the interval, relative to the median, to stop at.
+    deadline : float
+        Seconds. The call in flight is finished.
+    progress : callable, optional
+        ``progress(fraction, text)``, about twenty times a second of the clock.
+    stop : callable, optional
+        Asked before each sample; True ends the sampling with what there is.
+
+    Returns
+    -------
+    Sampled
+        At least 3 samples, unless a call takes longer than the deadline or ``stop`` said so (then possibly none).
+
+    Raises
+    ------
+    InputError
+        If ``relative_width`` or ``deadline`` is not a positive number.
+
+    Notes
+    -----
+    Whatever ``run`` raises passes, a keyboard interrupt included.
+    """
+    return sample_in_turns([run], clock, empties=[empty], relative_width=relative_width, deadline=deadline, progress=progress, stop=stop)[0]
+
+
+def sample_in_turns(
+    runs: Sequence[Run],
+    clock: Clock,
+    *,
+    empties: Sequence[Run | None] | None = None,
+    relative_width: float = 0.02,
+    deadline: float = 2.0,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> list[Sampled]:
+    """Sample several functions, one sample of each in turn, until all intervals are narrow enough or the deadline has come.
+
+    Taking turns spreads what disturbs the machine over all of them alike. All get as many samples, so that
+    ``statistics.ratio_interval(..., paired=True)`` applies.
+
+    Parameters
+    ----------
+    runs : sequence of callables
+    empties : sequence of callables or None, optional
+        The empty loop of each.
+    deadline : float
+        Seconds, for all of them together.
+    clock, relative_width, progress, stop
+        As in ``sample``.
+
+    Returns
+    -------
+    list of Sampled
+        One for each of ``runs``, with the same ``stopped_by``.
+    """
+    for name, value in (("relative_width", relative_width), ("deadline", deadline)):
+        if not (isinstance(value, (int, float)) and value > 0 and math.isfinite(value)):
+            raise InputError(f"sample: {name}={value!r}; expected a positive number. Pass {name}=0.02 or the like.")
     begin = clock()
-    stopped_by = "deadline"
-    while True:
-        now = clock()
-        if samples and now - begin >= deadline:
-            break
+    tick = _tick(clock)
+    columns = [_Column(run, empty, clock) for run, empty in zip(runs, empties or [None] * len(runs), strict=True)]
+    schedule = _Schedule(begin, deadline, relative_width)
+    stopped_by = None
+    while stopped_by is None:
         if stop is not None and stop():
             stopped_by = "stopped"
             break
-        launched, finished = run(1)
-        starts.append(now)
-        samples.append(finished)
-        launches.append(launched)
-        n = len(samples)
-        if n % 100 == 0:
-            interval, _ = median_interval(np.array(samples))
-            if interval is not None and interval[1] - interval[0] <= relative_width * float(np.median(samples)):
-                stopped_by = "precision"
-                break
-        if progress is not None:
-            progress(min(1.0, (now - begin) / deadline), f"{n} samples")
-    interval, reason = median_interval(np.array(samples)) if samples else (None, "no sample was taken")
-    return Sampled(np.array(samples), np.array(launches), np.array(starts), interval, 1, stopped_by, reason, 0.0)
+        for column in columns:
+            if column.calls == 0:
+                column.choose_calls(tick, deadline / len(columns))
+            else:
+                column.take()
+        now = clock()
+        stopped_by = schedule.verdict(now, columns)
+        if progress is not None and schedule.progress_is_due(now):
+            progress(min(1.0, (now - begin) / deadline), f"{columns[0].count:,} samples")
+    return [column.result(stopped_by) for column in columns]
+
+
+class _Schedule:
+    """When to look at the intervals, and when to end."""
+
+    def __init__(self, begin: float, deadline: float, relative_width: float) -> None:
+        self._begin, self._deadline, self._relative_width = begin, deadline, relative_width
+        self._next_look = FIRST_LOOK * deadline
+        self._next_progress = 0.0
+
+    def verdict(self, now: float, columns: list[_Column]) -> str | None:
+        elapsed = now - self._begin
+        count = columns[0].count
+        if elapsed >= self._deadline:
+            enough = count >= FEWEST_SAMPLES or elapsed * (1 + 1 / count) >= FEWEST_SAMPLES * self._deadline
+            return "deadline" if enough else None
+        if elapsed < self._next_look or count < FEWEST_BEFORE_PRECISION:
+            return None
+        self._next_look = LOOK_GROWTH * elapsed
+        return "precision" if all(column.is_precise(self._relative_width) for column in columns) else None
+
+    def progress_is_due(self, now: float) -> bool:
+        due = now - self._begin >= self._next_progress
+        if due:
+            self._next_progress = now - self._begin + PROGRESS_SECONDS
+        return due
+
+
+class _Column:
+    """The samples of one function as they come."""
+
+    def __init__(self, run: Run, empty: Run | None, clock: Clock) -> None:
+        self._run, self._empty, self._clock = run, empty, clock
+        self.calls = 0
+        self._taken, self._every, self._next_kept = 0, 1, 1
+        self._draw = random.Random(0)  # keeping always the first of each pair would see only half of what alternates
+        self._starts: list[float] = []
+        self._launched: list[float] = []
+        self._finished: list[float] = []
+        self._empty_launched: list[float] = []
+        self._empty_finished: list[float] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._finished)
+
+    def choose_calls(self, tick: float, deadline: float) -> None:
+        """Find how many calls make a sample that is long against the clock's tick; one call that is long enough is the first sample."""
+        start = self._clock()
+        launched, finished = self._run(1)
+        calls, least = 1, RESOLUTIONS_PER_SAMPLE * tick
+        if finished <= 0 or finished < least:
+            while calls < MOST_CALLS_PER_SAMPLE:
+                if finished <= 0 and least == 0:  # the clock ticks more rarely than it is read: the first step seen is its tick
+                    calls *= 2
+                    _, finished = self._run(calls)
+                    least = RESOLUTIONS_PER_SAMPLE * finished
+                    continue
+                if finished >= min(least, deadline / FEWEST_BEFORE_PRECISION) > 0:
+                    break
+                growth = 1.2 * least / finished if finished > 0 else 2.0
+                calls = min(math.ceil(calls * min(max(growth, 1.2), 16.0)), MOST_CALLS_PER_SAMPLE)
+                finished = min(self._run(calls)[1] for _ in range(3))
+            self.calls = calls
+            self.take()
+            return
+        self.calls = 1
+        self._keep(start, launched, finished)
+        self._take_empty()
+
+    def take(self) -> None:
+        start = self._clock()
+        launched, finished = self._run(self.calls)
+        self._taken += 1
+        if self._taken == self._next_kept:
+            self._keep(start, launched, finished)
+            block = self._taken // self._every + 1
+            self._next_kept = block * self._every + self._draw.randrange(self._every)
+        if self._taken <= EMPTY_AT_ONCE or self._taken % EMPTY_EVERY == 0:
+            self._take_empty()
+
+    def _take_empty(self) -> None:
+        if self._empty is not None and len(self._empty_finished) < MOST_KEPT:
+            launched, finished = self._empty(self.calls)
+            self._empty_launched.append(launched)
+            self._empty_finished.append(finished)
+
+    def _keep(self, start: float, launched: float, finished: float) -> None:
+        self._starts.append(start)
+        self._launched.append(launched)
+        self._finished.append(finished)
+        if len(self._finished) >= MOST_KEPT:
+            self._every *= 2
+            kept = [2 * pair + self._draw.randrange(2) for pair in range(MOST_KEPT // 2)]
+            for values in (self._starts, self._launched, self._finished):
+                values[:] = [values[index] for index in kept]
+
+    def is_precise(self, relative_width: float) -> bool:
+        samples = self._per_call(self._finished, self._empty_finished)
+        interval, _ = median_interval(samples)
+        if interval is None or interval[1] - interval[0] > relative_width * float(np.median(samples)):
+            return False
+        levels = two_levels(samples)
+        return levels is None or not levels.unresolved
+
+    def _per_call(self, values: list[float], empties: list[float]) -> np.ndarray:
+        overhead = float(np.median(empties)) if empties else 0.0
+        return np.maximum((np.array(values) - overhead) / max(self.calls, 1), 0.0)
+
+    def result(self, stopped_by: str) -> Sampled:
+        samples = self._per_call(self._finished, self._empty_finished)
+        interval, reason = median_interval(samples)
+        if len(samples) and float(samples.max()) == 0.0:
+            interval, reason = None, f"the clock did not move during {self.calls:,} calls. Give the call more to do, or a finer clock."
+        overhead = float(np.median(self._empty_finished)) / self.calls if self._empty_finished else 0.0
+        return Sampled(
+            samples_seconds=samples,
+            launch_seconds=self._per_call(self._launched, self._empty_launched),
+            sample_starts_seconds=np.array(self._starts),
+            interval_seconds=interval,
+            calls_per_sample=max(self.calls, 1),
+            stopped_by=stopped_by,
+            no_interval_reason=reason,
+            overhead_seconds=overhead,
+            kept_every=self._every,
+        )
+
+
+def _tick(clock: Clock) -> float:
+    """Return the shortest step seen between two readings of the clock, its own cost included; 0 where it did not move."""
+    readings = [clock() for _ in range(32)]
+    steps = [later - earlier for earlier, later in pairwise(readings) if later > earlier]
+    return min(steps, default=0.0)

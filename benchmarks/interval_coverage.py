@@ -1,0 +1,144 @@
+"""Coverage, refusals, cost and width of the sampler's intervals on synthetic processes, by an injected clock.
+
+    python benchmarks/interval_coverage.py [--runs 2000] [--seed 1] [--deadline 2.0] [--only TEXT] [--out FILE] [--quick]
+
+Calls of 1 ms, a virtual deadline of 2 s. ``cost`` is the number of samples taken over the number that an oracle, which knows the
+process's autocorrelation and density, would need for an interval as wide as the one reached (mean over runs). ``strict`` is the coverage of
+the median of the process itself where clock states switch: the acceptance counts any value between the modes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import time
+import zlib
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from processes import catalogue
+
+from gpulab.timing.sampling import sample
+
+
+PROCESSES = catalogue()
+
+
+class Replay:
+    """A clock that moves only inside the calls, by the durations drawn."""
+
+    def __init__(self, durations_seconds: np.ndarray) -> None:
+        self._durations = durations_seconds.tolist()
+        self._now = 0.0
+        self.calls = 0
+
+    def clock(self) -> float:
+        return self._now
+
+    def run(self, calls: int) -> tuple[float, float]:
+        spent = sum(self._durations[self.calls : self.calls + calls])
+        self.calls += calls
+        self._now += spent
+        return spent, spent
+
+
+def one_process(task: tuple[int, int, int, float, float]) -> dict[str, object]:
+    """Run the catalogue's process of that index ``runs`` times and return its figures."""
+    index, runs, seed, deadline, relative_width = task
+    process = PROCESSES[index]
+    covered = strict = refused = narrow = 0
+    samples, widths, costs = [], [], []
+    known: dict[int, tuple[float, float]] = {}
+    for run in range(runs):
+        rng = np.random.default_rng([seed, zlib.crc32(process.name.encode()), run])
+        drawn = process.draw(rng, int(3 * deadline / 1e-3))
+        replay = Replay(drawn.durations_seconds)
+        result = sample(replay.run, replay.clock, deadline=deadline, relative_width=relative_width)
+        n = len(result.samples_seconds)
+        samples.append(n)
+        narrow += result.stopped_by == "precision"
+        if result.interval_seconds is None:
+            refused += 1
+            continue
+        low, high = result.interval_seconds
+        same_for_all_runs = drawn.levels is not None and "walk" not in process.name
+        if same_for_all_runs and n not in known:
+            known[n] = process.truth(drawn, n)
+        true_low, true_high = known[n] if same_for_all_runs else process.truth(drawn, n)
+        covered += low <= true_high and high >= true_low
+        strict += low <= process.median <= high
+        width = (high - low) / float(np.median(result.samples_seconds))
+        widths.append(width)
+        if process.oracle_width is not None and width > 0:
+            costs.append(n / (process.oracle_width / width) ** 2)
+    given = max(runs - refused, 1)
+    return {
+        "process": process.name,
+        "family": process.family,
+        "runs": runs,
+        "covered": covered / given,
+        "strict": strict / given if process.family == "states" else None,
+        "refused": refused / runs,
+        "precise": narrow / runs,
+        "samples": float(np.mean(samples)),
+        "width": float(np.mean(widths)) if widths else math.nan,
+        "cost": float(np.mean(costs)) if costs else None,
+    }
+
+
+def verdict(row: dict) -> str:
+    """Return what the acceptance bounds say of a row."""
+    faults = []
+    if row["covered"] < 0.93:
+        faults.append("covers less than 93 %")
+    if row["refused"] > (0.02 if row["family"] == "independent" else 0.10):
+        faults.append("refuses too often")
+    if row["family"] in ("independent", "ar1"):
+        if row["covered"] > 0.97:
+            faults.append("covers more than 97 %")
+        if row["cost"] is not None and row["cost"] > 1.3:
+            faults.append("costs more than 1.3")
+    return ", ".join(faults) or "ok"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--deadline", type=float, default=2.0)
+    parser.add_argument("--relative-width", type=float, default=0.02)
+    parser.add_argument("--only", default="", help="processes whose name contains this")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file for the figures")
+    parser.add_argument("--quick", action="store_true", help="100 runs of each")
+    parser.add_argument("--workers", type=int, default=1)
+    args = parser.parse_args()
+    runs = 100 if args.quick else args.runs
+    tasks = [(i, runs, args.seed, args.deadline, args.relative_width) for i, p in enumerate(PROCESSES) if args.only in p.name]
+    begin = time.perf_counter()
+    rows = []
+    print(f"{'process':44s} covered strict refused precise samples  width   cost  verdict")
+    with multiprocessing.get_context("fork").Pool(args.workers) as pool:
+        for row in pool.imap(one_process, tasks):
+            rows.append(row)
+            strict = "" if row["strict"] is None else f"{row['strict']:6.1%}"
+            cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
+            print(
+                f"{row['process']:44s} {row['covered']:6.1%} {strict:>6s} {row['refused']:7.1%} {row['precise']:7.1%} "
+                f"{row['samples']:7.0f} {row['width']:7.2%} {cost:>5s}  {verdict(row)}",
+                flush=True,
+            )
+    bad = [row for row in rows if verdict(row) != "ok"]
+    print(f"{len(rows) - len(bad)} of {len(rows)} processes within the bounds, {runs} runs each, {time.perf_counter() - begin:.0f} s")
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        settings = {"runs": runs, "seed": args.seed, "deadline_seconds": args.deadline, "relative_width": args.relative_width}
+        args.out.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""How much less correlated samples are worth than independent ones, for the median.
+
+The median's error depends on the signs of (sample - median) alone. For independent signs their sum varies as n; for
+correlated ones as ``inflation * n``. The inflation is estimated twice:
+
+- From a model: the ranks follow an autoregression of order 0 to 3 under a Gaussian copula. The correlation of normal scores
+  follows from that of the ranks, rho = 2 sin(pi r / 6) (Pearson 1907), and that of the signs from it, (2 / pi) asin(rho) (Sheppard 1899).
+  Ranks use far more of the data than signs do, so this is the precise one where the model holds.
+- From batches of signs of doubling length, each series of batch means prewhitened by an autoregression of order 1. Rough, but it
+  supposes nothing about the process, and sees what is slow: clock states, drift, interference.
+
+The batches test the model; where they contradict it, they replace it, from short batches to long ones, as long as the
+next longer ones say significantly more (Lepski's rule).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+# Chosen by simulation over the processes of benchmarks/processes.py: `python benchmarks/interval_coverage.py`.
+MAX_ORDER = 3
+SHORTEST_BATCH = 4
+FEWEST_BATCHES = 15
+MODEL_DOUBT = 2.5  # standard errors by which the variance of batch means may exceed the model's
+SCALE_DOUBT = 0.8  # standard errors by which longer batches must say more to be believed
+HIGHEST_BATCH_CORRELATION = 0.8  # above it a batch is too short against the memory of the process
+
+
+@dataclass(frozen=True)
+class Inflation:
+    """Long-run variance of the signs over that of independent ones, and how many degrees of freedom its estimate has."""
+
+    ratio: float
+    degrees_of_freedom: float
+
+
+def centred_ranks(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranks, centred and scaled to (-1/2, 1/2), and the ordered samples; ties are broken at random, always alike."""
+    n = len(samples)
+    order = np.argsort(samples, kind="stable")
+    ordered = samples[order]
+    if n > 1 and np.any(ordered[1:] == ordered[:-1]):  # in the order taken, ties would look like a trend
+        order = np.lexsort((np.random.default_rng(0).permutation(n), samples))
+    ranks = np.empty(n)
+    ranks[order] = np.arange(n)
+    return (ranks - (n - 1) / 2) / n, ordered
+
+
+def inflation(ranks: np.ndarray) -> Inflation:
+    """Return the inflation of the variance of the median's sign sum, from centred ranks."""
+    n = len(ranks)
+    ratio, sign_correlations = _model(ranks)
+    worth = n / ratio
+    model = Inflation(max(ratio * (1 + MAX_ORDER / worth), 0.3), max(worth / 2, 3.0))
+    scales = _batch_scales(np.where(ranks > 0, 1.0, -1.0))
+    for scale in scales:
+        expected = (_batch_variance(sign_correlations, scale.length) - scale.length * ratio / n) * scale.count / (scale.count - 1)
+        if scale.variance > expected * (1 + MODEL_DOUBT * math.sqrt(2 / scale.count)):
+            return _longest_credible(model, scales)
+    return model
+
+
+def inflation_of_signs(signs: np.ndarray) -> Inflation:
+    """Return the inflation from batches alone, for signs about another threshold than the median, scaled to variance 1."""
+    return _longest_credible(Inflation(1.0, float(len(signs))), _batch_scales(signs))
+
+
+def _model(ranks: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the model's inflation and the correlations of the signs at lags 1, 2, ..."""
+    n = len(ranks)
+    orders = min(MAX_ORDER, n // 10)
+    variance = float(ranks @ ranks) / n
+    observed = np.array([float(ranks[:-lag] @ ranks[lag:]) / (n - lag) / variance for lag in range(1, orders + 1)])
+    ratio, signs = 1.0, np.zeros(0)
+    for _ in range(2):  # subtracting the mean lowers every autocorrelation by about ratio / n, so put that back
+        corrected = np.clip(observed + ratio * (1 - observed) / n, -0.999, 0.999)
+        normal = 2 * np.sin(math.pi / 6 * corrected)
+        signs = 2 / math.pi * np.arcsin(_extend(normal, _autoregression(normal, n), n))
+        ratio = min(max(1 + 2 * float(signs.sum()), 0.05), n / 4)
+    return ratio, signs
+
+
+def _autoregression(correlations: np.ndarray, n: int) -> np.ndarray:
+    """Return the coefficients of the autoregression that the Bayesian information criterion prefers (Levinson's recursion)."""
+    variance, coefficients = 1.0, np.zeros(0)
+    best, chosen = 0.0, coefficients
+    for order in range(1, len(correlations) + 1):
+        predicted = float(coefficients @ correlations[: order - 1][::-1])
+        reflection = float(np.clip((correlations[order - 1] - predicted) / variance, -0.9999, 0.9999))
+        coefficients = np.append(coefficients - reflection * coefficients[::-1], reflection)
+        variance *= 1 - reflection**2
+        criterion = n * math.log(variance) + order * math.log(n)
+        if criterion < best:
+            best, chosen = criterion, coefficients
+    return chosen
+
+
+def _extend(correlations: np.ndarray, coefficients: np.ndarray, n: int) -> np.ndarray:
+    """Return the autoregression's correlations at lags 1, 2, ... until they vanish."""
+    order = len(coefficients)
+    if order == 0:
+        return np.zeros(0)
+    if order == 1:
+        rho = min(max(abs(float(coefficients[0])), 1e-9), 0.9999)
+        lags = min(n, int(math.log(1e-3) / math.log(rho)) + 1)
+        powers: np.ndarray = float(coefficients[0]) ** np.arange(1.0, lags + 1)
+        return powers
+    values, weights = correlations[:order].tolist(), coefficients.tolist()
+    for lag in range(order, min(n, 1000)):
+        values.append(sum(weight * value for weight, value in zip(weights, values[: -order - 1 : -1], strict=True)))
+        if lag % 16 == 0 and max(map(abs, values[-order:])) < 1e-3:
+            break
+    correlations = np.array(values)
+    return correlations.clip(-1.0, 1.0)
+
+
+def _batch_variance(sign_correlations: np.ndarray, length: int) -> float:
+    """Return ``length`` times the variance of the mean of so many signs, under the model."""
+    lags = np.arange(1, min(length, len(sign_correlations)) + 1)
+    return 1 + 2 * float(((1 - lags / length) * sign_correlations[: len(lags)]).sum())
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Batches of one length: ``variance`` is that of their means times the length, ``ratio`` the inflation they imply."""
+
+    length: int
+    count: int
+    correlation: float
+    variance: float
+
+    @property
+    def ratio(self) -> float:
+        return self.variance * (1 + self.correlation) / (1 - self.correlation)
+
+    @property
+    def relative_error(self) -> float:
+        """Return the standard error of the spectral density of an AR(1) at frequency zero, relative to it."""
+        return math.sqrt((2 + 4 * (1 + self.correlation) / (1 - self.correlation)) / self.count)
+
+
+def _batch_scales(signs: np.ndarray) -> list[_Scale]:
+    n, length, scales = len(signs), SHORTEST_BATCH, []
+    sums = np.concatenate([[0.0], np.cumsum(signs)])
+    while (count := n // length) >= FEWEST_BATCHES:
+        means = np.diff(sums[n - count * length :: length]) / length
+        means -= means.mean()
+        variance = float(means @ means) / (count - 1)
+        if variance > 0:
+            observed = float(means[:-1] @ means[1:]) / (count - 1) / variance
+            unbiased = observed + (1 + 3 * observed) / count  # Kendall 1954
+            scales.append(_Scale(length, count, min(max(unbiased, -0.3), 0.95), length * variance))
+        length *= 2
+    return scales
+
+
+def _longest_credible(start: Inflation, scales: list[_Scale]) -> Inflation:
+    current = start
+    for scale in scales:
+        if scale.correlation > HIGHEST_BATCH_CORRELATION:
+            continue
+        if math.log(scale.ratio / current.ratio) > SCALE_DOUBT * scale.relative_error:
+            current = Inflation(scale.ratio, 2 / scale.relative_error**2)
+    return current
