@@ -9,16 +9,22 @@ from gpulab.devices._diagnose import Problem, diagnose
 from gpulab.devices._facts import Accelerator, Facts, Memory, gather
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._machine import Machine, machine
+from gpulab.devices._settings import arithmetic
+from gpulab.devices._spec import DeviceSpec, Figure, MemoryLevel, spec
 
 __all__ = [
     "Accelerator",
     "Cache",
     "Device",
+    "DeviceSpec",
     "Facts",
+    "Figure",
     "Machine",
     "Memory",
+    "MemoryLevel",
     "Problem",
     "Processor",
+    "arithmetic",
     "available",
     "default",
     "diagnose",
@@ -28,5 +34,6 @@ __all__ = [
     "guard",
     "machine",
     "of_name",
+    "spec",
     "translate",
 ]

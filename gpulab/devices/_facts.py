@@ -285,3 +285,17 @@ def _merged(seen: Accelerator, gpu: _nvml.NvmlGpu | None) -> Accelerator:
     both: dict[str, Any] = {name: getattr(seen, name) for name in Accelerator.__dataclass_fields__}
     more = {name: getattr(gpu, name, None) for name, value in both.items() if value in (None, ())}
     return Accelerator(**both | {name: value for name, value in more.items() if value is not None})
+
+
+def accelerator(device: _device.Device) -> Accelerator:
+    """Return what PyTorch and the driver say about one accelerator.
+
+    Raises
+    ------
+    DeviceError
+        If the accelerator vanished.
+    """
+    found = next((gpu for gpu in _accelerators(probe_torch(), _nvml.probe()) if gpu.device == str(device)), None)
+    if found is None:
+        raise DeviceError(f"device '{device}' no longer answers; expected it to stay usable. Save your work and restart the kernel.")
+    return found
