@@ -3,6 +3,20 @@
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.machine import machine
+from gpulab.figures.memory import memory_prediction, memory_timeline
 from gpulab.figures.timing import comparison, measurement
+from gpulab.figures.transfer import break_even, overlap, sweep
 
-__all__ = ["LabFigure", "comparison", "machine", "measurement", "mimebundle", "palette"]
+__all__ = [
+    "LabFigure",
+    "break_even",
+    "comparison",
+    "machine",
+    "measurement",
+    "memory_prediction",
+    "memory_timeline",
+    "mimebundle",
+    "overlap",
+    "palette",
+    "sweep",
+]

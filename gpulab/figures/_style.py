@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from gpulab.evidence import Evidence
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 MID_GREY = "#7C7C7C"  # the same contrast, 4.2, against white and against JupyterLab's dark #111111
 GRID = "rgba(127,127,127,0.22)"
@@ -206,3 +206,37 @@ def guide(figure: go.Figure, value: float, text: str, axis: str = "x", color: st
     else:
         figure.add_shape(type="line", x0=0, x1=1, xref="paper", y0=value, y1=value, yref="y", line=stroke)
         figure.add_annotation(x=1, xref="paper", y=position, yref="y", text=ink(text), showarrow=False, xanchor="right", yanchor="bottom")
+
+
+def linear_axis(high: float, title: str, text: Callable[[float], str], low: float = 0.0, binary: bool = False) -> dict[str, Any]:
+    """Return a linear axis from ``low`` to a little over ``high`` with round ticks (powers of two where ``binary``)."""
+    span = max(high - low, 1e-300)
+    step = _round_step(span / 5, binary)
+    ticks = [k * step for k in range(math.ceil(low / step), math.floor((high + 0.02 * span) / step) + 1)]
+    return {
+        "type": "linear", "tickmode": "array", "tickvals": ticks, "ticktext": [ink(text(t)) for t in ticks], "tickprefix": "",
+        "ticksuffix": "", "range": [low, high + 0.06 * span], "title": {"text": ink(title)},
+    }  # fmt: skip
+
+
+def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, Any]:
+    """Return a linear axis of time in one unit, fit for ``high``."""
+    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if high >= s), (1e-9, "ns"))
+    return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.4g}", low)
+
+
+def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
+    """Return a linear axis of storage with ticks such as "512 MiB"."""
+    return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes(v)), binary=True)
+
+
+def linear_rate_axis(high: float, title: str) -> dict[str, Any]:
+    """Return a linear axis of bytes a second."""
+    return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes_per_second(v)))
+
+
+def _round_step(wanted: float, binary: bool) -> float:
+    if binary:
+        return float(2.0 ** max(0, math.ceil(math.log2(wanted))))
+    power = 10.0 ** math.floor(math.log10(wanted))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= 0.999 * wanted)

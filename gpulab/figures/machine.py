@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from gpulab.devices import Machine
+from typing import TYPE_CHECKING
+
 from gpulab.figures import palette
 from gpulab.figures._style import AXIS, LabFigure, bytes_axis, frame, ink
 from gpulab.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpulab.devices import Machine
 
 
 def machine(m: Machine) -> LabFigure:

@@ -18,9 +18,11 @@ VERMILLION = "#D55E00"
 REDDISH_PURPLE = "#CC79A7"
 GREY = "#8A8A8A"  # ceilings, guides and what belongs to no device
 
-# One colour a kind of device, the same in every picture of the course.
-DEVICES = {"cpu": BLUE, "cuda": VERMILLION, "rocm": REDDISH_PURPLE, "mps": BLUISH_GREEN, "xpu": ORANGE}
-COPY = SKY_BLUE  # bytes on their way between host and device
+# One meaning for each device throughout the course: the host is blue, an accelerator of whatever make is vermillion.
+DEVICES = {"cpu": BLUE, "cuda": VERMILLION, "rocm": VERMILLION, "mps": VERMILLION, "xpu": VERMILLION}
+# Bytes on their way: to the device, back, and within the host's own memory.
+COPIES = {"to_device": REDDISH_PURPLE, "to_host": BLUISH_GREEN, "host": BLUE}
+LANES = {"copy": REDDISH_PURPLE, "compute": VERMILLION}
 
 # What holds memory during a training step; these pictures show no devices, so the hues may be used again.
 MEMORY = {

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import AXIS, LabFigure, frame, ink, seconds_axis
-from gpulab.timing import Comparison, ComparisonRow, Measurement
 from gpulab.units import format_ratio, format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.timing import Comparison, ComparisonRow, Measurement
 
 # A sample this many times the median would press all others into one line on a linear axis.
 _LOG_FROM = 4.0
@@ -39,17 +42,27 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     for place, row in enumerate(rows):
         _add_times(figure, place, row.measurement)
         if row.speedup is not None:
-            figure.add_annotation(
-                x=1, xref="paper", y=place - 0.32, yref="y", text=ink(_speedup(row)), showarrow=False, xanchor="right", yanchor="middle"
-            )  # fmt: skip
+            _beside(figure, place, "y", _speedup(row))
+    if any(row.speedup is not None for row in rows):
+        _beside(figure, 1, "paper", "speed-up", yanchor="bottom")
     times = [t for row in rows for t in _times(row.measurement)]
     figure.update_xaxes(**seconds_axis(times, "time per call (log scale)"))
     figure.update_yaxes(
         range=[len(rows) - 0.5, -0.5], tickmode="array", tickvals=list(range(len(rows))), ticktext=[ink(_row_name(row)) for row in rows],
         tickprefix="", ticksuffix="", showgrid=False,
     )  # fmt: skip
-    figure.update_layout(legend={"y": 1.0, "yanchor": "bottom", "x": 0}, margin={"t": 96, "b": 50})
+    figure.update_layout(
+        legend={"y": 1.0, "yanchor": "bottom", "x": 0},
+        margin={"t": 96, "b": 50, "r": 120 if any(row.speedup is not None for row in rows) else 24},
+    )
     return figure
+
+
+def _beside(figure: LabFigure, y: float, yref: str, text: str, yanchor: str = "middle") -> None:
+    """Write into the column at the right of the plot."""
+    figure.add_annotation(
+        x=1, xref="paper", xanchor="left", xshift=8, y=y, yref=yref, yanchor=yanchor, text=ink(text), align="left", showarrow=False
+    )
 
 
 def measurement(m: Measurement) -> LabFigure:
@@ -183,6 +196,6 @@ def _describe_comparison(c: Comparison, recorded: Sequence[ComparisonRow]) -> st
         if m.with_transfer_seconds is not None:
             text += f", with copies {format_seconds(m.with_transfer_seconds)}"
         if row.speedup is not None:
-            text += f", speed-up {_speedup(row)}"
+            text += f", speed-up {_speedup(row).replace('<br>', ' ')}"
         parts.append(text)
     return f"{c.label}, time per call on each device. " + "; ".join(parts) + "."

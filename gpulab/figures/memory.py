@@ -1,0 +1,205 @@
+"""Pictures of memory: the timeline of a step, who holds a device's bytes, and whether a step will fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpulab.evidence import Badge
+from gpulab.figures import palette
+from gpulab.figures._style import MID_GREY, LabFigure, frame, ink, linear_bytes_axis
+from gpulab.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpulab.memory import MemoryTrace, Prediction, Timeline
+
+# More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
+_MOST_POINTS = 500
+
+
+def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
+    """Return the live bytes by category after each operator of a training step, with the peak marked.
+
+    Parameters
+    ----------
+    t : MemoryTrace or Prediction
+        A prediction's areas are hatched, a trace's are solid.
+    """
+    line = t.timeline
+    modelled = t.evidence.badge is not Badge.MEASURED
+    by_category = ", ".join(f"{name} {format_bytes(n)}" for name, n in t.peak_by_category.items() if n)
+    words = (
+        f"Live bytes during a training step of {t.label}: the peak is {format_bytes(t.peak_bytes)} in the {t.peak_phase} ({by_category})."
+    )
+    figure = frame(f"Memory of one training step: {t.label}", t.evidence, words, height=400)
+    keep = _thinned(line.total_bytes)
+    for category, values in line.bytes_by_category.items():
+        if not np.any(values):
+            continue
+        color = palette.memory_color(category)
+        figure.add_scatter(
+            x=keep,
+            y=np.asarray(values)[keep],
+            stackgroup="bytes",
+            mode="lines",
+            line={"width": 1, "color": color, "shape": "hv"},
+            name=ink(category),
+            fillcolor=_faded(color, 0.35 if modelled else 0.75),
+            fillpattern={"shape": "/" if modelled else "", "fgcolor": color, "size": 7},
+            customdata=[f"{category} {format_bytes(values[k])} after {_short(line.operators[k])}" for k in keep],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    total = line.total_bytes
+    high = float(total.max()) if total.size else 1.0
+    if total.size:
+        _mark_peak(figure, int(total.argmax()), high, total.size)
+        _mark_phases(figure, line)
+    figure.update_xaxes(title={"text": ink("operator (in the order run)")}, range=[0, max(total.size - 1, 1)], showgrid=False)
+    figure.update_yaxes(**linear_bytes_axis(1.12 * high, "live bytes"))
+    return figure
+
+
+def _thinned(total: np.ndarray) -> np.ndarray:
+    """Return the indices to draw: all, or the first and the highest of each of some hundred buckets."""
+    if total.size <= _MOST_POINTS:
+        return np.arange(total.size)
+    edges = np.linspace(0, total.size, _MOST_POINTS // 2 + 1).astype(int)
+    kept = {0, total.size - 1}
+    for a, b in itertools.pairwise(edges):
+        kept |= {int(a), int(a + np.argmax(total[a:b]))}
+    return np.array(sorted(kept))
+
+
+def _mark_peak(figure: LabFigure, index: int, nbytes: float, length: int) -> None:
+    anchor = "left" if index < 0.5 * length else "right"
+    figure.add_annotation(
+        x=index,
+        y=nbytes,
+        xref="x",
+        yref="y",
+        text=ink(f"peak {format_bytes(nbytes)}"),
+        showarrow=True,
+        arrowhead=0,
+        arrowcolor=MID_GREY,
+        ax=0,
+        ay=-22,
+        xanchor=anchor,
+    )
+
+
+def _mark_phases(figure: LabFigure, line: Timeline) -> None:
+    """Draw a thin line where a phase begins and name it, unless it is too narrow for its name."""
+    begins = [k for k in range(len(line)) if k == 0 or line.phases[k] != line.phases[k - 1] or k in line.steps]
+    for k, after in zip(begins, [*begins[1:], len(line)], strict=True):
+        if k:
+            figure.add_shape(
+                type="line", x0=k, x1=k, xref="x", y0=0, y1=1, yref="paper", line={"color": MID_GREY, "width": 1, "dash": "dot"}
+            )
+        if after - k > 0.07 * len(line):
+            figure.add_annotation(
+                x=(k + after) / 2, xref="x", y=1, yref="paper", yanchor="bottom", showarrow=False, text=ink(line.phases[k])
+            )
+
+
+def _short(operator: str) -> str:
+    return operator.removeprefix("aten.").removesuffix(".default")
+
+
+def _faded(color: str, opacity: float) -> str:
+    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def memory_prediction(
+    predictions: Prediction | Sequence[Prediction], labels: Sequence[str] = (), free_bytes: float | None = None, device_kind: str = "cpu"
+) -> LabFigure:
+    """Return one bar a prediction: what the peak is made of, the scratch inside operators, the margin, and what is free.
+
+    Parameters
+    ----------
+    predictions : Prediction or several
+    labels : sequence of str
+        One a prediction, such as "batch 32"; the model's name if not given.
+    free_bytes : float, optional
+        Drawn as a labelled line: bars beyond it do not fit.
+    device_kind : str
+        Decides the margin.
+    """
+    several = list(predictions) if isinstance(predictions, Sequence) else [predictions]
+    names = list(labels) or [f"{p.label}, {p.precision}" for p in several]
+    needed = [p.needed_bytes(device_kind) for p in several]
+    words = "; ".join(
+        f"{name}: peak {format_bytes(p.peak_bytes)}, needs {format_bytes(n)}" for name, p, n in zip(names, several, needed, strict=True)
+    )
+    end = "" if free_bytes is None else f" {format_bytes(free_bytes)} are free."
+    figure = frame("Predicted memory of a training step", [p.evidence for p in several], f"{words}.{end}", height=190 + 44 * len(several))
+    parts: dict[str, list[float]] = {
+        category: [float(p.peak_by_category.get(category, 0)) for p in several] for category in _categories(several)
+    }
+    parts["inside operators"] = [float(p.scratch_bytes) for p in several]
+    parts["margin"] = [float(n - p.peak_bytes - p.scratch_bytes) for n, p in zip(needed, several, strict=True)]
+    for part, values in parts.items():
+        if any(values):
+            _add_bar(figure, part, names, values, modelled=True)
+    if free_bytes is not None:
+        _free_line(figure, free_bytes)
+    figure.update_xaxes(**linear_bytes_axis(max([*needed, free_bytes or 0]), "bytes"))
+    _name_rows(figure, names)
+    return figure
+
+
+def _categories(predictions: Sequence[Prediction]) -> list[str]:
+    return list(dict.fromkeys(category for p in predictions for category in p.peak_by_category))
+
+
+def _add_bar(figure: LabFigure, part: str, names: Sequence[str], values: Sequence[float], modelled: bool) -> None:
+    color = palette.memory_color(part)
+    marker = {"color": _faded(color, 0.35 if modelled else 0.9), "line": {"color": color, "width": 1.5}}
+    if modelled:
+        marker["pattern"] = {"shape": "/", "fgcolor": color, "size": 7}
+    figure.add_bar(
+        orientation="h",
+        y=list(names),
+        x=list(values),
+        name=ink(part),
+        marker=marker,
+        width=0.6,
+        customdata=[format_bytes(v) for v in values],
+        hovertemplate=f"{part}: %{{customdata}}<extra></extra>",
+    )
+
+
+def _free_line(figure: LabFigure, nbytes: float) -> None:
+    stroke = {"color": MID_GREY, "width": 2, "dash": "dash"}
+    figure.add_shape(type="line", x0=nbytes, x1=nbytes, xref="x", y0=0, y1=1, yref="paper", line=stroke)
+    figure.add_annotation(
+        x=nbytes, xref="x", y=1, yref="paper", yanchor="bottom", xanchor="right", showarrow=False, text=ink(f"free: {format_bytes(nbytes)}")
+    )
+
+
+def _name_rows(figure: LabFigure, names: Sequence[str]) -> None:
+    figure.update_yaxes(
+        type="category",
+        autorange="reversed",
+        tickvals=list(names),
+        ticktext=[ink(n) for n in names],
+        tickprefix="",
+        ticksuffix="",
+        showgrid=False,
+    )
+    figure.update_layout(barmode="stack", legend={"y": -0.35, "traceorder": "normal"})
+
+
+def stacked_bytes(title: str, evidence: object, parts: Mapping[str, float], name: str) -> LabFigure:
+    """Return one bar of a device's bytes, part by part; what ``memory_snapshot`` draws."""
+    words = ", ".join(f"{part} {format_bytes(n)}" for part, n in parts.items())
+    figure = frame(title, evidence, f"{title}: {words}.", height=230)  # type: ignore[arg-type]
+    for part, nbytes in parts.items():
+        if nbytes:
+            _add_bar(figure, part, [name], [float(nbytes)], modelled=False)
+    figure.update_xaxes(**linear_bytes_axis(float(sum(parts.values())), "bytes"))
+    _name_rows(figure, [name])
+    return figure

@@ -1,0 +1,226 @@
+"""Pictures of transfers: a sweep with its fit, a break-even, and copies beside compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from gpulab.evidence import Badge
+from gpulab.figures import palette
+from gpulab.figures._style import (
+    MID_GREY,
+    LabFigure,
+    bytes_axis,
+    count_axis,
+    frame,
+    guide,
+    ink,
+    linear_seconds_axis,
+    rate_axis,
+    seconds_axis,
+)
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.transfer import AlphaBeta, BreakEven, Overlap, Sweep, SweepPoint
+
+_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
+_SYMBOLS = {"pageable": "circle", "pinned": "diamond"}
+_CURVE_POINTS = 160
+
+
+def sweep(
+    s: Sweep,
+    fit: AlphaBeta | Sequence[AlphaBeta] | None = None,
+    quantity: Literal["seconds", "rate"] = "seconds",
+    beside: Sequence[Sweep] = (),
+) -> LabFigure:
+    """Return transfer time (or rate) over size, each series apart, with the fitted line and its prediction interval.
+
+    Parameters
+    ----------
+    s : Sweep
+    fit : AlphaBeta or several, optional
+        Drawn dashed, with the band in which a new measurement should fall 95 times in 100.
+    quantity : str
+        "seconds", or "rate" for bytes a second.
+    beside : sequence of Sweep
+        Recorded or modelled sweeps to draw with it.
+    """
+    fits = [] if fit is None else list(fit) if isinstance(fit, Sequence) else [fit]
+    sweeps = [s, *beside]
+    title = f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size"
+    figure = frame(title, [one.evidence for one in sweeps], _describe_sweep(s, fits, quantity), height=420)
+    values: list[float | None] = []
+    sizes = [p.nbytes for one in sweeps for p in one.points]
+    for one in fits:
+        _add_fit(figure, one, quantity, sizes)
+    for one in sweeps:
+        for direction, memory in one.series:
+            values += _add_series(
+                figure, one.select(direction, memory), one.evidence.badge, quantity, one.device if len(sweeps) > 1 else ""
+            )
+    ceiling = s.memory_bandwidth_bytes_per_second
+    if quantity == "rate" and ceiling is not None:
+        guide(figure, ceiling, f"memory bandwidth {format_bytes_per_second(ceiling)}", axis="y")
+        values.append(ceiling)
+    figure.update_xaxes(**bytes_axis(sizes, "size (log scale)"))
+    figure.update_yaxes(**(seconds_axis(values, "time (log scale)") if quantity == "seconds" else rate_axis(values, "rate (log scale)")))
+    figure.update_layout(legend={"y": -0.2})
+    return figure
+
+
+def _add_series(figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, quantity: str, device: str) -> list[float | None]:
+    color = palette.COPIES.get(points[0].direction, palette.GREY)
+    direction = _WORDS.get(points[0].direction, points[0].direction)
+    name = f"{direction}, {points[0].memory}{', ' + device if device else ''} ({badge.value.lower()})"
+    if quantity == "seconds":
+        values = [p.median_seconds for p in points]
+        ends = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
+    else:
+        values = [p.bytes_per_second for p in points]
+        slowest = [(p.interval_seconds or (p.median_seconds, p.median_seconds)) for p in points]
+        ends = [(p.nbytes / high, p.nbytes / low) for p, (low, high) in zip(points, slowest, strict=True)]
+    bars = {
+        "type": "data",
+        "symmetric": False,
+        "array": [e[1] - v for e, v in zip(ends, values, strict=True)],
+        "arrayminus": [v - e[0] for e, v in zip(ends, values, strict=True)],
+        "color": color,
+        "thickness": 1.5,
+        "width": 3,
+    }
+    figure.add_scatter(
+        x=[p.nbytes for p in points],
+        y=values,
+        mode="markers",
+        error_y=bars,
+        name=ink(name),
+        marker=palette.marker(badge, color, _SYMBOLS.get(points[0].memory, "square"), 8),
+        customdata=[_point_words(p) for p in points],
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    return [*values, *(e for pair in ends for e in pair)]
+
+
+def _point_words(p: SweepPoint) -> str:
+    return f"{format_bytes(p.nbytes)}: {format_seconds(p.median_seconds)}, {format_bytes_per_second(p.bytes_per_second)}"
+
+
+def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float]) -> None:
+    x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
+    low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
+    if quantity == "rate":
+        low, middle, high = x / high, x / middle, x / low
+    figure.add_scatter(
+        x=[*x, *x[::-1]],
+        y=[*high, *low[::-1]],
+        fill="toself",
+        fillcolor="rgba(127,127,127,0.2)",
+        line={"width": 0},
+        mode="lines",
+        hoverinfo="skip",
+        showlegend=True,
+        name=ink("95 % prediction interval"),
+    )
+    words = f"fit: {format_seconds(fit.latency_seconds)} + size / {format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
+    figure.add_scatter(x=x, y=middle, mode="lines", line=palette.line(Badge.MODELLED, MID_GREY), name=ink(words), hoverinfo="skip")
+    if min(sizes) < fit.half_bandwidth_bytes < max(sizes):
+        guide(figure, fit.half_bandwidth_bytes, f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}")
+
+
+def _describe_sweep(s: Sweep, fits: Sequence[AlphaBeta], quantity: str) -> str:
+    parts = []
+    for direction, memory in s.series:
+        points = s.select(direction, memory)
+        first, last = points[0], points[-1]
+        parts.append(
+            f"{_WORDS.get(direction, direction)} from {memory} memory, smallest {_point_words(first)}, largest {_point_words(last)}"
+        )
+    for one in fits:
+        latency, rate = format_seconds(one.latency_seconds), format_bytes_per_second(one.bandwidth_bytes_per_second)
+        parts.append(f"the fit: latency {latency}, bandwidth {rate}")
+    return f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size on {s.device}. " + "; ".join(parts) + "."
+
+
+def break_even(b: BreakEven) -> LabFigure:
+    """Return the times of host and accelerator over the size, with the size from which the accelerator wins."""
+    figure = frame(f"Break-even of {b.label}, copies counted", b.evidence, f"{b.sentence} {_describe_rows(b)}".strip(), height=380)
+    sizes = [row.n for row in b.rows]
+    host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
+    host_badge = Badge.RECORDED if b.evidence.badge is Badge.RECORDED else Badge.MEASURED
+    lines = (("CPU", host, "cpu", host_badge), ("accelerator with both copies", device, "cuda", b.evidence.badge))
+    for name, seconds, kind, badge in lines:
+        color = palette.device_color(kind)
+        figure.add_scatter(
+            x=sizes,
+            y=seconds,
+            mode="lines+markers",
+            line=palette.line(badge, color),
+            marker=palette.marker(badge, color, size=8),
+            name=ink(f"{name} ({badge.value.lower()})"),
+            customdata=[format_seconds(v) for v in seconds],
+            hovertemplate=f"{name}, n = %{{x}}: %{{customdata}}<extra></extra>",
+        )
+    figure.update_xaxes(**count_axis([*sizes, b.size], "size n (log scale)"))
+    figure.update_yaxes(**seconds_axis([*host, *device], "time per call (log scale)"))
+    if b.size is not None:
+        guide(figure, b.size, f"break-even: n = {b.size}")
+    else:
+        figure.add_annotation(
+            x=0.01, y=0.99, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False, text=ink(b.reason)
+        )
+    return figure
+
+
+def _describe_rows(b: BreakEven) -> str:
+    return "; ".join(f"n = {r.n}: CPU {format_seconds(r.host_seconds)}, accelerator {format_seconds(r.device_seconds)}" for r in b.rows)
+
+
+def overlap(o: Overlap) -> LabFigure:
+    """Return the timeline of the overlapped run, with the time of one after the other and of the ideal pipeline."""
+    words = (
+        f"{format_bytes(o.nbytes)} in {o.chunks} chunks on {o.device}: overlapped {format_seconds(o.seconds)}, one after the other "
+        f"{format_seconds(o.serial_seconds)}, ideal {format_seconds(o.ideal_seconds)}; {o.ratio:.0%} of the possible gain."
+    )
+    figure = frame(f"Copy and compute, {o.chunks} chunks of {format_bytes(o.nbytes / max(o.chunks, 1))}", o.evidence, words, height=300)
+    hollow = o.evidence.badge is not Badge.MEASURED
+    for lane in ("copy", "compute"):
+        spans = [span for span in o.timeline if span.lane == lane]
+        color = palette.LANES[lane]
+        fill = {"color": "rgba(0,0,0,0)" if hollow else color, "line": {"color": color, "width": 1.5}}
+        figure.add_bar(
+            orientation="h",
+            y=[lane] * len(spans),
+            x=[span.seconds for span in spans],
+            base=[span.start_seconds for span in spans],
+            marker=fill,
+            width=0.55,
+            showlegend=False,
+            customdata=[f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    end = max([span.end_seconds for span in o.timeline] + [o.serial_seconds, o.ideal_seconds])
+    figure.update_xaxes(**linear_seconds_axis(end, "time since the start"))
+    figure.update_yaxes(
+        type="category",
+        categoryorder="array",
+        categoryarray=["compute", "copy"],
+        tickvals=["compute", "copy"],
+        ticktext=[ink("compute"), ink("copy")],
+        tickprefix="",
+        ticksuffix="",
+        showgrid=False,
+    )
+    _time_guide(figure, o.ideal_seconds, f"ideal {format_seconds(o.ideal_seconds)}", "right", 1.0)
+    _time_guide(figure, o.serial_seconds, f"one after the other {format_seconds(o.serial_seconds)}", "right", 1.09)
+    figure.update_layout(barmode="overlay", margin={"t": 108})
+    return figure
+
+
+def _time_guide(figure: LabFigure, seconds: float, text: str, anchor: str, height: float) -> None:
+    stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
+    figure.add_shape(type="line", x0=seconds, x1=seconds, xref="x", y0=0, y1=height, yref="paper", line=stroke)
+    figure.add_annotation(x=seconds, xref="x", y=height, yref="paper", text=ink(text), showarrow=False, xanchor=anchor, yanchor="bottom")

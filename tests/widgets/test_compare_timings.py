@@ -1,0 +1,136 @@
+"""CompareTimings with a fake core call: the controls, the table, the recorded machines and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpulab import devices, timing, workloads
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence, Note
+from gpulab.timing import Comparison, ComparisonRow, Measurement
+from gpulab.widgets import CompareTimings, compare_timings
+
+
+def measured(device: str, median: float, evidence: Evidence, notes: tuple[Note, ...] = ()) -> Measurement:
+    """A measurement with these figures."""
+    where = dataclasses.replace(devices.environment("cpu"), device=evidence.device)
+    interval = (0.9 * median, 1.2 * median)
+    return Measurement(
+        "matmul", device, np.full(5, median), median, interval, 9 * median, median / 2, 2 * median, 1, None, None, notes, evidence, where
+    )
+
+
+CPU = measured("cpu", 0.010, Evidence.measured("Slow CPU", 5), (Note("unstable", "The samples disagree."),))
+GPU = measured("cuda:0", 0.001, Evidence.measured("Fast GPU", 7))
+BOTH = Comparison(
+    "matmul n=64 float32",
+    (ComparisonRow("Slow CPU", CPU, None, None, 1e-7), ComparisonRow("Fast GPU", GPU, 10.0, (9.0, 11.0), 2e-6)),
+    10.0, (9.0, 11.0), 2e-6, 1e-5, (Note("turn-taking", "A neighbour measured."),), CPU.evidence,
+)  # fmt: skip
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each comparison; each returns the two made-up rows."""
+    seen: list[dict[str, Any]] = []
+
+    def compare(work: str, *, progress: Callable[..., None], stop: Callable[[], bool], **arguments: Any) -> Comparison:
+        progress(0.5, "half")
+        seen.append({"work": work, **arguments})
+        return BOTH
+
+    monkeypatch.setattr(timing, "compare", compare)
+    monkeypatch.setattr(compare_timings, "recorded", lambda workload, n, dtype: {})
+    return seen
+
+
+def test_the_code_shown_is_the_call_made(calls: list[dict[str, Any]]) -> None:
+    """What "Show the code" prints calls ``compare`` with exactly the arguments that Run used."""
+    t = CompareTimings(workload="matmul", n=64, dtype="float64", deadline=0.5, transfer=True)
+    t.run(wait=True)
+    assert t.error == ""
+    (used,) = calls
+    assert used == {"work": "matmul", "n": 64, "dtype": "float64", "deadline": 0.5, "transfer": True}
+    names: dict[str, Any] = {}
+    calls.clear()
+
+    def stand_in(work: str, **arguments: Any) -> Comparison:
+        return timing.compare(work, progress=lambda fraction, text: None, stop=lambda: False, **arguments)
+
+    exec(t.code.replace("import gpulab as gl", "").replace("gl.compare", "stand_in"), {"stand_in": stand_in}, names)
+    assert calls == [used]
+    assert names["c"] is BOTH
+
+
+def test_rows_notes_and_verdict_are_those_of_the_comparison(calls: list[dict[str, Any]]) -> None:
+    """The table has a badge and three times a row; the verdict says agreement first, then the speed-up and its interval."""
+    t = CompareTimings()
+    t.run(wait=True)
+    headers, rows = t._results.headers, t._results.rows
+    assert headers[:2] == ["device", "evidence"]
+    assert [row[0] for row in rows] == ["Slow CPU", "Fast GPU"]
+    assert rows[1][1] == {"badge": "MEASURED"}
+    text = " ".join(str(cell) for cell in rows[1])
+    for figure in ("1.00 ms [900 us, 1.20 ms]", "500 us", "2.00 ms", "10.0x [9.00x, 11.0x]", "2.0e-06"):
+        assert figure in text
+    message = t._results.message
+    assert message.index("The results agree") < message.index("10 times as fast as Slow CPU (95 % interval 9 to 11)")
+    assert "not recorded yet" in message
+    assert t._results.notes == [
+        {"code": "turn-taking", "sentence": "A neighbour measured."},
+        {"code": "unstable", "sentence": "Slow CPU: The samples disagree."},
+    ]
+
+
+def test_recorded_machines_stand_beside_and_say_so(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded row carries its badge, is not compared with the live ones, and can be hidden."""
+    evidence = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="Far GPU"), samples=9)
+    far = measured("cuda:0", 0.002, evidence)
+    monkeypatch.setattr(compare_timings, "recorded", lambda workload, n, dtype: {"far": far} if n == 64 else {})
+    t = CompareTimings(n=64)
+    assert t._results.rows[0][:2] == ["Far GPU", {"badge": "RECORDED"}]
+    t.run(wait=True)
+    assert [row[1]["badge"] for row in t._results.rows] == ["MEASURED", "MEASURED", "RECORDED"]
+    assert "not compared" in t._results.rows[2]
+    assert "RECORDED on Far GPU" in str(t._picture.outputs[0]["data"])
+    t.set(recorded=False)
+    assert len(t._results.rows) == 2
+    t.set(recorded=True, n=128)
+    assert len(t._results.rows) == 3  # the recorded row belongs to the result shown, not to the controls
+
+
+def test_size_and_format_follow_the_workload() -> None:
+    """Choosing another workload offers its own sizes and formats and takes a size of its own catalogue."""
+    t = CompareTimings()
+    for name in workloads.names():
+        spec = workloads.get(name)
+        t.set(workload=name)
+        assert t.values["n"] in spec.sizes
+        assert t.values["dtype"] in spec.dtypes
+        assert t._panel.spec[2]["options"] == list(spec.dtypes)
+        workloads.get(name)(n=t.values["n"], dtype=t.values["dtype"])
+
+
+@pytest.mark.parametrize("bad", [{"workload": "magic"}, {"n": 0}, {"n": -3}, {"n": float("nan")}, {"dtype": "float3"}, {"deadline": 3}])
+def test_bad_values_are_refused_in_words(bad: dict[str, Any]) -> None:
+    """Unknown names and impossible sizes raise one sentence from Python and change nothing."""
+    t = CompareTimings()
+    before = dict(t.values)
+    with pytest.raises(InputError, match="expected"):
+        t.set(**bad)
+    assert t.values == before
+
+
+def test_a_size_that_does_not_fit_is_told_inside() -> None:
+    """The core's own refusal of a size shows as the instrument's error; the instrument stays usable."""
+    t = CompareTimings(workload="matmul", n=2**30)
+    t.run(wait=True)
+    assert t.result is None
+    assert t.error != ""
+    assert "Traceback" not in t.error
+    assert not t.running

@@ -1,0 +1,350 @@
+"""The base of the instruments, driven without a browser: what the mouse would send goes through the same door."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from gpulab.errors import InputError, StoppedError
+from gpulab.evidence import Badge, Evidence, Note
+from gpulab.widgets import _cells, _work
+from gpulab.widgets._controls import Choice, Number, Switch
+from gpulab.widgets._instrument import Action, Drawing, Instrument
+
+SECONDS = 10  # no test takes this long; one that hangs fails after it
+
+
+class Probe(Instrument):
+    """An instrument whose core call is the test's own."""
+
+    title = "Probe"
+    actions = (Action("run", "Run"), Action("other", "Other", measures=False))
+
+    def __init__(self, call: Callable[..., Any] = lambda values, progress, stop: values["n"], **values: Any) -> None:
+        self.call = call
+        self.drawn = 0
+        super().__init__(**values)
+
+    def make_controls(self) -> list[Any]:
+        """A choice, a number that depends on it, and a switch."""
+        return [
+            Choice(name="kind", label="Kind", options=("small", "large")),
+            Number(name="n", label="Size n", default=4, minimum=1, maximum=9, integer=True),
+            Switch(name="shown", label="Shown", shows_only=True),
+        ]
+
+    def changed(self, name: str) -> None:
+        """Large sizes are for the large kind."""
+        if name == "kind":
+            most = 9 if self.values["kind"] == "small" else 9000
+            self.replace_control(Number(name="n", label="Size n", default=4, minimum=1, maximum=most, integer=True))
+
+    def work(self, action: str, values: Mapping[str, Any], progress: Any, stop: Any) -> Any:
+        """Call what the test gave."""
+        return self.call(values, progress, stop)
+
+    def draw(self, values: Mapping[str, Any]) -> Drawing:
+        """Show the result as a number."""
+        self.drawn += 1
+        if self.result is None:
+            return Drawing(message="Press Run.")
+        figure = go.Figure(layout={"meta": {"description": f"the number {self.result}"}, "height": 100})
+        evidence = [Evidence.measured("cpu", 3), Evidence.measured("cpu", 3)]
+        return Drawing(figure, ("", "badge"), [(str(self.result), Badge.MEASURED)], evidence, [Note("deadline", "Too soon.")])
+
+    def code_for(self, values: Mapping[str, Any]) -> str:
+        """One word of code."""
+        return f"probe({values['n']})"
+
+
+class Gate:
+    """Work that waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, values: Mapping[str, Any], progress: Any, stop: Any) -> str:
+        """Wait for the test or for Stop."""
+        progress(0.25, "first of four")
+        self.entered.set()
+        while not stop():
+            if self.go.wait(0.01):
+                return "finished"
+        return "stopped early"
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """Work under the test's control, set free at the end whatever happens."""
+    gate = Gate()
+    yield gate
+    gate.go.set()
+    _work.stop_all()
+
+
+def send(instrument: Instrument, **content: Any) -> None:
+    """Do what the browser does: a message of the controls' panel."""
+    instrument._panel._handle_custom_msg(content, [])
+
+
+def test_mouse_and_python_give_the_same_state() -> None:
+    """A message of the browser and ``set`` lead to equal values, panels and code."""
+    a, b = Probe(), Probe()
+    send(a, do="set", name="kind", raw=1, seq=1)
+    send(a, do="set", name="n", raw="700", seq=2)
+    b.set(n=700, kind="large")  # in any order: the control that decides the other's bounds goes first
+    assert a.values == b.values == {"kind": "large", "n": 700, "shown": False}
+    assert a._panel.values == b._panel.values == {"kind": 1, "n": "700", "shown": False}
+    assert a.code == b._results.code == "probe(700)"
+
+
+@pytest.mark.parametrize("raw", ["", "-1", "ten", None, [], {"a": 1}, 1e99])
+def test_bad_input_is_refused_inside_the_instrument(raw: Any) -> None:
+    """The sentence is shown at its control, the value stays, Run does not start with it, and a good value clears it."""
+    probe = Probe()
+    send(probe, do="set", name="n", raw=raw, seq=1)
+    assert probe.error.startswith("Size n: ")
+    assert probe._panel.error_control == "n"
+    assert probe.values["n"] == 4
+    send(probe, do="run", action="run", seq=2)
+    assert not probe.running
+    assert probe.result is None
+    send(probe, do="set", name="shown", raw=True, seq=3)
+    assert probe.error != ""
+    send(probe, do="set", name="n", raw="5", seq=4)
+    assert probe.error == ""
+    assert probe.values["n"] == 5
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"do": "set"}, {"do": "set", "name": "nothing", "raw": 1}, {"do": "run", "action": "fly"}, {"do": 3}, "text", None, [1]]
+)
+def test_no_message_ends_the_instrument(content: Any) -> None:
+    """Whatever arrives from a browser is answered; the instrument works afterwards."""
+    probe = Probe()
+    probe._panel._handle_custom_msg(content, [])
+    probe.run(wait=True)
+    assert probe.result == 4
+
+
+def test_set_changes_all_or_nothing() -> None:
+    """A refused value among several leaves every control as it was, and raises from Python."""
+    probe = Probe()
+    with pytest.raises(InputError, match="Size n: 9001 will not do"):
+        probe.set(kind="large", n=9001)
+    assert probe.values == {"kind": "small", "n": 4, "shown": False}
+    assert probe.controls["n"].maximum == 9
+    with pytest.raises(InputError, match="no control 'm'; expected one of kind, n, shown"):
+        probe.set(m=1)
+    with pytest.raises(InputError, match="no control 'm'"):
+        Probe(m=1)
+
+
+def test_a_run_shows_its_result_everywhere() -> None:
+    """After the work, picture, description, table, badge, note and code are those of the result."""
+    probe = Probe(n=7)
+    assert probe._results.message == "Press Run."
+    probe.run(wait=True)
+    assert probe.result == 7
+    assert not probe.running
+    assert probe._panel.progress == "Run: done"
+    (output,) = probe._picture.outputs
+    assert output["data"]["text/plain"] == probe._results.caption == "the number 7"
+    assert output["data"]["application/vnd.plotly.v1+json"]["config"]["displayModeBar"] is False
+    assert probe._results.rows == [["7", {"badge": "MEASURED"}]]
+    assert probe._results.evidence == [{"badge": "MEASURED", "text": "cpu · n = 3"}]
+    assert probe._results.notes == [{"code": "deadline", "sentence": "Too soon."}]
+
+
+def test_a_moved_control_is_told_beside_the_old_result() -> None:
+    """A result says that the controls have moved since, unless the control only changes what is shown."""
+    probe = Probe()
+    probe.run(wait=True)
+    probe.set(shown=True)
+    assert probe._results.message == ""
+    probe.set(n=5)
+    assert "controls have moved" in probe._results.message
+    probe.set(n=4)
+    assert probe._results.message == ""
+
+
+def test_progress_and_stop_reach_the_work(gate: Gate) -> None:
+    """Progress is shown while the work runs; Stop is acknowledged at once and ends it with what it had."""
+    probe = Probe(gate)
+    send(probe, do="run", action="run", seq=1)
+    assert gate.entered.wait(SECONDS)
+    assert probe.running
+    assert (probe._panel.fraction, probe._panel.progress) == (0.25, "first of four")
+    send(probe, do="stop", seq=2)
+    assert probe._panel.progress == "Stopping after the call in flight"
+    assert probe._job is not None
+    assert probe._job.join(SECONDS)
+    assert probe.result == "stopped early"
+    assert probe._panel.progress == "Run: stopped"
+    assert not probe.running
+
+
+def test_a_second_run_is_refused_politely(gate: Gate) -> None:
+    """While work runs, Run says so and starts nothing; the first work goes on to its end."""
+    probe = Probe(gate)
+    probe.run()
+    assert gate.entered.wait(SECONDS)
+    first = probe._job
+    send(probe, do="run", action="other", seq=1)
+    assert probe._job is first
+    assert probe.error == "Probe: still running; press Stop first, or wait."
+    gate.go.set()
+    assert first is not None
+    assert first.join(SECONDS)
+    assert probe.result == "finished"
+    assert probe.error == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (InputError("size 9: too large; expected less. Take 8."), "size 9: too large; expected less. Take 8."),
+        (
+            ValueError("bad\nvalue"),
+            "ValueError: bad value (the kernel is still usable; change a control and run again, or read instrument.traceback).",
+        ),
+        (SystemExit(3), "SystemExit: 3 (the kernel is still usable"),
+        (MemoryError(), "MemoryError (the kernel is still usable"),
+        (RuntimeError("word " * 500), "RuntimeError: word word"),
+    ],
+)
+def test_what_the_work_raises_is_shown_in_one_sentence(error: BaseException, sentence: str) -> None:
+    """An error of the core, a bug, an exit and an endless message are shown inside; the next run works."""
+    failing: list[BaseException] = [error]
+
+    def call(values: Any, progress: Any, stop: Any) -> str:
+        if failing:
+            raise failing.pop()
+        return "fine"
+
+    probe = Probe(call)
+    probe.run(wait=True)
+    assert probe.error.startswith(sentence)
+    assert "\n" not in probe.error
+    assert len(probe.error) < 400
+    assert type(error).__name__ in probe.traceback
+    assert probe.result is None
+    assert not probe.running
+    probe.run(wait=True)
+    assert (probe.result, probe.error) == ("fine", "")
+
+
+def test_a_stop_with_nothing_to_report_is_no_error() -> None:
+    """StoppedError is said beside the progress, not in the error line."""
+
+    def call(values: Any, progress: Any, stop: Any) -> None:
+        raise StoppedError("Stopped before the first call.")
+
+    probe = Probe(call)
+    probe.run(wait=True)
+    assert (probe.error, probe._panel.progress) == ("", "Stopped before the first call.")
+
+
+def test_a_picture_that_cannot_be_drawn_is_told() -> None:
+    """A failure while drawing ends the run in words and leaves the buttons usable."""
+
+    class Broken(Probe):
+        def draw(self, values: Mapping[str, Any]) -> Drawing:
+            """Fail with a result."""
+            if self.result is not None:
+                raise ZeroDivisionError("no size")
+            return Drawing()
+
+    probe = Broken()
+    probe.run(wait=True)
+    assert probe.error.startswith("ZeroDivisionError: no size")
+    assert not probe.running
+
+
+def test_two_measuring_instruments_take_turns(gate: Gate) -> None:
+    """A second measurement waits, says so, and can be stopped while it waits; work that measures nothing does not wait."""
+    first, second = Probe(gate), Probe()
+    first.run()
+    assert gate.entered.wait(SECONDS)
+    second.run("other", wait=True)
+    assert second.result == 4
+    second.run()
+    job = second._job
+    assert job is not None
+    deadline = threading.Event()
+    while second._panel.progress != "Waiting: another instrument is measuring":
+        assert job._thread.is_alive()
+        deadline.wait(0.01)
+    second.stop()
+    assert job.join(SECONDS)
+    assert second._panel.progress == "Stopped while waiting for another instrument; nothing was measured."
+    second.run()
+    gate.go.set()
+    assert second._job is not None
+    assert second._job.join(SECONDS)
+    assert (first.result, second.result) == ("finished", 4)
+
+
+def test_running_a_cell_again_stops_the_old_thread(gate: Gate) -> None:
+    """The instrument of an earlier run of the same cell is stopped; those of other cells and of the same run are not."""
+    old, other = Probe(gate), Probe(gate)
+    _cells.register(old, ("cell-a", "run-1"))
+    _cells.register(other, ("cell-b", "run-1"))
+    old.run()
+    assert gate.entered.wait(SECONDS)
+    _cells.register(Probe(), ("cell-a", "run-1"))
+    assert old._job is not None
+    assert not old._job.stopping
+    _cells.register(Probe(), ("cell-a", "run-2"))
+    assert old._job.join(SECONDS)
+    assert old.result == "stopped early"
+
+
+def test_progress_is_throttled() -> None:
+    """A thousand reports in a moment become a few messages, the last one among them."""
+    seen: list[float] = []
+
+    def call(progress: Any, stop: Any) -> None:
+        for k in range(1001):
+            progress(k / 1000, "counting")
+
+    job = _work.Job(call, lambda fraction, text: seen.append(fraction), lambda result, sentence: None, exclusive=False)
+    job.start()
+    assert job.join(SECONDS)
+    assert seen[-1] == 1.0
+    assert len(seen) < 100
+
+
+def test_an_incomplete_result_can_be_shown(gate: Gate) -> None:
+    """``publish`` draws what there is while the work goes on."""
+    probe = Probe()
+
+    def call(values: Any, progress: Any, stop: Any) -> int:
+        probe.publish("run", 2)
+        assert probe._results.rows == [["2", {"badge": "MEASURED"}]]
+        return 3
+
+    probe.call = call
+    probe.run(wait=True)
+    assert probe.result == 3
+
+
+def test_an_unknown_action_is_refused() -> None:
+    """``run`` names the actions that there are."""
+    with pytest.raises(InputError, match="no action 'fly'; expected one of run, other"):
+        Probe().run("fly")
+
+
+def test_closing_stops_the_work(gate: Gate) -> None:
+    """A closed instrument leaves no thread behind."""
+    probe = Probe(gate)
+    probe.run()
+    assert gate.entered.wait(SECONDS)
+    job = probe._job
+    probe.close()
+    assert job is not None
+    assert job.join(SECONDS)
