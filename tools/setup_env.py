@@ -267,7 +267,7 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
         if index_answers(stack.index):
             torch += ["--extra-index-url", INDEX + stack.index]
         else:
-            also = "" if stack.name == "cpu" else "; it may not use this GPU"
+            also = ", which may be several gigabytes" if stack.name == "cpu" else "; it may not be able to use this GPU"
             print(f"PyTorch's index {INDEX}{stack.index} does not answer, so the default build is taken{also}.", flush=True)
     _pip(*torch)
     chosen = [*([stack.extra] if stack.extra else []), *extras]
