@@ -1,0 +1,150 @@
+"""An independent account of a training step's memory on a CPU; it shares no code with ``gpulab.memory``.
+
+Two witnesses. ``live_peak`` runs the real step under a small dispatch mode of its own and sums the storages that are
+alive after each operator. ``allocator_peak`` runs it without any mode under PyTorch's profiler, which records every
+allocation and release of the CPU allocator, those inside operators too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import weakref
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+
+class LiveStorages(TorchDispatchMode):
+    """Sum the bytes of all storages seen that are still alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes, self.now, self.peak, self.operator = {}, 0, 0, ""
+
+    def see(self, tensor):
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.sizes:
+            weakref.finalize(storage, self.forget, key)
+        self.now += size - self.sizes.get(key, 0)
+        self.sizes[key] = size
+
+    def forget(self, key):
+        self.now -= self.sizes.pop(key)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+                self.see(leaf)
+        if self.now > self.peak:
+            self.peak, self.operator = self.now, str(func)
+        return result
+
+
+class Recomputed(nn.Module):
+    """A layer whose activations are recomputed in the backward pass."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args, **kwargs):
+        return checkpoint(self.inner, *args, use_reentrant=False, **kwargs)
+
+
+def recompute_children(model):
+    for name, child in list(model.named_children()):
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            recompute_children(child)
+        else:
+            setattr(model, name, Recomputed(child))
+
+
+class RealStep:
+    """The ordinary loop, on real tensors."""
+
+    def __init__(self, case, seed=0):
+        torch.manual_seed(seed)
+        self.model, self.inputs, self.loss = case.model(), case.inputs(), case.loss
+        self.half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(case.precision)
+        if case.precision.startswith("pure-"):
+            dtype = getattr(torch, case.precision.removeprefix("pure-"))
+            self.model = self.model.to(dtype)
+            self.inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in self.inputs)
+        if case.checkpoint:
+            recompute_children(self.model)
+        self.optimizer = case.real_optimizer([p for p in self.model.parameters() if p.requires_grad])
+        self.scaler = torch.amp.GradScaler("cpu") if case.precision == "float16" else None
+
+    def __call__(self):
+        self.optimizer.zero_grad()
+        autocast = torch.autocast("cpu", dtype=self.half) if self.half else contextlib.nullcontext()
+        with autocast:
+            loss = self.model(*self.inputs) if self.loss is None else self.loss(self.model(*self.inputs))
+        if self.scaler is None:
+            loss.backward()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+
+def live_peak(case, steps=3, seed=0):
+    """Return (first step's peak, peak of the later steps, the operator at it), in bytes."""
+    step = RealStep(case, seed)
+    mode = LiveStorages()
+    state = [value for entry in step.optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)]
+    for tensor in [*step.model.parameters(), *step.model.buffers(), *step.inputs, *state]:
+        mode.see(tensor)
+    peaks = []
+    with mode:
+        for _ in range(steps):
+            mode.peak = 0
+            step()
+            peaks.append((mode.peak, mode.operator))
+    later = max(peaks[1:])
+    return peaks[0][0], later[0], later[1]
+
+
+def _allocations(events):
+    stack = list(events)
+    while stack:
+        event = stack.pop()
+        if event.typed[0].name == "Allocation":
+            yield event.start_time_ns, event.typed[1].alloc_size
+        stack.extend(event.children)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Kineto writes two lines to stderr for each profile."""
+    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(sink)
+
+
+def allocator_peak(case, steps=2, seed=0):
+    """Return the allocator's highest level, the model and its inputs included, in bytes."""
+    gc.collect()
+    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step = RealStep(case, seed)
+        for _ in range(steps):
+            step()
+    level = highest = 0
+    for _, size in sorted(_allocations(recorded.profiler.kineto_results.experimental_event_tree()), key=lambda event: event[0]):
+        level += size
+        highest = max(highest, level)
+    return highest

@@ -1,0 +1,120 @@
+"""Hold predicted memory against real CPU steps: `python benchmarks/memory_prediction.py [--quick] [--held-out N]`.
+
+Live storage is compared with an own tracker, live storage plus scratch with the CPU allocator's events under the
+profiler (see ``_memory_oracle``). Also: PyTorch's MemTracker on the same cases, and the time and memory of predicting
+a billion-parameter transformer in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import warnings
+
+import torch
+from _memory_cases import named_cases, random_case
+from _memory_oracle import allocator_peak, live_peak
+
+from gpulab import memory
+
+BILLION = """
+import json, pathlib, time
+import torch, numpy, torch._subclasses.fake_tensor
+import gpulab.memory, gpulab.networks, gpulab.memory._predict, gpulab.memory._tracker
+import torch.nn.functional as F
+def resident(field):
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+before, start = resident("VmRSS"), time.perf_counter()
+x = torch.zeros(4, 1024, dtype=torch.int64)
+p = gpulab.memory.predict(
+    lambda: gpulab.networks.transformer(50_000, 1792, 28, 24, context=1024), x, targets=x, optimizer="adam", checkpoint=%s
+)
+print(json.dumps({"seconds": time.perf_counter() - start, "above_imports": resident("VmHWM") - before,
+                  "peak": p.peak_bytes, "parameters": p.parameter_count}))
+"""
+
+
+def billion(checkpoint=False):
+    """Return the time, memory and answer of predicting a 24-layer transformer in a fresh process."""
+    import json
+
+    out = subprocess.run([sys.executable, "-c", BILLION % checkpoint], capture_output=True, text=True, check=True).stdout
+    return json.loads(out)
+
+
+def relative(predicted, real):
+    return (predicted - real) / real
+
+
+def mem_tracker(case):
+    """Return PyTorch's own prediction (fake tensors under MemTracker), or the error it raises."""
+    from _memory_oracle import RealStep
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            step = RealStep(case)
+            tracker = MemTracker()
+            tracker.track_external(step.model, step.optimizer, *step.inputs)
+            with tracker:
+                step()
+                tracker.reset_mod_stats()
+                step()
+        snapshot = tracker.get_tracker_snapshot("peak")
+        return next(iter(snapshot.values()))["Total"]
+    except Exception as error:  # a table of what a peer does, errors included
+        return type(error).__name__
+
+
+def run(cases, peers):
+    rows = []
+    for case in cases:
+        first, later, _ = live_peak(case)
+        total = allocator_peak(case)
+        torch.manual_seed(0)
+        p = memory.predict(
+            case.model(), *case.inputs(), loss=case.loss, optimizer=case.optimizer, precision=case.precision, checkpoint=case.checkpoint
+        )
+        row = (relative(p.peak_bytes, later), relative(p.first_step_peak_bytes, first), relative(p.peak_bytes + p.scratch_bytes, total))
+        peer = ""
+        if peers:
+            other = mem_tracker(case)
+            peer = f"   MemTracker {other if isinstance(other, str) else format(relative(other, later), '+.2%')}"
+        rows.append(row)
+        print(
+            f"{case.name:55s} real {later:>11,d}  peak {row[0]:+8.3%}  first step {row[1]:+8.3%}  "
+            f"with scratch / allocator {1 + row[2]:.3f}{peer}",
+            flush=True,
+        )
+    errors = [abs(row[0]) for row in rows]
+    print(f"{len(rows)} cases: median |error| {statistics.median(errors):.3%}, largest {max(errors):.3%}; "
+          f"first step's largest {max(abs(row[1]) for row in rows):.3%}; "
+          f"peak + scratch under the allocator's peak in {sum(row[2] < 0 for row in rows)} (lowest {1 + min(row[2] for row in rows):.3f}, "
+          f"median {1 + statistics.median(row[2] for row in rows):.3f})")  # fmt: skip
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a third of the named cases, five random ones")
+    parser.add_argument("--held-out", type=int, default=40, help="how many random architectures")
+    parser.add_argument("--seed", type=int, default=1000, help="the first random architecture's seed")
+    parser.add_argument("--peers", action="store_true", help="also PyTorch's MemTracker")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    print("named cases")
+    run(named_cases()[:: 3 if options.quick else 1], options.peers)
+    print("random architectures (held out)")
+    count = 5 if options.quick else options.held_out
+    run([random_case(options.seed + i) for i in range(count)], options.peers)
+    for recompute in (False, True):
+        print("a billion parameters" + (", checkpointed" if recompute else ""), billion(recompute))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""What real CPU kernels do that fake ones do not tell: the workspace of oneDNN's LSTM, and scratch inside operators.
+
+The fake kernel of ``mkldnn_rnn_layer`` returns an empty workspace; the real one is most of an LSTM's memory. Its size
+follows oneDNN's layout: seven regions, each rounded up to a page of 4 KiB, rows padded to 64 bytes and off multiples
+of 256 elements (oneDNN ``src/cpu/rnn/rnn_utils``: ``set_offsets``, ``get_good_ld``). docs/measurements.md has the check.
+
+Scratch is what an operator allocates and frees before it returns. The rules here are upper estimates from the layouts
+that PyTorch and oneDNN use, so that ``fits`` errs to the safe side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_PAGE = 4096
+_CHANNEL_BLOCK = 16  # oneDNN pads channels to its vector width: 16 floats with AVX-512, 8 below
+_SMALL = 64 * 1024  # tiny buffers that do not grow with the tensors (partial sums, packed panels)
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _row(elements: int, itemsize: int) -> int:
+    """The padded length of a row: 64-byte aligned, and never a multiple of 256 elements (4 KiB aliasing)."""
+    row = _round_up(elements, 64 // itemsize)
+    return row + 64 // itemsize if row % 256 == 0 else row
+
+
+def rnn_workspace_bytes(positions: int, batch: int, inputs: int, hidden: int, itemsize: int) -> int:
+    """Return the bytes of the workspace that oneDNN's LSTM keeps from forward to backward, one layer and direction."""
+    states = 2 * (positions + 1) * batch
+    widest = max(inputs, hidden)
+    regions = (
+        positions * batch * _row(4 * hidden, itemsize) * itemsize,  # gates
+        positions * batch * _row(hidden, itemsize) * itemsize,  # hidden states
+        states * _row(widest, itemsize) * itemsize,  # states between layers
+        states * hidden * itemsize,  # states between positions
+        states * hidden * 4,  # cell states, float32 always
+        states * _row(widest, 4) * 4,  # gradients between layers, float32 always
+        states * _row(widest, 4) * 4,  # gradients between positions
+    )
+    return sum(_round_up(region, _PAGE) for region in regions)
+
+
+_NORMS = {  # and where the weight stands among the arguments
+    torch.ops.aten.native_layer_norm.default: 2,
+    torch.ops.aten.native_group_norm.default: 1,
+    torch.ops.aten.native_batch_norm.default: 1,
+}
+_NORM_GRADIENTS = (torch.ops.aten.native_layer_norm_backward.default, torch.ops.aten.native_group_norm_backward.default)
+
+
+def mend(func: Any, args: Any, result: Any) -> Any:
+    """Return the result of a fake operator with the sizes that the real one has."""
+    if func is torch.ops.aten.mkldnn_rnn_layer.default:
+        x, weight = args[0], args[1]
+        nbytes = rnn_workspace_bytes(x.shape[0], x.shape[1], x.shape[2], weight.shape[0] // 4, x.element_size())
+        return (*result[:3], torch.empty(nbytes, dtype=torch.uint8, device=x.device))
+    if func in _NORMS and args[0].dtype in _HALF and args[0].device.type == "cpu":
+        weight = args[_NORMS[func]]
+        if weight is not None and weight.dtype is torch.float32:  # mixed precision: the statistics are kept in float32
+            return (result[0], *(t.float() for t in result[1:]))
+    if func in _NORM_GRADIENTS and result[0] is not None and result[0].dtype is not args[1].dtype:
+        return (result[0].to(args[1].dtype), *result[1:])
+    return result
+
+
+# -- scratch --------------------------------------------------------------------------------------------------------
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, torch.Tensor)]
+    return found
+
+
+def _bytes(tensors: Sequence[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _single(tensors: Sequence[Any]) -> int:
+    """Bytes of float32 copies of the half-precision tensors among them."""
+    return sum(4 * t.numel() for t in tensors if t.dtype in _HALF)
+
+
+def _pointwise(args: Any, outputs: Sequence[Any]) -> int:
+    """Inputs of another dtype than the result are converted first."""
+    if not outputs:
+        return 0
+    dtype, size = outputs[0].dtype, outputs[0].element_size()
+    inputs = _tensors(args)
+    if all(t.dtype == dtype for t in inputs):
+        return 0
+    return sum(t.numel() * max(size, 4) for t in inputs if t.dtype != dtype)
+
+
+def _reduction(args: Any, outputs: Sequence[Any]) -> int:
+    return _single(_tensors(args)) + _SMALL
+
+
+def _product(args: Any, outputs: Sequence[Any]) -> int:
+    """Half precision is repacked, and may be accumulated in float32."""
+    return 2 * _single([*_tensors(args), *outputs]) + _SMALL
+
+
+def _whole(args: Any, outputs: Sequence[Any]) -> int:
+    """An operator without a rule of its own: a copy of all that goes in and out, in float32 at least."""
+    every = [*_tensors(args), *outputs]
+    return _bytes(every) + _single(every) + _SMALL
+
+
+def _inputs(args: Any, outputs: Sequence[Any]) -> int:
+    return _bytes(_tensors(args)) + _single(_tensors(args)) + _SMALL
+
+
+def _rows(args: Any, outputs: Sequence[Any]) -> int:
+    """Norms: each thread sums its own rows of the weights' gradient."""
+    shortest = max((t.shape[-1] for t in _tensors(args) if t.dim()), default=0)
+    return 8 * shortest * torch.get_num_threads() + _single(_tensors(args)[:1]) + _SMALL
+
+
+def _attention(args: Any, outputs: Sequence[Any]) -> int:
+    """Flash attention on a CPU: a tile of at most 256 x 512 scores a thread, and repacked halves."""
+    inputs = _tensors(args)
+    head = inputs[0].shape[-1]
+    tile = 256 * 512 * 8 + 512 * head * 16
+    rows = sum(t.numel() // max(1, t.shape[-1]) for t in inputs[:3]) * 8
+    return int(tile * torch.get_num_threads() + rows + 2 * _single(inputs) + _SMALL)
+
+
+def _recurrent(args: Any, outputs: Sequence[Any]) -> int:
+    """The gates of all positions, and repacked weights, in float32."""
+    x, weight = args[0], args[1]
+    gates = x.shape[0] * x.shape[1] * _row(weight.shape[0], 4) * 4
+    sides = 4 * sum(t.numel() for t in [*_tensors(args), *outputs] if t.dtype is not torch.uint8)
+    return int(2 * gates + 2 * sides + 16 * _PAGE + _SMALL)
+
+
+def _blocked(tensor: Any, groups: int = 1) -> int:
+    """Elements of an image batch once oneDNN has padded its channels to full blocks."""
+    channels = groups * _round_up(max(1, tensor.shape[1] // groups), _CHANNEL_BLOCK)
+    return int(tensor.numel() // max(1, tensor.shape[1]) * channels)
+
+
+def _blocked_weight(weight: Any, groups: int) -> int:
+    outer = groups * _round_up(max(1, weight.shape[0] // groups), _CHANNEL_BLOCK)
+    return int(outer * _round_up(weight.shape[1], _CHANNEL_BLOCK) * math.prod(weight.shape[2:]))
+
+
+def _convolution_bytes(images: Sequence[Any], weight: Any, groups: int) -> int:
+    elements = sum(_blocked(t) for t in images) + 2 * _blocked_weight(weight, groups)
+    itemsize = weight.element_size() if weight.dtype not in _HALF else 6  # the half copy and a float32 accumulator
+    unfolded = 0
+    if weight.dtype not in (torch.float32, *_HALF):  # no oneDNN: columns of the whole batch are unfolded
+        unfolded = max(t.numel() for t in images) * math.prod(weight.shape[2:]) * 2
+    return int(elements * itemsize + unfolded * itemsize + _SMALL)
+
+
+def _convolution(args: Any, outputs: Sequence[Any]) -> int:
+    return _convolution_bytes([args[0], outputs[0]], args[1], args[-1])
+
+
+def _convolution_backward(args: Any, outputs: Sequence[Any]) -> int:
+    return _convolution_bytes([args[0], args[1], args[1]], args[2], args[-2])
+
+
+_RULES_BY_NAMES: dict[str, Callable[[Any, Sequence[Any]], int] | None] = {
+    "detach alias empty empty_like empty_strided zeros zeros_like ones ones_like full full_like new_empty new_zeros "
+    "new_empty_strided zero_ fill_ copy_ clone _to_copy cat stack arange scalar_tensor lift_fresh resize_ set_ bernoulli_ "
+    "normal_ uniform_ random_ native_dropout select_backward slice_backward embedding _unsafe_view _reshape_alias "
+    "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward max_pool2d_with_indices avg_pool2d "
+    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward index_select repeat constant_pad_nd upsample_nearest2d "
+    "upsample_nearest2d_backward _local_scalar_dense": None,
+    "sum mean amax amin var var_mean std any all argmax max min norm linalg_vector_norm": _reduction,
+    "_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data": _reduction,
+    "mm addmm bmm baddbmm mv dot addmv linear": _product,
+    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm": _rows,
+    "native_batch_norm native_batch_norm_backward embedding_dense_backward _safe_softmax": _inputs,
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward": _attention,
+    "mkldnn_rnn_layer mkldnn_rnn_layer_backward": _recurrent,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+}
+_RULES = {f"aten::{name}": rule for names, rule in _RULES_BY_NAMES.items() for name in names.split()}
+_chosen: dict[Any, Callable[[Any, Sequence[Any]], int] | None] = {}
+
+
+def _choose(func: Any) -> Callable[[Any, Sequence[Any]], int] | None:
+    name = func._schema.name
+    if name in _RULES:
+        return _RULES[name]
+    if func.is_view:
+        return None
+    return _pointwise if torch.Tag.pointwise in func.tags else _whole
+
+
+def scratch_bytes(func: Any, args: Any, outputs: Sequence[Any]) -> int:
+    """Return an upper estimate of what the operator allocates inside and frees before it returns."""
+    if func not in _chosen:
+        _chosen[func] = _choose(func)
+    rule = _chosen[func]
+    return 0 if rule is None else rule(args, outputs)

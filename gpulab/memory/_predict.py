@@ -1,0 +1,235 @@
+"""The memory of a training step without running it: fake tensors go through the real autograd and optimizer code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpulab.errors import DeviceError, InputError, StoppedError
+from gpulab.evidence import Evidence
+from gpulab.memory.results import CATEGORIES, Prediction
+
+_SOURCE = "PyTorch's fake tensors through its own autograd and optimizer code; oneDNN's LSTM workspace layout"
+# From benchmarks/memory_prediction.py; docs/measurements.md has the table and the command.
+KNOWN_ERROR = "against live storage in real CPU steps: 0.0 % median, below 1 % at most over the cases in docs/measurements.md"
+_STEP = "gradients released before each step, no variable that keeps the output"
+_ASSUMPTIONS = {
+    "cpu": f"this PyTorch's CPU kernels, {_STEP}; CUDA differs: autocast keeps norms, softmax and losses in float32, optimizers update "
+    "many parameters at once, cuDNN's RNN has a workspace of its own",
+    "cuda": f"this PyTorch's CUDA rules, {_STEP}, an optimizer as PyTorch chooses it, cuDNN's RNN workspace not counted",
+}
+_PEAK_TENSORS = 50
+
+
+def predict(
+    model: Any,
+    *inputs: Any,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = "adam",
+    precision: str = "float32",
+    checkpoint: bool = False,
+    targets: Any = None,
+    device: str | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Prediction:
+    """Return the memory that a training step will need, without running it and without its memory.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or callable
+        A module on any device, "meta" too; or a function without arguments that makes one (it runs with fake tensors,
+        so even a model larger than this machine costs nothing). A module is lent fake tensors meanwhile and is as
+        before afterwards; do not use it from another thread during the call.
+    *inputs
+        What ``model(*inputs)`` takes: tensors (only shape, strides and dtype matter) or anything else.
+    loss : callable, optional
+        From the model's output (and ``targets``, if given) to a scalar. None means that the model returns the loss
+        (a scalar, or something with ``.loss``).
+    optimizer : str, callable or None
+        A name of ``torch.optim`` in any case, "sgd-momentum", a factory from parameters to an optimizer, or None.
+    precision : str
+        "float32" (as the model is), "bfloat16" (autocast), "float16" (autocast and loss scaling), "pure-bfloat16" or
+        "pure-float16" (parameters and inputs converted).
+    checkpoint : bool
+        Recompute each direct child (of a ModuleList, each member) in the backward pass.
+    targets : optional
+        Passed to ``loss`` after the output; with ``loss=None``, passed to the model after the inputs.
+    device : str, optional
+        Whose rules to follow; "cuda" only where PyTorch has CUDA. None takes the model's device if it is there.
+    progress, stop : callable, optional
+
+    Returns
+    -------
+    Prediction
+        ``peak_bytes`` is live tensor storage after any operator; ``scratch_bytes``, inside operators, is apart.
+
+    Raises
+    ------
+    InputError
+        If the step cannot be followed: it fails, its shapes depend on values, or it holds tensors without storage.
+    DeviceError
+        If ``device`` is not one that PyTorch can fake here.
+    StoppedError
+        If ``stop`` asked for it.
+
+    Notes
+    -----
+    The step is ``zero_grad()``, ``loss(model(*inputs)).backward()``, ``optimizer.step()``, twice, because the second
+    step has the optimizer's state from the start. A variable that keeps the model's output alive costs that much more.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpulab import memory
+    >>> p = memory.predict(torch.nn.Linear(1000, 1000), torch.zeros(1, 1000), loss=torch.sum, optimizer="sgd")
+    >>> p.peak_by_category["parameters"], p.peak_by_category["gradients"]
+    (4004000, 4004000)
+    """
+    from gpulab.memory import _step
+
+    _step.check_precision("predict", precision)
+    name, factory = _step.optimizer_factory("predict", optimizer)
+    fake = _Fake(_device_type(model, device), stop)
+    report = progress or (lambda fraction, text: None)
+    report(0.0, "making fake tensors")
+    with fake.world(), fake.step(model, inputs, targets, loss, precision) as step:
+        with _step.checkpointed(step.model) if checkpoint else contextlib.nullcontext():
+            from gpulab.memory._tracker import Stopped
+
+            try:
+                marks = fake.run(step, factory, report)
+            except Stopped:
+                raise StoppedError("predict: stopped before a whole step was followed; expected it to finish. Call it again.") from None
+        label = type(step.model).__name__
+        count = sum(p.numel() for p in step.model.parameters())
+    report(1.0, "done")
+    return _result(fake, marks, label=label, parameter_count=count, optimizer=name, precision=precision, checkpoint=checkpoint)
+
+
+def _device_type(model: Any, device: Any) -> str:
+    import torch
+
+    if device is None:
+        if isinstance(model, torch.nn.Module) and torch.cuda.is_available():
+            kinds = {p.device.type for p in model.parameters()}
+            return "cuda" if "cuda" in kinds else "cpu"
+        return "cpu"
+    kind = torch.device(str(device)).type if str(device) not in ("gpu", "rocm") else "cuda"
+    if kind == "cpu":
+        return kind
+    if kind != "cuda" or not torch.cuda.is_available():
+        raise DeviceError(
+            f"predict: this PyTorch cannot make fake tensors on {str(device)!r}; expected 'cpu', or 'cuda' on a machine that has it. "
+            "Pass device=None: the prediction follows the CPU's rules and says how CUDA differs; ask .fits(bytes) with the GPU's memory."
+        )
+    return kind
+
+
+class _Fake:
+    """A world of fake tensors with a tracker in it."""
+
+    def __init__(self, device_type: str, stop: Callable[[], bool] | None) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        from gpulab.memory import _kernels
+        from gpulab.memory._tracker import StorageTracker
+
+        self.device_type = device_type
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.tracker = StorageTracker(device_type, replace=_kernels.mend, scratch=_kernels.scratch_bytes, stop=stop)
+
+    @contextlib.contextmanager
+    def world(self) -> Iterator[None]:
+        """Fake mode on, the caller's modes (no_grad, inference, autocast) off, generators kept."""
+        import torch
+
+        from gpulab.memory._sandbox import autocast_off, generators_kept
+
+        with generators_kept(), torch.inference_mode(False), torch.enable_grad(), autocast_off(self.device_type), self.mode:
+            yield
+
+    def storage(self, original: Any) -> Any:
+        """Return a fake storage as large as that of a tensor."""
+        import torch
+
+        nbytes = original.untyped_storage().nbytes()
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device_type).untyped_storage()
+
+    @contextlib.contextmanager
+    def step(self, model: Any, inputs: Any, targets: Any, loss: Any, precision: str) -> Iterator[Any]:
+        """Build the fake step; the caller's modules are lent fake tensors until the end."""
+        import torch
+
+        from gpulab.memory import _sandbox, _step
+
+        if not isinstance(model, torch.nn.Module):
+            model = _made(model, self.device_type)
+        model = _sandbox.unwrapped("predict", model)
+        half = _step.PRECISIONS[precision][1]
+        lender = _sandbox.Lender("predict", self.storage, self.device_type, getattr(torch, half) if half else None)
+        roots = [model, *_sandbox.modules_in(loss)]
+        with _sandbox.lent(lender, roots):
+            batch, goals = lender.everything(tuple(inputs)), lender.everything(targets)
+            for other in roots:
+                for name, parameter in other.named_parameters():
+                    self.tracker.watch_parameter(parameter, name)
+                for name, buffer in other.named_buffers():
+                    self.tracker.watch(buffer, "parameters", name)
+            for tensor in torch.utils._pytree.tree_leaves((batch, goals)):
+                if isinstance(tensor, torch.Tensor):
+                    self.tracker.watch(tensor, "inputs", "input")
+            step = _step.Step("predict", model, inputs=batch, targets=goals, loss=loss, precision=precision, device=self.device_type)
+            del batch, goals, lender
+            yield step
+
+    def run(self, step: Any, factory: Any, report: Callable[[float, str], None]) -> list[int]:
+        """Take two steps; return the event numbers at which each ends."""
+        from gpulab.memory import _step
+
+        marks = []
+        with self.tracker:
+            step.prepare(factory, _step.FakeScaler(self.device_type))
+            for number in (1, 2):
+                report(number / 3, f"following step {number}")
+                step.run(self.tracker)
+                marks.append(len(self.tracker.operators))
+        self.tracker.close()
+        return marks
+
+
+def _made(factory: Any, device_type: str) -> Any:
+    import torch
+
+    if not callable(factory):
+        raise InputError(f"predict: model is a {type(factory).__name__}; expected a torch.nn.Module or a function that makes one.")
+    with torch.device(device_type):
+        model = factory()
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"predict: the model's factory returned a {type(model).__name__}; expected a torch.nn.Module.")
+    return model
+
+
+def _result(fake: _Fake, marks: list[int], **facts: Any) -> Prediction:
+    tracker = fake.tracker
+    tracker.classify()
+    event, peak = tracker.peak(0 if len(marks) < 2 else marks[0])
+    _, first = tracker.peak(0, marks[0])
+    alive = tracker.alive_at(event)
+    by_category = {category: sum(t.nbytes for t in alive if t.category == category) for category in CATEGORIES}
+    return Prediction(
+        peak_bytes=peak,
+        first_step_peak_bytes=first,
+        scratch_bytes=max(0, tracker.with_scratch - peak),
+        kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
+        peak_by_category=by_category,
+        peak_operator=tracker.operators[event] if tracker.operators else "",
+        peak_phase=tracker.phases[event] if tracker.phases else "",
+        peak_tensors=tuple(alive[:_PEAK_TENSORS]),
+        device_type=fake.device_type,
+        timeline=tracker.timeline(),
+        notes=(),
+        evidence=Evidence.modelled(_ASSUMPTIONS[fake.device_type], _SOURCE, KNOWN_ERROR if fake.device_type == "cpu" else None),
+        **facts,
+    )

@@ -1,0 +1,244 @@
+"""One training step, the same for a trace (real) and a prediction (fake): precision, checkpointing, optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from gpulab.errors import GpulabError, InputError
+
+# Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).
+PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
+    "float32": (None, None, False),
+    "bfloat16": ("bfloat16", None, False),
+    "float16": ("float16", None, True),
+    "pure-bfloat16": (None, "bfloat16", False),
+    "pure-float16": (None, "float16", False),
+}
+
+
+def check_precision(function: str, precision: str) -> tuple[str | None, str | None, bool]:
+    """Return what a precision means, or refuse an unknown one."""
+    if precision not in PRECISIONS:
+        raise InputError(f"{function}: precision {precision!r} is unknown; expected one of {', '.join(PRECISIONS)}. Pass 'float32'.")
+    return PRECISIONS[precision]
+
+
+def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any], Any] | None]:
+    """Return (name, callable from parameters to an optimizer) of a name, a factory or None.
+
+    Raises
+    ------
+    InputError
+        If the name is not one of ``torch.optim``'s, or an optimizer was given instead of a way to make one.
+    """
+    import torch
+
+    if optimizer is None:
+        return "no optimizer", None
+    if isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"{function}: got a {type(optimizer).__name__} that belongs to other tensors; expected a name or a factory. "
+            f"Pass optimizer=lambda parameters: torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
+        )
+    if isinstance(optimizer, str):
+        known = {name.lower(): name for name in torch.optim.__all__ if name not in ("Optimizer", "LBFGS")}
+        if optimizer.lower() == "sgd-momentum":
+            return "SGD with momentum", lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+        if optimizer.lower() not in known:
+            names = ", ".join([*sorted(known), "sgd-momentum"])
+            raise InputError(f"{function}: optimizer {optimizer!r} is unknown; expected one of {names}, or a factory. Pass 'adam'.")
+        name = known[optimizer.lower()]
+        return name, lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-3)
+    if not callable(optimizer):
+        raise InputError(f"{function}: optimizer is a {type(optimizer).__name__}; expected a name or a factory. Pass 'adam'.")
+    return getattr(optimizer, "__name__", "optimizer").replace("<lambda>", "own optimizer"), optimizer
+
+
+def loss_of(function: str, value: Any) -> Any:
+    """Return the scalar to differentiate: the value itself, or its ``loss``.
+
+    Raises
+    ------
+    InputError
+        If there is no scalar tensor that depends on a parameter.
+    """
+    import torch
+
+    if isinstance(value, Mapping) and "loss" in value:
+        value = value["loss"]
+    elif not isinstance(value, torch.Tensor) and hasattr(value, "loss"):
+        value = value.loss
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = f"of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InputError(
+            f"{function}: the loss is a {'tensor ' if isinstance(value, torch.Tensor) else ''}{shape}; expected a tensor with one element. "
+            "Pass loss=..., a function from the model's output to a scalar."
+        )
+    if not value.requires_grad:
+        raise InputError(
+            f"{function}: the loss depends on no parameter that requires a gradient; expected one that does. Unfreeze a layer."
+        )
+    return value
+
+
+class FakeScaler:
+    """The tensors and in-place operators of ``GradScaler``, without the read-back that a fake tensor cannot answer."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.scale_value = torch.full((), 65536.0, dtype=torch.float32, device=device)
+        self.growth = torch.full((), 0, dtype=torch.int32, device=device)
+
+    def scale(self, loss: Any) -> Any:
+        """Return the loss times the scale."""
+        return loss * self.scale_value
+
+    def step(self, optimizer: Any) -> None:
+        """Unscale the gradients in place, then take the optimizer's step."""
+        import torch
+
+        inverse = self.scale_value.double().reciprocal().float()
+        found = torch.full((), 0.0, dtype=torch.float32, device=inverse.device)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+        optimizer.step()
+
+    def update(self) -> None:
+        """Change nothing: the scale stays where it is."""
+
+
+class Step:
+    """A model with its loss, precision and optimizer, ready to take training steps."""
+
+    def __init__(self, function: str, model: Any, *, inputs: Any, targets: Any, loss: Any, precision: str, device: str) -> None:
+        self.function, self.model, self.inputs, self.targets, self.loss = function, model, inputs, targets, loss
+        self.autocast_dtype, _, self.scaled = check_precision(function, precision)
+        self.device, self.optimizer, self.scaler = device, None, None
+
+    def prepare(self, factory: Callable[[Any], Any] | None, scaler: Any) -> None:
+        """Make the optimizer for the parameters that are not frozen."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        if not trained:
+            raise InputError(
+                f"{self.function}: the model has no parameter that requires a gradient; expected at least one. Unfreeze a layer."
+            )
+        if factory is not None:
+            self.optimizer = self._guard("optimizer", lambda: factory(trained))
+            self.scaler = scaler if self.scaled else None
+
+    def run(self, tracker: Any) -> None:
+        """Take one step: release the gradients, forward, backward, optimizer."""
+        tracker.begin_step()
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+        else:
+            self.model.zero_grad()
+        loss = self._guard("forward", self._forward)
+        scaled = self.scaler.scale(loss) if self.scaler else loss
+        self._guard("backward", scaled.backward)
+        tracker.mark_gradients()
+        if self.optimizer is not None:
+            self._guard("optimizer", self._update)
+
+    def _forward(self) -> Any:
+        import torch
+
+        dtype = getattr(torch, self.autocast_dtype) if self.autocast_dtype else None
+        with torch.autocast(self.device, dtype=dtype, enabled=dtype is not None):
+            if self.loss is None:
+                value = self.model(*self.inputs) if self.targets is None else self.model(*self.inputs, self.targets)
+            elif self.targets is None:
+                value = self.loss(self.model(*self.inputs))
+            else:
+                value = self.loss(self.model(*self.inputs), self.targets)
+        return loss_of(self.function, value)
+
+    def _update(self) -> None:
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        elif self.optimizer is not None:
+            self.optimizer.step()
+
+    def _guard(self, part: str, call: Callable[[], Any]) -> Any:
+        from gpulab.memory._tracker import Stopped
+
+        try:
+            return call()
+        except (GpulabError, Stopped):
+            raise
+        except Exception as error:
+            raise InputError(explain(self.function, part, error)) from error
+
+
+def explain(function: str, part: str, error: Exception) -> str:
+    """Return one sentence for an error from inside the model, its loss or its optimizer."""
+    name = type(error).__name__
+    if name in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
+        operator = getattr(error, "func", None) or str(error).splitlines()[0]
+        return (
+            f"{function}: in {part}, {operator} depends on the values of a tensor, which a prediction does not have; "
+            "expected a step whose shapes and branches depend on shapes only. Use memory.trace, which runs the step."
+        )
+    first = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
+    return (
+        f"{function}: {part} raised {name}: {first}; expected a step that runs. "
+        "Try it by hand on a small batch: the cause is above this message."
+    )
+
+
+@contextlib.contextmanager
+def checkpointed(model: Any) -> Iterator[None]:
+    """Recompute each direct child in the backward pass; of a ModuleList or ModuleDict, each member."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    children: list[Any] = []
+    for child in model.children():
+        is_container = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
+        children += child.children() if is_container else [child]
+    before = [(child, child.__dict__.get("forward")) for child in children]
+    try:
+        for child, _ in before:
+            child.__dict__["forward"] = _recomputing(child.forward, checkpoint)
+        yield
+    finally:
+        for child, own in before:
+            child.__dict__.pop("forward", None)
+            if own is not None:
+                child.__dict__["forward"] = own
+
+
+def _recomputing(forward: Callable[..., Any], checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def optimizer_seen(tracker: Any) -> Iterator[None]:
+    """Tell the tracker while any optimizer's ``step`` runs."""
+    from torch.optim import optimizer as module
+
+    def enter(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in tracker._seen:
+                    tracker.watch_parameter(parameter, "")
+        tracker.mark_gradients()
+        tracker.in_optimizer = True
+
+    def leave(optimizer: Any, args: Any, kwargs: Any) -> None:
+        tracker.in_optimizer = False
+
+    handles = [module.register_optimizer_step_pre_hook(enter), module.register_optimizer_step_post_hook(leave)]
+    try:
+        yield
+    finally:
+        tracker.in_optimizer = False
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,268 @@
+"""Follow every tensor storage from birth to death while operators run, real or fake.
+
+A dispatch mode sees each operator below autograd, so it sees what autograd saves and what the backward pass makes.
+Views share one storage and count once; a storage dies when its last owner does (PyTorch keeps one Python object per
+storage alive as long as the storage, so a weak reference to it tells). What an operator allocates inside and frees
+before it returns is not seen here: ``_scratch`` estimates that apart.
+
+Imported only inside functions: the class needs torch when it is defined.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+_ALIVE = 2**62
+
+
+class Stopped(Exception):  # noqa: N818  (not an error: the learner pressed Stop)
+    """Ends a step from inside an operator when the caller asked to stop."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One storage: ``born`` and ``died`` are event numbers, alive from ``born`` up to but not ``died``."""
+
+    nbytes: int
+    born: int
+    died: int
+    phase: str
+    recomputed: bool
+    category: str | None
+    name: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Record the storages of one device type while operators run.
+
+    Parameters
+    ----------
+    device_type : str
+        Storages elsewhere (an optimizer's step counters on the host) are not counted.
+    replace : callable, optional
+        ``replace(operator, arguments, result)`` may return another result: how a prediction mends fake kernels.
+    scratch : callable, optional
+        ``scratch(operator, arguments, result)`` estimates the bytes that an operator takes inside.
+    stop : callable, optional
+        Polled before each operator; ``Stopped`` is raised when it returns True.
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        *,
+        replace: Callable[[Any, Any, Any], Any] | None = None,
+        scratch: Callable[[Any, Any, Any], int] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device_type, self.replace, self.scratch, self.stop = device_type, replace, scratch, stop
+        self.records: list[Record] = []
+        self.operators: list[str] = []
+        self.phases: list[str] = []
+        self.steps: list[int] = []
+        self.live_bytes = 0
+        self.live: list[int] = []
+        self.with_scratch = 0
+        self.in_optimizer = False
+        self._by_key: dict[int, tuple[int, Any]] = {}
+        self._parameters: list[Any] = []
+        self._seen: set[int] = set()
+
+    # -- what runs for each operator ----------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and note which storages it made or resized."""
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor, not work
+            return func(*args, **kwargs)
+        if self.stop is not None and self.stop():
+            raise Stopped
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor):
+                self._arrived(tensor)
+        result = func(*args, **kwargs)
+        if self.replace is not None:
+            result = self.replace(func, args, result)
+        before = self.live_bytes
+        outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+        for tensor in outputs:
+            self._made(tensor, str(func))
+        if self.live_bytes != before or not self.live or self.live[-1] != self.live_bytes:
+            self._event(str(func))
+        if self.scratch is not None:
+            inside = self.scratch(func, args, outputs)
+            self.with_scratch = max(self.with_scratch, self.live_bytes + inside)
+        return result
+
+    def phase(self) -> str:
+        """Return what is running: the autograd engine, an optimizer, or anything else ("forward")."""
+        if self.in_optimizer:
+            return OPTIMIZER
+        return BACKWARD if torch._C._current_graph_task_id() != -1 else FORWARD
+
+    def _event(self, operator: str) -> None:
+        phase = self.phase()
+        if self.phases and self.phases[-1] == BACKWARD != phase:
+            self.mark_gradients()
+        self.operators.append(operator)
+        self.phases.append(phase)
+        self.live.append(self.live_bytes)
+
+    # -- storages -----------------------------------------------------------------------------------------------
+
+    def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
+        if tensor.device.type != self.device_type:
+            return ()
+        if tensor.layout is torch.strided:
+            return ((tensor, tensor.untyped_storage()),)
+        if tensor.layout is torch.sparse_coo:
+            return tuple((part, part.untyped_storage()) for part in (tensor._indices(), tensor._values()))
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+            return tuple((part, part.untyped_storage()) for part in parts)
+        return ()
+
+    def _arrived(self, tensor: Any) -> None:
+        """Count a tensor that was there before: a parameter of a traced function, or an input."""
+        if isinstance(tensor, torch.nn.Parameter):
+            if id(tensor) not in self._seen:
+                self.watch_parameter(tensor, "")
+            return
+        for part, storage in self._storages(tensor):
+            if storage._cdata not in self._by_key:
+                self._count(part, storage, "", "inputs", "")
+
+    def _made(self, tensor: Any, operator: str) -> None:
+        for part, storage in self._storages(tensor):
+            known = self._by_key.get(storage._cdata)
+            if known is None:
+                self._count(part, storage, operator, None, "")
+            elif self.records[known[0]].nbytes != storage.nbytes():
+                self._resized(known[0], storage)
+
+    def _count(self, tensor: Any, storage: Any, operator: str, category: str | None, name: str) -> None:
+        key, index = storage._cdata, len(self.records)
+        phase = self.phase()
+        recomputed = phase == BACKWARD and torch.is_grad_enabled()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        record = Record(
+            storage.nbytes(), len(self.operators), _ALIVE, phase, recomputed, category, name, operator, tuple(tensor.shape), dtype
+        )
+        self.records.append(record)
+        self.live_bytes += record.nbytes
+        self._by_key[key] = (index, weakref.ref(storage, lambda _: self._died(key)))
+
+    def _died(self, key: int) -> None:
+        index, _ = self._by_key.pop(key)
+        record = self.records[index]
+        record.died = len(self.operators)
+        self.live_bytes -= record.nbytes
+
+    def _resized(self, index: int, storage: Any) -> None:
+        old = self.records[index]
+        old.died = len(self.operators)
+        new = Record(
+            storage.nbytes(), len(self.operators), _ALIVE, old.phase, old.recomputed, old.category, old.name, old.operator,
+            old.shape, old.dtype,
+        )  # fmt: skip
+        self.live_bytes += new.nbytes - old.nbytes
+        self._by_key[storage._cdata] = (len(self.records), self._by_key[storage._cdata][1])
+        self.records.append(new)
+
+    # -- what the caller tells ----------------------------------------------------------------------------------
+
+    def watch(self, tensor: Any, category: str, name: str = "") -> None:
+        """Count a tensor from the start, under a category that is known."""
+        for part, storage in self._storages(tensor):
+            if storage._cdata not in self._by_key:
+                self._count(part, storage, "", category, name)
+
+    def watch_parameter(self, parameter: Any, name: str) -> None:
+        """Count a parameter, and take what appears in its ``grad`` for a gradient."""
+        self._seen.add(id(parameter))
+        self._parameters.append(parameter)
+        self.watch(parameter, "parameters", name)
+
+    def mark_gradients(self) -> None:
+        """Call what lies in the parameters' ``grad`` now gradients."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                for _, storage in self._storages(parameter.grad):
+                    known = self._by_key.get(storage._cdata)
+                    if known is not None and self.records[known[0]].category in (None, "inputs"):
+                        self.records[known[0]].category = "gradients"
+
+    def begin_step(self) -> None:
+        """Mark the beginning of a training step."""
+        self.steps.append(len(self.operators))
+
+    def close(self) -> None:
+        """Stop listening: later deaths change nothing, and no parameter is kept alive."""
+        self.mark_gradients()
+        self._by_key.clear()
+        self._parameters.clear()
+
+    # -- what it amounts to -------------------------------------------------------------------------------------
+
+    def classify(self) -> None:
+        """Give each storage that has no category one, by when it was made and whether it outlived its phase."""
+        ends = _phase_ends(self.phases)
+        for record in self.records:
+            if record.category is not None:
+                continue
+            end = ends[record.born] if record.born < len(ends) else len(ends)
+            outlived = record.died > end
+            if record.phase == OPTIMIZER:
+                record.category = "optimizer" if outlived else "temporary"
+            elif record.phase == FORWARD:
+                record.category = "activations" if outlived or record.died == _ALIVE else "temporary"
+            else:
+                record.category = "activations" if record.recomputed else "temporary"
+
+    def timeline(self) -> Timeline:
+        """Return the live bytes by category after each event."""
+        n = len(self.operators)
+        changes = {category: np.zeros(n + 1) for category in CATEGORIES}
+        for record in self.records:
+            if record.born < n:
+                changes[record.category or "temporary"][record.born] += record.nbytes
+                changes[record.category or "temporary"][min(record.died, n)] -= record.nbytes
+        curves = {category: np.cumsum(change)[:n] for category, change in changes.items()}
+        return Timeline(tuple(self.operators), tuple(self.phases), tuple(self.steps), curves)
+
+    def peak(self, start: int = 0, end: int | None = None) -> tuple[int, int]:
+        """Return (event, live bytes) of the first highest point between two events."""
+        live = self.live[start:end]
+        if not live:
+            return 0, self.live_bytes
+        highest = max(live)
+        return start + live.index(highest), highest
+
+    def alive_at(self, event: int) -> list[LiveTensor]:
+        """Return the storages alive after an event, largest first."""
+        alive = [record for record in self.records if record.born <= event < record.died and record.nbytes]
+        alive.sort(key=lambda record: -record.nbytes)
+        return [LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator) for r in alive]
+
+
+def _phase_ends(phases: list[str]) -> list[int]:
+    """Return for each event the number of the first later event that belongs to another phase."""
+    ends = [len(phases)] * len(phases)
+    for i in range(len(phases) - 2, -1, -1):
+        ends[i] = ends[i + 1] if phases[i] == phases[i + 1] else i + 1
+    return ends

@@ -1,0 +1,246 @@
+"""What a trace and a prediction are: plain results that say who holds the bytes, when, and how much is certain.
+
+No tensor is touched here; ``trace`` and ``predict`` make these objects, tables and figures read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab._result import Result
+from gpulab.evidence import Evidence, Note
+from gpulab.units import format_bytes
+
+# In the order in which a stacked plot draws them, the longest-lived at the bottom.
+CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
+
+# Shares and sums that ``fits`` adds. A tenth covers the model's own error (docs/measurements.md) and what an allocator
+# rounds up and leaves unused; the constant covers what libraries take once for themselves: on a CPU oneDNN's compiled
+# kernels and thread pools, on CUDA the context, the cuBLAS workspace (32 MiB on 9.0, PyTorch's
+# CUBLAS_WORKSPACE_CONFIG default) and loaded modules.
+MARGIN_RATIO = 0.10
+MARGIN_BYTES = {"cpu": 128 * 2**20}
+MARGIN_BYTES_ACCELERATOR = 768 * 2**20
+
+
+@dataclass(frozen=True)
+class LiveTensor(Result):
+    """One storage that was alive at the peak.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's or buffer's name; "" where a tensor has none.
+    category : str
+        One of ``CATEGORIES``.
+    nbytes : int
+        Of the whole storage, which several views may share.
+    shape : tuple of int
+        Of the tensor that made the storage.
+    dtype : str
+    operator : str
+        The operator that made it; "" for what was there before the step.
+    """
+
+    name: str
+    category: str
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    operator: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Timeline(Result):
+    """Live bytes by category after each operator that changed them.
+
+    Attributes
+    ----------
+    operators : tuple of str, length n
+        The operator that ran just before, such as "aten.addmm.default".
+    phases : tuple of str, length n
+        "forward", "backward" or "optimizer".
+    steps : tuple of int
+        The index at which each training step begins.
+    bytes_by_category : mapping of str to ndarray, each of shape (n,)
+        In the order of ``CATEGORIES``.
+    """
+
+    operators: tuple[str, ...]
+    phases: tuple[str, ...]
+    steps: tuple[int, ...]
+    bytes_by_category: Mapping[str, np.ndarray]
+
+    @property
+    def total_bytes(self) -> np.ndarray:
+        """The live bytes of all categories, shape (n,)."""
+        return np.sum(list(self.bytes_by_category.values()), axis=0) if self.operators else np.zeros(0)
+
+    def __len__(self) -> int:
+        return len(self.operators)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Timeline) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.operators, self.steps))
+
+    def __repr__(self) -> str:
+        return f"<timeline of {len(self)} points over {len(self.steps)} step{'s' if len(self.steps) != 1 else ''}>"
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryTrace(Result):
+    """Who held a device's memory while a training step (or a function) really ran.
+
+    Attributes
+    ----------
+    label, device : str
+        What ran, and where.
+    peak_bytes : int
+        The most live tensor storage after any operator.
+    peak_by_category : mapping of str to int
+        What that was made of.
+    peak_operator, peak_phase : str
+        When that was.
+    peak_tensors : tuple of LiveTensor
+        The largest storages alive at the peak, largest first.
+    timeline : Timeline
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    device: str
+    peak_bytes: int
+    peak_by_category: Mapping[str, int]
+    peak_operator: str
+    peak_phase: str
+    peak_tensors: tuple[LiveTensor, ...]
+    timeline: Timeline
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        where = f" in {self.peak_phase} ({self.peak_operator})" if self.peak_operator else ""
+        return f"<{self.label} on {self.device}: peak {format_bytes(self.peak_bytes)}{where}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the peak by category, then the largest tensors alive at it."""
+        rows = [(f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)), *_category_rows(self.peak_by_category)]
+        rows += [(_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:10]]
+        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        return (f"memory of {self.label}", "bytes"), rows
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(Result):
+    """The memory that a training step will need, found without running it.
+
+    Attributes
+    ----------
+    label : str
+        The model's class.
+    peak_bytes : int
+        The most live tensor storage after any operator of a step that follows an earlier one (so the optimizer's
+        state is there from the start).
+    first_step_peak_bytes : int
+        The same for the very first step, in which the optimizer's state is made only at the end.
+    scratch_bytes : int
+        An upper estimate of what operators allocate inside and free before they return, beyond ``peak_bytes``.
+    kept_bytes : int
+        What stays alive between steps: parameters, buffers, optimizer state, inputs, gradients until they are released.
+    peak_by_category : mapping of str to int
+        Sums to ``peak_bytes``.
+    peak_operator, peak_phase : str
+    peak_tensors : tuple of LiveTensor
+        The largest storages alive at the peak, largest first.
+    parameter_count : int
+    optimizer, precision : str
+    checkpoint : bool
+    device_type : str
+        Whose rules (autocast, choice of kernels) the step followed: "cpu" or "cuda".
+    timeline : Timeline
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    peak_bytes: int
+    first_step_peak_bytes: int
+    scratch_bytes: int
+    kept_bytes: int
+    peak_by_category: Mapping[str, int]
+    peak_operator: str
+    peak_phase: str
+    peak_tensors: tuple[LiveTensor, ...]
+    parameter_count: int
+    optimizer: str
+    precision: str
+    checkpoint: bool
+    device_type: str
+    timeline: Timeline
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def needed_bytes(self, device_kind: str = "cpu") -> int:
+        """Return peak, scratch and a margin: what must be free for the step to be safe on such a device."""
+        margin = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
+        return int((self.peak_bytes + self.scratch_bytes) * (1 + MARGIN_RATIO)) + margin
+
+    def fits(self, device: Any = None) -> bool:
+        """Return whether the step fits into what is free on a device now.
+
+        Counts the peak, the scratch inside operators and a margin (a tenth, and what libraries take for themselves).
+        What already lies on the device, this model's own parameters too, counts as taken, so a "no" for a model that
+        is already there can be a "yes" for one that is not.
+
+        Parameters
+        ----------
+        device : None, str, Device or int
+            A device of this machine (None takes the best there is), or a capacity in bytes, all of it free: with
+            ``parse_bytes("80 GiB")`` one asks about a machine that is not here.
+
+        Raises
+        ------
+        DeviceError
+            If this machine has no such device.
+        InputError
+            If a capacity is negative.
+        """
+        from gpulab.memory._free import free_bytes_of
+
+        free, kind = free_bytes_of(device, "cpu" if self.device_type == "cpu" else self.device_type)
+        return self.needed_bytes(kind) <= free
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.label}, {self.optimizer}, {self.precision}{', checkpointed' if self.checkpoint else ''}: "
+            f"peak {format_bytes(self.peak_bytes)} + scratch {format_bytes(self.scratch_bytes)} (modelled)>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the peak, what it is made of, the scratch and the largest tensors."""
+        rows = [(f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)), *_category_rows(self.peak_by_category)]
+        rows += [
+            ("inside operators (upper estimate)", format_bytes(self.scratch_bytes)),
+            ("first step's peak", format_bytes(self.first_step_peak_bytes)),
+            ("kept between steps", format_bytes(self.kept_bytes)),
+        ]
+        rows += [(_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:5]]
+        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        return (f"memory of {self.label}: {self.optimizer}, {self.precision}", "bytes"), rows
+
+
+def _category_rows(by_category: Mapping[str, int]) -> list[tuple[str, str]]:
+    return [(f"- {category}", format_bytes(by_category[category])) for category in CATEGORIES if by_category.get(category)]
+
+
+def _describe(tensor: LiveTensor) -> str:
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    name = tensor.name or tensor.operator
+    return f"at the peak: {name} ({tensor.category}, {shape} {tensor.dtype})"
