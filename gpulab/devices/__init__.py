@@ -3,6 +3,7 @@
 Everything is discovered on call, never at import: a GPU that appears or vanishes between two calls is seen.
 """
 
+from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings
 from gpulab.devices._cpu import Cache, Processor
 from gpulab.devices._device import Device, available, default, environment, find, of_name
 from gpulab.devices._diagnose import Problem, diagnose
@@ -15,17 +16,20 @@ from gpulab.devices._spec import DeviceSpec, Figure, MemoryLevel, spec
 __all__ = [
     "Accelerator",
     "Cache",
+    "Ceilings",
     "Device",
     "DeviceSpec",
     "Facts",
     "Figure",
     "Machine",
     "Memory",
+    "MemoryCeiling",
     "MemoryLevel",
     "Problem",
     "Processor",
     "arithmetic",
     "available",
+    "ceilings",
     "default",
     "diagnose",
     "environment",

@@ -1,0 +1,273 @@
+"""``ceilings(device)``: the best that this machine has shown just now, in memory and in matrix products.
+
+A ceiling asks "what can it reach?", so it is the best of a few runs; what a call usually takes is the business of
+``gpulab.timing``, with medians and intervals. Measured once for the life of the process, in under a second on two cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab._result import Result
+from gpulab.devices import _cpu, _device, _facts, _streams
+from gpulab.devices._failures import guard, translate
+from gpulab.devices._spec import MemoryLevel
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
+
+_MIB = 2**20
+# Main memory is met only by working sets far above the last cache; half a GiB is the most that a quick look may take.
+_BEYOND_CACHE, _SMALLEST_STREAM_BYTES, _LARGEST_STREAM_BYTES = 4, 64 * _MIB, 512 * _MIB
+_DEVICE_STREAM_BYTES = 3 * 2**30  # the largest L2 of today's GPUs is 126 MB
+_SHARE_OF_FREE = 0.25
+_CACHE_FILL = 0.5  # half of a cache: the rest holds what else the system runs
+_MOST_THREADS = 64
+_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16")
+_FIRST_SIZE = {"cpu": 256, "accelerator": 1024}  # float16 on a CPU without instructions for it takes 15 ms at 256, minutes at 2048
+_LARGEST_SIZE = {"cpu": 2048, "accelerator": 16384}
+_PRODUCT_SECONDS = 0.008  # long against a launch, short enough for five dtypes in half a second
+
+
+@dataclass(frozen=True)
+class MemoryCeiling(Result):
+    """The best rates of one level of memory, of all cores together, in bytes per second.
+
+    Attributes
+    ----------
+    name : str
+        "L1d", "L2", "L3" or "DRAM".
+    capacity_bytes : float
+        What the level holds.
+    working_set_bytes : int
+        What was streamed.
+    copy_bytes_per_second, read_bytes_per_second, triad_bytes_per_second : float
+        One read and one write; reads alone; two reads and a write (each written byte counts once).
+    """
+
+    name: str
+    capacity_bytes: float
+    working_set_bytes: int
+    copy_bytes_per_second: float
+    read_bytes_per_second: float
+    triad_bytes_per_second: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The best of the three."""
+        return max(self.copy_bytes_per_second, self.read_bytes_per_second, self.triad_bytes_per_second)
+
+
+@dataclass(frozen=True, repr=False)
+class Ceilings(Result):
+    """What a device has shown to reach.
+
+    Attributes
+    ----------
+    device : str
+    memory : tuple of MemoryCeiling
+        Fastest level first; the last is main memory.
+    flops_per_second : mapping of str to float
+        The best square matrix product by arithmetic: float64, float32, tf32, bfloat16, float16.
+    notes : tuple of Note
+        What was left out, and why.
+    evidence : Evidence
+        MEASURED, best of n.
+    environment : Environment
+    """
+
+    device: str
+    memory: tuple[MemoryCeiling, ...]
+    flops_per_second: Mapping[str, float]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment
+
+    def __repr__(self) -> str:
+        rates = [f"{level.name} {format_bytes_per_second(level.bytes_per_second)}" for level in self.memory]
+        rates += [f"{dtype} {format_flops_per_second(rate)}" for dtype, rate in self.flops_per_second.items()]
+        return f"<Ceilings of {self.device}: {', '.join(rates)}>"
+
+    @property
+    def levels(self) -> tuple[MemoryLevel, ...]:
+        """The best rate of each level, in the form that ``DeviceSpec.levels`` has."""
+        return tuple(
+            MemoryLevel(m.name, m.capacity_bytes, m.bytes_per_second, "measured on this machine, best of copy, read and triad")
+            for m in self.memory
+        )
+
+    def bandwidth(self, working_set_bytes: float = math.inf) -> float:
+        """Return the best rate, in bytes per second, of the fastest level that holds a working set (infinite: main memory)."""
+        return next((m for m in self.memory if working_set_bytes <= m.capacity_bytes), self.memory[-1]).bytes_per_second
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a level and one an arithmetic."""
+        rows = [
+            (
+                f"{m.name}, {format_bytes(m.working_set_bytes)} streamed",
+                format_bytes_per_second(m.copy_bytes_per_second),
+                format_bytes_per_second(m.read_bytes_per_second),
+                format_bytes_per_second(m.triad_bytes_per_second),
+            )
+            for m in self.memory
+        ]
+        rows += [(f"matrix product {dtype}", format_flops_per_second(rate), "", "") for dtype, rate in self.flops_per_second.items()]
+        rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
+        return ("best of a few runs", "copy", "read", "triad"), rows
+
+
+_measured: dict[_device.Device, Ceilings] = {}
+_one_at_a_time = threading.Lock()
+
+
+def ceilings(device: _device.Device | str | None = None, refresh: bool = False) -> Ceilings:
+    """Return the best that a device has shown: copy, read and triad by level of memory, matrix products by dtype.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        None takes the best there is.
+    refresh : bool
+        Measure again instead of returning what this process measured before (a neighbour may have been at work then).
+
+    Returns
+    -------
+    Ceilings
+        With evidence MEASURED.
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device, or it vanished.
+    OutOfMemoryError
+        If not even small arrays fit into what is free.
+    """
+    where = _device.find(device)
+    with _one_at_a_time:
+        if refresh or where not in _measured:
+            with guard(f"ceilings: measuring {where}"):
+                _measured[where] = _measure(where, time.perf_counter)
+        return _measured[where]
+
+
+def _measure(device: _device.Device, clock: Callable[[], float]) -> Ceilings:
+    notes: list[Note] = []
+    memory = _host_memory(clock, notes) if device.is_cpu else _device_memory(device, clock)
+    products = _products(device, clock, notes)
+    environment = _device.environment(device, command=f"gpulab.devices.ceilings({str(device)!r})")
+    evidence = Evidence.measured(f"{device.name}, best of {_streams.RUNS} runs", date=environment.date)
+    return Ceilings(str(device), memory, products, tuple(notes), evidence, environment)
+
+
+def _host_memory(clock: Callable[[], float], notes: list[Note]) -> tuple[MemoryCeiling, ...]:
+    processor = _cpu.probe()
+    threads = max(1, min(_MOST_THREADS, math.floor(min(processor.usable_cores, processor.quota_cores or math.inf))))
+    levels = []
+    below = 0.0
+    for cache in processor.caches:
+        total = cache.size_bytes * cache.instances
+        working_set = int(_CACHE_FILL * total)
+        # A level whose half fits into the caches below it (a small last-level cache) cannot be met from outside.
+        if working_set > below:
+            levels.append(_host_level(cache.level, float(total), working_set, threads, clock))
+        below = max(below, float(total))
+    free = _device.Device("cpu").free_bytes or _SMALLEST_STREAM_BYTES
+    wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * below)
+    taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
+    if taken < 2 * below:
+        sentence = (
+            f"only {format_bytes(taken)} were streamed beside {format_bytes(below)} of cache, so the DRAM figure is partly the cache's."
+        )
+        notes.append(Note("warm-cache", f"{sentence} Read it as an upper bound."))
+    total = float(_device.Device("cpu").memory_bytes or math.inf)
+    return (*levels, _host_level("DRAM", total, taken, threads, clock))
+
+
+def _host_level(name: str, capacity: float, working_set: int, threads: int, clock: Callable[[], float]) -> MemoryCeiling:
+    rates = [_streams.host_rate(operation, working_set, threads, clock) for operation in _streams.OPERATIONS]
+    return MemoryCeiling(name, capacity, working_set, *rates)
+
+
+def _device_memory(device: _device.Device, clock: Callable[[], float]) -> tuple[MemoryCeiling, ...]:
+    """Main memory alone: a stream through a GPU's L2 takes less time than its launch, so calls cannot show that level."""
+    free, total = device.free_bytes, device.memory_bytes
+    working_set = int(min(_DEVICE_STREAM_BYTES, _SHARE_OF_FREE * free if free else _DEVICE_STREAM_BYTES / 8))
+    rates = [_streams.device_rate(operation, working_set, str(device), device.synchronize, clock) for operation in _streams.OPERATIONS]
+    return (MemoryCeiling("DRAM", float(total or math.inf), working_set, *rates),)
+
+
+def _products(device: _device.Device, clock: Callable[[], float], notes: list[Note]) -> dict[str, float]:
+    rates = {}
+    for dtype in _DTYPES:
+        if dtype == "tf32" and not _has_tf32(device):
+            continue
+        try:
+            rates[dtype] = _product_rate(dtype, device, clock)
+        except (RuntimeError, TypeError) as error:
+            if translate(error, "") is not None:
+                raise
+            notes.append(Note("skipped", f"no {dtype} product on {device}: {str(error).splitlines()[0][:100]}"))
+    return rates
+
+
+def _has_tf32(device: _device.Device) -> bool:
+    if device.kind != "cuda":
+        return False
+    capability = _facts.accelerator(device).compute_capability or "0.0"
+    return int(capability.partition(".")[0]) >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+
+
+def _product_rate(dtype: str, device: _device.Device, clock: Callable[[], float]) -> float:
+    """Best FLOP/s of a square product whose size is chosen so that one lasts about eight milliseconds."""
+    import torch
+
+    kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    place = "cpu" if device.is_cpu else "accelerator"
+
+    def seconds(n: int, runs: int) -> float:
+        # Random numbers: products of zeros draw less power, and a GPU then clocks higher than it can at work.
+        a, b = (torch.randn(n, n, device=str(device)).to(kind) for _ in range(2))
+        out = torch.empty(n, n, device=str(device), dtype=kind)
+        return _streams.repeated(lambda: torch.mm(a, b, out=out), device.synchronize, clock, _PRODUCT_SECONDS / 2, runs)
+
+    with _float32_as("tf32" if dtype == "tf32" else "ieee"), torch.inference_mode():
+        n = _FIRST_SIZE[place]
+        first = seconds(n, 6)
+        rate = 2.0 * n**3 / first
+        larger = int(n * (_PRODUCT_SECONDS / first) ** (1 / 3)) // 128 * 128
+        size = min(larger, _LARGEST_SIZE[place], _fitting_size(device))
+        if size > n:
+            rate = max(rate, 2.0 * size**3 / seconds(size, 6))
+    return rate
+
+
+def _fitting_size(device: _device.Device) -> int:
+    """The largest product whose three matrices (and float32 originals) fit into a quarter of what is free."""
+    free = device.free_bytes or 2**30
+    return max(128, int(math.sqrt(_SHARE_OF_FREE * free / (5 * 8))) // 128 * 128)
+
+
+@contextlib.contextmanager
+def _float32_as(precision: str) -> Iterator[None]:
+    """Make float32 products run in "ieee" or "tf32" arithmetic, and put the settings back as they were."""
+    import torch
+
+    matmul: Any = torch.backends.cuda.matmul
+    newer = hasattr(matmul, "fp32_precision")
+    switches: list[tuple[Any, str, Any]] = [(matmul, "fp32_precision", precision) if newer else (matmul, "allow_tf32", precision == "tf32")]
+    if hasattr(torch.backends.mkldnn, "matmul"):
+        switches.append((torch.backends.mkldnn.matmul, "fp32_precision", "ieee"))
+    before = [getattr(place, name) for place, name, _ in switches]
+    try:
+        for place, name, value in switches:
+            setattr(place, name, value)
+        yield
+    finally:
+        for (place, name, _), value in zip(switches, before, strict=True):
+            setattr(place, name, value)

@@ -1,0 +1,158 @@
+"""Streams through memory at a chosen working set: copy, read and triad, on all cores at once or on an accelerator.
+
+On a CPU the streams run in NumPy, one thread a core, each over rows of its own that are laid over one another
+(stride 0), so that a single call passes a small working set many times and its own cost disappears. NumPy gives up
+the interpreter's lock inside. A ceiling is the best of several runs: whatever disturbs a run makes it slower, never faster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+Clock = Callable[[], float]
+OPERATIONS = ("copy", "read", "triad")
+# Arrays read and written by each: copy a = -b, read max(b), triad a = b + c (the traffic of STREAM's triad).
+ARRAYS = {"copy": 2, "read": 1, "triad": 3}
+_ALIGNMENT_BYTES = 64  # a cache line: vectors that straddle two are slower
+_STAGGER_LINES, _PAGE_BYTES = 17, 4096
+_BYTES_PER_CALL = 2**24  # passes of a thread in one call: about 0.1 ms from a cache, far above the call's own cost
+RUNS = 7  # best of; more changes the result by less than the machine's own noise
+_BARRIER_SECONDS = 30.0
+
+
+def best(run: Callable[[], float], runs: int = RUNS) -> float:
+    """Return the smallest of several times of ``run``, in seconds, after one that is thrown away."""
+    run()
+    return min(run() for _ in range(runs))
+
+
+def _aligned(elements: int, place: int) -> np.ndarray:
+    """An array on a cache line, each ``place`` some lines further into its page: equal offsets alias and stall loads behind stores."""
+    room = np.ones(elements + 2 * _PAGE_BYTES // 4, np.float32)
+    start = (-room.ctypes.data % _PAGE_BYTES + _STAGGER_LINES * place * _ALIGNMENT_BYTES) // 4
+    return room[start : start + elements]
+
+
+def _rows(array: np.ndarray, count: int) -> np.ndarray:
+    return as_strided(array, (count, array.size), (0, array.itemsize))
+
+
+def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
+    """Return one thread's call and the bytes that it moves, for a working set of ``nbytes`` of that thread."""
+    arrays = ARRAYS[operation]
+    elements = max(_ALIGNMENT_BYTES // 4, nbytes // (4 * arrays) // 16 * 16)
+    passes = max(1, _BYTES_PER_CALL // (4 * arrays * elements))
+    data = [_rows(_aligned(elements, place), passes) for place in range(arrays)]
+    moved = passes * arrays * elements * 4
+    if operation == "copy":
+        return lambda: np.negative(data[1], out=data[0]), moved
+    if operation == "read":
+        return data[0].max, moved
+    return lambda: np.add(data[1], data[2], out=data[0]), moved
+
+
+def host_rate(operation: str, nbytes: int, threads: int, clock: Clock) -> float:
+    """Return the best rate of all threads together, in bytes per second.
+
+    Parameters
+    ----------
+    operation : str
+        "copy", "read" or "triad".
+    nbytes : int
+        The working set of all threads together.
+    threads : int
+    clock : callable
+        Returns seconds.
+    """
+    if threads == 1:
+        work, moved = thread_work(operation, nbytes)
+        return moved / best(lambda: _timed(work, clock))
+    return _in_threads(operation, nbytes // threads, threads, clock)
+
+
+def _timed(work: Callable[[], Any], clock: Clock) -> float:
+    start = clock()
+    work()
+    return clock() - start
+
+
+def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock) -> float:
+    """Every run starts together and ends with the last thread: the rate that the whole machine sustains."""
+    spans: list[list[tuple[float, float]]] = [[] for _ in range(RUNS + 1)]
+    barrier = threading.Barrier(threads)
+    failures: list[BaseException] = []
+    moved = 0
+
+    def body() -> None:
+        nonlocal moved
+        try:
+            work, moved = thread_work(operation, nbytes)
+            for run in range(RUNS + 1):
+                barrier.wait(_BARRIER_SECONDS)
+                start = clock()
+                work()
+                spans[run].append((start, clock()))
+        except BaseException as error:
+            failures.append(error)
+            barrier.abort()
+
+    workers = [threading.Thread(target=body, name=f"gpulab-stream-{i}") for i in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    real = [error for error in failures if not isinstance(error, threading.BrokenBarrierError)]
+    if failures:
+        raise (real or failures)[0]
+    seconds = min(max(end for _, end in run) - min(start for start, _ in run) for run in spans[1:])
+    return threads * moved / seconds
+
+
+def device_rate(operation: str, nbytes: int, device: str, synchronize: Callable[[], None], clock: Clock) -> float:
+    """Return the best rate of an accelerator's memory, in bytes per second, for a working set far above its caches."""
+    import torch
+
+    arrays = ARRAYS[operation]
+    data = [torch.ones(max(1, nbytes // (4 * arrays)), device=device) for _ in range(arrays)]
+    works: dict[str, Callable[[], Any]] = {
+        "copy": lambda: data[0].copy_(data[1]),
+        "read": data[0].sum,
+        "triad": lambda: torch.add(data[1], data[2], alpha=3.0, out=data[0]),
+    }
+    return arrays * data[0].numel() * 4 / repeated(works[operation], synchronize, clock)
+
+
+def repeated(
+    work: Callable[[], Any], synchronize: Callable[[], None], clock: Clock, at_least_seconds: float = 0.004, runs: int = RUNS
+) -> float:
+    """Return the best seconds of one call among batches that last long enough for the launch and the wait to vanish.
+
+    Parameters
+    ----------
+    work : callable
+        May return before the device has finished.
+    synchronize : callable
+        Returns when the device has finished.
+    clock : callable
+    at_least_seconds : float
+        Length of one batch.
+    runs : int
+        Best of so many batches; of two where one call alone lasts ten batches.
+    """
+
+    def batch(calls: int) -> float:
+        start = clock()
+        for _ in range(calls):
+            work()
+        synchronize()
+        return clock() - start
+
+    batch(1)
+    once = max(batch(1), 1e-9)
+    calls = max(1, min(1000, round(at_least_seconds / once)))
+    return best(lambda: batch(calls), runs=runs if once < 10 * at_least_seconds else 2) / calls
