@@ -1,0 +1,77 @@
+"""The rules of tests/conftest.py, tried on small test files in a pytest of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+CONFTEST = Path(__file__).with_name("conftest.py")
+MARKERS = "[pytest]\nmarkers =\n    gpu: needs a GPU\n    browser: drives a browser\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with our conftest."""
+    (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
+    (tmp_path / "pytest.ini").write_text(MARKERS)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in the folder."""
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "-p", "nbval.plugin", *arguments]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_skipped_browser_test_fails_where_the_browser_is_required(folder: Path) -> None:
+    """A missing Chromium is a skip with its reason on a user's machine and a failure in continuous integration."""
+    (folder / "test_x.py").write_text(
+        "import pytest\n@pytest.fixture\ndef chromium(): pytest.skip('no Chromium')\n@pytest.mark.browser\ndef test_page(chromium): pass\n"
+    )
+    here = run(folder, GPULAB_REQUIRE_BROWSER="")
+    assert here.returncode == 0
+    assert "no Chromium" in here.stdout
+    ci = run(folder, GPULAB_REQUIRE_BROWSER="1")
+    assert ci.returncode == 1
+    assert "no Chromium" in ci.stdout
+
+
+def test_gpu_test_is_skipped_with_its_reason_or_fails_where_required(folder: Path) -> None:
+    """Where torch sees no device, the test says so; `make gpu-check` asks for a device."""
+    (folder / "torch.py").write_text("class cuda:\n    is_available = staticmethod(lambda: False)\n")
+    (folder / "test_x.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_kernel(): pass\n")
+    here = run(folder, PYTHONPATH=str(folder), GPULAB_REQUIRE_GPU="")
+    assert here.returncode == 0
+    assert "torch sees no CUDA device" in here.stdout
+    assert run(folder, PYTHONPATH=str(folder), GPULAB_REQUIRE_GPU="1").returncode == 1
+
+
+def test_home_is_private(folder: Path) -> None:
+    """A test that writes to HOME does not touch the user's, and nothing of it stays."""
+    (folder / "test_x.py").write_text(
+        "import pathlib\ndef test_home():\n    print('home is', pathlib.Path.home())\n    (pathlib.Path.home() / 'x').write_text('x')\n"
+    )
+    out = run(folder, "-s").stdout
+    home = Path(out.split("home is ")[1].split("\n")[0])
+    assert home != Path.home()
+    assert not home.exists()
+
+
+def test_dead_kernel_is_noticed_at_once(folder: Path) -> None:
+    """A cell that kills its kernel fails within seconds, and says that the kernel died, long before the cell's timeout."""
+    cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / "x.ipynb")
+    start = time.monotonic()
+    done = run(folder, "--nbval-lax", "--nbval-cell-timeout=100", "x.ipynb")
+    assert done.returncode == 1
+    assert "kernel died" in done.stdout
+    assert time.monotonic() - start < 60
+    assert "run time of the notebooks" in done.stdout

@@ -1,0 +1,71 @@
+"""The developers' tools: benchmarks and gpu tests are found, and a soak goes on where it stopped."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import gpu_check
+import pytest
+import run_benchmarks
+import soak
+
+
+def test_benchmarks_are_programs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Helpers are not run; options are passed on; one that fails is named and the others still run."""
+    (tmp_path / "helper.py").write_text("raise SystemExit(3)\n")
+    program = 'import sys\nif __name__ == "__main__":\n    print("ran", sys.argv[1:])\n'
+    (tmp_path / "a.py").write_text('if __name__ == "__main__":\n    raise SystemExit(1)\n')
+    (tmp_path / "b.py").write_text(program)
+    monkeypatch.setattr(run_benchmarks, "FOLDER", tmp_path)
+    assert run_benchmarks.main(["--quick"]) == 1
+    out, err = capfd.readouterr()
+    assert "ran ['--quick']" in out
+    assert "Failed: a." in err
+    assert run_benchmarks.main(["b"]) == 0
+    assert run_benchmarks.main(["none"]) == 2
+
+
+def test_gpu_check_collects_the_files_with_gpu_tests() -> None:
+    """Each file that it names marks a test with gpu, and it leaves out the others."""
+    files = gpu_check.gpu_test_files()
+    for name in files:
+        assert "mark.gpu" in (gpu_check.ROOT / name).read_text(encoding="utf-8")
+    assert "tests/test_units.py" not in files
+
+
+def test_gpu_check_names_what_a_bare_python_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without torch there is a sentence and exit code 2, not a traceback."""
+    assert gpu_check.missing_modules(("sys", "surely_no_such_module")) == ["surely_no_such_module"]
+    monkeypatch.setattr(gpu_check, "missing_modules", lambda names: ["torch"])
+    assert gpu_check.main([]) == 2
+    assert "lacks torch" in capsys.readouterr().err
+
+
+def test_soak_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A passed step is not repeated, a failed one is; --again starts over; a damaged record means start over."""
+    flag = tmp_path / "mended"
+    good = ("good", ((sys.executable, "-c", "print('good ran')"),))
+    bad = ("bad", ((sys.executable, "-c", f"import os, sys; print('bad ran'); sys.exit(not os.path.exists({str(flag)!r}))"),))
+    monkeypatch.setattr(soak, "STATE", tmp_path / "state" / "soak.json")
+    monkeypatch.setattr(soak, "steps", lambda: [good, bad])
+    assert soak.main([]) == 1
+    flag.touch()
+    capfd.readouterr()
+    assert soak.main([]) == 0
+    out = capfd.readouterr().out
+    assert "bad ran" in out
+    assert "good ran" not in out
+    assert soak.main(["--again"]) == 0
+    assert "good ran" in capfd.readouterr().out
+    soak.STATE.write_text("{")
+    assert soak.main([]) == 0
+    assert "good ran" in capfd.readouterr().out
+
+
+def test_soak_holds_every_benchmark_and_the_newest_dependencies() -> None:
+    """The list of steps covers what continuous integration leaves out."""
+    names = [name for name, _ in soak.steps()]
+    assert {f"benchmark {path.stem}" for path in run_benchmarks.benchmarks()} <= set(names)
+    assert "newest dependencies" in names
+    assert len(names) == len(set(names))
