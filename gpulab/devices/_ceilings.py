@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab._result import Result
-from gpulab.devices import _cpu, _device, _facts, _streams
+from gpulab.devices import _cpu, _device, _facts, _host, _streams
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._spec import MemoryLevel
 from gpulab.evidence import Environment, Evidence, Note
@@ -32,6 +32,7 @@ _MOST_THREADS = 64
 _DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16")
 _FIRST_SIZE = {"cpu": 256, "accelerator": 1024}  # float16 on a CPU without instructions for it takes 15 ms at 256, minutes at 2048
 _LARGEST_SIZE = {"cpu": 2048, "accelerator": 16384}
+_LONGEST_PRODUCT_SECONDS = 0.15
 _PRODUCT_SECONDS = 0.008  # long against a launch, short enough for five dtypes in half a second
 
 
@@ -157,12 +158,23 @@ def ceilings(device: _device.Device | str | None = None, refresh: bool = False) 
 
 
 def _measure(device: _device.Device, clock: Callable[[], float]) -> Ceilings:
-    notes: list[Note] = []
+    notes = _neighbours()
     memory = _host_memory(clock, notes) if device.is_cpu else _device_memory(device, clock)
     products = _products(device, clock, notes)
     environment = _device.environment(device, command=f"gpulab.devices.ceilings({str(device)!r})")
     evidence = Evidence.measured(f"{device.name}, best of {_streams.RUNS} runs", date=environment.date)
     return Ceilings(str(device), memory, products, tuple(notes), evidence, environment)
+
+
+def _neighbours() -> list[Note]:
+    """A note if others kept the cores busy in the last minute: the best of a few runs is then too low."""
+    if not hasattr(os, "getloadavg"):
+        return []
+    load, cores = os.getloadavg()[0], _host.usable_cores()
+    if load < cores:
+        return []
+    sentence = f"{load:.1f} programs wanted {cores} cores in the last minute, so these figures may be far too low."
+    return [Note("contended", f"{sentence} Measure again with refresh=True when it is quiet.")]
 
 
 def _host_memory(clock: Callable[[], float], notes: list[Note]) -> tuple[MemoryCeiling, ...]:
@@ -185,8 +197,8 @@ def _host_memory(clock: Callable[[], float], notes: list[Note]) -> tuple[MemoryC
             f"only {format_bytes(taken)} were streamed beside {format_bytes(below)} of cache, so the DRAM figure is partly the cache's."
         )
         notes.append(Note("warm-cache", f"{sentence} Read it as an upper bound."))
-    total = float(_device.Device("cpu").memory_bytes or math.inf)
-    return (*levels, _host_level("DRAM", total, taken, threads, clock))
+    everything = float(_device.Device("cpu").memory_bytes or math.inf)
+    return (*levels, _host_level("DRAM", everything, taken, threads, clock))
 
 
 def _host_level(name: str, capacity: float, working_set: int, threads: int, clock: Callable[[], float]) -> MemoryCeiling:
@@ -240,7 +252,8 @@ def _product_rate(dtype: str, device: _device.Device, clock: Callable[[], float]
         n = _FIRST_SIZE[place]
         first = seconds(n, 6)
         rate = 2.0 * n**3 / first
-        larger = int(n * (_PRODUCT_SECONDS / first) ** (1 / 3)) // 128 * 128
+        # A busy neighbour can make the first size look slow, so twice the size is tried wherever that cannot take long.
+        larger = max(int(n * (_PRODUCT_SECONDS / first) ** (1 / 3)) // 128 * 128, 2 * n if 8 * first < _LONGEST_PRODUCT_SECONDS else n)
         size = min(larger, _LARGEST_SIZE[place], _fitting_size(device))
         if size > n:
             rate = max(rate, 2.0 * size**3 / seconds(size, 6))

@@ -22,13 +22,16 @@ _ALIGNMENT_BYTES = 64  # a cache line: vectors that straddle two are slower
 _STAGGER_LINES, _PAGE_BYTES = 17, 4096
 _BYTES_PER_CALL = 2**24  # passes of a thread in one call: about 0.1 ms from a cache, far above the call's own cost
 RUNS = 7  # best of; more changes the result by less than the machine's own noise
+_LONG_SECONDS = 0.12  # spent on one figure; a busy machine then gets fewer runs, not a longer wait
 _BARRIER_SECONDS = 30.0
 
 
 def best(run: Callable[[], float], runs: int = RUNS) -> float:
-    """Return the smallest of several times of ``run``, in seconds, after one that is thrown away."""
-    run()
-    return min(run() for _ in range(runs))
+    """Return the smallest of several times of ``run``, in seconds, after one that is thrown away; of two if runs take long."""
+    times = [run()]
+    while len(times) <= runs and (len(times) < 3 or sum(times) < _LONG_SECONDS):
+        times.append(run())
+    return min(times[1:])
 
 
 def _aligned(elements: int, place: int) -> np.ndarray:
@@ -142,7 +145,7 @@ def repeated(
     at_least_seconds : float
         Length of one batch.
     runs : int
-        Best of so many batches; of two where one call alone lasts ten batches.
+        Best of so many batches, or of fewer where they take long.
     """
 
     def batch(calls: int) -> float:
@@ -155,4 +158,4 @@ def repeated(
     batch(1)
     once = max(batch(1), 1e-9)
     calls = max(1, min(1000, round(at_least_seconds / once)))
-    return best(lambda: batch(calls), runs=runs if once < 10 * at_least_seconds else 2) / calls
+    return best(lambda: batch(calls), runs) / calls
