@@ -39,10 +39,13 @@ default check computes some rows (entries along the first dimension) again in fl
 each other gives a ``difference`` of its own. See ``WorkloadSpec`` for the rest.
 """
 
+import importlib
+
 from gpulab.workloads import draw
 from gpulab.workloads._registry import Workload, WorkloadSpec, get, names, register
 
 __all__ = ["Workload", "WorkloadSpec", "draw", "get", "names", "register"]
 
 # Each catalogue module registers its entries when it is imported; the order is the order of ``names()``.
-from gpulab.workloads import _dense, _elementwise, _rows, _irregular, _convolution, _training  # noqa: F401, I001
+for _module in ("_dense", "_elementwise", "_rows", "_irregular", "_convolution", "_training"):
+    importlib.import_module(f"{__name__}.{_module}")

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpulab import devices
-from gpulab.devices import Device, _host
+from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError
 from gpulab.units import format_bytes, format_flops, format_seconds
 
@@ -23,20 +23,15 @@ MARGIN = 1.1
 
 
 def free_bytes(device: Device) -> int | None:
-    """Return the bytes that can be allocated on a device now, or None where the device does not tell."""
-    if device.is_cpu or device.kind == "mps":  # Apple's GPU shares the host's memory
-        return _host.available_memory_bytes()
+    """Return the bytes that a new tensor can take on a device now, or None where the device does not tell."""
+    free = device.free_bytes
+    if free is None or device.torch_type not in ("cuda", "xpu"):
+        return free
     import torch
 
-    if device.torch_type == "cuda":
-        return int(torch.cuda.mem_get_info(device.index)[0]) + _cached_bytes(torch.cuda, device)
-    get_info = getattr(torch.xpu, "mem_get_info", None)
-    return None if get_info is None else int(get_info(device.index)[0]) + _cached_bytes(torch.xpu, device)
-
-
-def _cached_bytes(module: Any, device: Device) -> int:
-    """Return what PyTorch's allocator holds without using it: a new tensor can take it."""
-    return int(module.memory_reserved(device.index) - module.memory_allocated(device.index))
+    # What PyTorch's allocator holds without using it goes to new tensors first.
+    module = getattr(torch, device.torch_type)
+    return free + int(module.memory_reserved(device.index) - module.memory_allocated(device.index))
 
 
 def check_dtype(w: Workload, device: Any) -> None:
@@ -86,9 +81,10 @@ def make_inputs(w: Workload, device: Any, seed: int) -> tuple[Any, ...]:
     where = str(devices.find(device))
     real = getattr(torch, w.dtype)
     made = []
-    for value in w.spec.make_inputs(w, torch.Generator().manual_seed(seed)):
-        floating = not isinstance(value, torch.Tensor) or value.is_floating_point()  # a step object converts its model
-        made.append(value.to(where, real) if floating else value.to(where))
+    with devices.guard(f"{w.label}: making the inputs on {where}"):
+        for value in w.spec.make_inputs(w, torch.Generator().manual_seed(seed)):
+            floating = not isinstance(value, torch.Tensor) or value.is_floating_point()  # a step object converts its model
+            made.append(value.to(where, real) if floating else value.to(where))
     return tuple(made)
 
 

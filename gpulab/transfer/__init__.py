@@ -1,0 +1,54 @@
+"""The road between host and device: sweeps, the alpha-beta fit, break-even sizes, overlap, and links that are modelled.
+
+On a machine without an accelerator the host copy is measured live, and a link is modelled from named numbers that the
+learner may set; each result's badge says which.
+
+>>> from gpulab import transfer
+>>> road = transfer.link("pcie4-x16")
+>>> fit = road.sweep(noise_ratio=0.03).fit()
+>>> low, expected, high = fit.predict(3_000_000)
+>>> low < road.seconds(3_000_000) < high
+True
+"""
+
+from gpulab.transfer._break_even import break_even
+from gpulab.transfer._copies import measure_copy
+from gpulab.transfer._fit import AlphaBeta, Segment, fit
+from gpulab.transfer._links import Link, ProcessorModel, faster, link_names, processor
+from gpulab.transfer._meter import LinkReport, ModelledDevice
+from gpulab.transfer._overlap import measure_overlap, overlap, pipeline_seconds
+from gpulab.transfer._pinning import pinning_cost, stale_read
+from gpulab.transfer._sweep import link, memory_bandwidth_bytes_per_second, recorded_sweep, sweep
+from gpulab.transfer.results import BreakEven, BreakEvenRow, Overlap, PinningCost, Span, StaleRead, Sweep, SweepPoint
+
+__all__ = [
+    "AlphaBeta",
+    "BreakEven",
+    "BreakEvenRow",
+    "Link",
+    "LinkReport",
+    "ModelledDevice",
+    "Overlap",
+    "PinningCost",
+    "ProcessorModel",
+    "Segment",
+    "Span",
+    "StaleRead",
+    "Sweep",
+    "SweepPoint",
+    "break_even",
+    "faster",
+    "fit",
+    "link",
+    "link_names",
+    "measure_copy",
+    "measure_overlap",
+    "memory_bandwidth_bytes_per_second",
+    "overlap",
+    "pinning_cost",
+    "pipeline_seconds",
+    "processor",
+    "recorded_sweep",
+    "stale_read",
+    "sweep",
+]

@@ -1,0 +1,292 @@
+"""The break-even size: from where on the accelerator wins although the data have to travel there and back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulab import _backends, devices, timing, workloads
+from gpulab.devices import Device
+from gpulab.errors import InputError, OutOfMemoryError, StoppedError
+from gpulab.evidence import Evidence, Note
+from gpulab.recordings import Recording, load
+from gpulab.transfer._links import DEFAULT_LINK, Link, ProcessorModel, named_link, processor
+from gpulab.transfer.results import BreakEven, BreakEvenRow
+from gpulab.units import format_seconds
+from gpulab.workloads import Workload, WorkloadSpec
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+# Seconds on the accelerator with copies, or None where this size is not known there.
+DeviceSeconds = Callable[[Workload, tuple[Any, ...], float], "float | None"]
+
+_DEFAULT_PROCESSOR = "nvidia-h200"
+# Each size is measured twice, and for at least this long.
+_LEAST_SECONDS = 0.05
+
+
+def break_even(
+    workload: str | WorkloadSpec,
+    sizes: Iterable[int] | None = None,
+    device: Any = None,
+    *,
+    link: Link | str | None = None,
+    processor: ProcessorModel | str | None = None,
+    recording: Recording | str | None = None,
+    dtype: str = "float32",
+    deadline: float = 30.0,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    **params: int,
+) -> BreakEven:
+    """Find the smallest size from which an accelerator beats the CPU with both copies counted.
+
+    The CPU is always measured here. The accelerator is measured where there is one; or modelled, with ``link`` or
+    ``processor``; or looked up, with ``recording``.
+
+    Parameters
+    ----------
+    workload : str or WorkloadSpec
+    sizes : iterable of int, optional
+        Of the workload; its own by default.
+    device : Device or str, optional
+        The accelerator; the best there is by default.
+    link : Link or str, optional
+        A modelled link in place of this machine's; alone it goes with the modelled H200.
+    processor : ProcessorModel or str, optional
+        Modelled compute; alone it goes with PCIe 4 x16.
+    recording : Recording or str, optional
+        A recorded machine's times with copies in place of a model.
+    dtype : str
+    deadline : float
+        Seconds for the whole. Sizes that would take longer are left out, with a note.
+    progress, stop : callable, optional
+        On stop, the answer is that of the sizes reached.
+    **params : int
+        Of the workload.
+
+    Returns
+    -------
+    BreakEven
+        ``reason`` is "no accelerator" where there is none and nothing was given in its place.
+
+    Raises
+    ------
+    InputError
+        If the workload, a size, the dtype or a model is not known.
+    DeviceError
+        If the machine has no such device.
+    StoppedError
+        If it was stopped before the first size.
+
+    Examples
+    --------
+    >>> break_even("add", device="cpu").reason
+    'no accelerator'
+    """
+    spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
+    works = [spec(n=n, dtype=dtype, **params) for n in _ascending(spec, sizes)]
+    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline < 1e6:
+        raise InputError(f"break_even: deadline is {deadline!r}; expected seconds, more than 0. Pass for example deadline=30.")
+    where = devices.find(device)
+    label = f"{spec.name} {works[0].dtype}"
+    if recording is None and link is None and processor is None and where.is_cpu:
+        sentence = (
+            f"This machine has no accelerator to compare {where.name} with; pass link='pcie4-x16' for a modelled one, or a recording."
+        )
+        return BreakEven(label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0))
+    other = _other(where, link, processor, recording)
+    search = _Search(other, deadline, progress, stop)
+    for i, w in enumerate(works):
+        if not search.size(w, i / len(works)):
+            break
+    if not search.rows:
+        if any(note.code == "stopped" for note in search.notes):
+            raise StoppedError("break_even: stopped before the first size; expected at least one. Run it again.")
+        return BreakEven(
+            label, None, "never in this range", f"No size of {label} could be compared.", (), tuple(search.notes), other.evidence
+        )
+    size, reason, sentence = answer(
+        [r.n for r in search.rows], [r.host_seconds for r in search.rows], [r.device_seconds for r in search.rows]
+    )
+    return BreakEven(label, size, reason, sentence, tuple(search.rows), tuple(search.notes), other.evidence)
+
+
+def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: Sequence[float]) -> tuple[int | None, str, str]:
+    """Return (size, reason, sentence) of two lines over ascending sizes.
+
+    The size is where they cross for the last time, between two sizes tried on straight lines in log-log scales.
+    """
+    wins = [h > d for h, d in zip(host_seconds, device_seconds, strict=True)]
+    tried = f"from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"at {sizes[0]}"
+    if not wins[-1]:
+        best = max(range(len(sizes)), key=lambda i: host_seconds[i] / device_seconds[i])
+        ratio = host_seconds[best] / device_seconds[best]
+        between = (
+            f"; it wins at {sizes[best]} only in between ({ratio:.2f}x)"
+            if ratio > 1
+            else f"; it comes nearest at {sizes[best]} ({ratio:.2f}x)"
+        )
+        return None, "never in this range", f"The accelerator does not win in the end at sizes {tried}{between}."
+    first = len(wins)
+    while first > 0 and wins[first - 1]:
+        first -= 1
+    if first == 0:
+        return sizes[0], "found", f"The accelerator wins at every size {tried}; the break-even lies at {sizes[0]} or below."
+    low, high = (math.log(host_seconds[i] / device_seconds[i]) for i in (first - 1, first))
+    share = -low / (high - low) if high > low else 1.0
+    size = round(math.exp(math.log(sizes[first - 1]) + share * math.log(sizes[first] / sizes[first - 1])))
+    return size, "found", f"The accelerator wins from about n = {size} on, copies counted (tried {tried})."
+
+
+def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
+    if sizes is None:
+        return list(spec.sizes)
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
+        raise InputError(f"break_even: sizes is {sizes!r}; expected several sizes. Pass for example sizes={list(spec.sizes[:3])}.")
+    chosen = list(sizes)
+    if not chosen:
+        raise InputError(f"break_even: no sizes were given; expected at least one. Pass for example sizes={list(spec.sizes[:3])}.")
+    return sorted({spec(n=n).n for n in chosen})
+
+
+@dataclass(frozen=True)
+class _Other:
+    """The accelerator, in whatever form: its seconds with copies, and what stands behind them."""
+
+    seconds: DeviceSeconds
+    evidence: Evidence
+    check: Callable[[Workload], None] = lambda _: None
+
+
+def _other(where: Device, link: Link | str | None, model: ProcessorModel | str | None, recording: Recording | str | None) -> _Other:
+    if recording is not None:
+        if link is not None or model is not None:
+            raise InputError("break_even: a recording and a model were given; expected one of them. Leave one out.")
+        return _recorded(load(recording) if isinstance(recording, str) else recording)
+    if link is not None or model is not None:
+        road = link if isinstance(link, Link) else named_link(link or DEFAULT_LINK)
+        return _modelled(road, processor(model or _DEFAULT_PROCESSOR))
+    return _measured(where)
+
+
+def _recorded(recording: Recording) -> _Other:
+    def seconds(w: Workload, inputs: tuple[Any, ...], deadline: float) -> float | None:
+        entry = recording.find("catalogue", workload=w.name, n=w.n, dtype=w.dtype)
+        return None if entry is None or entry.timing is None else entry.timing.with_transfer_seconds
+
+    return _Other(seconds, recording.evidence())
+
+
+def _modelled(road: Link, model: ProcessorModel) -> _Other:
+    def seconds(w: Workload, inputs: tuple[Any, ...], deadline: float) -> float:
+        there = sum(road.seconds(nbytes) for nbytes in _sizes_of(inputs))
+        back = road.seconds(_result_bytes(w, inputs))
+        return there + model.seconds(w.flops, w.nbytes, w.dtype) + back
+
+    evidence = Evidence.modelled(
+        f"link {road.name}: {road.evidence.assumptions or 'the fit of a sweep'}; compute: {model.evidence.assumptions}; nothing overlaps",
+        f"{road.evidence.source or 'a sweep on this machine'}; {model.evidence.source}",
+    )
+    return _Other(seconds, evidence)
+
+
+def _measured(where: Device) -> _Other:
+    def seconds(w: Workload, inputs: tuple[Any, ...], deadline: float) -> float | None:
+        there = w.inputs(where)
+        result = w.run(*there)
+        difference = w.difference(result, there)
+        if not difference <= w.tolerance:
+            raise _DisagreeError(
+                f"{w.label} on {where.name} differs from the float64 reference by {difference:.1e}; {w.tolerance:.1e} is allowed."
+            )
+        m = timing.measure(w.run, *there, device=where, deadline=deadline, transfer=True, flops=w.flops, nbytes=w.nbytes, label=w.label)
+        return m.with_transfer_seconds
+
+    return _Other(seconds, Evidence.measured(where.name), lambda w: w.check(where))
+
+
+class _DisagreeError(Exception):
+    """The accelerator's result is wrong, so its time means nothing; becomes a note."""
+
+
+def _sizes_of(arrays: tuple[Any, ...]) -> list[int]:
+    """Return the bytes of each array among the inputs; what is no array (a model with its optimizer) stays on its device."""
+    owners = ((a, _backends.backend_of(a)) for a in arrays)
+    return [owner.nbytes(a) for a, owner in owners if owner is not None]
+
+
+def _result_bytes(w: Workload, inputs: tuple[Any, ...]) -> int:
+    return sum(_sizes_of((w.run(*inputs),)))
+
+
+@dataclass
+class _Search:
+    """A search under way."""
+
+    other: _Other
+    deadline: float
+    progress: Progress | None
+    stop: Stop | None
+    rows: list[BreakEvenRow] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    _begin: float = field(default_factory=time.perf_counter)
+    _last: tuple[float, float] | None = None  # work and seconds of a call at the size before
+
+    def size(self, w: Workload, done: float) -> bool:
+        """Compare one size; returns whether to go on to larger ones."""
+        if self.stop is not None and self.stop():
+            self.notes.append(Note("stopped", f"The search was stopped before n = {w.n}; run it again for larger sizes."))
+            return False
+        left = self.deadline - (time.perf_counter() - self._begin)
+        if self._last is not None and self._expected_seconds(w) * 3 > left:
+            call = format_seconds(self._expected_seconds(w))
+            self.notes.append(
+                Note(
+                    "skipped",
+                    f"Sizes from n = {w.n} on were left out: a call of about {call} does not fit into the deadline. Pass a longer one.",
+                )
+            )
+            return False
+        if self.progress is not None:
+            self.progress(done, w.label)
+        try:
+            w.check("cpu")
+            self.other.check(w)
+            self._compare(w, max(left / 8, _LEAST_SECONDS))
+        except OutOfMemoryError as error:
+            self.notes.append(Note("skipped", str(error)))
+            return False
+        except InputError as error:
+            self.notes.append(Note("skipped", str(error)))
+        except _DisagreeError as error:
+            self.notes.append(Note("disagree", str(error)))
+        except StoppedError:
+            self.notes.append(Note("stopped", f"The search was stopped at n = {w.n}; run it again for larger sizes."))
+            return False
+        return True
+
+    def _work(self, w: Workload) -> float:
+        return max(w.flops, w.nbytes)
+
+    def _expected_seconds(self, w: Workload) -> float:
+        if self._last is None:
+            return 0.0
+        work, seconds = self._last
+        return seconds * self._work(w) / work
+
+    def _compare(self, w: Workload, deadline: float) -> None:
+        inputs = w.inputs("cpu")
+        host = timing.measure(
+            w.run, *inputs, device="cpu", deadline=deadline, flops=w.flops, nbytes=w.nbytes, label=w.label, stop=self.stop
+        )
+        self._last = (self._work(w), host.median_seconds)
+        device_seconds = self.other.seconds(w, inputs, deadline)
+        if device_seconds is None:
+            self.notes.append(Note("skipped", f"{w.label} is not recorded there yet."))
+            return
+        copied = float(sum(_sizes_of(inputs)) + _result_bytes(w, inputs))
+        self.rows.append(BreakEvenRow(w.n, host.median_seconds, device_seconds, copied))

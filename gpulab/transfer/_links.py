@@ -1,0 +1,277 @@
+"""Links and processors as formulas: what a machine without a GPU uses in their place, badged MODELLED.
+
+A link is a latency and a bandwidth. The named ones carry rates that were measured in public on such hardware, or the data
+sheet's where nobody published one; each says which. The learner may set either number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.transfer.results import Sweep, SweepPoint
+from gpulab.units import format_bytes_per_second, format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.transfer._fit import AlphaBeta
+
+# Default sizes of sweeps: every power of two from 1 KiB to 1 GiB.
+SIZES = tuple(2**k for k in range(10, 31))
+
+# A copy call and the wait for it cost about this much on the host side, whatever the link.
+_CALL_SECONDS = 10e-6
+# From pageable memory the driver copies through a pinned buffer of its own first; about half the rate is usual.
+_PAGEABLE_SHARE = 0.5
+_NVBANDWIDTH = "NVIDIA nvbandwidth, README and issues: device-to-host copies from pinned memory"
+_DATASHEET = "NVIDIA data sheet, peak rate in one direction; no copy reaches all of it"
+
+# Name -> (bytes a second in one direction from pinned memory, source).
+_RATES: Mapping[str, tuple[float, str]] = {
+    "pcie3-x16": (12.35e9, _NVBANDWIDTH),
+    "pcie4-x16": (26e9, _NVBANDWIDTH),
+    "pcie5-x16": (53e9, _NVBANDWIDTH),
+    "nvlink4": (450e9, f"{_DATASHEET} (H100 and H200: 900 GB/s both directions together)"),
+    "nvlink-c2c": (450e9, f"{_DATASHEET} (Grace Hopper: 900 GB/s both directions together)"),
+}
+# Without a GPU and without a name: the link that most of today's machines have.
+DEFAULT_LINK = "pcie4-x16"
+
+
+@dataclass(frozen=True)
+class Link(Result):
+    """A road between host and device as a formula: ``latency + bytes / bandwidth``.
+
+    Attributes
+    ----------
+    name : str
+    latency_seconds, bandwidth_bytes_per_second : float
+    evidence : Evidence
+        MODELLED with its source; MEASURED where the numbers are a fit of this machine's own link.
+    """
+
+    name: str
+    latency_seconds: float
+    bandwidth_bytes_per_second: float
+    evidence: Evidence
+
+    def seconds(self, nbytes: float) -> float:
+        """Return how long one copy of ``nbytes`` takes.
+
+        Examples
+        --------
+        >>> named_link("pcie4-x16", latency_seconds=1e-5, bandwidth_bytes_per_second=25e9).seconds(250_000)
+        2e-05
+
+        Raises
+        ------
+        InputError
+            If the size is negative or not a number.
+        """
+        if isinstance(nbytes, bool) or not isinstance(nbytes, (numbers.Real, np.number)) or not 0 <= float(nbytes) < math.inf:
+            raise InputError(f"seconds: a size of {nbytes!r} bytes was given; expected 0 or more. Pass for example 2**20.")
+        return self.latency_seconds + float(nbytes) / self.bandwidth_bytes_per_second
+
+    def sweep(self, sizes: Iterable[int] | None = None, noise_ratio: float = 0.0, seed: int = 0) -> Sweep:
+        """Return a sweep over this link with the shape of a measured one, badged MODELLED.
+
+        Parameters
+        ----------
+        sizes : iterable of int, optional
+            Bytes; 1 KiB to 1 GiB by default.
+        noise_ratio : float
+            Relative scatter of the points (log-normal, seeded), as a real link has; 0 for none.
+        seed : int
+
+        Raises
+        ------
+        InputError
+            If a size is not a positive whole number, or the noise negative.
+        """
+        if not 0 <= noise_ratio < 1:
+            raise InputError(f"sweep: noise_ratio is {noise_ratio!r}; expected 0 to 1. Pass for example 0.03.")
+        chosen = check_sizes("sweep", sizes)
+        scatter = np.exp(noise_ratio * np.random.default_rng(seed).standard_normal((2, len(chosen))))
+        points = tuple(
+            SweepPoint(direction, "pinned", n, self.seconds(n) * float(factor), None, 0)
+            for direction, row in zip(("to_device", "to_host"), scatter, strict=True)
+            for n, factor in zip(chosen, row, strict=True)
+        )
+        evidence = self.evidence
+        if noise_ratio:
+            evidence = Evidence.modelled(
+                f"{evidence.assumptions or self.name}; made noise of {noise_ratio:.0%} with seed {seed}",
+                evidence.source or "the fit of a measured sweep",
+                evidence.known_error,
+            )
+        return Sweep(self.name, "", points, None, (), evidence, None)
+
+    @classmethod
+    def from_fit(cls, fit: AlphaBeta, name: str) -> Link:
+        """Return the link that a fit describes (its first latency and its last bandwidth)."""
+        return cls(name, fit.latency_seconds, fit.bandwidth_bytes_per_second, fit.evidence)
+
+
+def link_names() -> tuple[str, ...]:
+    """Return the names of the modelled links.
+
+    Examples
+    --------
+    >>> "pcie5-x16" in link_names()
+    True
+    """
+    return tuple(_RATES)
+
+
+def named_link(
+    name: str, latency_seconds: float | None = None, bandwidth_bytes_per_second: float | None = None, memory: str = "pinned"
+) -> Link:
+    """Return a modelled link by name (see ``gpulab.transfer.link``)."""
+    key = str(name).lower().replace("_", "-").replace(" ", "-")
+    key = key if key in _RATES else f"{key}-x16"
+    if key not in _RATES:
+        close = difflib.get_close_matches(str(name).lower(), list(_RATES), n=1, cutoff=0.3)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"link: {name!r} is not a link that gpulab knows; expected one of: {', '.join(_RATES)}.{hint}")
+    if memory not in ("pinned", "pageable"):
+        raise InputError(f"link: memory is {memory!r}; expected 'pinned' or 'pageable'. Pass one of these.")
+    rate, source = _RATES[key]
+    rate *= 1.0 if memory == "pinned" else _PAGEABLE_SHARE
+    latency = _positive("link", "latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds)
+    bandwidth = _positive("link", "bandwidth_bytes_per_second", rate if bandwidth_bytes_per_second is None else bandwidth_bytes_per_second)
+    words = [f"{format_seconds(latency)} a copy {'typical of a call and the wait for it' if latency_seconds is None else 'chosen'}"]
+    words.append(f"{format_bytes_per_second(bandwidth)}{'' if bandwidth_bytes_per_second is None else ' chosen'}, straight line")
+    if memory == "pageable" and bandwidth_bytes_per_second is None:
+        words.append("pageable memory at half the rate of pinned")
+    return Link(key, latency, bandwidth, Evidence.modelled(", ".join(words), source))
+
+
+@dataclass(frozen=True)
+class ProcessorModel(Result):
+    """A device's compute as a formula: a launch, then the longer of arithmetic and memory traffic.
+
+    Attributes
+    ----------
+    name : str
+    flops_per_second : mapping
+        By dtype.
+    bytes_per_second : float
+        Of the device's own memory.
+    launch_seconds : float
+    evidence : Evidence
+    """
+
+    name: str
+    flops_per_second: Mapping[str, float]
+    bytes_per_second: float
+    launch_seconds: float
+    evidence: Evidence
+
+    def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
+        """Return the modelled time of one call.
+
+        Raises
+        ------
+        InputError
+            If the model has no rate for the dtype.
+        """
+        if dtype not in self.flops_per_second:
+            raise InputError(
+                f"{self.name}: there is no rate for {dtype!r}; expected one of: {', '.join(self.flops_per_second)}. Pass one of these."
+            )
+        return self.launch_seconds + max(flops / self.flops_per_second[dtype], nbytes / self.bytes_per_second)
+
+
+_H200 = ProcessorModel(
+    name="nvidia-h200",
+    # float32 as measured by RRZE-HPC/gpu-benches; bfloat16 the middle of 770-800 TFLOP/s measured for an 8192-cubed product.
+    flops_per_second={"float64": 34e12, "float32": 42.5e12, "bfloat16": 785e12, "float16": 785e12},
+    bytes_per_second=3.77e12,
+    launch_seconds=2.5e-6,
+    evidence=Evidence.modelled(
+        "every call reaches the rates of large ones: 42.5 TFLOP/s in float32 and 3.77 TB/s, after a launch of 2.5 us",
+        "RRZE-HPC/gpu-benches (H200: FP32, triad, launch spacing); NVIDIA H200 data sheet (float64)",
+    ),
+)
+_PROCESSORS: Mapping[str, ProcessorModel] = {_H200.name: _H200}
+
+
+def processor(which: ProcessorModel | str) -> ProcessorModel:
+    """Return a modelled processor by name, or the one given.
+
+    Raises
+    ------
+    InputError
+        If there is no such model.
+    """
+    if isinstance(which, ProcessorModel):
+        return which
+    if which not in _PROCESSORS:
+        raise InputError(
+            f"processor: {which!r} is not one that gpulab models; expected one of: {', '.join(_PROCESSORS)}. Pass one of these."
+        )
+    return _PROCESSORS[which]
+
+
+def faster(which: ProcessorModel, factor: float) -> ProcessorModel:
+    """Return a processor whose rates are ``factor`` times those of another; the launch stays.
+
+    Raises
+    ------
+    InputError
+        If the factor is not positive.
+    """
+    times = _positive("faster", "factor", factor)
+    return dataclasses.replace(
+        which,
+        name=f"{which.name} x {times:g}",
+        flops_per_second={dtype: rate * times for dtype, rate in which.flops_per_second.items()},
+        bytes_per_second=which.bytes_per_second * times,
+        evidence=Evidence.modelled(f"{times:g} times the rates of {which.name}", which.evidence.source or which.name),
+    )
+
+
+def _positive(function: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.number)) or not 0 < float(value) < math.inf:
+        raise InputError(f"{function}: {name} is {value!r}; expected a positive number. Pass for example {name}=1e-5.")
+    return float(value)
+
+
+def check_bytes(function: str, nbytes: Any) -> int:
+    """Return a size as an int.
+
+    Raises
+    ------
+    InputError
+        If it is not a positive whole number.
+    """
+    if isinstance(nbytes, bool) or not isinstance(nbytes, numbers.Integral) or int(nbytes) < 1:
+        raise InputError(f"{function}: a size of {nbytes!r} bytes was given; expected a positive whole number. Pass for example 2**20.")
+    return int(nbytes)
+
+
+def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
+    """Return sizes ascending and without repeats; those of a full sweep for None.
+
+    Raises
+    ------
+    InputError
+        If there are none, or one is not a positive whole number.
+    """
+    if sizes is None:
+        return SIZES
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
+        raise InputError(f"{function}: sizes is {sizes!r}; expected several sizes in bytes. Pass for example sizes=[2**10, 2**20].")
+    chosen = sorted({check_bytes(function, n) for n in sizes})
+    if not chosen:
+        raise InputError(f"{function}: no sizes were given; expected at least one. Pass for example sizes=[2**10, 2**20].")
+    return tuple(chosen)

@@ -1,0 +1,405 @@
+"""Copy and compute at the same time, in chunks: on a GPU with streams, on a CPU with a second thread, or over a modelled link."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab import devices, timing
+from gpulab.devices import Device
+from gpulab.errors import InputError, StoppedError
+from gpulab.evidence import Evidence, Note
+from gpulab.timing import Measurement
+from gpulab.transfer._copies import check_room
+from gpulab.transfer._links import Link, check_bytes, named_link
+from gpulab.transfer.results import Overlap, Span, together_seconds
+from gpulab.units import format_bytes, format_seconds
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+Work = Callable[[Any], Any]
+
+# Runs of each arrangement; the one with the median time is reported.
+_REPEATS = 7
+# At less than this share of the shorter lane, copy and compute are told not to have overlapped.
+_TOGETHER_SHARE = 0.1
+_ITEMSIZE = 4  # float32 chunks
+_MOST_PASSES = 2000
+# A factor that keeps values near 1 over any number of passes.
+_FACTOR = 1.0000001
+
+
+def overlap(
+    nbytes: int = 64 * 2**20,
+    chunks: int = 8,
+    work: Work | None = None,
+    device: Any = None,
+    *,
+    link: Link | str | None = None,
+    compute_seconds: float | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Overlap:
+    """Copy an array in chunks, and compute on each chunk while the next one is on its way.
+
+    On CUDA: from pinned memory, on two streams, timed by events. On a machine without it: one thread copies within host
+    memory, another computes. With ``link``: a model, nothing is measured.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes in all, at least 4 a chunk.
+    chunks : int
+    work : callable, optional
+        Takes a chunk (a float32 torch tensor on the GPU, a numpy array on the CPU). By default as many passes over the
+        chunk as take about as long as its copy: then overlap can gain the most.
+    device : Device or str, optional
+    link : Link or str, optional
+        A modelled link.
+    compute_seconds : float, optional
+        For a modelled link: the compute of all chunks together; by default as long as one copy of everything.
+    progress, stop : callable, optional
+
+    Returns
+    -------
+    Overlap
+        With the note "no-overlap" where the two did not run at the same time.
+
+    Raises
+    ------
+    InputError
+        If a size, a number of chunks or a time is not one that the function can use.
+    OutOfMemoryError
+        If the buffers do not fit.
+    StoppedError
+        If it was stopped before anything was measured.
+
+    Examples
+    --------
+    >>> o = overlap(2**20, chunks=4, link="pcie4-x16")
+    >>> 0 < o.ratio < 1
+    True
+    """
+    size = check_bytes("overlap", nbytes)
+    count = _check_chunks("overlap", chunks, size)
+    if link is not None:
+        return _modelled(size, count, link if isinstance(link, Link) else named_link(link), compute_seconds)
+    if compute_seconds is not None:
+        raise InputError(
+            "overlap: compute_seconds was given without a link; expected it only for a modelled one. Pass link='pcie4-x16' too."
+        )
+    where, lanes = _lanes("overlap", size, count, work, device)
+    with devices.guard(f"overlap: copying {size} bytes in {count} chunks on {where.name}"):
+        trials = _repeat(lanes, progress, stop)
+    return _result(where, size, count, trials)
+
+
+def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: float = 2.0) -> tuple[Measurement, Measurement]:
+    """Measure the default work of ``overlap`` one after the other and in overlapping chunks.
+
+    Parameters
+    ----------
+    nbytes, chunks : int
+    device : Device or str, optional
+    deadline : float
+        Seconds for both.
+
+    Returns
+    -------
+    (Measurement, Measurement)
+        One copy then one compute; copy and compute in chunks at the same time.
+
+    Raises
+    ------
+    InputError
+        If the size or the number of chunks is not one that the function can use.
+    OutOfMemoryError
+        If the buffers do not fit.
+    """
+    size = check_bytes("measure_overlap", nbytes)
+    count = _check_chunks("measure_overlap", chunks, size)
+    where, lanes = _lanes("measure_overlap", size, count, None, device)
+
+    def serial() -> None:
+        lanes.copy()
+        lanes.compute()
+
+    label = f"overlap of {format_bytes(size)} in {count} chunks"
+    share = deadline / 2
+    return (
+        timing.measure(serial, device=where, deadline=share, nbytes=size, label=f"{label}: one after the other"),
+        timing.measure(lanes.chunked, device=where, deadline=share, nbytes=size, label=f"{label}: at the same time"),
+    )
+
+
+def _lanes(function: str, nbytes: int, chunks: int, work: Work | None, device: Any) -> tuple[Device, _Lanes]:
+    """Return the device that computes and the three arrangements on it."""
+    found = devices.find(device)
+    where = found if found.torch_type == "cuda" else Device("cpu")
+    check_room(function, where, "host" if where.is_cpu else "to_device", nbytes)
+    with devices.guard(f"{function}: copying {nbytes} bytes in {chunks} chunks on {where.name}"):
+        return where, _host_lanes(nbytes, chunks, work) if where.is_cpu else _gpu_lanes(nbytes, chunks, work, where)
+
+
+def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds: float, launch_seconds: float = 0.0) -> float:
+    """Return how long copy and compute take in overlapping chunks, by formula.
+
+    With ``c = link.seconds(nbytes / chunks)`` and ``w = compute_seconds / chunks + launch_seconds`` it is
+    ``c + (chunks - 1) max(c, w) + w``: the first copy, then the slower lane, then the last compute.
+
+    Parameters
+    ----------
+    nbytes, chunks : int
+    link : Link or str
+    compute_seconds : float
+        Of all bytes together.
+    launch_seconds : float
+        What each chunk's compute costs besides.
+
+    Raises
+    ------
+    InputError
+        If a size, a number of chunks or a time is not one that the function can use.
+
+    Examples
+    --------
+    >>> from gpulab.transfer import link
+    >>> road = link("pcie4", latency_seconds=1e-5, bandwidth_bytes_per_second=1e9)
+    >>> round(pipeline_seconds(1_000_000, 4, road, compute_seconds=1e-3), 6)
+    0.00129
+    """
+    size = check_bytes("pipeline_seconds", nbytes)
+    count = _check_chunks("pipeline_seconds", chunks, size)
+    for name, value in (("compute_seconds", compute_seconds), ("launch_seconds", launch_seconds)):
+        _check_seconds("pipeline_seconds", name, value)
+    road = link if isinstance(link, Link) else named_link(link)
+    copy, compute = road.seconds(size / count), compute_seconds / count + launch_seconds
+    return copy + (count - 1) * max(copy, compute) + compute
+
+
+def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
+    if isinstance(chunks, bool) or not isinstance(chunks, int) or not 1 <= chunks <= max(1, nbytes // _ITEMSIZE):
+        raise InputError(
+            f"{function}: {chunks!r} chunks of {nbytes} bytes were asked for; expected a whole number from 1, with at least "
+            f"{_ITEMSIZE} bytes each. Pass for example chunks=8."
+        )
+    return chunks
+
+
+def _check_seconds(function: str, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise InputError(f"{function}: {name} is {value!r}; expected seconds, 0 or more. Pass for example {name}=1e-3.")
+
+
+def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:
+    """Return the pipeline that the formula gives, with its timeline."""
+    copy_all = link.seconds(nbytes)
+    compute_all = copy_all if compute_seconds is None else compute_seconds
+    _check_seconds("overlap", "compute_seconds", compute_all)
+    copy, compute = link.seconds(nbytes / chunks), compute_all / chunks
+    timeline, free = [], 0.0
+    for i in range(chunks):
+        there = (i + 1) * copy
+        start = max(there, free)
+        free = start + compute
+        timeline += [Span("copy", i, i * copy, there), Span("compute", i, start, free)]
+    evidence = Evidence.modelled(
+        f"link {link.name}: {link.evidence.assumptions or 'the fit of a sweep'}; compute in equal parts of {format_seconds(compute)}, "
+        "neither lane slows the other",
+        link.evidence.source or "a sweep on this machine",
+        link.evidence.known_error,
+    )
+    return Overlap(link.name, nbytes, chunks, copy_all, compute_all, free, tuple(timeline), tuple(_notes(timeline, chunks)), evidence)
+
+
+def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
+    if chunks == 1:
+        return [Note("no-overlap", "With one chunk there is nothing to overlap; cut the work into 2 or more.")]
+    shorter = min(sum(s.seconds for s in timeline if s.lane == lane) for lane in ("copy", "compute"))
+    together = together_seconds(timeline)
+    if together >= _TOGETHER_SHARE * shorter:
+        return []
+    return [
+        Note(
+            "no-overlap",
+            f"Copy and compute were both at work for {format_seconds(together)} of the {format_seconds(shorter)} possible; "
+            "overlap needs pinned memory, a second stream or a free core, and chunks that are neither tiny nor huge.",
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """Three arrangements of the same work; each returns seconds, the last one with its timeline."""
+
+    copy: Callable[[], float]
+    compute: Callable[[], float]
+    chunked: Callable[[], tuple[float, list[Span]]]
+
+
+@dataclass(frozen=True)
+class _Trials:
+    copy: list[float]
+    compute: list[float]
+    chunked: list[tuple[float, list[Span]]]
+
+
+def _repeat(lanes: _Lanes, progress: Progress | None, stop: Stop | None) -> _Trials:
+    """Run the three arrangements in turn, after one run that is thrown away."""
+    lanes.copy(), lanes.compute(), lanes.chunked()
+    trials = _Trials([], [], [])
+    for i in range(_REPEATS):
+        if stop is not None and stop():
+            break
+        if progress is not None:
+            progress(i / _REPEATS, f"run {i + 1} of {_REPEATS}")
+        trials.copy.append(lanes.copy())
+        trials.compute.append(lanes.compute())
+        trials.chunked.append(lanes.chunked())
+    if not trials.chunked:
+        raise StoppedError("overlap: stopped before the first run; expected at least one. Run it again.")
+    if progress is not None:
+        progress(1.0, "done")
+    return trials
+
+
+def _result(device: Device, nbytes: int, chunks: int, trials: _Trials) -> Overlap:
+    seconds, timeline = sorted(trials.chunked, key=lambda trial: trial[0])[len(trials.chunked) // 2]
+    notes = _notes(timeline, chunks)
+    if len(trials.chunked) < _REPEATS:
+        notes.append(Note("stopped", f"Stopped after {len(trials.chunked)} of {_REPEATS} runs; run it again for a steadier figure."))
+    copy, compute = statistics.median(trials.copy), statistics.median(trials.compute)
+    evidence = Evidence.measured(device.name, len(trials.chunked))
+    return Overlap(device.name, nbytes, chunks, copy, compute, seconds, tuple(timeline), tuple(notes), evidence)
+
+
+def _passes_for(copy_seconds: float, pass_seconds: float) -> int:
+    """Return how many passes take about as long as the copy."""
+    return max(1, min(_MOST_PASSES, round(copy_seconds / max(pass_seconds, 1e-9))))
+
+
+def _host_lanes(nbytes: int, chunks: int, work: Work | None) -> _Lanes:
+    """Return the arrangements with two threads; copying and numpy's arithmetic both let other threads run."""
+    source, target = np.ones(nbytes // _ITEMSIZE, dtype=np.float32), np.zeros(nbytes // _ITEMSIZE, dtype=np.float32)
+    parts = [(source[part], target[part]) for part in _slices(len(source), chunks)]
+    now = time.perf_counter
+
+    def timed(fn: Callable[..., Any], *args: Any) -> float:
+        start = now()
+        fn(*args)
+        return now() - start
+
+    if work is None:
+        timed(np.copyto, target, source)
+        passes = _passes_for(timed(np.copyto, target, source), timed(lambda: np.multiply(target, _FACTOR, out=target)))
+
+        def work(x: np.ndarray) -> None:
+            for _ in range(passes):
+                np.multiply(x, _FACTOR, out=x)
+
+    chosen = work
+
+    def chunked() -> tuple[float, list[Span]]:
+        arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+        begin = now()
+        copies: list[Span] = []
+
+        def carry() -> None:
+            for i, (there, here) in enumerate(parts):
+                start = now()
+                np.copyto(here, there)
+                copies.append(Span("copy", i, start - begin, now() - begin))
+                arrived.put(i)
+
+        carrier = threading.Thread(target=carry, name="copy lane")
+        carrier.start()
+        computes = []
+        try:
+            for _ in parts:
+                i = arrived.get()
+                start = now()
+                chosen(parts[i][1])
+                computes.append(Span("compute", i, start - begin, now() - begin))
+        finally:
+            carrier.join()
+        return computes[-1].end_seconds, copies + computes
+
+    return _Lanes(lambda: timed(np.copyto, target, source), lambda: timed(chosen, target), chunked)
+
+
+def _slices(length: int, chunks: int) -> list[slice]:
+    edges = [length * i // chunks for i in range(chunks + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def _gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> _Lanes:
+    """Return the arrangements with two streams and pinned memory, timed by events."""
+    import torch
+
+    cuda: Any = torch.cuda  # its streams and events have no type hints
+
+    source = torch.ones(nbytes // _ITEMSIZE).pin_memory()
+    target = torch.zeros(nbytes // _ITEMSIZE, device=str(device))
+    parts = [(source[part], target[part]) for part in _slices(len(source), chunks)]
+    with cuda.device(device.index):
+        copy_stream, compute_stream = cuda.Stream(), cuda.Stream()
+
+    def event() -> Any:
+        return cuda.Event(enable_timing=True)
+
+    def timed(fn: Callable[[], Any]) -> float:
+        with cuda.device(device.index), cuda.stream(compute_stream):
+            device.synchronize()
+            start, end = event(), event()
+            start.record()
+            fn()
+            end.record()
+            device.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def send() -> None:
+        target.copy_(source, non_blocking=True)
+
+    if work is None:
+        timed(send), timed(lambda: target.mul_(_FACTOR))
+        passes = _passes_for(timed(send), timed(lambda: target.mul_(_FACTOR)))
+
+        def work(x: Any) -> None:
+            for _ in range(passes):
+                x.mul_(_FACTOR)
+
+    chosen = work
+
+    def chunked() -> tuple[float, list[Span]]:
+        with cuda.device(device.index):
+            device.synchronize()
+            marks = [[event() for _ in range(4)] for _ in parts]
+            begin = event()
+            begin.record(copy_stream)
+            compute_stream.wait_event(begin)
+            for (there, here), (start, there_at, work_at, end) in zip(parts, marks, strict=True):
+                with cuda.stream(copy_stream):
+                    start.record()
+                    here.copy_(there, non_blocking=True)
+                    there_at.record()
+                compute_stream.wait_event(there_at)
+                with cuda.stream(compute_stream):
+                    work_at.record()
+                    chosen(here)
+                    end.record()
+            device.synchronize()
+        at = [[float(begin.elapsed_time(mark)) * 1e-3 for mark in row] for row in marks]
+        spans = [Span("copy", i, row[0], row[1]) for i, row in enumerate(at)] + [
+            Span("compute", i, row[2], row[3]) for i, row in enumerate(at)
+        ]
+        return max(row[3] for row in at), spans
+
+    return _Lanes(lambda: timed(send), lambda: timed(lambda: chosen(target)), chunked)

@@ -1,0 +1,353 @@
+"""What sweeps, break-even searches, overlaps and pinning trials are: plain results with a table and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.transfer._fit import AlphaBeta
+
+SERIES_WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
+
+
+@dataclass(frozen=True)
+class SweepPoint(Result):
+    """One size of one series of a sweep.
+
+    Attributes
+    ----------
+    direction : str
+        "to_device", "to_host", or "host" for a copy within host memory.
+    memory : str
+        "pageable" or "pinned": the kind of the host's buffer.
+    nbytes : int
+    median_seconds : float
+    interval_seconds : (float, float) or None
+        95 %, of the median; None for a modelled point, or where none is honest.
+    samples : int
+        0 for a modelled point.
+    """
+
+    direction: str
+    memory: str
+    nbytes: int
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    samples: int
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes moved a second at the median."""
+        return self.nbytes / self.median_seconds
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Result):
+    """Transfer times over sizes.
+
+    Attributes
+    ----------
+    device : str
+        The name of the device at the link's other end; of the CPU for a host copy.
+    library : str
+        Whose copy was measured; "" for a modelled sweep.
+    points : tuple of SweepPoint
+    memory_bandwidth_bytes_per_second : float or None
+        For a host copy: what the memory moves when all cores copy at once, reading and writing counted once each.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment or None
+    """
+
+    device: str
+    library: str
+    points: tuple[SweepPoint, ...]
+    memory_bandwidth_bytes_per_second: float | None
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment | None
+
+    @property
+    def series(self) -> tuple[tuple[str, str], ...]:
+        """The (direction, memory) pairs in the order measured."""
+        return tuple(dict.fromkeys((p.direction, p.memory) for p in self.points))
+
+    def select(self, direction: str | None = None, memory: str | None = None) -> tuple[SweepPoint, ...]:
+        """Return the points of one series, ascending in size; with several to choose from, None means the first.
+
+        Raises
+        ------
+        InputError
+            If the sweep has no such series.
+        """
+        for there in self.series:
+            if direction in (None, there[0]) and memory in (None, there[1]):
+                chosen = (p for p in self.points if (p.direction, p.memory) == there)
+                return tuple(sorted(chosen, key=lambda p: p.nbytes))
+        there_are = ", ".join(f"{d}/{m}" for d, m in self.series) or "none"
+        raise InputError(
+            f"sweep: there is no series {direction}/{memory}; expected one of: {there_are}. Pass direction and memory of one of these."
+        )
+
+    def fit(self, direction: str | None = None, memory: str | None = None) -> AlphaBeta:
+        """Return the alpha-beta fit of one series (see ``select``).
+
+        Raises
+        ------
+        InputError
+            If there is no such series, or it has fewer than three sizes.
+        """
+        from gpulab.transfer._fit import fit
+
+        points = self.select(direction, memory)
+        return fit([p.nbytes for p in points], [p.median_seconds for p in points], self.evidence)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{SERIES_WORDS.get(d, d)} {m}" for d, m in self.series) or "no point"
+        return f"<sweep of {self.device}: {kinds}; {len(self.points)} points, {self.evidence.badge}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a point."""
+        rows = [
+            (
+                SERIES_WORDS.get(p.direction, p.direction),
+                p.memory,
+                format_bytes(p.nbytes),
+                format_seconds(p.median_seconds),
+                "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                format_bytes_per_second(p.bytes_per_second),
+                str(p.samples) if p.samples else "modelled",
+            )
+            for p in self.points
+        ]
+        return ("direction", "host memory", "size", "time (median)", "95 %", "rate", "samples"), rows
+
+
+@dataclass(frozen=True)
+class BreakEvenRow(Result):
+    """One size of a break-even search.
+
+    Attributes
+    ----------
+    n : int
+    host_seconds : float
+        On the CPU.
+    device_seconds : float
+        On the accelerator with both copies.
+    copied_bytes : float
+        Inputs there and result back.
+    """
+
+    n: int
+    host_seconds: float
+    device_seconds: float
+    copied_bytes: float
+
+    @property
+    def speedup(self) -> float:
+        """Host / device, copies counted."""
+        return self.host_seconds / self.device_seconds
+
+
+@dataclass(frozen=True, repr=False)
+class BreakEven(Result):
+    """The smallest size from which the accelerator wins although the data have to travel.
+
+    Attributes
+    ----------
+    label : str
+        The workload and its dtype.
+    size : int or None
+        Between two sizes tried where their lines cross; None if there is no such size, or no accelerator.
+    reason : str
+        "found", "never in this range" or "no accelerator".
+    sentence : str
+        The answer in words, with the sizes tried.
+    rows : tuple of BreakEvenRow
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    size: int | None
+    reason: str
+    sentence: str
+    rows: tuple[BreakEvenRow, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        return f"<break-even of {self.label}: {self.sentence}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a size."""
+        rows = [
+            (
+                f"{r.n}",
+                format_seconds(r.host_seconds),
+                format_seconds(r.device_seconds),
+                format_bytes(r.copied_bytes),
+                format_ratio(r.speedup),
+            )
+            for r in self.rows
+        ]
+        return ("n", "CPU", "accelerator with copies", "copied", "speed-up"), rows
+
+    def caption(self) -> str:
+        """Return the answer and the badge."""
+        return f"{self.sentence} {self.evidence.sentence}"
+
+
+@dataclass(frozen=True)
+class Span(Result):
+    """One bar of a timeline, in seconds from its start.
+
+    Attributes
+    ----------
+    lane : str
+        "copy" or "compute".
+    chunk : int
+    start_seconds, end_seconds : float
+    """
+
+    lane: str
+    chunk: int
+    start_seconds: float
+    end_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long the bar is."""
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True, repr=False)
+class Overlap(Result):
+    """Copy and compute in chunks that overlap, beside one copy and one compute in turn.
+
+    Attributes
+    ----------
+    device : str
+    nbytes, chunks : int
+    copy_seconds, compute_seconds : float
+        Each alone, all bytes in one go.
+    seconds : float
+        In chunks: the copy of the next beside the compute of this one.
+    timeline : tuple of Span
+        Of the run in chunks.
+    notes : tuple of Note
+        "no-overlap" where copy and compute did not run at the same time.
+    evidence : Evidence
+    """
+
+    device: str
+    nbytes: int
+    chunks: int
+    copy_seconds: float
+    compute_seconds: float
+    seconds: float
+    timeline: tuple[Span, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def serial_seconds(self) -> float:
+        """The copy, then the compute."""
+        return self.copy_seconds + self.compute_seconds
+
+    @property
+    def ideal_seconds(self) -> float:
+        """The longer of the two, with the other wholly hidden behind it: no chunking can do better."""
+        return max(self.copy_seconds, self.compute_seconds)
+
+    @property
+    def ratio(self) -> float:
+        """The share of the ideal gain that was reached: 0 is one after the other, 1 is one wholly hidden; negative is a loss."""
+        return (self.serial_seconds - self.seconds) / (self.serial_seconds - self.ideal_seconds)
+
+    @property
+    def together_seconds(self) -> float:
+        """How long a copy and a compute ran at the same time in the timeline."""
+        return together_seconds(self.timeline)
+
+    def __repr__(self) -> str:
+        return (
+            f"<overlap of {format_bytes(self.nbytes)} in {self.chunks} chunks: {format_seconds(self.seconds)}, one after the other "
+            f"{format_seconds(self.serial_seconds)}, {self.ratio:.0%} of the ideal gain>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the times and what was reached."""
+        rows = [
+            ("copy alone", format_seconds(self.copy_seconds)),
+            ("compute alone", format_seconds(self.compute_seconds)),
+            ("one after the other", format_seconds(self.serial_seconds)),
+            ("in overlapping chunks", format_seconds(self.seconds)),
+            ("ideal (the longer one alone)", format_seconds(self.ideal_seconds)),
+            ("share of the ideal gain", f"{self.ratio:.0%}"),
+            ("both at work", format_seconds(self.together_seconds)),
+            *((f"note: {note.code}", note.sentence) for note in self.notes),
+        ]
+        return (f"{format_bytes(self.nbytes)} in {self.chunks} chunks", ""), rows
+
+
+def together_seconds(timeline: Sequence[Span]) -> float:
+    """Return how long a copy and a compute ran at the same time; the spans of one lane do not overlap each other."""
+    copies = [s for s in timeline if s.lane == "copy"]
+    computes = [s for s in timeline if s.lane == "compute"]
+    shared = (min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds) for a in copies for b in computes)
+    return sum(s for s in shared if s > 0)
+
+
+@dataclass(frozen=True)
+class PinningCost(Result):
+    """What pinning host memory costs, and when it pays.
+
+    Attributes
+    ----------
+    nbytes : int
+    pin_seconds : float
+        ``tensor.pin_memory()``: page-locked memory taken and the content copied there.
+    pinned_copy_seconds, pageable_copy_seconds : float
+        One copy to the device from each kind of memory.
+    evidence : Evidence
+    """
+
+    nbytes: int
+    pin_seconds: float
+    pinned_copy_seconds: float
+    pageable_copy_seconds: float
+    evidence: Evidence
+
+    @property
+    def copies_to_pay(self) -> float | None:
+        """How many copies of the same buffer it takes until pinning has paid; None if a pinned copy is no faster."""
+        gain = self.pageable_copy_seconds - self.pinned_copy_seconds
+        return self.pin_seconds / gain if gain > 0 else None
+
+
+@dataclass(frozen=True)
+class StaleRead(Result):
+    """What a reader sees who does not wait for a non-blocking copy.
+
+    Attributes
+    ----------
+    nbytes : int
+    stale_ratio : float
+        The share of elements that still had their old value when read at once.
+    after_ratio : float
+        The same after waiting for the copy.
+    evidence : Evidence
+    """
+
+    nbytes: int
+    stale_ratio: float
+    after_ratio: float
+    evidence: Evidence
