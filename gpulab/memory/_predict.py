@@ -172,14 +172,8 @@ class _Fake:
         roots = [model, *_sandbox.modules_in(loss)]
         with _sandbox.lent(lender, roots):
             batch, goals = lender.everything(tuple(inputs)), lender.everything(targets)
-            for other in roots:
-                for name, parameter in other.named_parameters():
-                    self.tracker.watch_parameter(parameter, name)
-                for name, buffer in other.named_buffers():
-                    self.tracker.watch(buffer, "parameters", name)
-            for tensor in torch.utils._pytree.tree_leaves((batch, goals)):
-                if isinstance(tensor, torch.Tensor):
-                    self.tracker.watch(tensor, "inputs", "input")
+            self.tracker.watch_modules(roots)
+            self.tracker.watch_inputs((batch, goals))
             step = _step.Step("predict", model, inputs=batch, targets=goals, loss=loss, precision=precision, device=self.device_type)
             del batch, goals, lender
             yield step
@@ -189,8 +183,8 @@ class _Fake:
         from gpulab.memory import _step
 
         marks = []
-        with self.tracker:
-            step.prepare(factory, _step.FakeScaler(self.device_type))
+        with _step.optimizer_seen(self.tracker), self.tracker:
+            step.prepare(self.tracker, factory, _step.FakeScaler(self.device_type))
             for number in (1, 2):
                 report(number / 3, f"following step {number}")
                 step.run(self.tracker)

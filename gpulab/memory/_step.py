@@ -118,7 +118,7 @@ class Step:
         self.autocast_dtype, _, self.scaled = check_precision(function, precision)
         self.device, self.optimizer, self.scaler = device, None, None
 
-    def prepare(self, factory: Callable[[Any], Any] | None, scaler: Any) -> None:
+    def prepare(self, tracker: Any, factory: Callable[[Any], Any] | None, scaler: Any) -> None:
         """Make the optimizer for the parameters that are not frozen."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if not trained:
@@ -126,7 +126,9 @@ class Step:
                 f"{self.function}: the model has no parameter that requires a gradient; expected at least one. Unfreeze a layer."
             )
         if factory is not None:
+            tracker.in_optimizer = True  # Adagrad makes its state at once
             self.optimizer = self._guard("optimizer", lambda: factory(trained))
+            tracker.in_optimizer = False
             self.scaler = scaler if self.scaled else None
 
     def run(self, tracker: Any) -> None:

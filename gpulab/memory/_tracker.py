@@ -145,7 +145,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         for part, storage in self._storages(tensor):
             if storage._cdata not in self._by_key:
-                self._count(part, storage, "", "inputs", "")
+                self._count(part, storage, "", None if self.in_optimizer else "inputs", "")
 
     def _made(self, tensor: Any, operator: str) -> None:
         for part, storage in self._storages(tensor):
@@ -197,6 +197,20 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen.add(id(parameter))
         self._parameters.append(parameter)
         self.watch(parameter, "parameters", name)
+
+    def watch_modules(self, modules: Iterable[Any]) -> None:
+        """Count the parameters and buffers of modules from the start."""
+        for module in modules:
+            for name, parameter in module.named_parameters():
+                self.watch_parameter(parameter, name)
+            for name, buffer in module.named_buffers():
+                self.watch(buffer, "parameters", name)
+
+    def watch_inputs(self, values: Any) -> None:
+        """Count the tensors of a batch from the start."""
+        for tensor in tree_leaves(values):
+            if isinstance(tensor, torch.Tensor):
+                self.watch(tensor, "inputs", "input")
 
     def mark_gradients(self) -> None:
         """Call what lies in the parameters' ``grad`` now gradients."""

@@ -1,0 +1,197 @@
+"""Who holds memory while a training step really runs, operator by operator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpulab import devices
+from gpulab.errors import GpulabError, InputError, StoppedError
+from gpulab.evidence import Evidence, Note
+from gpulab.memory.results import CATEGORIES, MemoryTrace
+
+_PEAK_TENSORS = 50
+
+
+def trace(
+    model_or_fn: Any,
+    *inputs: Any,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    targets: Any = None,
+    precision: str = "float32",
+    checkpoint: bool = False,
+    steps: int = 2,
+    device: Any = None,
+    progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> MemoryTrace:
+    """Run a training step (or any function) and return its memory by category after each operator.
+
+    Parameters
+    ----------
+    model_or_fn : torch.nn.Module or callable
+        A module: it is lent copies of its tensors (so it needs their memory once more) and is left as it was, with
+        its gradients, buffers and the random generators. A function is called once as it is, on ``inputs``; what it
+        changes stays changed.
+    *inputs
+        What the model or the function takes. Of a model they are copied too.
+    loss, optimizer, targets, precision, checkpoint
+        As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass.
+    steps : int
+        Training steps of a model. The second shows the optimizer's state from its start.
+    device : optional
+        Whose memory to follow; None takes the device of the model's parameters or of the first tensor among the
+        inputs, else the best there is.
+    progress, stop : callable, optional
+        ``stop`` is polled before each operator.
+
+    Returns
+    -------
+    MemoryTrace
+        Evidence MEASURED. If stopped, what was reached, with a note.
+
+    Raises
+    ------
+    InputError
+        If the step raises, or an argument cannot be used.
+    StoppedError
+        If ``stop`` asked before the first operator.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpulab import memory
+    >>> t = memory.trace(torch.nn.Linear(1000, 1000), torch.ones(1, 1000), loss=torch.sum, device="cpu")
+    >>> t.peak_by_category["parameters"], t.peak_by_category["gradients"]
+    (4004000, 4004000)
+    """
+    import torch
+
+    from gpulab.memory import _step
+
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"trace: steps is {steps!r}; expected a whole number of at least 1. Pass steps=2.")
+    _step.check_precision("trace", precision)
+    is_model = isinstance(model_or_fn, torch.nn.Module)
+    if not is_model and not callable(model_or_fn):
+        raise InputError(f"trace: got a {type(model_or_fn).__name__}; expected a torch.nn.Module or a function. Pass one of these.")
+    where = devices.find(device) if device is not None else _device_of(model_or_fn, inputs)
+    run = _Run(where, stop, progress or (lambda fraction, text: None))
+    if is_model:
+        factory = _step.optimizer_factory("trace", optimizer)[1]
+        run.model(model_or_fn, inputs, steps, factory, loss=loss, targets=targets, precision=precision, checkpoint=checkpoint)
+        label = type(model_or_fn).__name__
+    else:
+        if loss is not None or optimizer is not None or targets is not None or checkpoint or precision != "float32":
+            raise InputError("trace: a function was given with loss, optimizer or precision; expected these inside it. Pass a module.")
+        run.function(model_or_fn, inputs)
+        label = getattr(model_or_fn, "__name__", "function")
+    return run.result(label)
+
+
+def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    parameters = list(model_or_fn.parameters()) if isinstance(model_or_fn, torch.nn.Module) else []
+    tensors = [x for x in (*parameters, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
+    if any(t.is_meta for t in tensors):
+        raise InputError("trace: the model lies on the meta device, which has no memory; expected a real device. Use memory.predict.")
+    return devices.find(tensors[0].device) if tensors else devices.default()
+
+
+class _Run:
+    """One trace under way."""
+
+    def __init__(self, device: devices.Device, stop: Callable[[], bool] | None, report: Callable[[float, str], None]) -> None:
+        from gpulab.memory._tracker import StorageTracker
+
+        self.device, self.report = device, report
+        self.tracker = StorageTracker(device.torch_type, stop=stop)
+        self.stopped = False
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow what runs in the block; a stop ends the block early."""
+        from gpulab.memory._step import optimizer_seen
+        from gpulab.memory._tracker import Stopped
+
+        try:
+            with optimizer_seen(self.tracker), self.tracker:
+                yield
+        except Stopped:
+            self.stopped = True
+        finally:
+            self.tracker.close()
+
+    def function(self, fn: Callable[..., Any], inputs: Any) -> None:
+        """Call a function once; its own errors pass through as they are."""
+        self.tracker.begin_step()
+        with self.following():
+            kept = fn(*inputs)
+            self.tracker.mark_gradients()
+            del kept
+
+    def model(
+        self, model: Any, inputs: Any, steps: int, factory: Any, *, loss: Any, targets: Any, precision: str, checkpoint: bool
+    ) -> None:
+        """Take training steps on copies."""
+        import torch
+
+        from gpulab.memory import _sandbox, _step
+
+        model = _sandbox.unwrapped("trace", model)
+        half = _step.PRECISIONS[precision][1]
+        lender = _sandbox.Lender("trace", _copied_storage, str(self.device), getattr(torch, half) if half else None)
+        roots = [model, *_sandbox.modules_in(loss)]
+        quiet = _sandbox.autocast_off(self.device.torch_type)
+        with _sandbox.generators_kept(), torch.inference_mode(False), torch.enable_grad(), quiet, _sandbox.lent(lender, roots):
+            batch, goals = lender.everything(tuple(inputs)), lender.everything(targets)
+            self.tracker.watch_modules(roots)
+            self.tracker.watch_inputs((batch, goals))
+            step = _step.Step("trace", model, inputs=batch, targets=goals, loss=loss, precision=precision, device=self.device.torch_type)
+            del batch, goals, lender
+            with _step.checkpointed(model) if checkpoint else contextlib.nullcontext(), self.following():
+                step.prepare(self.tracker, factory, torch.amp.GradScaler(self.device.torch_type))
+                for number in range(steps):
+                    self.report(number / steps, f"step {number + 1} of {steps}")
+                    step.run(self.tracker)
+        self.report(1.0, "done")
+
+    def result(self, label: str) -> MemoryTrace:
+        """Return what was followed."""
+        tracker = self.tracker
+        if self.stopped and not tracker.operators:
+            raise StoppedError("trace: stopped before the first operator; expected it to run. Call it again.")
+        tracker.classify()
+        event, peak = tracker.peak()
+        alive = tracker.alive_at(event)
+        reached = f"The step was stopped after {len(tracker.operators)} operators; the peak is that of the part that ran. Run it again."
+        return MemoryTrace(
+            label=label,
+            device=str(self.device),
+            peak_bytes=peak,
+            peak_by_category={category: sum(t.nbytes for t in alive if t.category == category) for category in CATEGORIES},
+            peak_operator=tracker.operators[event] if tracker.operators else "",
+            peak_phase=tracker.phases[event] if tracker.phases else "",
+            peak_tensors=tuple(alive[:_PEAK_TENSORS]),
+            timeline=tracker.timeline(),
+            notes=(Note("stopped", reached),) if self.stopped else (),
+            evidence=Evidence.measured(self.device.name),
+        )
+
+
+def _copied_storage(original: Any) -> Any:
+    try:
+        return original.untyped_storage().clone()
+    except Exception as error:
+        if isinstance(error, GpulabError) or "memory" not in str(error).lower():
+            raise
+        from gpulab.errors import OutOfMemoryError
+
+        raise OutOfMemoryError(
+            f"trace: no memory for a copy of the model ({error}); expected room for its parameters once more. "
+            "Use memory.predict, or trace a function that takes the step on your model itself."
+        ) from error
