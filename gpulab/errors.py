@@ -31,5 +31,19 @@ class StoppedError(GpulabError):
     """The learner stopped the work before it had anything to report."""
 
 
+class MeasurementError(GpulabError, RuntimeError):
+    """The function that was measured raised; its own error is the cause.
+
+    Attributes
+    ----------
+    partial : gpulab.timing.Measurement or None
+        What was measured until then; None where not one sample was finished.
+    """
+
+    def __init__(self, message: str, partial: object = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
 class RecordingError(GpulabError, ValueError):
     """A recording is damaged, from a future version, or not a recording at all."""

@@ -1,19 +1,32 @@
-"""First slice of measure and compare; the sampling, statistics and notes modules take its place."""
+"""Measure one function on one device: the first call, the three times, the notes.
+
+This module only leads through the steps. How samples are taken and what interval they allow is in ``sampling`` and
+``statistics``; what deserves a note is in ``detect`` and ``plausibility``.
+"""
 
 from __future__ import annotations
 
+import math
+import numbers
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from gpulab import devices
-from gpulab.evidence import Evidence
-from gpulab.timing.results import Comparison, ComparisonRow, Measurement
+from gpulab import devices as _devices
+from gpulab.devices import Device
+from gpulab.errors import InputError, StoppedError
+from gpulab.timing import _copies, _notes, _work
+from gpulab.timing._cold import cold_run, flusher
+from gpulab.timing._job import Job, Limits, calm_collector, measurement, reader, translated, turns
+from gpulab.timing.conditions import Readings
+from gpulab.timing.results import Measurement
+from gpulab.timing.sampling import Progress, Sampled, Stop, make_loops, sample
 
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
+# The copies get their own sampling, a part of the deadline.
+TRANSFER_SHARE = 0.5
 
 
 def measure(
@@ -23,64 +36,177 @@ def measure(
     relative_width: float = 0.02,
     deadline: float = 2.0,
     transfer: bool = False,
+    cold: bool = False,
     flops: float | None = None,
     nbytes: float | None = None,
     clock: Callable[[], float] | None = None,
     label: str | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
+    conditions: Callable[[], Readings] | None = None,
 ) -> Measurement:
-    """Return the time of ``fn(*args)``; first slice."""
-    where = devices.find(device)
-    read = clock or time.perf_counter
-    start = read()
-    fn(*args)
-    where.synchronize()
-    first = read() - start
-    samples, launches = [], []
-    begin = read()
-    while len(samples) < 10 or (read() - begin < deadline and len(samples) < 100):
-        start = read()
-        fn(*args)
-        launches.append(read() - start)
-        where.synchronize()
-        samples.append(read() - start)
-    median = float(np.median(samples))
-    low, high = np.quantile(samples, [0.3, 0.7])
-    return Measurement(
-        label=label or getattr(fn, "__name__", "call"),
-        device=str(where),
-        samples_seconds=np.array(samples),
-        median_seconds=median,
-        interval_seconds=(float(low), float(high)),
-        first_call_seconds=first,
-        launch_seconds=float(np.median(launches)),
-        with_transfer_seconds=None,
-        calls_per_sample=1,
-        flops=flops,
-        nbytes=nbytes,
-        notes=(),
-        evidence=Evidence.measured(where.name, len(samples)),
-        environment=devices.environment(where),
-    )
+    """Return the time of ``fn(*args)`` with a 95 % interval, three times side by side, and what to know before believing it.
+
+    Parameters
+    ----------
+    fn : callable
+        Called many times with ``args``; its result is dropped. Arrays may be of any library that gpulab knows.
+    device : None, str or Device, optional
+        Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds, and its first result.
+        On a CPU nothing is waited for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
+        ``flops`` are given.
+    relative_width : float
+        Stop when (high - low) / median of the interval is this small, 0 to 1.
+    deadline : float
+        Stop sampling after this many seconds; the first call and the copies come on top (the latter at most half of it).
+    transfer : bool
+        Also time the call with host inputs copied to the device and the result copied back. Inputs on the host are
+        placed on the device before the other times are taken (numpy arrays become torch tensors there).
+    cold : bool
+        Empty the device's caches before each call.
+    flops, nbytes : float, optional
+        Of one call: operations, and bytes that must be read and written; then the rates are checked against physics.
+    clock : callable, optional
+        Returns seconds. With one given, nothing else is asked the time, no machine counters are read and no turn is taken.
+    label : str, optional
+        What tables call it.
+    progress : callable, optional
+        Gets a fraction 0-1 and a short text.
+    stop : callable, optional
+        Asked between calls; True ends the sampling with the note ``stopped``.
+    conditions : callable, optional
+        Gives the machine's counters, for tests.
+
+    Returns
+    -------
+    Measurement
+
+    Raises
+    ------
+    InputError
+        If an argument is not usable (not callable, not finite, not positive).
+    DeviceError
+        If the machine has no such device, or the device vanished.
+    OutOfMemoryError
+        If ``fn`` ran out of memory.
+    MeasurementError
+        If ``fn`` raised; ``.partial`` holds what was measured until then.
+    StoppedError
+        If ``stop`` said so before there was a sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> m = measure(np.sort, np.arange(1000.0), deadline=0.1)
+    >>> m.device, m.median_seconds < m.first_call_seconds * 100
+    ('cpu', True)
+    """
+    _check_callable(fn)
+    check_numbers("measure", relative_width=relative_width, deadline=deadline)
+    check_counts(flops=flops, nbytes=nbytes)
+    limits = Limits(float(relative_width), float(deadline), progress, stop)
+    where = _devices.find(device) if device is not None else _work.device_of(fn, args) or Device("cpu")
+    job = Job(
+        fn=fn, args=args, device=where, given=device is not None, label=label or _work.label_of(fn), clock=clock or time.perf_counter,
+        read=conditions, flops=flops, nbytes=nbytes,
+    )  # fmt: skip
+    return run_job(job, limits, transfer=transfer, cold=cold, live=clock is None)
 
 
-def compare(
-    work: str | Callable[..., Any],
-    *args: Any,
-    devices: Any = None,
-    transfer: bool = False,
-    relative_width: float = 0.02,
-    deadline: float = 2.0,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-    **params: Any,
-) -> Comparison:
-    """Return the same work on every device; first slice (the CPU only)."""
-    from gpulab import workloads
+def _check_callable(fn: Any) -> None:
+    if isinstance(fn, str):
+        raise InputError(
+            f"measure: got the text {fn[:40]!r}; expected a function. Use gl.compare({fn[:40]!r}) for the catalogue, or "
+            f"gl.workloads.get(name)."
+        )
+    if not callable(fn):
+        raise InputError(
+            f"measure: got a {type(fn).__name__}; expected a function and its arguments. Write gl.measure(f, x), not gl.measure(f(x))."
+        )
 
-    w = workloads.get(str(work))(**params)
-    inputs = w.inputs()
-    m = measure(w.run, *inputs, device="cpu", flops=w.flops, nbytes=w.nbytes, label=w.label, deadline=deadline)
-    row = ComparisonRow("cpu", m, None, None, None)
-    return Comparison(w.label, (row,), None, None, None, w.tolerance, (), m.evidence)
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_numbers(function: str, **values: Any) -> None:
+    """Raise InputError where one of the numbers is not finite and above 0."""
+    for name, value in values.items():
+        if not _is_finite(value) or value <= 0:
+            raise InputError(f"{function}: {name}={value!r}; expected a finite number above 0. Leave it out to take the default.")
+
+
+def check_counts(**values: Any) -> None:
+    """Raise InputError where one of the counts is given and not finite or below 0."""
+    for name, value in values.items():
+        if value is not None and (not _is_finite(value) or value < 0):
+            raise InputError(f"measure: {name}={value!r}; expected a finite count of at least 0. Leave it out where it is not known.")
+
+
+def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool) -> Measurement:
+    """Run a measurement from the turn to the notes; ``live`` takes turns and reads the machine's counters."""
+    if limits.stopped():
+        raise StoppedError(f"measure: stopped before {job.label} was called once; there is nothing to report. Run it again.")
+    sampled: Sampled | None = None
+    with calm_collector(), turns((job.device,), limits, job.notes) if live else nullcontext():
+        with translated(job):
+            copies = Copies(job) if transfer else None
+            limits.say(0.0, f"first call of {job.label}")
+            job.first_call()
+            if live and job.read is None:
+                job.read = reader(job.device)
+            before = job.read() if job.read is not None else None
+            job.warm_up(limits.deadline, limits.stop)
+            sampled = _sample(job, limits.part(0.05, 0.7 if transfer else 0.99, limits.deadline), cold)
+            after = job.read() if job.read is not None else None
+            moved = copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline)) if copies is not None else None
+        job.notes += _notes.of_sampling(job, sampled, limits, before, after)
+        job.notes += _notes.of_physics(job, float(np.median(sampled.samples_seconds)))
+    limits.say(1.0, f"{job.label}: {len(sampled.samples_seconds)} samples")
+    return measurement(job, sampled, moved, cold)
+
+
+def _sample(job: Job, limits: Limits, cold: bool) -> Sampled:
+    options: dict[str, Any] = {
+        "relative_width": limits.relative_width, "deadline": limits.deadline, "progress": limits.progress, "stop": limits.stop,
+    }  # fmt: skip
+    if cold:
+        return sample(job.counting(cold_run(job.fn, job.args, job.wait(), job.clock, flusher(job.device))), job.clock, **options)
+    loops = make_loops(job.fn, job.args, job.wait(), job.clock)
+    sampled = sample(job.counting(loops.work), job.clock, empty=loops.empty, **options)
+    if len(sampled.samples_seconds) == 0:
+        raise StoppedError(f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it again.")
+    return sampled
+
+
+class Copies:
+    """The call with both copies: keeps the host inputs, places the job's arguments on the device, times all three steps."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.host = _copies.on_host(job.args)
+        self.inward = _copies.to_device_like(job.args, job.device)
+        if job.device.is_cpu:
+            job.notes.append(_notes.host_copies())
+        else:
+            job.args = self.inward(self.host)
+
+    def run(self, calls: int) -> tuple[float, float]:
+        """Copy in, call, copy out, ``calls`` times; the last copy returns when the device has finished."""
+        clock, fn, host, inward = self.job.clock, self.job.fn, self.host, self.inward
+        start = clock()
+        for _ in range(calls):
+            _copies.back_to_host(fn(*inward(host)))
+        seconds = clock() - start
+        return seconds, seconds
+
+    def median(self, limits: Limits) -> float | None:
+        """Return the median seconds of copy in, call, copy out; None if stopped before a sample."""
+        if limits.stopped():
+            return None
+        run = self.job.counting(self.run)
+        run(1)
+        sampled = sample(
+            run, self.job.clock, relative_width=limits.relative_width, deadline=limits.deadline, progress=limits.progress, stop=limits.stop
+        )
+        return float(np.median(sampled.samples_seconds)) if len(sampled.samples_seconds) else None

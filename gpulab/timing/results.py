@@ -85,7 +85,8 @@ class Measurement(Result):
 
     def __repr__(self) -> str:
         codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
-        return f"<{self.label} on {self.device}: {format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, n = {len(self.samples_seconds)}{codes}>"
+        figure = f"{format_seconds(self.median_seconds)} {format_interval(self.interval_seconds)}, n = {len(self.samples_seconds)}"
+        return f"<{self.label} on {self.device}: {figure}{codes}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Measurement) and self.to_dict() == other.to_dict()

@@ -1,0 +1,181 @@
+"""Do the results of the compared runs agree? Asked before any speed-up is told.
+
+The measure is max|a - reference| / max|reference|. A workload of the catalogue knows its own higher-precision reference. For any other
+function the reference is the function itself on float64 copies of its inputs; of a large matrix product, sampled rows of it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab import _backends, devices
+from gpulab.evidence import Note
+from gpulab.timing import _work
+from gpulab.timing._copies import mapped
+
+# max|a - reference| / max|reference| that a chain of operations in this format may show; single roundings are
+# 2^-53, 2^-24, 2^-11, 2^-11, 2^-8.
+_TOLERANCES = {"float64": 1e-10, "complex128": 1e-10, "float32": 1e-4, "complex64": 1e-4, "tf32": 5e-3, "float16": 1e-2, "bfloat16": 5e-2}
+# Above this many operations a float64 product takes seconds on two cores: rows are sampled.
+_WHOLE_PRODUCT = 2e9
+_SAMPLED_ROWS = 64
+# A float64 run costs two to four times a float32 run; a learner waits no longer than this for a check.
+_LONGEST_CHECK_SECONDS = 5.0
+_FLOAT64_COST = 3.0
+
+Difference = Callable[[Any], float]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the results are held against.
+
+    Attributes
+    ----------
+    difference : callable or None
+        Takes a result on any device, returns max|a - reference| / max|reference|; None where nothing can be checked.
+    tolerance : float
+    notes : tuple of Note
+        How the reference was made, where that is not the full float64 run.
+    """
+
+    difference: Difference | None
+    tolerance: float
+    notes: tuple[Note, ...] = ()
+
+
+def tolerance_for(dtypes: tuple[str, ...], tf32: bool) -> float:
+    """Return what the coarsest of the formats allows; 0 where all are whole numbers."""
+    names = ["tf32" if tf32 and name == "float32" else name for name in dtypes]
+    return max((_TOLERANCES.get(name, 0.0) for name in names), default=_TOLERANCES["float32"])
+
+
+def precise_copy(value: Any) -> Any:
+    """Return host copies of all arrays, floating ones in float64 and complex ones in complex128."""
+
+    def change(array: Any, library: str) -> Any:
+        if library == "torch":
+            host = array.detach().cpu()
+            torch = sys.modules["torch"]
+            return host.to(torch.complex128) if host.is_complex() else host.double() if host.is_floating_point() else host.clone()
+        host = array.get() if library == "cupy" else array
+        kind = {"f": np.float64, "c": np.complex128}.get(host.dtype.kind)
+        return np.array(host, dtype=kind, copy=True)
+
+    return mapped(value, change)
+
+
+def flat(result: Any) -> list[np.ndarray]:
+    """Return the arrays and numbers of a result as numpy arrays of the highest precision, in order."""
+    if isinstance(result, (bool, int, float, complex, np.generic)):
+        return [np.asarray(result)]
+    if isinstance(result, dict):
+        return [array for item in result.values() for array in flat(item)]
+    if isinstance(result, (tuple, list)):
+        return [array for item in result for array in flat(item)]
+    if _backends.backend_of(result) is None:
+        return []
+    exact = precise_copy(result)
+    return [exact if isinstance(exact, np.ndarray) else exact.resolve_conj().resolve_neg().numpy()]
+
+
+def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """Return the largest max|a - b| / max|b| of the pairs; infinite where shapes differ or a value is not finite on one side only."""
+    if len(got) != len(expected):
+        return math.inf
+    worst = 0.0
+    for a, b in zip(got, expected, strict=True):
+        if a.shape != b.shape:
+            return math.inf
+        if a.size == 0:
+            continue
+        if a.dtype.kind in "bSU" or b.dtype.kind in "bSU":
+            worst = max(worst, 0.0 if np.array_equal(a, b) else math.inf)
+            continue
+        finite = np.isfinite(b)
+        if not np.array_equal(finite, np.isfinite(a)):
+            return math.inf
+        distance = float(np.max(np.abs(a - b), where=finite, initial=0.0))
+        size = float(np.max(np.abs(b), where=finite, initial=0.0))
+        worst = max(worst, distance / size if size > 0 else distance)
+    return worst
+
+
+def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether this is the product of two matrices, by one of the libraries' own functions."""
+    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 for array in args):
+        return False
+    known = [operator.matmul]
+    for name, words in (("numpy", ("matmul", "dot")), ("torch", ("matmul", "mm")), ("cupy", ("matmul", "dot"))):
+        module = sys.modules.get(name)
+        known += [getattr(module, word) for word in words] if module is not None else []
+    return any(fn is product for product in known)
+
+
+def _sampled_product(args: tuple[Any, ...]) -> Reference | None:
+    a, b = args
+    rows, inner = (int(n) for n in a.shape)
+    if 2.0 * rows * inner * int(b.shape[1]) <= _WHOLE_PRODUCT or rows <= _SAMPLED_ROWS:
+        return None
+    chosen = np.unique(np.linspace(0, rows - 1, _SAMPLED_ROWS).astype(int))
+    expected = flat(flat(precise_copy(a[chosen]))[0] @ flat(precise_copy(b))[0])
+
+    def difference(result: Any) -> float:
+        if getattr(result, "ndim", 0) != 2 or tuple(result.shape) != (rows, int(b.shape[1])):
+            return math.inf
+        return relative_difference(flat(result[chosen]), expected)
+
+    how = f"the product is large: {len(chosen)} of its {rows} rows, evenly spaced, were checked against float64, the others not."
+    return Reference(difference, _function_tolerance(args), (Note("skipped", how),))
+
+
+def _function_tolerance(args: tuple[Any, ...]) -> float:
+    any_cuda = len(devices.available()) > 1
+    return tolerance_for(_work.dtypes_in(args), any_cuda and "tf32" in devices.arithmetic("float32", "cuda"))
+
+
+def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tuple[Any, ...], first: Any, call_seconds: float) -> Reference:
+    """Return the reference of a function of the caller's own.
+
+    Parameters
+    ----------
+    fn, args
+        The baseline's function and inputs.
+    precise_args : tuple
+        ``precise_copy`` of the inputs, made before the first call could change them.
+    first : object
+        The baseline's first result: the reference where a float64 run is not possible.
+    call_seconds : float
+        What the baseline's call took, to tell whether a float64 run is affordable.
+    """
+    tolerance = _function_tolerance((args, first))
+    if _is_product(fn, args):
+        sampled = _sampled_product(args)
+        if sampled is not None:
+            return sampled
+    why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
+    if _FLOAT64_COST * call_seconds <= _LONGEST_CHECK_SECONDS:
+        try:
+            expected = flat(fn(*precise_args))
+        except Exception as error:  # the caller's function may refuse float64, and then its own result must do
+            why = f"the function does not take float64 ({type(error).__name__})"
+        else:
+            return _held_against(expected, tolerance, ())
+    note = Note(
+        "skipped", f"{why}, so the results were compared with the baseline's own, not with a more precise one. Check the baseline apart."
+    )
+    return _held_against(flat(first), tolerance, (note,))
+
+
+def _held_against(expected: list[np.ndarray], tolerance: float, notes: tuple[Note, ...]) -> Reference:
+    if not expected:
+        note = Note("skipped", "the function returns no array and no number, so agreement could not be checked. Let it return its result.")
+        return Reference(None, tolerance, (note,))
+    return Reference(lambda result: relative_difference(flat(result), expected), tolerance, notes)

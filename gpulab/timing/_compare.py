@@ -1,0 +1,232 @@
+"""The same work on several devices, or several ways to do it: results first, then turns, then the speed-up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import StoppedError
+from gpulab.evidence import Evidence, Note
+from gpulab.timing import _agreement, _notes
+from gpulab.timing._agreement import Reference
+from gpulab.timing._contenders import Contender, Field, Functions, affordable_seconds, gather
+from gpulab.timing._job import Limits, calm_collector, measurement, reader, translated, turns
+from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers
+from gpulab.timing.conditions import Readings
+from gpulab.timing.results import Comparison, ComparisonRow, Measurement
+from gpulab.timing.sampling import Progress, Run, Sampled, Stop, make_loops, sample_in_turns
+from gpulab.timing.statistics import ratio_interval
+from gpulab.workloads import Workload
+
+
+def compare(
+    work: str | Workload | Callable[..., Any] | Functions,
+    *args: Any,
+    devices: Any = None,
+    dtype: str = "float32",
+    transfer: bool = False,
+    relative_width: float = 0.02,
+    deadline: float = 2.0,
+    tolerance: float | None = None,
+    clock: Callable[[], float] | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    conditions: Callable[[], Readings] | None = None,
+    **params: Any,
+) -> Comparison:
+    """Return the times of the same work on several devices, or of several functions, and the speed-up if their results agree.
+
+    The rows take turns, call by call; two never run at once. The first is the baseline.
+
+    Parameters
+    ----------
+    work : str, Workload, callable or mapping of str to callable
+        A name of the catalogue (inputs are seeded, the same on every device); or a function of ``args``; or several functions under
+        labels, which are compared with each other on the same ``args``.
+    devices : sequence of str or Device, optional
+        The rows, the first being the baseline; None takes the CPU and every accelerator. For a mapping: one at most.
+    dtype : str
+        Of the catalogue's inputs.
+    transfer : bool
+        Also time each row with both copies.
+    relative_width : float
+        Stop when the interval of every row is this narrow, as in ``measure``.
+    deadline : float
+        Seconds of sampling for each row; the copies come on top (at most half of it).
+    tolerance : float, optional
+        What max|a - reference| / max|reference| may be; None takes the workload's, or that of the dtype.
+    clock : callable, optional
+        As in ``measure``.
+    progress, stop : callable, optional
+        As in ``measure``.
+    conditions : callable, optional
+        Gives the machine's counters, for tests.
+    **params
+        Of the workload, such as ``n=1024``.
+
+    Returns
+    -------
+    Comparison
+        ``speedup`` is baseline / fastest other: None with one row, where results disagree, or where a time is implausible.
+
+    Raises
+    ------
+    InputError, DeviceError, OutOfMemoryError, MeasurementError, StoppedError
+        As in ``measure``; the size is checked against the free memory before anything is allocated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> c = compare({"method": lambda a: a.sum(), "function": np.sum}, np.ones(1000), deadline=0.1)
+    >>> [row.name for row in c.rows]
+    ['method', 'function']
+    """
+    check_numbers("compare", relative_width=relative_width, deadline=deadline, **({} if tolerance is None else {"tolerance": tolerance}))
+    limits = Limits(float(relative_width), float(deadline), progress, stop)
+    if limits.stopped():
+        raise StoppedError("compare: stopped before anything was run; there is nothing to report. Run it again.")
+    limits.say(0.0, "making inputs")
+    field = gather(work, args, devices, clock or time.perf_counter, {"dtype": dtype, **params})
+    race = _Race(field, limits, live=clock is None, read=conditions)
+    notes: list[Note] = []
+    with calm_collector(), turns(tuple(c.job.device for c in field.contenders), limits, notes) if clock is None else nullcontext():
+        differences = race.first_calls(tolerance)
+        measurements = race.measure(transfer)
+    notes += race.reference.notes if race.reference is not None else ()
+    if len(field.contenders) == 1 and devices is None and not field.methods:
+        notes.append(_notes.no_accelerator())
+    return _judged(field, measurements, differences, race.tolerance, notes)
+
+
+class _Race:
+    """A comparison under way."""
+
+    def __init__(self, field: Field, limits: Limits, live: bool, read: Callable[[], Readings] | None) -> None:
+        self.contenders = field.contenders
+        self.limits = limits
+        self.clock = field.contenders[0].job.clock
+        self.reference: Reference | None = None
+        self.tolerance: float | None = None
+        for contender in self.contenders:
+            contender.job.read = read or (reader(contender.job.device) if live else None)
+
+    def first_calls(self, tolerance: float | None) -> list[float | None]:
+        """Make every first call and hold its result against the reference; return the differences."""
+        workload, first = self.contenders[0].workload, self.contenders[0].job
+        self.tolerance = tolerance
+        if workload is not None:
+            self.tolerance = workload.tolerance if tolerance is None else tolerance
+            return [self._first_call_of(contender, workload) for contender in self.contenders]
+        precise = _agreement.precise_copy(first.args)
+        results = []
+        for contender in self.contenders:
+            with translated(contender.job):
+                results.append(contender.job.first_call())
+        self.reference = _agreement.of_function(first.fn, first.args, precise, results[0], affordable_seconds(self.contenders))
+        self.tolerance = self.reference.tolerance if tolerance is None else tolerance
+        difference = self.reference.difference
+        return [None if difference is None else difference(result) for result in results]
+
+    def _first_call_of(self, contender: Contender, workload: Workload) -> float:
+        self.limits.say(0.02, f"first call on {contender.name}")
+        with translated(contender.job):
+            result = contender.job.first_call()
+            return workload.difference(result, contender.job.args)
+
+    def measure(self, transfer: bool) -> list[Measurement]:
+        """Warm up, take turns, time the copies."""
+        jobs = [contender.job for contender in self.contenders]
+        befores = [job.read() if job.read is not None else None for job in jobs]
+        for job in jobs:
+            with translated(job):
+                job.warm_up(self.limits.deadline, self.limits.stop)
+        loops = [make_loops(job.fn, job.args, job.wait(), job.clock) for job in jobs]
+        sampled = self._in_turns([loop.work for loop in loops], [loop.empty for loop in loops], 0.05, 0.7 if transfer else 0.99, 1.0)
+        if any(len(one.samples_seconds) == 0 for one in sampled):
+            raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")
+        afters = [job.read() if job.read is not None else None for job in jobs]
+        moved = self._copies() if transfer else [None] * len(jobs)
+        found = []
+        for job, samples, seconds, before, after in zip(jobs, sampled, moved, befores, afters, strict=True):
+            job.notes += _notes.of_sampling(job, samples, self.limits, before, after)
+            job.notes += _notes.of_physics(job, float(np.median(samples.samples_seconds)))
+            found.append(measurement(job, samples, seconds))
+        return found
+
+    def _in_turns(self, runs: Sequence[Run], empties: Sequence[Run | None], start: float, end: float, share: float) -> list[Sampled]:
+        """Sample the runs in turns; each row has ``share`` of the deadline."""
+        limits = self.limits.part(start, end, share * self.limits.deadline * len(runs))
+        return sample_in_turns(
+            [self._named(contender, run) for contender, run in zip(self.contenders, runs, strict=True)],
+            self.clock,
+            empties=empties,
+            relative_width=limits.relative_width,
+            deadline=limits.deadline,
+            progress=limits.progress,
+            stop=limits.stop,
+        )
+
+    def _named(self, contender: Contender, run: Run) -> Run:
+        """Return the run with the contender's own error messages."""
+        counted = contender.job.counting(run)
+
+        def translating(calls: int) -> tuple[float, float]:
+            with translated(contender.job):
+                return counted(calls)
+
+        return translating
+
+    def _copies(self) -> list[float | None]:
+        """Return each row's median with both copies, taken in turns too."""
+        if self.limits.stopped():
+            return [None] * len(self.contenders)
+        runs = [Copies(contender.job).run for contender in self.contenders]
+        for contender, run in zip(self.contenders, runs, strict=True):
+            with translated(contender.job):
+                run(1)
+        sampled = self._in_turns(runs, [None] * len(runs), 0.7, 0.99, TRANSFER_SHARE)
+        return [float(np.median(one.samples_seconds)) if len(one.samples_seconds) else None for one in sampled]
+
+
+def _judged(
+    field: Field, measurements: list[Measurement], differences: list[float | None], tolerance: float | None, notes: list[Note]
+) -> Comparison:
+    """Return the comparison: speed-ups only where results agree and no time is impossible."""
+    agrees = [difference is None or tolerance is None or difference <= tolerance for difference in differences]
+    names = [contender.name for contender in field.contenders]
+    baseline = measurements[0]
+    rows = []
+    for name, m, difference, agreed in zip(names, measurements, differences, agrees, strict=True):
+        honest = m is not baseline and agreed and agrees[0] and not m.has_note("implausible") and not baseline.has_note("implausible")
+        interval, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds, paired=True) if honest else (None, None)
+        speedup = baseline.median_seconds / m.median_seconds if honest and m.median_seconds > 0 else None
+        rows.append(ComparisonRow(name, m, speedup, interval, difference))
+    bad = [name for name, agreed in zip(names, agrees, strict=True) if not agreed]
+    if bad:
+        notes.append(_notes.disagree(bad, max(d for d in differences if d is not None), tolerance or 0.0))
+    impossible = [name for name, m in zip(names, measurements, strict=True) if m.has_note("implausible")]
+    if impossible and len(rows) > 1:
+        notes.append(_notes.no_speedup_of_impossible(impossible))
+    others = [row for row in rows[1:] if row.speedup is not None]
+    best = min(others, key=lambda row: row.measurement.median_seconds, default=None) if not bad else None
+    if best is not None and best.speedup_interval is None:
+        notes.append(_notes.no_interval("the samples allow no interval of the ratio"))
+    known = [difference for difference in differences if difference is not None]
+    return Comparison(
+        label=field.label,
+        rows=tuple(rows),
+        speedup=best.speedup if best is not None else None,
+        speedup_interval=best.speedup_interval if best is not None else None,
+        max_relative_difference=max(known, default=None),
+        tolerance=tolerance,
+        notes=_notes.ordered(notes),
+        evidence=Evidence.measured(
+            " and ".join(dict.fromkeys(m.environment.device for m in measurements)),
+            sum(len(m.samples_seconds) for m in measurements),
+            baseline.environment.date,
+        ),
+    )

@@ -1,0 +1,93 @@
+"""The copies around a call: host inputs to the device, the result back to the host.
+
+On a CPU both are real copies in main memory. Arrays inside tuples, lists and dictionaries are copied; everything else
+(numbers, models, step objects) passes through as it is. The library's own calls are used, so that nothing of gpulab is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpulab import _backends
+from gpulab.devices import Device
+
+Change = Callable[[Any, str], Any]
+
+
+def mapped(value: Any, change: Change) -> Any:
+    """Return the value with each array in it changed; ``change`` gets the array and its library's name."""
+    owner = _backends.backend_of(value)
+    if owner is not None:
+        return change(value, owner.name)
+    if type(value) in (tuple, list):
+        return type(value)(mapped(item, change) for item in value)
+    if type(value) is dict:
+        return {key: mapped(item, change) for key, item in value.items()}
+    return value
+
+
+def on_host(value: Any) -> Any:
+    """Return the value with its arrays in host memory (torch stays torch, CuPy becomes numpy); host arrays as they are."""
+
+    def change(array: Any, library: str) -> Any:
+        if library == "torch":
+            return array if array.device.type == "cpu" else array.detach().cpu().requires_grad_(array.requires_grad)
+        return array.get() if library == "cupy" else array
+
+    return mapped(value, change)
+
+
+def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
+    """Return what copies the host version of ``original`` to a device, in the library that ``original`` has there.
+
+    Host arrays of numpy become torch tensors on an accelerator, for numpy has none there; on a CPU they stay numpy.
+    """
+    if device.is_cpu:
+        return lambda host: mapped(host, _host_copy)
+    if any_cupy(original):
+        import cupy
+
+        def to_cupy(array: Any, library: str) -> Any:
+            return cupy.asarray(array) if library == "numpy" else array.to(str(device))
+
+        return lambda host: mapped(host, to_cupy)
+
+    def to_torch(array: Any, library: str) -> Any:
+        import torch
+
+        tensor = torch.from_numpy(array) if library == "numpy" else array
+        return tensor.detach().to(str(device), copy=True).requires_grad_(tensor.requires_grad)
+
+    return lambda host: mapped(host, to_torch)
+
+
+def any_cupy(value: Any) -> bool:
+    """Return whether a CuPy array is among the arrays of the value."""
+    found = []
+
+    def change(array: Any, library: str) -> Any:
+        found.append(library == "cupy")
+        return array
+
+    mapped(value, change)
+    return any(found)
+
+
+def back_to_host(result: Any) -> Any:
+    """Return the result with its arrays copied to host memory; the device has finished with them when it returns."""
+
+    def change(array: Any, library: str) -> Any:
+        if library == "torch":
+            return array.detach().cpu() if array.device.type != "cpu" else array.detach().clone()
+        return array.get() if library == "cupy" else np.array(array, copy=True)
+
+    return mapped(result, change)
+
+
+def _host_copy(array: Any, library: str) -> Any:
+    if library == "torch":
+        return array.detach().clone().requires_grad_(array.requires_grad)
+    return np.array(array, copy=True)

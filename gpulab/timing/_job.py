@@ -1,0 +1,275 @@
+"""One measurement under way: what is run, what was seen so far, its turn on the device, and its errors in one sentence.
+
+``measure`` and ``compare`` both lead jobs through their steps; what they share is here.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gpulab import devices as _devices
+from gpulab.devices import Device
+from gpulab.errors import GpulabError, MeasurementError
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.timing import _lock, _notes, _work, conditions
+from gpulab.timing.conditions import Readings
+from gpulab.timing.results import Measurement
+from gpulab.timing.sampling import Progress, Run, Sampled, Stop
+from gpulab.units import format_seconds
+
+# Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also needs time to raise its clock.
+_WARM_CALLS = 2
+_WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
+_WARM_SHARE = 0.05
+_WARM_MOST_CALLS = 50
+
+
+@dataclass
+class Kept:
+    """Every sample taken, in the order taken, in few bytes: the sampler thins them out, and an error would lose them."""
+
+    calls: array[int] = field(default_factory=lambda: array("q"))
+    launched: array[float] = field(default_factory=lambda: array("d"))
+    finished: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, calls: int, launched: float, finished: float) -> None:
+        """Keep one sample: seconds of all its calls together."""
+        self.calls.append(calls)
+        self.launched.append(launched)
+        self.finished.append(finished)
+
+    def of_last_size(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Return how many calls the newest sample has, and launched and finished seconds per call of all samples of that size."""
+        last = self.calls[-1]
+        same = np.array(self.calls) == last
+        return last, np.array(self.launched)[same] / last, np.array(self.finished)[same] / last
+
+
+@dataclass
+class Job:
+    """One measurement under way: what to run, how to wait, and what was seen so far."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    device: Device
+    given: bool
+    label: str
+    clock: Callable[[], float]
+    read: Callable[[], Readings] | None
+    flops: float | None = None
+    nbytes: float | None = None
+    working_set_bytes: float | None = None
+    calls: int = 0
+    first_seconds: float = math.nan
+    result_bytes: int = 0
+    kept: Kept = field(default_factory=Kept)
+    notes: list[Note] = field(default_factory=list)
+
+    def wait(self) -> Callable[[], None]:
+        """Return what waits for the device."""
+        return _work.waiter(self.device)
+
+    def counting(self, run: Run) -> Run:
+        """Return the run, its calls counted and its times kept, so that an error can say which call and lose nothing."""
+
+        def counted(calls: int) -> tuple[float, float]:
+            self.calls += calls
+            times = run(calls)
+            self.kept.add(calls, *times)
+            return times
+
+        return counted
+
+    def first_call(self) -> Any:
+        """Make the first call, apart from all others, and learn from its result which device works; return the result."""
+        before = _work.allocations() if not self.given else {}
+        self.calls = 1
+        start = self.clock()
+        result = self.fn(*self.args)
+        self.wait()()
+        self.first_seconds = self.clock() - start
+        if not self.given and self.device.is_cpu:
+            hidden = _work.device_of_result(result) or _work.newly_used(before)
+            if hidden is not None and not hidden.is_cpu:
+                self.device = hidden
+                self.wait()()
+                self.first_seconds = self.clock() - start
+        elif self.given and not self.device.is_cpu and self._host_only(result, before):
+            self.notes.append(_notes.not_on_device(self.device))
+        self.result_bytes = _work.array_bytes(result)
+        return result
+
+    def _host_only(self, result: Any, before: dict[int, int]) -> bool:
+        host = _work.device_of(self.fn, self.args)
+        end = _work.device_of_result(result)
+        return host is not None and host.is_cpu and end is not None and end.is_cpu
+
+    def warm_up(self, deadline: float, stop: Stop | None) -> None:
+        """Call until caches and clocks have settled; never for long."""
+        most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * deadline)
+        wait, begin, done = self.wait(), self.clock(), 0
+        while done < _WARM_MOST_CALLS and (done < _WARM_CALLS or self.clock() - begin < most):
+            if (stop is not None and stop()) or (done and self.clock() - begin >= most):
+                return
+            self.calls += 1
+            self.fn(*self.args)
+            wait()
+            done += 1
+
+    def environment(self) -> Environment:
+        """Return the stamp of the machine."""
+        return _devices.environment(self.device)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long and how precisely to sample, and who may end it."""
+
+    relative_width: float
+    deadline: float
+    progress: Progress | None
+    stop: Stop | None
+
+    def part(self, start: float, end: float, deadline: float) -> Limits:
+        """Return the limits of one phase, its progress mapped to a part of the whole."""
+        report = self.progress
+        inner: Progress | None = None
+        if report is not None:
+
+            def inner(fraction: float, text: str) -> None:
+                report(start + (end - start) * min(1.0, max(0.0, fraction)), text)
+
+        return replace(self, progress=inner, deadline=deadline)
+
+    def say(self, fraction: float, text: str) -> None:
+        """Report progress, if anyone listens."""
+        if self.progress is not None:
+            self.progress(fraction, text)
+
+    def stopped(self) -> bool:
+        """Return whether the learner asked to stop."""
+        return self.stop is not None and self.stop()
+
+
+def reader(device: Device) -> Callable[[], Readings]:
+    """Return what reads the machine's counters, each time with the reading before at hand."""
+    last: list[Readings] = []
+
+    def read() -> Readings:
+        last.append(conditions.read(device, last[-1] if last else None))
+        return last[-1]
+
+    return read
+
+
+def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = False) -> Measurement:
+    """Return the finished result of a job."""
+    environment = job.environment()
+    samples = np.asarray(sampled.samples_seconds, dtype=np.float64)
+    return Measurement(
+        label=f"{job.label} (cold cache)" if cold else job.label,
+        device=str(job.device),
+        samples_seconds=samples,
+        median_seconds=float(np.median(samples)),
+        interval_seconds=sampled.interval_seconds,
+        first_call_seconds=float(job.first_seconds),
+        launch_seconds=float(np.median(sampled.launch_seconds)),
+        with_transfer_seconds=moved,
+        calls_per_sample=sampled.calls_per_sample,
+        flops=None if job.flops is None else float(job.flops),
+        nbytes=None if job.nbytes is None else float(job.nbytes),
+        notes=_notes.ordered(job.notes),
+        evidence=Evidence.measured(environment.device, len(samples), environment.date),
+        environment=environment,
+    )
+
+
+@contextmanager
+def turns(where: tuple[Device, ...], limits: Limits, notes: list[Note]) -> Iterator[None]:
+    """Hold the turn on each device, always in the same order, and note a neighbour who made this wait."""
+    names = sorted({_lock.key(device): str(device) for device in where}.items())
+    with _entered(names, limits, notes):
+        yield
+
+
+@contextmanager
+def _entered(names: list[tuple[str, str]], limits: Limits, notes: list[Note]) -> Iterator[None]:
+    if not names:
+        yield
+        return
+    (key, name), *rest = names
+
+    def waiting(seconds: float) -> None:
+        limits.say(0.0, f"waiting {seconds:.0f} s for a turn on {name}")
+
+    with _lock.turn(key, stop=limits.stop, waiting=waiting) as turn:
+        note = _notes.of_turn(turn, name)
+        if note is not None:
+            notes.append(note)
+        with _entered(rest, limits, notes):
+            yield
+
+
+@contextmanager
+def calm_collector() -> Iterator[None]:
+    """Keep the garbage collector from walking all that was imported before: its long pauses are not the work's.
+
+    Garbage that the work makes is collected as ever. Where somebody froze objects already, nothing is changed.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def translated(job: Job) -> Iterator[None]:
+    """Turn an error out of the measured function into ours: which call it was, its cause kept, its samples not lost."""
+    try:
+        yield
+    except GpulabError:
+        raise
+    except Exception as error:
+        which = f"in call {job.calls}" if job.calls else "before the first call"
+        ours = _devices.translate(error, f"measure: {job.label} on {job.device} failed {which}")
+        if ours is not None:
+            raise ours from error
+        partial = _partial(job)
+        kept = (
+            f"{len(partial.samples_seconds)} samples taken before are in .partial"
+            if partial is not None
+            else "no sample was finished before"
+        )
+        raise MeasurementError(
+            f"measure: {job.label} raised {type(error).__name__} ({_short(error)}) {which}; expected it to return every time. "
+            f"Mend it and measure again; {kept}.",
+            partial,
+        ) from error
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split()).rstrip(".")
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _partial(job: Job) -> Measurement | None:
+    """Return the samples that were finished before an error as a measurement without an interval."""
+    if not job.kept.calls:
+        return None
+    last, launches, samples = job.kept.of_last_size()
+    reason = f"the function raised after {len(samples)} samples, {format_seconds(float(samples.sum()))} in all"
+    sampled = Sampled(samples, launches, np.zeros(len(samples)), None, last, "stopped", reason, 0.0, 1)
+    job.notes.append(_notes.no_interval(reason))
+    return measurement(job, sampled, None)

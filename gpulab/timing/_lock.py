@@ -1,0 +1,234 @@
+"""Turns: measurements of one device run one after the other, in this process and among all of this machine.
+
+An advisory lock on a small file per device, taken with ``flock`` (``msvcrt`` on Windows), so the system itself frees it
+when a process dies. It never deadlocks: waiting has an end, and then the measurement goes on with a note.
+It is advice between gpulab processes; other programs do not know it (machine readings look for those).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gpulab.devices import Device
+from gpulab.errors import StoppedError
+
+# Long enough for the measurements of a few neighbours (two seconds each), short enough for a learner who waits.
+TIMEOUT_SECONDS = 30.0
+_PAUSE_SECONDS = 0.01
+_FOLDER_VARIABLE = "GPULAB_LOCK_DIR"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How a measurement came to its turn.
+
+    Attributes
+    ----------
+    waited_seconds : float
+        0 when nobody else was measuring.
+    taken : bool
+        False when the wait ended without a turn, or when the machine lets nobody lock.
+    problem : str or None
+        Why no lock was possible at all.
+    """
+
+    waited_seconds: float
+    taken: bool
+    problem: str | None = None
+
+
+class _Slot:
+    """One device in this process: who holds it, how deep, and the locked file."""
+
+    def __init__(self) -> None:
+        self.threads = threading.RLock()
+        self.depth = 0
+        self.file: int | None = None
+
+
+_slots: dict[str, _Slot] = {}
+_slots_guard = threading.Lock()
+
+
+def _forget() -> None:
+    """After a fork the child holds nothing: close its copies (the parent's lock stays) and start anew."""
+    global _slots_guard
+    for slot in _slots.values():
+        if slot.file is not None:
+            os.close(slot.file)
+    _slots.clear()
+    _slots_guard = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def folder() -> pathlib.Path:
+    """Return the folder of the lock files, the same for every user; ``GPULAB_LOCK_DIR`` overrides it (containers that share a GPU)."""
+    given = os.environ.get(_FOLDER_VARIABLE)
+    if given:
+        return pathlib.Path(given)
+    if sys.platform == "win32":
+        return pathlib.Path(os.environ.get("PROGRAMDATA", r"C:\ProgramData")) / "gpulab" / "turns"
+    return pathlib.Path("/tmp/gpulab-turns")  # not tempfile.gettempdir(): that differs between users where TMPDIR does
+
+
+def key(device: Device) -> str:
+    """Return the name of a device that every process on the machine gives it, whatever CUDA_VISIBLE_DEVICES says."""
+    if device.is_cpu:
+        return "cpu"
+    identity = _identity(device)
+    return (
+        f"{device.torch_type}-{''.join(c for c in identity.lower() if c.isalnum())}" if identity else f"{device.torch_type}-{device.index}"
+    )
+
+
+def _identity(device: Device) -> str:
+    torch = sys.modules.get("torch")
+    if device.torch_type != "cuda":
+        return ""
+    if torch is not None:
+        return str(getattr(torch.cuda.get_device_properties(device.index), "uuid", ""))
+    cupy = sys.modules.get("cupy")
+    properties = cupy.cuda.runtime.getDeviceProperties(device.index) if cupy is not None else {}
+    return bytes(properties.get("uuid", b""))[:16].hex()
+
+
+def _open(name: str) -> int:
+    """Open the lock file: never through a link, readable by all, so that any user can lock it."""
+    where = folder()
+    if not where.is_dir():
+        where.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # another user made it a moment ago: its mode is set by them
+            where.chmod(0o1777)
+    path = where / f"{name}.lock"
+    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    access = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY  # flock needs no right to write; msvcrt does
+    try:
+        file = os.open(path, access | flags)
+    except FileNotFoundError:
+        # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder (fs.protected_regular).
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o644))
+        file = os.open(path, access | flags)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{path} is not a plain file")
+    return file
+
+
+def _try_lock(file: int) -> bool:
+    """Lock without waiting; False while another process has it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _slot(name: str) -> _Slot:
+    with _slots_guard:
+        return _slots.setdefault(name, _Slot())
+
+
+@dataclass
+class _Wait:
+    """One wait with an end: calls ``waiting`` and looks at ``stop`` while it lasts."""
+
+    name: str
+    timeout: float
+    stop: Callable[[], bool] | None
+    waiting: Callable[[float], None] | None
+    began: float | None = None
+
+    def seconds(self) -> float:
+        return 0.0 if self.began is None else time.monotonic() - self.began
+
+    def goes_on(self) -> bool:
+        """Pause a moment; False when the time is up."""
+        if self.began is None:
+            self.began = time.monotonic()
+        if self.stop is not None and self.stop():
+            raise StoppedError(
+                f"measure: stopped while waiting {self.seconds():.1f} s for a turn on {self.name}; expected to measure after a "
+                f"neighbour. Run it again."
+            )
+        if self.waiting is not None:
+            self.waiting(self.seconds())
+        if self.seconds() >= self.timeout:
+            return False
+        time.sleep(_PAUSE_SECONDS)
+        return True
+
+
+def _lock_file(slot: _Slot, wait: _Wait) -> Turn:
+    try:
+        slot.file = _open(wait.name)
+        while not _try_lock(slot.file):
+            if not wait.goes_on():
+                return Turn(wait.seconds(), taken=False)
+    except OSError as error:
+        return Turn(wait.seconds(), taken=False, problem=str(error))
+    return Turn(wait.seconds(), taken=True)
+
+
+@contextlib.contextmanager
+def turn(
+    name: str,
+    timeout: float = TIMEOUT_SECONDS,
+    *,
+    stop: Callable[[], bool] | None = None,
+    waiting: Callable[[float], None] | None = None,
+) -> Iterator[Turn]:
+    """Hold the turn on a device while the block runs; a block inside a block of the same thread enters at once.
+
+    Parameters
+    ----------
+    name : str
+        From ``key``.
+    timeout : float
+        Seconds to wait at most; the block then runs without the turn.
+    stop : callable, optional
+        Looked at while waiting.
+    waiting : callable, optional
+        Called with the seconds waited so far.
+
+    Raises
+    ------
+    StoppedError
+        If ``stop`` said so while waiting.
+    """
+    slot, wait = _slot(name), _Wait(name, timeout, stop, waiting)
+    entered = False
+    try:
+        while not (entered := slot.threads.acquire(blocking=False)):
+            if not wait.goes_on():
+                break
+        if not entered:
+            yield Turn(wait.seconds(), taken=False)
+            return
+        slot.depth += 1
+        yield _lock_file(slot, wait) if slot.depth == 1 else Turn(wait.seconds(), taken=True)
+    finally:
+        if entered:
+            slot.depth -= 1
+            if slot.depth == 0 and slot.file is not None:
+                file, slot.file = slot.file, None
+                os.close(file)  # closing frees the lock
+            slot.threads.release()

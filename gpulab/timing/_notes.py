@@ -1,0 +1,171 @@
+"""Puts the notes of one measurement together: which rules are asked, with what, and in which order a reader sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpulab.devices import Device
+from gpulab.evidence import Note
+from gpulab.timing import _ceiling, _work, detect
+from gpulab.timing._lock import Turn
+from gpulab.timing.conditions import Readings
+from gpulab.timing.detect import Window
+from gpulab.timing.sampling import Sampled
+from gpulab.units import format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.timing._job import Job, Limits
+
+# What makes a figure wrong comes before what makes it less precise, and that before what is merely good to know.
+_ORDER = (
+    "implausible", "disagree", "throttled", "contended", "stalled", "unstable", "no-interval", "deadline", "stopped",
+    "warm-cache", "slow-first-call", "too-short", "turn-taking", "no-overlap", "skipped",
+)  # fmt: skip
+
+
+def ordered(notes: list[Note]) -> tuple[Note, ...]:
+    """Return the notes, gravest first, no sentence twice."""
+    return tuple(dict.fromkeys(sorted(notes, key=lambda note: _ORDER.index(note.code))))
+
+
+def of_sampling(job: Job, sampled: Sampled, limits: Limits, before: Readings | None, after: Readings | None) -> list[Note]:
+    """Return the notes that the samples and the machine's counters give."""
+    window = Window.between(before, after) if before is not None and after is not None else None
+    samples = sampled.samples_seconds
+    notes = detect.from_readings(before, after) if before is not None and after is not None else []
+    _, _, walls = job.kept.of_last_size()
+    rules = (
+        detect.stalled(walls * sampled.calls_per_sample, _gaps(sampled), window),
+        detect.unstable(samples, limits.relative_width),
+        detect.slow_first_call(job.first_seconds, float(np.median(samples))),
+        _interval(sampled, limits),
+        _too_short(sampled),
+    )
+    return notes + [note for note in rules if note is not None]
+
+
+def _gaps(sampled: Sampled) -> np.ndarray:
+    """Return the time between samples that the samples themselves do not fill; where they were thinned out, what is unusual in it."""
+    steps = np.diff(sampled.sample_starts_seconds)
+    if len(steps) == 0:
+        return steps
+    walls = (sampled.samples_seconds[:-1] + sampled.overhead_seconds) * sampled.calls_per_sample
+    return np.maximum(steps - (walls if sampled.kept_every == 1 else 3.0 * np.median(steps)), 0.0)
+
+
+def no_interval(reason: str) -> Note:
+    """Return the note that no interval is honest, and why."""
+    return Note(
+        "no-interval", f"{reason.rstrip('.')}. The median stands without an interval; measure again, longer or on a quieter machine."
+    )
+
+
+def _interval(sampled: Sampled, limits: Limits) -> Note | None:
+    if sampled.stopped_by == "stopped":
+        return Note(
+            "stopped",
+            f"sampling was stopped after {len(sampled.samples_seconds)} samples; the figures are of these. Run it again for more.",
+        )
+    if sampled.interval_seconds is None:
+        return no_interval(sampled.no_interval_reason or "the samples allow none")
+    if sampled.stopped_by != "deadline":
+        return None
+    low, high = sampled.interval_seconds
+    width = (high - low) / float(np.median(sampled.samples_seconds))
+    return Note(
+        "deadline",
+        f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % wide, {100 * limits.relative_width:.1f} % "
+        f"were asked. "
+        "Give a later deadline, or ask for less.",
+    )
+
+
+def _too_short(sampled: Sampled) -> Note | None:
+    if sampled.calls_per_sample == 1:
+        return None
+    return Note(
+        "too-short",
+        f"one call is too short for the clock, so each sample is the mean of {sampled.calls_per_sample} calls; the interval is of "
+        f"that mean. "
+        "Give it more work per call to see single calls.",
+    )
+
+
+def of_physics(job: Job, seconds: float) -> list[Note]:
+    """Return the notes ``implausible`` and ``warm-cache``; the device's ceilings are asked for only where a count is known."""
+    if not job.flops and not job.nbytes:
+        return []
+    return _ceiling.check(
+        job.device, _work.dtypes_in(job.args), seconds, flops=job.flops, nbytes=job.nbytes, working_set_bytes=working_set(job)
+    )
+
+
+def working_set(job: Job) -> float | None:
+    """Return the distinct bytes of one call: the arrays' if they are fewer than the traffic, for some bytes move twice."""
+    if job.working_set_bytes is not None:
+        return job.working_set_bytes
+    arrays = _work.array_bytes(job.args) + job.result_bytes
+    if not job.nbytes:
+        return None
+    return min(float(arrays), float(job.nbytes)) if arrays else float(job.nbytes)
+
+
+def of_turn(turn: Turn, device: str) -> Note | None:
+    """Return the note that this measurement waited for another one, or could not."""
+    if turn.problem is not None:
+        return Note(
+            "turn-taking", f"no turn could be taken on {device} ({turn.problem}); see to it that no neighbour measures at the same time."
+        )
+    if not turn.taken:
+        return Note(
+            "turn-taking",
+            f"another gpulab measurement held {device} for more than {turn.waited_seconds:.0f} s, so this one ran beside it. "
+            f"Measure again when it is done.",
+        )
+    if turn.waited_seconds > 0:
+        return Note(
+            "turn-taking", f"waited {format_seconds(turn.waited_seconds)} for another gpulab measurement on {device}; they did not overlap."
+        )
+    return None
+
+
+def not_on_device(device: Device) -> Note:
+    """Return the note that nothing showed the named device at work."""
+    return Note(
+        "skipped", f"inputs and result are on the host: nothing shows that {device} did any work. Pass gl.to_device(x), or device='cpu'."
+    )
+
+
+def host_copies() -> Note:
+    """Return the note that the copies of a CPU measurement cross no link."""
+    return Note(
+        "skipped", "both copies are from main memory to main memory: no accelerator's link was crossed. See gl.transfer for a modelled one."
+    )
+
+
+def no_accelerator() -> Note:
+    """Return the note that a comparison of devices has one row only."""
+    return Note(
+        "skipped",
+        "PyTorch sees no accelerator on this machine, so there is one row and no speed-up. gl.recordings has machines with one; "
+        "`gpulab doctor` says what is missing here.",
+    )
+
+
+def disagree(names: list[str], difference: float, tolerance: float) -> Note:
+    """Return the note that results differ by more than their tolerance."""
+    return Note(
+        "disagree",
+        f"{', '.join(names)}: the result differs from the reference by {difference:.1e} of its largest value, {tolerance:.1e} is "
+        f"allowed, so no speed-up is reported. "
+        "Find out why before you compare times.",
+    )
+
+
+def no_speedup_of_impossible(names: list[str]) -> Note:
+    """Return the note that an impossible time makes no speed-up."""
+    return Note(
+        "implausible", f"{', '.join(names)}: the time is physically impossible, so no speed-up is reported. See that row's own note."
+    )

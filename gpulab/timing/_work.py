@@ -1,0 +1,148 @@
+"""What is measured: the arrays in it, the device that does it, and how to wait for that device.
+
+Nobody should have to say on which device a function works: the arrays among its arguments, in its closure, in the
+globals it names or in its result say so. Only arrays that exist are looked at; nothing is imported or called.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from gpulab import _backends
+from gpulab import devices as _devices
+from gpulab.devices import Device
+
+_DEPTH = 3  # arrays sit in tuples, lists and dictionaries of arguments, hardly ever deeper
+_WIDTH = 64  # of a long list the first entries tell the device
+
+
+def arrays_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Give the arrays of known libraries in a value: itself, or inside tuples, lists and mappings; a model's parameters too."""
+    if _backends.backend_of(value) is not None:
+        yield value
+        return
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+    elif depth > 0 and isinstance(value, (tuple, list)):
+        for item in value[:_WIDTH]:
+            yield from arrays_in(item, depth - 1)
+    elif depth > 0 and isinstance(value, Mapping):
+        for item in list(value.values())[:_WIDTH]:
+            yield from arrays_in(item, depth - 1)
+
+
+def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Give the objects that a function holds on to: closure, named globals, defaults, ``self``, the parts of a partial."""
+    if depth == 0:
+        return
+    if isinstance(fn, functools.partial):
+        yield from (*fn.args, *fn.keywords.values())
+        yield from _reached_by(fn.func, depth - 1)
+    elif isinstance(fn, types.MethodType):
+        yield fn.__self__
+        yield from _reached_by(fn.__func__, depth - 1)
+    elif isinstance(fn, types.FunctionType):
+        yield from fn.__defaults__ or ()
+        for cell in fn.__closure__ or ():
+            yield from _contents(cell)
+        yield from (fn.__globals__[name] for name in _names_in(fn.__code__) if name in fn.__globals__)
+    else:
+        yield fn
+
+
+def _contents(cell: types.CellType) -> Iterator[Any]:
+    try:
+        yield cell.cell_contents
+    except ValueError:  # a variable that the enclosing function has not set yet
+        return
+
+
+def _names_in(code: types.CodeType) -> Iterable[str]:
+    """Return the global names of a function and of the functions written inside it."""
+    inner = (name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _names_in(constant))
+    return dict.fromkeys((*code.co_names, *inner))
+
+
+def device_of(fn: Callable[..., Any], args: tuple[Any, ...]) -> Device | None:
+    """Return the device that the arguments' arrays are on, or else those that ``fn`` holds; None where there are none.
+
+    One array on an accelerator decides: where host and device arrays are mixed, the device is what must be waited for.
+    """
+    return _deciding(arrays_in(args)) or _deciding(array for held in _reached_by(fn) for array in arrays_in(held))
+
+
+def device_of_result(result: Any) -> Device | None:
+    """Return the device of the arrays in a result, or None where there are none."""
+    return _deciding(arrays_in(result))
+
+
+def _deciding(arrays: Iterable[Any]) -> Device | None:
+    found: Device | None = None
+    for array in arrays:
+        device = _devices.find(_backends.backend_of(array).device_of(array))  # type: ignore[union-attr]
+        if not device.is_cpu:
+            return device
+        found = device
+    return found
+
+
+def array_bytes(*values: Any) -> int:
+    """Return the distinct bytes of all arrays in the values: an array given twice counts once, a broadcast axis has length 1."""
+    distinct = {id(array): array for array in arrays_in(values)}
+    return sum(_own_bytes(array) for array in distinct.values())
+
+
+def _own_bytes(array: Any) -> int:
+    layout = getattr(array, "layout", None)
+    if layout is not None and str(layout) != "torch.strided":  # sparse tensors have no strides; what they hold is theirs to say
+        return 0
+    strides = array.stride() if layout is not None else array.strides
+    lengths = [length for length, stride in zip(array.shape, strides, strict=True) if stride != 0]
+    return int(math.prod(lengths)) * int(array.itemsize)
+
+
+def dtypes_in(*values: Any) -> tuple[str, ...]:
+    """Return the names of the arrays' element types, such as "float32"."""
+    return tuple(dict.fromkeys(str(array.dtype).removeprefix("torch.") for array in arrays_in(values)))
+
+
+def allocations() -> dict[int, int]:
+    """Return how many blocks PyTorch has handed out on each CUDA device; empty where CUDA is not in use.
+
+    A function that works on the GPU without showing any array there still allocates.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    return {index: torch.cuda.memory_stats(index).get("allocation.all.allocated", 0) for index in range(torch.cuda.device_count())}
+
+
+def newly_used(before: Mapping[int, int]) -> Device | None:
+    """Return the first CUDA device that handed out memory since ``allocations`` gave ``before``."""
+    for index, count in allocations().items():
+        if count > before.get(index, 0):
+            return _devices.find(f"cuda:{index}")
+    return None
+
+
+def nothing() -> None:
+    """Wait for nothing: on a CPU the work is done when the call returns."""
+
+
+def waiter(device: Device) -> Callable[[], None]:
+    """Return what waits until the device has finished."""
+    return nothing if device.is_cpu else device.synchronize
+
+
+def label_of(fn: Any) -> str:
+    """Return the name of a function as tables show it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return "call" if name == "<lambda>" else str(name)

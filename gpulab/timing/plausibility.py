@@ -1,0 +1,155 @@
+"""Physics: a rate above what the device can reach means that the clock did not see the work.
+
+Pure rules over a ``Ceiling``; where a ceiling comes from is the business of ``gpulab.devices``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulab.evidence import Note
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio
+
+# Data sheets and measured ceilings are themselves a few per cent off (boost clocks, rounding): DESIGN section 4 allows a tenth.
+ALLOWANCE = 1.1
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of the memory hierarchy.
+
+    Attributes
+    ----------
+    name : str
+        Such as "L2" or "DRAM".
+    capacity_bytes : float
+        What it holds; infinite for the last.
+    bytes_per_second : float or None
+        The most it can deliver to the whole device; None where nobody knows.
+    source : str
+        Where the figure comes from, for the sentence.
+    """
+
+    name: str
+    capacity_bytes: float
+    bytes_per_second: float | None
+    source: str = "stated"
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The most that a device can reach.
+
+    Attributes
+    ----------
+    flops_per_second : float or None
+        The fastest arithmetic that the settings permit; None where nobody knows.
+    levels : tuple of Level
+        From the fastest to main memory.
+    source : str
+        Where the figures come from, for the sentence.
+    """
+
+    flops_per_second: float | None
+    levels: tuple[Level, ...]
+    source: str
+
+
+def check(seconds: float, flops: float | None, nbytes: float | None, working_set_bytes: float | None, ceiling: Ceiling) -> list[Note]:
+    """Return the notes ``implausible`` and ``warm-cache`` that a time deserves.
+
+    Parameters
+    ----------
+    seconds : float
+        Of one call.
+    flops, nbytes : float or None
+        Of one call; None or 0 where not known.
+    working_set_bytes : float or None
+        The distinct bytes that a call touches; ``nbytes`` where None.
+    ceiling : Ceiling
+
+    Notes
+    -----
+    The arithmetic ceiling holds for the fastest unit; the memory ceiling is that of the fastest level that holds the working set.
+    """
+    if seconds <= 0:
+        return (
+            [Note("implausible", "the time is zero: the clock saw nothing of the work. Give it more work per call, or check the clock.")]
+            if flops or nbytes
+            else []
+        )
+    note = _too_much_arithmetic(seconds, flops, ceiling) or _too_much_traffic(seconds, nbytes, working_set_bytes, ceiling)
+    if note is not None:
+        return [note]
+    warm = _warm_cache(seconds, nbytes, working_set_bytes, ceiling)
+    return [warm] if warm is not None else []
+
+
+def _implausible(rate: str, ratio: float, limit: str, source: str) -> Note:
+    return Note(
+        "implausible",
+        f"{rate} is {format_ratio(ratio)} of what this device can reach ({limit}, {source}). Did you forget to synchronise? "
+        "Wait for the device, or for the thread, before the clock is read; or check flops and nbytes.",
+    )
+
+
+def _too_much_arithmetic(seconds: float, flops: float | None, ceiling: Ceiling) -> Note | None:
+    top = ceiling.flops_per_second
+    if not flops or not top or flops / seconds <= ALLOWANCE * top:
+        return None
+    return _implausible(format_flops_per_second(flops / seconds), flops / seconds / top, format_flops_per_second(top), ceiling.source)
+
+
+def _too_much_traffic(seconds: float, nbytes: float | None, working_set: float | None, ceiling: Ceiling) -> Note | None:
+    if not nbytes:
+        return None
+    size = nbytes if working_set is None else working_set
+    top = fastest_rate(size, ceiling.levels)
+    if top is None or nbytes / seconds <= ALLOWANCE * top:
+        return None
+    level = holding(size, ceiling.levels)
+    limit = f"{level.name}: {format_bytes_per_second(top)}"
+    return _implausible(format_bytes_per_second(nbytes / seconds), nbytes / seconds / top, limit, level.source)
+
+
+def holding(working_set_bytes: float, levels: tuple[Level, ...]) -> Level:
+    """Return the first level, from the fastest, that holds the working set; the last where none does."""
+    return next((level for level in levels if level.capacity_bytes >= working_set_bytes), levels[-1])
+
+
+def fastest_rate(working_set_bytes: float, levels: tuple[Level, ...]) -> float | None:
+    """Return the highest rate that memory allows for a working set, in bytes per second; None where nobody knows.
+
+    That of the fastest level that holds it. Of a working set larger than the caches, a part as large as all caches
+    together may still come from them, so the rate lies between that of the caches and that of main memory.
+    """
+    if not levels:
+        return None
+    level = holding(working_set_bytes, levels)
+    rates = [one.bytes_per_second for one in levels[levels.index(level) :]]
+    if any(rate is None for rate in rates):
+        return None  # one that holds it may be faster than any figure there is
+    top = max(rate for rate in rates if rate is not None)
+    caches = levels[:-1]
+    if level is not levels[-1] or not caches or caches[-1].bytes_per_second is None:
+        return top
+    cached = min(1.0, sum(cache.capacity_bytes for cache in caches) / working_set_bytes)
+    return max(top, 1.0 / ((1.0 - cached) / top + cached / caches[-1].bytes_per_second))
+
+
+def _warm_cache(seconds: float, nbytes: float | None, working_set: float | None, ceiling: Ceiling) -> Note | None:
+    if not nbytes or not ceiling.levels:
+        return None
+    size = nbytes if working_set is None else working_set
+    memory = ceiling.levels[-1]
+    caches = [level for level in ceiling.levels[:-1] if level.capacity_bytes >= size]
+    if not caches or memory.bytes_per_second is None or nbytes / seconds <= ALLOWANCE * memory.bytes_per_second:
+        return None
+    return Note(
+        "warm-cache",
+        f"the {format_bytes(size)} fit into {caches[0].name} ({format_bytes(caches[0].capacity_bytes)}), and "
+        f"{format_bytes_per_second(nbytes / seconds)} is "
+        f"{format_ratio(nbytes / seconds / memory.bytes_per_second)} of what {memory.name} delivers: the data were in the cache "
+        f"from the call before. "
+        "Real data may not be; cold=True empties the caches before each call.",
+    )
