@@ -25,7 +25,6 @@ from processes import catalogue
 
 from gpulab.timing.sampling import sample
 
-
 PROCESSES = catalogue()
 
 
@@ -38,9 +37,11 @@ class Replay:
         self.calls = 0
 
     def clock(self) -> float:
+        """Return the time of the calls so far."""
         return self._now
 
     def run(self, calls: int) -> tuple[float, float]:
+        """Let so many calls pass."""
         spent = sum(self._durations[self.calls : self.calls + calls])
         self.calls += calls
         self._now += spent

@@ -3,8 +3,10 @@
 Each draws the durations of calls of about one millisecond and knows its truth; nothing here knows how intervals are made.
 
 - Stationary processes: the truth is the median of the process.
-- Two clock states: any value between the two modes counts (``low`` to ``high``); ``median`` is the median of the process itself, a stricter truth.
-- Drift: the truth is the median of the underlying process over the window measured, so each draw comes with the noiseless level of every call.
+- Two clock states: any value between the two modes counts (``low`` to ``high``); ``median`` is the median of the process itself,
+  a stricter truth.
+- Drift: the truth is the median of the underlying process over the window measured, so each draw comes with the noiseless level
+  of every call.
 """
 
 from __future__ import annotations
@@ -188,7 +190,7 @@ def interference(kind: str, period: int, size: float, noise: float) -> Process:
 
 
 def other(kind: str) -> Process:
-    """Return what the acceptance does not name: moving averages, an oscillating AR(2), bursts of variance, a slow level under noise, coarse ticks."""
+    """Return what the acceptance does not name: a moving average, an oscillation, bursts of variance, a slow level, coarse ticks."""
 
     def draw(rng: np.random.Generator, n: int) -> Drawn:
         z = rng.standard_normal(n + 10)

@@ -25,8 +25,8 @@ MAX_ORDER = 3
 SHORTEST_BATCH = 4
 FEWEST_BATCHES = 15
 MODEL_DOUBT = 2.5  # standard errors by which the variance of batch means may exceed the model's
-SCALE_DOUBT = 0.8  # standard errors by which longer batches must say more to be believed
-HIGHEST_BATCH_CORRELATION = 0.8  # above it a batch is too short against the memory of the process
+SCALE_DOUBT = 0.4  # standard errors by which longer batches must say more to be believed
+LARGEST_RELATIVE_ERROR = 0.9  # of an inflation from batches: too few of them, or too short against the memory of the process
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,23 @@ def inflation(ranks: np.ndarray) -> Inflation:
     worth = n / ratio
     model = Inflation(max(ratio * (1 + MAX_ORDER / worth), 0.3), max(worth / 2, 3.0))
     scales = _batch_scales(np.where(ranks > 0, 1.0, -1.0))
-    for scale in scales:
-        expected = (_batch_variance(sign_correlations, scale.length) - scale.length * ratio / n) * scale.count / (scale.count - 1)
-        if scale.variance > expected * (1 + MODEL_DOUBT * math.sqrt(2 / scale.count)):
-            return _longest_credible(model, scales)
+    if _contradicted(scales, sign_correlations, n):
+        return _longest_credible(model, scales)
+    # Ranks see a weak slow level under strong noise sooner than signs do, signs see two levels sooner.
+    rank_correlations = 6 / math.pi * np.arcsin(np.sin(math.pi / 2 * sign_correlations) / 2)
+    if _contradicted(_batch_scales(ranks / math.sqrt(float(ranks @ ranks) / n)), rank_correlations, n):
+        return _longest_credible(model, scales)
     return model
+
+
+def _contradicted(scales: list[_Scale], correlations: np.ndarray, n: int) -> bool:
+    """Return whether batch means vary more than the model's correlations allow, at any length."""
+    lost = (1 + 2 * float(correlations.sum())) / n  # the variance that goes with subtracting the mean of all
+    for scale in scales:
+        expected = (_batch_variance(correlations, scale.length) - scale.length * lost) * scale.count / (scale.count - 1)
+        if scale.variance > expected * (1 + MODEL_DOUBT * math.sqrt(2 / scale.count)):
+            return True
+    return False
 
 
 def inflation_of_signs(signs: np.ndarray) -> Inflation:
@@ -117,10 +129,10 @@ def _extend(correlations: np.ndarray, coefficients: np.ndarray, n: int) -> np.nd
     return correlations.clip(-1.0, 1.0)
 
 
-def _batch_variance(sign_correlations: np.ndarray, length: int) -> float:
-    """Return ``length`` times the variance of the mean of so many signs, under the model."""
-    lags = np.arange(1, min(length, len(sign_correlations)) + 1)
-    return 1 + 2 * float(((1 - lags / length) * sign_correlations[: len(lags)]).sum())
+def _batch_variance(correlations: np.ndarray, length: int) -> float:
+    """Return ``length`` times the variance of the mean of so many values of variance 1 with these correlations."""
+    lags = np.arange(1, min(length, len(correlations)) + 1)
+    return 1 + 2 * float(((1 - lags / length) * correlations[: len(lags)]).sum())
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,7 @@ def _batch_scales(signs: np.ndarray) -> list[_Scale]:
 def _longest_credible(start: Inflation, scales: list[_Scale]) -> Inflation:
     current = start
     for scale in scales:
-        if scale.correlation > HIGHEST_BATCH_CORRELATION:
+        if scale.relative_error > LARGEST_RELATIVE_ERROR:
             continue
         if math.log(scale.ratio / current.ratio) > SCALE_DOUBT * scale.relative_error:
             current = Inflation(scale.ratio, 2 / scale.relative_error**2)
