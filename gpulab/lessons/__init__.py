@@ -6,6 +6,7 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 """
 
 from gpulab.lessons._checks import CheckResult, check, hint, solution
+from gpulab.lessons._device import LiveDevice, accelerator
 from gpulab.lessons._material import contest, four_claims, memory_ceiling
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
@@ -15,11 +16,13 @@ from gpulab.lessons._worker import WorkQueue
 __all__ = [
     "CheckResult",
     "KeptAnswer",
+    "LiveDevice",
     "Prediction",
     "Progress",
     "ProgressRow",
     "Reveal",
     "WorkQueue",
+    "accelerator",
     "answer",
     "check",
     "contest",

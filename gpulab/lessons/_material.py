@@ -10,19 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices, timing, workloads
+from gpulab import devices, timing, transfer, workloads
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import recorded
-from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
+from gpulab.units import format_bytes_per_second, format_seconds
 
 # Beyond the last-level cache of nearly every machine, and small enough for a machine with 2 GiB free.
 _CEILING_BYTES = 2**28
 _CEILING_SECONDS = 0.5
 _POINT_SECONDS = 0.25
 _GIB = 2**30
+# The modelled opponent of machines without an accelerator: the GPU and the link that recordings are made on.
+_PROCESSOR, _LINK = "nvidia-h200", "pcie5-x16"
 # Which sizes of a workload a contest walks through: half a minute of CPU would be too long, so matmul ends at 1024.
 _CONTEST_SIZES = {"matmul": (32, 64, 128, 256, 512, 1024), "add": (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24)}
 _ceiling: Measurement | None = None
@@ -230,7 +232,22 @@ def _opponent(works: list[workloads.Workload]) -> tuple[str, Evidence, Times]:
         if all(m.environment.device_kind != "cpu" and m.with_transfer_seconds is not None for m in there.values()):
             evidence = there[works[0].n].evidence
             return evidence.device, evidence, functools.partial(_looked_up, there)
-    return MODELLED_ACCELERATOR.name, MODELLED_ACCELERATOR.evidence, MODELLED_ACCELERATOR.times
+    return _modelled(transfer.processor(_PROCESSOR), transfer.link(_LINK, memory="pageable"))
+
+
+def _modelled(chip: transfer.ProcessorModel, link: transfer.Link) -> tuple[str, Evidence, Times]:
+    """Return an accelerator that computes by a processor's formula and copies each array over a link's."""
+
+    def times(work: workloads.Workload) -> tuple[float, float]:
+        inside = chip.seconds(work.flops, work.nbytes, work.dtype)
+        arrays = 3  # both workloads of a contest send two arrays and fetch one of the same size
+        return inside, inside + arrays * link.seconds(work.nbytes / arrays)
+
+    evidence = Evidence.modelled(
+        f"{chip.evidence.assumptions}; each array copied by itself over {link.name}, {link.evidence.assumptions}",
+        f"{chip.evidence.source}; {link.evidence.source}",
+    )
+    return f"a modelled {chip.name}", evidence, times
 
 
 def _looked_up(there: Mapping[int, Measurement], work: workloads.Workload) -> tuple[float, float]:
@@ -240,41 +257,3 @@ def _looked_up(there: Mapping[int, Measurement], work: workloads.Workload) -> tu
 def _live(work: workloads.Workload, device: Any) -> tuple[float, float]:
     m = timing.measure(work.run, *work.inputs(device), device=device, deadline=_POINT_SECONDS, transfer=True, label=work.label)
     return m.median_seconds, m.with_transfer_seconds if m.with_transfer_seconds is not None else m.median_seconds
-
-
-@dataclass(frozen=True)
-class ModelledAccelerator:
-    """A round-numbered accelerator for machines that have none: a launch, then the slower of arithmetic and memory.
-
-    Attributes
-    ----------
-    launch_seconds, flops_per_second, bytes_per_second : float
-    link_latency_seconds, link_bytes_per_second : float
-        For each array that is copied.
-    """
-
-    name: str = "a modelled GPU"
-    launch_seconds: float = 6e-6
-    flops_per_second: float = 20e12
-    bytes_per_second: float = 600e9
-    link_latency_seconds: float = 10e-6
-    link_bytes_per_second: float = 12e9
-
-    @property
-    def evidence(self) -> Evidence:
-        """What the model takes for granted."""
-        link = f"{format_seconds(self.link_latency_seconds)} and then {format_bytes_per_second(self.link_bytes_per_second)}"
-        return Evidence.modelled(
-            f"launch {format_seconds(self.launch_seconds)}, {format_flops_per_second(self.flops_per_second)}, "
-            f"{format_bytes_per_second(self.bytes_per_second)} memory, and for each copied array {link}",
-            "round figures in the range of a mid-range card of about 2020 on PCI Express 3, pageable memory",
-        )
-
-    def times(self, work: workloads.Workload) -> tuple[float, float]:
-        """Return seconds with the data in place, and with all arrays copied."""
-        inside = self.launch_seconds + max(work.flops / self.flops_per_second, work.nbytes / self.bytes_per_second)
-        copies = 3 * self.link_latency_seconds + work.nbytes / self.link_bytes_per_second
-        return inside, inside + copies
-
-
-MODELLED_ACCELERATOR = ModelledAccelerator()

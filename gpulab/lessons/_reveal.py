@@ -59,7 +59,7 @@ class Reveal(Result):
         return f"{super()._repr_html_()}<p>{html.escape(self.sentence)}</p>"
 
 
-def reveal(id: str, measured: Any, reason: str = "") -> Reveal:
+def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None = None) -> Reveal:
     """Show the prediction and the measurement side by side; without a prediction, say so and go on.
 
     Parameters
@@ -71,6 +71,8 @@ def reveal(id: str, measured: Any, reason: str = "") -> Reveal:
         text is a choice, or a number with its unit; None means that this machine could not measure it.
     reason : str
         With None: why there is no measurement.
+    evidence : Evidence, optional
+        Where a plain number came from; by default that of ``measured`` itself.
 
     Raises
     ------
@@ -79,14 +81,14 @@ def reveal(id: str, measured: Any, reason: str = "") -> Reveal:
     """
     known = _content.question(id)
     asked = _predictions.known(id) or Prediction(id, "", "", ())
-    evidence = getattr(measured, "evidence", None)
+    source = evidence or getattr(measured, "evidence", None)
     value, text = _outcome(asked, known, measured, reason)
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
     verdict = _verdict(kept, value, ratio, known)
     shown = Reveal(
         asked.id, asked.question, kept.value if kept else None, kept.text if kept else "no prediction", value, text, ratio, verdict,
-        _sentence(verdict, kept, value, ratio, known), evidence if isinstance(evidence, Evidence) else None,
+        _sentence(verdict, kept, value, ratio, known), source if isinstance(source, Evidence) else None,
     )  # fmt: skip
     if value is not None:
         record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict}

@@ -1,0 +1,103 @@
+"""The material of the notebooks: claims of which one is impossible, the contest's verdict, and a device that keeps a bill."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpulab import lessons
+from gpulab.devices import Device, environment
+from gpulab.errors import InputError
+from gpulab.evidence import Badge, Evidence
+from gpulab.lessons import _material
+from gpulab.lessons._device import LiveDevice
+from gpulab.timing.results import Measurement
+
+
+@pytest.fixture
+def ceiling(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A memory that copies at 20 GB/s, by decree."""
+    seconds, moved = 0.01, 0.2e9
+    samples = np.full(20, seconds)
+    evidence = Evidence.measured("a test", 20)
+    times = (seconds, (seconds, seconds), seconds, seconds, None, 1)
+    made = Measurement("copy", "cpu", samples, *times, None, moved, (), evidence, environment("cpu"))
+    monkeypatch.setattr(_material, "_ceiling", made)
+    return moved / seconds
+
+
+def test_exactly_one_claim_is_impossible(ceiling: float):
+    """One of four rates is above the ceiling, by a factor that no noise explains; the others stay under it."""
+    rates = [claim.nbytes / claim.seconds for claim in lessons.four_claims().claims]
+    assert sorted(rate > 1.1 * ceiling for rate in rates) == [False, False, False, True]
+    assert max(rates) > 2 * ceiling
+
+
+def test_the_impossible_claim_is_neither_the_shortest_nor_the_longest(ceiling: float):
+    """Guessing by the time alone does not find it."""
+    claims = lessons.four_claims().claims
+    order = sorted(claims, key=lambda claim: claim.seconds)
+    worst = max(claims, key=lambda claim: claim.nbytes / claim.seconds)
+    assert worst not in (order[0], order[-1])
+
+
+def test_claims_are_not_dressed_as_measurements(ceiling: float):
+    """Exercise data carry the badge MODELLED and say what they are."""
+    claims = lessons.four_claims()
+    assert claims.evidence.badge is Badge.MODELLED
+    assert "exercise data" in claims.caption()
+
+
+def _contest(*winners: bool) -> _material.Contest:
+    rows = tuple(_material.ContestRow(2**k, 1.0, 0.1, 0.5 if wins else 2.0) for k, wins in enumerate(winners))
+    return _material.Contest("x", "n", "y", rows, Evidence.modelled("nothing", "this test"))
+
+
+@pytest.mark.parametrize(
+    ("winners", "size"),
+    [((False, False), None), ((True, True), 1), ((False, True, True), 2), ((True, False, True), 4), ((True, True, False), None)],
+)
+def test_the_accelerator_wins_from_where_it_stays_ahead(winners: tuple[bool, ...], size: int | None):
+    """A lucky small size does not count (by hand)."""
+    assert _contest(*winners).wins_from == size
+
+
+def test_a_contest_is_kept_and_badged():
+    """The CPU's column is measured, the accelerator's says what it is, and the same table comes back."""
+    first = lessons.contest("add")
+    assert lessons.contest("add") is first
+    headers, rows = first.table()
+    assert "MEASURED" in headers[1]
+    assert str(first.evidence.badge) in headers[2]
+    assert len(rows) == len(first.rows) >= 5
+    assert all(row.with_copies_seconds > row.accelerator_seconds > 0 for row in first.rows)
+
+
+def test_a_contest_of_nothing_is_refused():
+    """An unknown workload names the known ones."""
+    with pytest.raises(InputError, match="matmul, add"):
+        lessons.contest("knitting")
+
+
+def test_a_live_device_keeps_the_bill():
+    """Copies, calls and seconds add up by the injected clock (two readings a step, one second apart)."""
+    ticks = itertools.count()
+    device = LiveDevice(Device("cpu"), clock=lambda: float(next(ticks)))
+    there = device.to_device(np.ones(1000, dtype=np.float32))
+    there = device.run(lambda v: v + 1, there)
+    there = device.run(lambda v: v + 1, there)
+    assert float(device.to_host(there)[0]) == 3.0
+    bill = device.report()
+    assert (bill.copies, bill.calls, bill.copied_bytes, bill.copy_seconds, bill.compute_seconds) == (2, 2, 8000, 2.0, 2.0)
+    assert bill.evidence.badge is Badge.MEASURED
+    device.reset()
+    assert device.report().copies == 0
+
+
+def test_without_an_accelerator_the_device_is_modelled():
+    """The same three methods, and a bill that says MODELLED; with one, the bill is measured."""
+    gpu = lessons.accelerator()
+    gpu.to_host(gpu.run(lambda v: v * 2, gpu.to_device(np.ones(10, dtype=np.float32))))
+    assert gpu.report().evidence.badge is (Badge.MEASURED if isinstance(gpu, LiveDevice) else Badge.MODELLED)
