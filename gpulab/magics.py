@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpulab.errors import GpulabError, InputError
+from gpulab.units import parse_bytes, parse_seconds
+
+if TYPE_CHECKING:
+    from gpulab.timing import Measurement
 
 
 def register(shell: Any) -> None:
     """Register all magics and display hooks with an IPython shell; calling it twice does no harm."""
+    shell.register_magic_function(functools.partial(gpu_time, shell), "line_cell", "gpu_time")
     _register_displays(shell)
 
 
@@ -20,3 +32,140 @@ def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) 
     from gpulab.widgets.prediction import render
 
     return render(prediction, include, exclude)
+
+
+class _Cell:
+    """Statements of a cell, compiled once and run in the user's namespace; what they assign stays there, as in any cell."""
+
+    def __init__(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        self._code, self._namespace = code, namespace
+
+    def __call__(self) -> None:
+        exec(self._code, self._namespace)
+
+
+# Option -> (keyword of gl.measure, whether a value follows). "-o" is the magic's own: it returns the Measurement.
+_OPTIONS = {
+    "-d": ("device", True), "--device": ("device", True),
+    "-w": ("relative_width", True), "--relative-width": ("relative_width", True),
+    "-t": ("deadline", True), "--deadline": ("deadline", True),
+    "--flops": ("flops", True), "--nbytes": ("nbytes", True),
+    "--transfer": ("transfer", False), "--cold": ("cold", False), "-o": ("output", False),
+}  # fmt: skip
+_WORD = re.compile(r"(--?[A-Za-z][\w-]*)(?:=(\S+))?(?:\s+|$)")
+_VALUE = re.compile(r"""("[^"]*"|'[^']*'|\S+)(?:\s+|$)""")
+_LONGEST_LABEL = 40
+
+
+def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
+    """Split the options off the front of a magic's line; return them and the code behind them."""
+    found: dict[str, str | bool] = {}
+    rest = line.strip()
+    while (word := _WORD.match(rest)) is not None:
+        name = word.group(1)
+        if name not in _OPTIONS:
+            if name.startswith("--"):
+                raise InputError(
+                    f"%gpu_time: {name} is not an option; expected one of {', '.join(_OPTIONS)}. Put -- before code that begins so."
+                )
+            break  # -x @ y: the code begins with a minus
+        keyword, takes_value = _OPTIONS[name]
+        value: str | bool = True
+        rest = rest[word.end() :]
+        if takes_value:
+            text = word.group(2)
+            if text is None and (match := _VALUE.match(rest)) is not None:
+                text, rest = match.group(1), rest[match.end() :]
+            if text is None:
+                raise InputError(
+                    f"%gpu_time: {name} stands alone; expected a value behind it, such as {name} 1. Write it, or leave the option out."
+                )
+            value = text.strip("\"'")
+        found[keyword] = value
+    return found, rest.removeprefix("--").strip() if rest.startswith("-- ") else rest
+
+
+def _number(option: str, text: str, namespace: dict[str, Any]) -> Any:
+    """Read an option's value: a number with a unit, or an expression of the learner's variables such as 2*n**3."""
+    try:
+        return {"deadline": parse_seconds, "nbytes": parse_bytes}[option](text)
+    except (KeyError, InputError):
+        pass
+    try:
+        return eval(text, namespace)
+    except Exception as error:
+        raise InputError(
+            f"%gpu_time: cannot read {option} {text!r} ({error}); expected a number or an expression without spaces."
+        ) from error
+
+
+def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
+    """Return what runs the code, and the device that its variables are on (None where none are arrays)."""
+    from gpulab.timing import device_of
+
+    namespace: dict[str, Any] = shell.user_ns
+    source = shell.transform_cell(code)
+    try:
+        try:
+            fn: Callable[[], Any] = eval(compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval"), namespace)
+        except SyntaxError:  # statements
+            compiled = compile(source, "<%gpu_time>", "exec")
+            return _Cell(compiled, namespace), device_of(types.FunctionType(compiled, namespace))
+    except SyntaxError as error:
+        raise InputError(
+            f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. Mend it and run the cell again."
+        ) from error
+    return fn, None
+
+
+def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement, bool]:
+    from gpulab.timing import measure
+
+    options, rest = _time_options(line)
+    output = bool(options.pop("output", False))
+    code = rest if cell is None else cell
+    if not code.strip():
+        raise InputError(
+            "%gpu_time: there is no code; expected an expression on the line, such as %gpu_time x @ y, or statements under %%gpu_time."
+        )
+    namespace: dict[str, Any] = shell.user_ns
+    arguments: dict[str, Any] = {
+        keyword: value if keyword == "device" or value is True else _number(keyword, str(value), namespace)
+        for keyword, value in options.items()
+    }
+    if cell is not None and rest:
+        exec(compile(shell.transform_cell(rest), "<%%gpu_time set-up>", "exec"), namespace)
+    fn, device = _compiled(shell, code)
+    arguments.setdefault("device", device if device is not None and not device.is_cpu else None)
+    text = " ".join(code.split())
+    label = text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 3] + "..."
+    return measure(fn, label=label, **arguments), output
+
+
+def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | None:
+    """Measure code: ``%gpu_time [options] expression``, or a cell of statements under ``%%gpu_time [options] [set-up]``.
+
+    Parameters
+    ----------
+    shell : IPython shell
+        Its namespace is the code's; what a cell assigns stays there.
+    line, cell : str
+        As IPython gives them. Options: ``-d`` device, ``-w`` relative width, ``-t`` deadline (``2``, ``500ms``), ``--flops``, ``--nbytes``
+        (numbers or expressions), ``--transfer``, ``--cold``, ``-o`` to return the Measurement instead of showing it.
+
+    Returns
+    -------
+    Measurement or None
+        With ``-o``. An error is one sentence in the cell.
+    """
+    from IPython.display import display
+
+    try:
+        measurement, output = _measure_code(shell, line, cell)
+    except GpulabError as error:
+        print(error, file=sys.stderr)
+        return None
+    if output:
+        return measurement
+    display(measurement)  # type: ignore[no-untyped-call]
+    return None

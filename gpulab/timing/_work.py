@@ -69,7 +69,7 @@ def _names_in(code: types.CodeType) -> Iterable[str]:
     return dict.fromkeys((*code.co_names, *inner))
 
 
-def device_of(fn: Callable[..., Any], args: tuple[Any, ...]) -> Device | None:
+def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | None:
     """Return the device that the arguments' arrays are on, or else those that ``fn`` holds; None where there are none.
 
     One array on an accelerator decides: where host and device arrays are mixed, the device is what must be waited for.
