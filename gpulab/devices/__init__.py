@@ -7,6 +7,7 @@ from gpulab.devices._ceilings import Ceilings, MemoryCeiling, ceilings
 from gpulab.devices._cpu import Cache, Processor
 from gpulab.devices._device import Device, available, default, environment, find, of_name
 from gpulab.devices._diagnose import Problem, diagnose
+from gpulab.devices._doctor import Check, Checkup, checkup
 from gpulab.devices._facts import Accelerator, Facts, Memory, gather
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._machine import Machine, machine
@@ -17,6 +18,8 @@ __all__ = [
     "Accelerator",
     "Cache",
     "Ceilings",
+    "Check",
+    "Checkup",
     "Device",
     "DeviceSpec",
     "Facts",
@@ -30,6 +33,7 @@ __all__ = [
     "arithmetic",
     "available",
     "ceilings",
+    "checkup",
     "default",
     "diagnose",
     "environment",

@@ -1,0 +1,99 @@
+"""The command line: ``gpulab doctor``, ``gpulab lab``, ``gpulab record``.
+
+Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments) -> exit code``.
+Only the module of the command that was asked for is imported, so ``gpulab record`` runs on a machine without Jupyter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gpulab.errors import GpulabError
+
+# The command's name, the module that has its add_parser, and the line that the help shows.
+_COMMANDS = {
+    "doctor": (__name__, "check this machine before class"),
+    "lab": ("gpulab._lab", "open the course in JupyterLab"),
+    "record": ("gpulab.recorder._command", "measure this machine and write a recording"),
+}
+# What a shell gives a program that SIGINT ended: 128 + 2.
+_INTERRUPTED = 130
+_READER_GONE = 141  # 128 + SIGPIPE
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add ``doctor`` to the command line's parser."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help=_COMMANDS["doctor"][1],
+        description="Check this machine before class. The exit code is 0 if nothing has to be fixed, else 1.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=run_doctor)
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab doctor``; return the exit code."""
+    from gpulab.devices import checkup
+
+    report = checkup()
+    print(json.dumps({**report.to_dict(), "ok": report.ok}, indent=2) if arguments.json else report.text)
+    return 0 if report.ok else 1
+
+
+def _parser(asked: str | None) -> argparse.ArgumentParser:
+    """The parser; only the asked command's own arguments are filled in, the others keep their line in the help."""
+    import gpulab
+
+    parser = argparse.ArgumentParser(prog="gpulab", description="A laboratory for GPU acceleration of deep learning, in JupyterLab.")
+    parser.add_argument("--version", action="version", version=f"gpulab {gpulab.__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for name, (module, line) in _COMMANDS.items():
+        if name != asked:
+            subparsers.add_parser(name, help=line)
+        elif module == __name__:
+            add_parser(subparsers)
+        else:
+            importlib.import_module(module).add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments without the program's name; None takes those of this process.
+
+    Returns
+    -------
+    int
+        0 done; 1 something to fix (doctor); 2 wrong arguments or an error of ours, said in one sentence; 130 interrupted.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    asked = next((word for word in words if not word.startswith("-")), None)
+    try:
+        arguments = _parser(asked).parse_args(words)
+        code = int(arguments.run(arguments) or 0)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("gpulab: interrupted.", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader of our output (head, less) has gone: nobody is left to tell
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - kept open for the interpreter's last flush
+        return _READER_GONE
+    except GpulabError as error:
+        print(f"gpulab: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
