@@ -90,11 +90,11 @@ def test_code_cells_are_short_and_free_of_plumbing(path: Path) -> None:
 
 @each_notebook
 def test_prose_comes_before_code(path: Path) -> None:
-    """Every code cell follows prose, or a code cell that follows prose: no run of three without a word."""
+    """Code cells follow prose; the longest run without a word is predict, measure, reveal, whose first cell is a question."""
     kinds = [cell["cell_type"] for cell in load(path)["cells"]]
     assert kinds[0] == "markdown"
     runs = re.findall(r"c+", "".join("c" if kind == "code" else "m" for kind in kinds))
-    assert max(map(len, runs)) <= 2
+    assert max(map(len, runs)) <= 3
 
 
 @each_notebook
