@@ -176,6 +176,26 @@ def test_damaged_stamp_means_install_again(installer: Installer) -> None:
     assert json.loads(setup_env.STAMP.read_text())["stack"] == "cpu"
 
 
+def test_environment_of_a_moved_project_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its programs name the old folder; one that was not moved is left alone."""
+    made: list[list[str]] = []
+
+    def run(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        made.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(setup_env, "STAMP", tmp_path / "stamp.json")
+    monkeypatch.setattr(setup_env, "_version_of", lambda python: (3, 12))
+    monkeypatch.setattr(setup_env.subprocess, "run", run)
+    monkeypatch.setattr(setup_env, "find_pythons", lambda: [("python3", (3, 12))])
+    setup_env.STAMP.write_text(json.dumps({"root": str(setup_env.ROOT)}))
+    assert setup_env.make_venv() == (3, 12)
+    assert made == []
+    setup_env.STAMP.write_text(json.dumps({"root": "/elsewhere"}))
+    setup_env.make_venv()
+    assert made == [["python3", "-m", "venv", "--clear", str(setup_env.VENV)]]
+
+
 def test_make_alone_lists_the_commands() -> None:
     """`make` in a fresh clone explains itself."""
     text = subprocess.run(["make"], cwd=setup_env.ROOT, capture_output=True, text=True, check=True).stdout

@@ -222,9 +222,11 @@ def _version_of(python: str) -> tuple[int, int] | None:
 
 
 def make_venv() -> tuple[int, int]:
-    """Make .venv if it is not there or does not run; return its Python's version."""
+    """Make .venv if it is not there, does not run or was moved; return its Python's version."""
     version = _version_of(str(venv_python()))
-    if version is not None and version >= OLDEST:
+    # The programs in .venv/bin name the folder that they were installed in, so a project that was moved needs new ones.
+    moved = read_stamp().get("root", str(ROOT)) != str(ROOT)
+    if version is not None and version >= OLDEST and not moved:
         return version
     command = choose_python(find_pythons())
     if command is None:
@@ -288,7 +290,7 @@ def run(extras: list[str], wanted: str | None) -> None:
     kept = before.get("extras") if before.get("key") == key else None
     every = sorted({*extras, *(kept if isinstance(kept, list) else [])})
     install(stack, every, before)
-    STAMP.write_text(json.dumps({"key": key, "extras": every, "stack": stack.name}) + "\n")
+    STAMP.write_text(json.dumps({"key": key, "extras": every, "stack": stack.name, "root": str(ROOT)}) + "\n")
     print(f"The environment is ready in {VENV.name}.", flush=True)
 
 
