@@ -1,7 +1,22 @@
 """Who holds the memory of a device, what a training step will need, and how to get bytes back after a failure."""
 
 from gpulab.memory._predict import predict
+from gpulab.memory._release import Released, release
+from gpulab.memory._snapshot import HeldTensor, Snapshot, snapshot
 from gpulab.memory._trace import trace
 from gpulab.memory.results import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
 
-__all__ = ["CATEGORIES", "LiveTensor", "MemoryTrace", "Prediction", "Timeline", "predict", "trace"]
+__all__ = [
+    "CATEGORIES",
+    "HeldTensor",
+    "LiveTensor",
+    "MemoryTrace",
+    "Prediction",
+    "Released",
+    "Snapshot",
+    "Timeline",
+    "predict",
+    "release",
+    "snapshot",
+    "trace",
+]

@@ -1,0 +1,229 @@
+"""Give back the memory that a failed cell left behind.
+
+When a cell raises, Python keeps the last traceback for the debugger; its frames keep every local variable of the
+functions that failed, so an out-of-memory error stays out of memory (pytorch/pytorch#27600, ipython/ipython#11572).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import devices
+from gpulab._result import Result
+from gpulab.devices import _host
+from gpulab.evidence import Evidence, Note
+from gpulab.memory._snapshot import _arrays, _key
+from gpulab.units import format_bytes
+
+
+@dataclass(frozen=True, repr=False)
+class Released(Result):
+    """What came back, measured before and after.
+
+    Attributes
+    ----------
+    device : str
+    device_free_before_bytes, device_free_after_bytes : int or None
+        Free memory of the device; None where it does not say.
+    host_resident_before_bytes, host_resident_after_bytes : int
+        Physical memory of this process.
+    what : tuple of str
+        What was done, and what is still held, in sentences.
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    device: str
+    device_free_before_bytes: int | None
+    device_free_after_bytes: int | None
+    host_resident_before_bytes: int
+    host_resident_after_bytes: int
+    what: tuple[str, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def freed_host_bytes(self) -> int:
+        """By how much this process shrank; negative if it grew."""
+        return self.host_resident_before_bytes - self.host_resident_after_bytes
+
+    @property
+    def freed_device_bytes(self) -> int:
+        """How many bytes came back on the device; on a CPU, by how much this process shrank."""
+        if self.device == "cpu":
+            return self.freed_host_bytes
+        if self.device_free_before_bytes is None or self.device_free_after_bytes is None:
+            return 0
+        return self.device_free_after_bytes - self.device_free_before_bytes
+
+    def __repr__(self) -> str:
+        return (
+            f"<{format_bytes(self.freed_device_bytes)} came back on {self.device}, {format_bytes(self.freed_host_bytes)} of this process>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the bytes that came back, then what was done."""
+        rows = [(f"came back on {self.device}", format_bytes(self.freed_device_bytes))]
+        rows += [("this process shrank by", format_bytes(self.freed_host_bytes))] if self.device != "cpu" else []
+        rows += [("", sentence) for sentence in self.what]
+        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        return ("released", ""), rows
+
+
+def release(device: Any = None, outputs: bool = False) -> Released:
+    """Free what the last failure holds and what allocators keep, and say how many bytes came back.
+
+    Clears the local variables in the frames of the last traceback (its text stays; ``%debug`` can no longer look into
+    them), collects garbage, and empties the caches of torch, CuPy and, on Linux, the C library. Variables of yours are
+    never touched.
+
+    Parameters
+    ----------
+    device : None, str or Device
+        Whose free memory is compared; None takes the best there is. Caches of all devices are emptied.
+    outputs : bool
+        Also drop arrays from IPython's output cache (``Out``, ``_``, ``_3``, ...). False only reports them.
+
+    Returns
+    -------
+    Released
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device, or it vanished.
+
+    Examples
+    --------
+    >>> from gpulab import memory
+    >>> memory.release("cpu").device
+    'cpu'
+    """
+    where = devices.find(device)
+    _wait(where)
+    free, resident = where.free_bytes, _host.resident_bytes()
+    what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
+    collected = gc.collect()
+    what.append(f"Collected garbage ({collected} unreachable objects).")
+    what += _empty_caches()
+    _trim_heap()
+    return Released(
+        device=str(where),
+        device_free_before_bytes=free,
+        device_free_after_bytes=where.free_bytes,
+        host_resident_before_bytes=resident,
+        host_resident_after_bytes=_host.resident_bytes(),
+        what=tuple(what),
+        notes=(),
+        evidence=Evidence.measured(where.name),
+    )
+
+
+def _wait(where: devices.Device) -> None:
+    """Work in flight still holds its tensors."""
+    if not where.is_cpu:
+        where.synchronize()
+
+
+def _failures() -> Iterator[BaseException]:
+    """Yield the last errors that Python and IPython keep, with their causes and contexts."""
+    waiting = [getattr(sys, "last_exc", None), getattr(sys, "last_value", None), sys.exc_info()[1]]
+    seen: set[int] = set()
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseException) and id(error) not in seen:
+            seen.add(id(error))
+            yield error
+            waiting += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+
+
+def _clear_tracebacks() -> str:
+    frames = 0
+    tracebacks = {id(error.__traceback__): error.__traceback__ for error in _failures() if error.__traceback__ is not None}
+    kept = getattr(sys, "last_traceback", None)
+    if kept is not None:
+        tracebacks[id(kept)] = kept
+    for held in tracebacks.values():
+        traceback.clear_frames(held)
+        for frame, _ in traceback.walk_tb(held):
+            frames += 1
+            # Up to Python 3.12 a frame keeps the dictionary that it once showed to a debugger or to IPython, and
+            # clear() leaves that alone; reading f_locals again brings it up to date, which empties it.
+            _ = frame.f_locals
+    if not frames:
+        return "No failed cell's traceback was kept."
+    return f"Cleared the local variables in {frames} frame{'s' if frames != 1 else ''} of the last traceback."
+
+
+def _shell() -> Any:
+    """Return the running IPython shell, found without importing IPython."""
+    module = sys.modules.get("IPython.core.getipython")
+    return module.get_ipython() if module is not None else None
+
+
+def _outputs(where: devices.Device, drop: bool) -> list[str]:
+    shell = _shell()
+    if shell is None:
+        return []
+    cache = shell.user_ns.get("_oh", {})
+    holding: dict[Any, int] = {}
+    for number, value in list(cache.items()):
+        keys = [_key(array, where) for _, array in _arrays("", value, 3)]
+        nbytes = sum({key[:2]: key[2] for key in keys if key is not None}.values())
+        if nbytes:
+            holding[number] = nbytes
+    if not holding:
+        return []
+    listed = ", ".join(f"Out[{number}] {format_bytes(nbytes)}" for number, nbytes in sorted(holding.items(), key=lambda item: -item[1])[:5])
+    if not drop:
+        return [f"IPython's output cache still holds arrays on {where}: {listed}. Call gl.memory.release(outputs=True) to drop them."]
+    dropped = [cache.pop(number) for number in holding]
+    for name in [name for name in shell.user_ns if name.startswith("_") and any(shell.user_ns[name] is value for value in dropped)]:
+        shell.user_ns[name] = ""
+    hook = shell.displayhook
+    for name in ("_", "__", "___"):
+        if any(getattr(hook, name, None) is value for value in dropped):
+            setattr(hook, name, "")
+    return [f"Dropped from IPython's output cache: {listed}."]
+
+
+def _empty_caches() -> list[str]:
+    done = []
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.clear_autocast_cache()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            before = sum(torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count()))
+            if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+                torch._C._cuda_clearCublasWorkspaces()
+            torch.cuda.empty_cache()
+            after = sum(torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count()))
+            done.append(f"PyTorch's cache gave back {format_bytes(before - after)}.")
+        elif torch.backends.mps.is_available():
+            torch.mps.empty_cache()
+            done.append("Emptied PyTorch's cache.")
+        elif hasattr(torch, "xpu") and torch.xpu.is_available():
+            torch.xpu.empty_cache()
+            done.append("Emptied PyTorch's cache.")
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and cupy.cuda.is_available():
+        pool = cupy.get_default_memory_pool()
+        before = pool.total_bytes()
+        pool.free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+        done.append(f"CuPy's pool gave back {format_bytes(before - pool.total_bytes())}.")
+    return done
+
+
+def _trim_heap() -> None:
+    """Ask the C library (glibc) to give free pages back to the system; others have no such call."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

@@ -1,0 +1,311 @@
+"""Who holds a device's memory now: every byte of it has an owner, and the parts sum to the whole."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab import devices
+from gpulab._result import Result
+from gpulab.devices import _host, _nvml
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence, Note
+from gpulab.units import format_bytes
+
+# Names are looked for inside lists, tuples and mappings down to this depth, and among this many of their items: deeper
+# or longer nests are data structures of a library, whose places mean nothing to the reader.
+_DEPTH, _ITEMS = 3, 200
+
+
+@dataclass(frozen=True)
+class HeldTensor(Result):
+    """One storage on a device, under the first name that leads to it.
+
+    Attributes
+    ----------
+    name : str
+        Such as "x", "model.layers.0.weight" or "model.layers.0.weight.grad"; "" where no name was found.
+    nbytes : int
+        Of the whole storage.
+    shape : tuple of int
+        Of the first array found on it.
+    dtype, library : str
+    shared_by : int
+        How many arrays (views) were found on the storage.
+    """
+
+    name: str
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    library: str
+    shared_by: int
+
+
+@dataclass(frozen=True, repr=False)
+class Snapshot(Result):
+    """All bytes of one device, by owner.
+
+    Attributes
+    ----------
+    device, device_name : str
+    total_bytes : int
+        Of an accelerator its memory, of a CPU what this process may use.
+    parts : mapping of str to int
+        In drawing order, summing to ``total_bytes`` exactly: "tensors" (arrays of all libraries, those without a
+        name too), "cached" (kept by allocators for later), "this process" (context, libraries, all else),
+        "other processes", "free". Where the driver does not tell processes apart, "this process" and "other
+        processes" are one part, "context and other processes".
+    tensors : tuple of HeldTensor
+        Largest first.
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    device: str
+    device_name: str
+    total_bytes: int
+    parts: Mapping[str, int]
+    tensors: tuple[HeldTensor, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def tensor_bytes(self) -> int:
+        """The bytes of the storages that were found, each counted once."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def free_bytes(self) -> int:
+        """The bytes that nobody holds."""
+        return self.parts["free"]
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in self.parts.items() if nbytes)
+        return f"<memory of {self.device}: {parts}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the parts, then the largest tensors."""
+        rows = [(name, format_bytes(nbytes), f"{nbytes / max(1, self.total_bytes):.1%}") for name, nbytes in self.parts.items()]
+        for tensor in self.tensors[:10]:
+            shape = "x".join(map(str, tensor.shape)) or "scalar"
+            views = f", {tensor.shared_by} views" if tensor.shared_by > 1 else ""
+            rows.append((f"- {tensor.name or 'no name'}", format_bytes(tensor.nbytes), f"{shape} {tensor.dtype} ({tensor.library}{views})"))
+        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
+        return (f"memory of {self.device}: {format_bytes(self.total_bytes)}", "bytes", "share"), rows
+
+
+def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snapshot:
+    """Return who holds the memory of a device now.
+
+    Parameters
+    ----------
+    device : None, str or Device
+        None takes the best there is.
+    names : mapping of str to object, optional
+        Where names are looked for: arrays, modules, optimizers, and lists, tuples and mappings of these. None takes
+        the caller's variables (in a notebook, the notebook's).
+
+    Returns
+    -------
+    Snapshot
+        Storages that several arrays share count once. Arrays that only C++ holds (what autograd saved) have no name;
+        on an accelerator their bytes are in "tensors" all the same, on a CPU in "this process".
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device, or it vanished.
+    InputError
+        If ``names`` is not a mapping.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpulab import memory
+    >>> x = torch.zeros(1000); y = x[:10]
+    >>> s = memory.snapshot("cpu", names={"x": x, "y": y})
+    >>> [(t.name, t.nbytes, t.shared_by >= 2) for t in s.tensors if t.name == "x"], sum(s.parts.values()) == s.total_bytes
+    ([('x', 4000, True)], True)
+    """
+    if names is None:
+        caller = sys._getframe(1)
+        names = {**caller.f_globals, **caller.f_locals}
+    elif not isinstance(names, Mapping):
+        raise InputError(f"snapshot: names is a {type(names).__name__}; expected a mapping of names to objects. Pass globals().")
+    where = devices.find(device)
+    tensors = held(where, names)
+    parts, notes = (_host_parts if where.is_cpu else _device_parts)(where, sum(t.nbytes for t in tensors))
+    total = sum(parts.values())
+    return Snapshot(str(where), where.name, total, parts, tuple(tensors), notes, Evidence.measured(where.name))
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _host_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
+    """The resident set is this process's; what is neither it nor free is others' (and the system's)."""
+    total, free = where.memory_bytes or 0, where.free_bytes or 0
+    free = min(free, total)
+    mine = min(_host.resident_bytes(), total - free)
+    tensors = min(found, mine)
+    return {"tensors": tensors, "cached": 0, "this process": mine - tensors, "other processes": total - free - mine, "free": free}, ()
+
+
+def _device_parts(where: devices.Device, found: int) -> tuple[dict[str, int], tuple[Note, ...]]:
+    total, free = where.memory_bytes or 0, where.free_bytes
+    allocated, reserved = pool_bytes(where)
+    if free is None:
+        free = total - max(reserved, found)
+    used = max(0, total - free)
+    tensors = min(allocated, used)
+    cached = min(max(0, reserved - tensors), used - tensors)
+    parts = {"tensors": tensors, "cached": cached}
+    mine = _process_bytes(where)
+    if mine is None:
+        parts |= {"context and other processes": used - tensors - cached, "free": total - used}
+        why = "The driver does not say which process holds what (a container, MIG, no NVML), so the rest of the used memory is one part."
+        return parts, (Note("skipped", why),)
+    here = min(max(mine, tensors + cached), used)
+    parts |= {"this process": here - tensors - cached, "other processes": used - here, "free": total - used}
+    return parts, ()
+
+
+def pool_bytes(where: devices.Device) -> tuple[int, int]:
+    """Return (held by arrays, taken from the driver) over the allocators of all loaded libraries."""
+    allocated = reserved = 0
+    torch = sys.modules.get("torch")
+    if torch is not None and where.torch_type in ("cuda", "xpu"):
+        module = getattr(torch, where.torch_type)
+        allocated, reserved = int(module.memory_allocated(where.index)), int(module.memory_reserved(where.index))
+    elif torch is not None and where.kind == "mps":
+        allocated, reserved = int(torch.mps.current_allocated_memory()), int(torch.mps.driver_allocated_memory())
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and where.torch_type == "cuda":
+        with cupy.cuda.Device(where.index):
+            pool = cupy.get_default_memory_pool()
+            allocated, reserved = allocated + int(pool.used_bytes()), reserved + int(pool.total_bytes())
+    return allocated, reserved
+
+
+def _process_bytes(where: devices.Device) -> int | None:
+    """Return what the driver says this process holds on an NVIDIA GPU, or None where it does not say."""
+    if where.kind != "cuda":
+        return None
+    import torch
+
+    with _nvml.session() as nvml:
+        if nvml is None:
+            return None
+        try:
+            uuid = str(torch.cuda.get_device_properties(where.index).uuid)
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            entries = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except (nvml.NVMLError, AttributeError):  # MIG slices, old drivers and containers do not answer
+            return None
+        sizes = [entry.usedGpuMemory for entry in entries if entry.pid == os.getpid()]
+    return int(sizes[0]) if sizes and sizes[0] is not None else None
+
+
+# -- tensors --------------------------------------------------------------------------------------------------------
+
+
+def held(where: devices.Device, names: Mapping[str, Any]) -> list[HeldTensor]:
+    """Return the storages on a device that Python can reach, largest first."""
+    found: dict[tuple[str, int], list[tuple[str, Any, int]]] = {}
+    seen: set[int] = set()
+
+    def take(name: str, array: Any) -> None:
+        key = _key(array, where)
+        if key is not None and id(array) not in seen:
+            seen.add(id(array))
+            found.setdefault(key[:2], []).append((name, array, key[2]))
+
+    for name, value in _private_last(names):
+        for path, array in _arrays(name, value, _DEPTH):
+            take(path, array)
+    for item in gc.get_objects():
+        if _is_tensor(item):
+            take("", item)
+    rows = [_row(library, entries) for (library, _), entries in found.items()]
+    return sorted((row for row in rows if row.nbytes), key=lambda row: (-row.nbytes, row.name))
+
+
+def _private_last(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Plain names first, then private ones, then IPython's output cache, so that a tensor gets its best name."""
+    return sorted(names.items(), key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh")))
+
+
+def _is_tensor(item: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(type(item), torch.Tensor)
+
+
+def _row(library: str, entries: list[tuple[str, Any, int]]) -> HeldTensor:
+    name, array, nbytes = entries[0]
+    dtype = str(array.dtype).removeprefix("torch.")
+    return HeldTensor(name, nbytes, tuple(int(n) for n in array.shape), dtype, library, len(entries))
+
+
+def _key(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
+    """Return (library, storage, bytes) of an array on the device, or None for one that holds no memory there."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if _is_tensor(array) and torch is not None:
+        if array.device.type != where.torch_type or (array.device.index or 0) != where.index or array.layout is not torch.strided:
+            return None
+        try:
+            storage = array.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # a wrapper without a storage of its own
+            return None
+        return ("torch", storage._cdata, int(storage.nbytes())) if storage.device.type == where.torch_type else None
+    if isinstance(array, np.ndarray) and where.is_cpu:
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        return ("numpy", id(owner), int(owner.nbytes)) if owner.flags.owndata else None
+    if cupy is not None and isinstance(array, cupy.ndarray) and array.device.id == where.index and where.torch_type == "cuda":
+        memory = array.data.mem
+        return ("cupy", int(memory.ptr), int(memory.size))
+    return None
+
+
+def _arrays(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays that a value holds, each with the path that leads to it."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if isinstance(value, np.ndarray) or (cupy is not None and isinstance(value, cupy.ndarray)):
+        yield path, value
+    elif _is_tensor(value):
+        yield from _with_gradient(path, value)
+    elif torch is not None and isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
+        yield from _tensors_of(path, value)
+    elif depth and type(value) in (list, tuple):
+        for number, item in enumerate(value[:_ITEMS]):
+            yield from _arrays(f"{path}[{number}]", item, depth - 1)
+    elif depth and type(value) is dict:
+        for key, item in list(value.items())[:_ITEMS]:
+            if isinstance(key, (str, int)):
+                yield from _arrays(f"{path}[{key!r}]", item, depth - 1)
+
+
+def _tensors_of(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a module with their gradients, or those of an optimizer's state."""
+    if hasattr(value, "named_parameters"):
+        for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
+            yield from _with_gradient(f"{path}.{name}", tensor)
+        return
+    for number, state in enumerate(value.state.values()):
+        for name, tensor in state.items():
+            if _is_tensor(tensor):
+                yield f"{path}.state[{number}].{name}", tensor
+
+
+def _with_gradient(path: str, tensor: Any) -> Iterator[tuple[str, Any]]:
+    yield path, tensor
+    if tensor.is_leaf and tensor.grad is not None:
+        yield f"{path}.grad", tensor.grad
