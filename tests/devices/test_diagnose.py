@@ -1,0 +1,191 @@
+"""What is wrong with a machine, over made-up facts of machines that nobody here owns."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab.devices import Accelerator, Facts, Memory, Processor, diagnose, machine
+from gpulab.devices._facts import Torch
+from gpulab.devices._nvml import Driver, NvmlGpu
+
+GIB = 2**30
+_CPU = Processor("A CPU", "x86_64", 8, 8, None, (), ("avx2",), 3e9, 4e9, None)
+_H200 = NvmlGpu("GPU-1", "NVIDIA H200", compute_capability="9.0")
+_USABLE = Accelerator("cuda:0", "NVIDIA H200", "cuda", 140 * GIB, 139 * GIB, "9.0", 132)
+_BARE = Facts("Linux", "x86_64", "3.12.1", False, _CPU, Memory(64 * GIB, 60 * GIB), "/home/me", 100 * GIB, torch=Torch("2.11.0+cpu"))
+_GOOD = dataclasses.replace(
+    _BARE,
+    accelerators=(_USABLE,),
+    pci_gpus={"nvidia": 1},
+    driver=Driver("580.95.05", "13.0", None, (_H200,)),
+    torch=Torch("2.11.0", None, "13.0", None, "cuda", ("sm_80", "sm_90", "sm_120", "compute_120")),
+    cupy_packages=("cupy-cuda13x",),
+)
+
+
+def _codes(base=_BARE, **changes):
+    return {problem.code: problem for problem in diagnose(dataclasses.replace(base, **changes))}
+
+
+def test_a_good_gpu_machine_has_nothing_to_say():
+    """Driver, PyTorch and CuPy of one CUDA major, free memory and disk: no problem at all."""
+    assert diagnose(_GOOD) == ()
+
+
+def test_a_machine_without_a_gpu_is_told_that_the_course_runs():
+    """No accelerator is information, never an error."""
+    (problem,) = diagnose(_BARE)
+    assert (problem.code, problem.severity) == ("no-accelerator", "info")
+    assert "the course runs without one" in problem.remedy
+
+
+_CPU_BUILD = Torch("2.11.0+cpu")
+_NEWER = Torch("2.13.0", None, "13.0")
+_BLIND = dataclasses.replace(_GOOD.torch, kind=None)  # sees no GPU
+_BUSY = dataclasses.replace(_USABLE, free_bytes=10 * GIB)
+_OLD = dataclasses.replace(_USABLE, name="Tesla P100", compute_capability="6.0")
+_CASES = {
+    "torch-missing": (_BARE, {"torch": Torch()}, "error", "pip install torch"),
+    "torch-broken": (_BARE, {"torch": Torch("2.11.0", "OSError: libc10.so: not found")}, "error", "reinstall"),
+    "torch-cpu-build": (_GOOD, {"torch": _CPU_BUILD, "accelerators": ()}, "error", "whl/cu130"),
+    "driver-too-old": (
+        _GOOD, {"torch": _NEWER, "driver": Driver("535.1", "12.2", None, (_H200,)), "accelerators": (), "cupy_packages": ()}, "error",
+        "Update the NVIDIA driver",
+    ),
+    "driver-older": (_GOOD, {"torch": dataclasses.replace(_GOOD.torch, cuda="13.2")}, "info", "Update the NVIDIA driver when you can"),
+    "driver-broken": (_GOOD, {"driver": Driver(error="version mismatch"), "accelerators": ()}, "error", "Restart the machine"),
+    "no-driver": (_BARE, {"pci_gpus": {"nvidia": 2}, "torch": _NEWER}, "error", "--gpus all"),
+    "gpu-hidden": (_GOOD, {"torch": _BLIND, "accelerators": (), "visible_devices": ""}, "warning", "Unset"),
+    "gpu-unusable": (_GOOD, {"torch": _BLIND, "accelerators": ()}, "error", "nvidia-smi"),
+    "gpu-architecture": (
+        _GOOD, {"accelerators": (_OLD,)}, "error", "older one for an old GPU",
+    ),
+    "cupy-twice": (_GOOD, {"cupy_packages": ("cupy-cuda12x", "cupy-cuda13x")}, "error", "pip uninstall -y cupy-cuda12x cupy-cuda13x"),
+    "cupy-missing": (_GOOD, {"cupy_packages": ()}, "warning", "pip install cupy-cuda13x"),
+    "gpu-memory-taken": (_GOOD, {"accelerators": (_BUSY,)}, "warning", "Shut down other kernels"),
+    "gpu-throttled": (_GOOD, {"accelerators": (dataclasses.replace(_USABLE, slowdowns=("power cap",)),)}, "warning", "cool"),
+    "mig": (_GOOD, {"accelerators": (dataclasses.replace(_USABLE, mig=True, mig_slices=("MIG 1g.18gb",)),)}, "info", "slice"),
+    "low-disk": (_GOOD, {"disk_free_bytes": 3 * GIB}, "warning", "Free at least"),
+    "low-memory": (_GOOD, {"memory": Memory(8 * GIB, GIB // 2)}, "error", "Shut down"),
+    "memory-limit": (_GOOD, {"memory": Memory(64 * GIB, 7 * GIB, 8 * GIB)}, "info", "Nothing to do"),
+    "cpu-limit": (_GOOD, {"processor": dataclasses.replace(_CPU, quota_cores=1.5)}, "warning", "OMP_NUM_THREADS=1"),
+    "translated": (_GOOD, {"translated": True}, "warning", "own architecture"),
+    "virtual-machine": (_GOOD, {"processor": dataclasses.replace(_CPU, hypervisor="KVM")}, "info", "Nothing to do"),
+    "amd-gpu-unused": (_BARE, {"pci_gpus": {"amd": 1}}, "info", "ROCm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", _CASES)
+def test_each_problem_is_found_with_its_severity_and_remedy(code):
+    """A machine that is good but for one thing gets that problem, said in a sentence with what to do."""
+    base, changes, severity, remedy = _CASES[code]
+    problem = _codes(base, **changes)[code]
+    assert problem.severity == severity
+    assert remedy in problem.remedy
+    assert problem.symptom.endswith((".", "!"))
+    others = {p.code for p in diagnose(dataclasses.replace(base, **changes))} - {code, "no-accelerator"}
+    assert others == set()
+
+
+@pytest.mark.parametrize(
+    ("package", "driver", "torch", "severity"),
+    [
+        ("cupy-cuda13x", "12.8", "12.8", "error"),  # the driver cannot run CUDA 13
+        ("cupy-cuda12x", "13.0", "13.0", "warning"),  # CUDA 12 runs, but the libraries beside torch are of CUDA 13
+        ("cupy-cuda12x", "13.0", "12.8", None),  # drivers run older CUDA, and the libraries match
+        ("cupy-cuda12x", "12.2", "12.6", None),
+        ("cupy", "13.0", "13.0", None),  # conda's or a source build: its CUDA is not in its name
+    ],
+)
+def test_cupy_is_held_against_the_driver_and_torch(package, driver, torch, severity):
+    """Only what cannot work, or would look for missing libraries, is a problem."""
+    found = _codes(
+        _GOOD,
+        cupy_packages=(package,),
+        driver=dataclasses.replace(_GOOD.driver, cuda=driver),
+        torch=dataclasses.replace(_GOOD.torch, cuda=torch),
+    ).get("cupy-cuda-mismatch")
+    assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs"), [("9.0", True), ("8.6", True), ("7.5", False), ("12.1", True), ("10.0", False), ("13.0", True)]
+)
+def test_an_architecture_runs_where_its_kernels_or_ptx_do(capability, runs):
+    """sm_80 serves 8.6 but not 9.x or 7.5; compute_120 serves everything from 12.0 on (CUDA's binary and PTX compatibility rules)."""
+    gpu = dataclasses.replace(_USABLE, compute_capability=capability)
+    assert ("gpu-architecture" not in _codes(_GOOD, accelerators=(gpu,))) == runs
+
+
+def test_the_torch_command_follows_the_driver():
+    """The wheel index is the newest one that the driver runs; a driver older than all gets told to update."""
+    for cuda, words in (("13.0", "cu130"), ("12.9", "cu128"), ("12.7", "cu126"), ("12.2", "Update the NVIDIA driver")):
+        driver = dataclasses.replace(_GOOD.driver, cuda=cuda)
+        assert words in _codes(_GOOD, torch=_CPU_BUILD, accelerators=(), driver=driver, cupy_packages=())["torch-cpu-build"].remedy
+
+
+def test_a_gpu_that_works_without_a_management_library_is_no_problem():
+    """On a bare machine NVML may be missing while CUDA works: nothing is wrong."""
+    assert "no-driver" not in _codes(_GOOD, driver=Driver())
+
+
+def test_errors_come_first_and_codes_only_once():
+    """The worst is read first, and two slices of one GPU do not repeat themselves."""
+    found = diagnose(
+        dataclasses.replace(_GOOD, disk_free_bytes=0, translated=True, accelerators=(dataclasses.replace(_USABLE, mig=True),) * 2)
+    )
+    assert [p.severity for p in found] == ["error", "warning", "info"]
+
+
+_TEXTS = st.none() | st.sampled_from(["", "12.8", "13.0", "13", "x.y", "9.0", "gfx942", "580.1", "12.8.1.5"])
+
+
+@given(
+    driver=st.builds(Driver, _TEXTS, _TEXTS, _TEXTS, st.sampled_from([(), (_H200,)])),
+    torch=st.builds(
+        Torch,
+        _TEXTS,
+        _TEXTS,
+        _TEXTS,
+        _TEXTS,
+        st.sampled_from([None, "cuda", "rocm", "mps", "xpu"]),
+        st.sampled_from([(), ("sm_90a", "odd")]),
+    ),
+    cupy=st.lists(st.sampled_from(["cupy", "cupy-cuda12x", "cupy-cuda13x", "cupy-rocm-7-0", "cupy-cuda11x"]), unique=True).map(tuple),
+    capability=_TEXTS,
+    disk=st.integers(0, 2**50),
+)
+def test_any_facts_give_problems_and_never_an_exception(driver, torch, cupy, capability, disk):
+    """Strange versions, missing parts and unknown kinds are survived; every problem says symptom and remedy, and survives JSON."""
+    gpu = Accelerator("cuda:0", "G", "cuda", compute_capability=capability)
+    facts = dataclasses.replace(_BARE, driver=driver, torch=torch, cupy_packages=cupy, accelerators=(gpu,), disk_free_bytes=disk)
+    for problem in diagnose(facts):
+        assert problem.symptom
+        assert problem.remedy
+        assert type(problem).from_dict(problem.to_dict()) == problem
+
+
+def test_a_machine_shows_all_its_parts_and_problems():
+    """The table names processor, GPU, driver and each problem; the repr is one short line; JSON gives it back."""
+    gpu = dataclasses.replace(
+        _USABLE, clock_hz=345e6, max_clock_hz=1980e6, power_watts=80.0, power_limit_watts=700.0, temperature_celsius=31.0, mig=False
+    )
+    shown = machine(dataclasses.replace(_GOOD, accelerators=(gpu,), disk_free_bytes=0))
+    text = " ".join(" ".join(row) for row in shown.table()[1])
+    for part in (
+        "A CPU, 8 usable cores",
+        "compute capability 9.0",
+        "132 SMs",
+        "345 MHz now, up to 1980 MHz",
+        "80 of 700 W",
+        "31 °C",
+        "MIG off",
+    ):
+        assert part in text
+    assert "580.95.05, runs CUDA up to 13.0" in text
+    assert "error: low-disk" in text
+    assert repr(shown) == "<Machine: A CPU, 8 cores, 60.0 GiB free; NVIDIA H200; 1 thing to mend>"
+    assert type(shown).from_dict(shown.to_dict()) == shown
+    assert "MEASURED" in shown._repr_html_()
