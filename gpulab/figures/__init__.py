@@ -3,7 +3,7 @@
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.machine import machine
-from gpulab.figures.memory import memory_prediction, memory_timeline
+from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
 from gpulab.figures.timing import comparison, measurement
 from gpulab.figures.transfer import break_even, overlap, sweep
 
@@ -14,6 +14,7 @@ __all__ = [
     "machine",
     "measurement",
     "memory_prediction",
+    "memory_snapshot",
     "memory_timeline",
     "mimebundle",
     "overlap",

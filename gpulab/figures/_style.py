@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
-from gpulab.evidence import Evidence
+from gpulab.evidence import Badge, Evidence
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 MID_GREY = "#7C7C7C"  # the same contrast, 4.2, against white and against JupyterLab's dark #111111
@@ -22,6 +23,8 @@ AXIS = "rgba(127,127,127,0.65)"
 _INK_OPEN = f'<span style="fill:var(--gpulab-ink,var(--jp-ui-font-color1,{MID_GREY}))">'
 _INK_CLOSE = "</span>"
 HEIGHT = 340
+_SUBTITLE = 88  # characters that fit beside each other at 900 pixels
+_LINE = 15  # pixels of one more line of it
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
 
@@ -69,8 +72,9 @@ def _plain(value: Any) -> Any:
 
 
 def ink(text: str) -> str:
-    """Return the text in the ink of the theme that the reader has chosen."""
-    return _INK_OPEN + text.replace("<br>", _INK_CLOSE + "<br>" + _INK_OPEN) + _INK_CLOSE
+    """Return the text in the ink of the theme that the reader has chosen; ``<br>`` breaks a line, any other mark-up is shown as it is."""
+    lines = (line.replace("&", "&amp;").replace("<", "&lt;") for line in text.split("<br>"))
+    return "<br>".join(_INK_OPEN + line + _INK_CLOSE for line in lines)
 
 
 def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str, height: int = HEIGHT) -> LabFigure:
@@ -88,27 +92,39 @@ def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str,
         Pixels.
     """
     several = [evidence] if isinstance(evidence, Evidence) else list(evidence)
-    badges = "; ".join(dict.fromkeys(badge_text(item) for item in several))
-    subtitle = {"text": ink(badges), "font": {"size": 12, "color": MID_GREY}} if badges else None
-    figure = LabFigure()
-    figure.update_layout(
-        title={"text": ink(title), "subtitle": subtitle, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
-               "yanchor": "top",
-               "pad": {"t": 8, "l": 8}, "font": {"size": 15}},
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": MID_GREY, "size": 12, "family": "system-ui"},
-        height=height, margin={"l": 70, "r": 24, "t": 76, "b": 56}, hovermode="closest", dragmode=False,
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
-        hoverlabel={"bgcolor": "#333333", "font": {"color": "#FFFFFF"}}, meta={"description": description}, template="none",
-    )  # fmt: skip
-    for update in (figure.update_xaxes, figure.update_yaxes):
-        update(gridcolor=GRID, linecolor=AXIS, zeroline=False, showline=True, ticks="outside", tickcolor=AXIS, automargin=True,
-               fixedrange=True, tickprefix=_INK_OPEN, ticksuffix=_INK_CLOSE, title={"standoff": 10})  # fmt: skip
-    return figure
+    badges = textwrap.wrap("; ".join(dict.fromkeys(badge_text(item) for item in several)), _SUBTITLE)
+    extra = _LINE * max(len(badges) - 1, 0)
+    subtitle = {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}} if badges else None
+    axis = {
+        "gridcolor": GRID, "linecolor": AXIS, "zeroline": False, "showline": True, "ticks": "outside", "tickcolor": AXIS,
+        "automargin": True, "fixedrange": True, "tickprefix": _INK_OPEN, "ticksuffix": _INK_CLOSE, "title": {"standoff": 10},
+    }  # fmt: skip
+    heading = {
+        "text": ink(title), "subtitle": subtitle, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+        "yanchor": "top", "pad": {"t": 8, "l": 8}, "font": {"size": 15},
+    }  # fmt: skip
+    layout = {
+        "title": heading, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": MID_GREY, "size": 12, "family": "system-ui, sans-serif"}, "height": height + extra,
+        "margin": {"l": 70, "r": 24, "t": 76 + extra, "b": 56}, "hovermode": "closest", "dragmode": False,
+        "hoverlabel": {"bgcolor": "#333333", "font": {"color": "#FFFFFF"}},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
+        "meta": {"description": description}, "template": {}, "xaxis": axis, "yaxis": axis,
+    }  # fmt: skip
+    return LabFigure(layout=layout)  # in one go: each later update of a figure costs plotly milliseconds
+
+
+def more_top(figure: go.Figure, pixels: int) -> None:
+    """Make room between the title and the plot."""
+    figure.update_layout(margin_t=figure.layout.margin.t + pixels)
 
 
 def badge_text(evidence: Evidence) -> str:
     """Return the badge, the device and what its kind must say, short enough for a subtitle."""
-    date = f", {evidence.date[:10]}" if evidence.date and evidence.badge.value == "RECORDED" else ""
+    if evidence.badge is Badge.MODELLED:
+        assumptions = evidence.assumptions or ""
+        return f"MODELLED: {textwrap.shorten(assumptions, 2 * _SUBTITLE, placeholder=' …')}"
+    date = f", {evidence.date[:10]}" if evidence.date and evidence.badge is Badge.RECORDED else ""
     where = f" on {evidence.device}" if evidence.device else ""
     return f"{evidence.badge.value}{where}{date}"
 
@@ -194,14 +210,15 @@ def _with_ticks(ticks: Sequence[float], texts: Sequence[str], there: Sequence[fl
     }  # fmt: skip
 
 
-def guide(figure: go.Figure, value: float, text: str, axis: str = "x", color: str = MID_GREY) -> None:
-    """Draw a labelled straight guide: a break-even or a ceiling is named, not left to be read off."""
+def guide(figure: go.Figure, value: float, text: str, axis: str = "x", bottom: bool = False) -> None:
+    """Draw a labelled straight guide on a log axis: a break-even or a ceiling is named, not left to be read off."""
     position = math.log10(value)  # annotations on log axes take the exponent
-    stroke = {"color": color, "width": 1.5, "dash": "dash"}
+    end = (0, "bottom") if bottom else (1, "top")
+    stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
     if axis == "x":
         figure.add_shape(type="line", x0=value, x1=value, xref="x", y0=0, y1=1, yref="paper", line=stroke)
         figure.add_annotation(
-            x=position, xref="x", y=1, yref="paper", text=ink(text), showarrow=False, xanchor="left", yanchor="top", xshift=5
+            x=position, xref="x", y=end[0], yref="paper", text=ink(text), showarrow=False, xanchor="left", yanchor=end[1], xshift=5
         )
     else:
         figure.add_shape(type="line", x0=0, x1=1, xref="paper", y0=value, y1=value, yref="y", line=stroke)

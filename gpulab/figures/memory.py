@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpulab.figures._style import MID_GREY, LabFigure, frame, ink, linear_bytes_
 from gpulab.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpulab.memory import MemoryTrace, Prediction, Timeline
+    from gpulab.memory import MemoryTrace, Prediction, Snapshot, Timeline
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500
@@ -193,13 +193,15 @@ def _name_rows(figure: LabFigure, names: Sequence[str]) -> None:
     figure.update_layout(barmode="stack", legend={"y": -0.35, "traceorder": "normal"})
 
 
-def stacked_bytes(title: str, evidence: object, parts: Mapping[str, float], name: str) -> LabFigure:
-    """Return one bar of a device's bytes, part by part; what ``memory_snapshot`` draws."""
-    words = ", ".join(f"{part} {format_bytes(n)}" for part, n in parts.items())
-    figure = frame(title, evidence, f"{title}: {words}.", height=230)  # type: ignore[arg-type]
-    for part, nbytes in parts.items():
+def memory_snapshot(s: Snapshot) -> LabFigure:
+    """Return one bar that accounts for all of a device's bytes, part by part."""
+    words = ", ".join(f"{part} {format_bytes(n)}" for part, n in s.parts.items())
+    figure = frame(
+        f"Who holds the memory of {s.device}", s.evidence, f"{format_bytes(s.total_bytes)} of {s.device_name}: {words}.", height=230
+    )
+    for part, nbytes in s.parts.items():
         if nbytes:
-            _add_bar(figure, part, [name], [float(nbytes)], modelled=False)
-    figure.update_xaxes(**linear_bytes_axis(float(sum(parts.values())), "bytes"))
-    _name_rows(figure, [name])
+            _add_bar(figure, part, [s.device], [float(nbytes)], modelled=False)
+    figure.update_xaxes(**linear_bytes_axis(float(s.total_bytes), "bytes"))
+    _name_rows(figure, [s.device])
     return figure

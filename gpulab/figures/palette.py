@@ -33,11 +33,12 @@ MEMORY = {
     "inputs": SKY_BLUE,
     "temporary": YELLOW,
     "tensors": BLUE,
-    "cache": ORANGE,
+    "cached": ORANGE,
     "context": REDDISH_PURPLE,
-    "process": SKY_BLUE,
-    "other": GREY,
-    "others": GREY,
+    "this process": SKY_BLUE,
+    "other processes": YELLOW,
+    "inside operators": ORANGE,
+    "margin": GREY,
     "free": "#C8C8C8",
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
-from gpulab.figures._style import AXIS, LabFigure, frame, ink, seconds_axis
+from gpulab.figures._style import AXIS, LabFigure, frame, ink, more_top, seconds_axis
 from gpulab.units import format_ratio, format_seconds
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     )  # fmt: skip
     figure.update_layout(
         legend={"y": 1.0, "yanchor": "bottom", "x": 0},
-        margin={"t": 96, "b": 50, "r": 120 if any(row.speedup is not None for row in rows) else 24},
+        margin={"b": 50, "r": 120 if any(row.speedup is not None for row in rows) else 24},
     )
+    more_top(figure, 20)
     return figure
 
 

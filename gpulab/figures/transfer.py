@@ -18,6 +18,7 @@ from gpulab.figures._style import (
     guide,
     ink,
     linear_seconds_axis,
+    more_top,
     rate_axis,
     seconds_axis,
 )
@@ -55,8 +56,8 @@ def sweep(
     figure = frame(title, [one.evidence for one in sweeps], _describe_sweep(s, fits, quantity), height=420)
     values: list[float | None] = []
     sizes = [p.nbytes for one in sweeps for p in one.points]
-    for one in fits:
-        _add_fit(figure, one, quantity, sizes)
+    for line in fits:
+        _add_fit(figure, line, quantity, sizes)
     for one in sweeps:
         for direction, memory in one.series:
             values += _add_series(
@@ -128,7 +129,9 @@ def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[f
     words = f"fit: {format_seconds(fit.latency_seconds)} + size / {format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
     figure.add_scatter(x=x, y=middle, mode="lines", line=palette.line(Badge.MODELLED, MID_GREY), name=ink(words), hoverinfo="skip")
     if min(sizes) < fit.half_bandwidth_bytes < max(sizes):
-        guide(figure, fit.half_bandwidth_bytes, f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}")
+        guide(
+            figure, fit.half_bandwidth_bytes, f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}", bottom=quantity == "rate"
+        )
 
 
 def _describe_sweep(s: Sweep, fits: Sequence[AlphaBeta], quantity: str) -> str:
@@ -216,7 +219,8 @@ def overlap(o: Overlap) -> LabFigure:
     )
     _time_guide(figure, o.ideal_seconds, f"ideal {format_seconds(o.ideal_seconds)}", "right", 1.0)
     _time_guide(figure, o.serial_seconds, f"one after the other {format_seconds(o.serial_seconds)}", "right", 1.09)
-    figure.update_layout(barmode="overlay", margin={"t": 108})
+    figure.update_layout(barmode="overlay")
+    more_top(figure, 32)
     return figure
 
 
