@@ -121,7 +121,7 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
     The size is where they cross for the last time, between two sizes tried on straight lines in log-log scales.
     """
     wins = [h > d for h, d in zip(host_seconds, device_seconds, strict=True)]
-    tried = f"from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"at {sizes[0]}"
+    tried = f"n = {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"n = {sizes[0]}"
     if not wins[-1]:
         best = max(range(len(sizes)), key=lambda i: host_seconds[i] / device_seconds[i])
         ratio = host_seconds[best] / device_seconds[best]
@@ -130,12 +130,12 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
             if ratio > 1
             else f"; it comes nearest at {sizes[best]} ({ratio:.2f}x)"
         )
-        return None, "never in this range", f"The accelerator does not win in the end at sizes {tried}{between}."
+        return None, "never in this range", f"The accelerator does not win at the end of the sizes tried ({tried}){between}."
     first = len(wins)
     while first > 0 and wins[first - 1]:
         first -= 1
     if first == 0:
-        return sizes[0], "found", f"The accelerator wins at every size {tried}; the break-even lies at {sizes[0]} or below."
+        return sizes[0], "found", f"The accelerator wins at every size tried ({tried}); the break-even lies at {sizes[0]} or below."
     low, high = (math.log(host_seconds[i] / device_seconds[i]) for i in (first - 1, first))
     share = -low / (high - low) if high > low else 1.0
     size = round(math.exp(math.log(sizes[first - 1]) + share * math.log(sizes[first] / sizes[first - 1])))

@@ -56,7 +56,7 @@ def _entry(name: str, summary: str, params: dict[str, int]) -> None:
             # PyTorch's float64 convolutions on a CPU are slow, depthwise ones above all: three images are enough.
             difference=_checks.by_rows((0,), at_most=3),
             sum_length=lambda w: _weights(w) / w.params["channels"],
-            matrix="conv",
+            matrix="convolution",
             emulated_in_float16=True,
             # Lowering to a matrix product may need every 3x3 patch once.
             memory=lambda w: (2 * w.n * _pixels(w) + _weights(w)) * w.itemsize + 2 * min(w.n, 16) * _pixels(w) * _KERNEL**2 * w.itemsize,

@@ -92,8 +92,6 @@ def tf32_permitted(w: Workload, device: Any = None) -> bool:
     """Return whether PyTorch may do this float32 work in TF32; with no device, whether it might on any of this machine."""
     if w.dtype != "float32" or w.spec.matrix is None or "torch" not in sys.modules:
         return False
-    torch = sys.modules["torch"]
-    if not torch.cuda.is_available() or (device is not None and devices.find(device).kind != "cuda"):
+    if not sys.modules["torch"].cuda.is_available() or (device is not None and devices.find(device).kind != "cuda"):
         return False
-    backend = torch.backends.cudnn.conv if w.spec.matrix == "conv" else torch.backends.cuda.matmul
-    return bool(backend.fp32_precision == "tf32" or (backend.fp32_precision == "none" and torch.backends.fp32_precision == "tf32"))
+    return "tf32" in devices.arithmetic(w.dtype, "cuda", w.spec.matrix)

@@ -175,7 +175,7 @@ class WorkloadSpec:
     sum_length : callable
         Takes the workload; returns how many terms the longest sum in it has, for the tolerance.
     matrix : str or None
-        "matmul" or "conv" where Tensor Cores may do the arithmetic.
+        "matmul" or "convolution" where Tensor Cores may do the arithmetic.
     emulated_in_float16 : bool
         Whether PyTorch's CPU kernel for float16 is a slow emulation.
     memory : callable or None

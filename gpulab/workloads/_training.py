@@ -18,6 +18,9 @@ from gpulab.workloads._registry import Workload, WorkloadSpec, register
 _CLASSES, _IMAGE_CHANNELS, _STAGES = 10, 3, 2
 _VOCABULARY, _CONTEXT, _HEADS = 1000, 128, 4
 
+# A ReLU or a maximum that rounding tips over changes a gradient by parts in a thousand; a wrong gradient is further off.
+_GRADIENT_LIMIT = 0.05
+
 # Above this many FLOPs the float64 reference of a step leaves the backward pass out, a third of the work.
 _REFERENCE_FLOPS = 3e11
 
@@ -66,7 +69,7 @@ def _reference_model(model: Any) -> Any:
 
 
 def _difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Compare the loss, and the gradients of the last step, with those of a float64 copy of the model.
+    """Compare the loss with that of a float64 copy of the model, and the gradients of the last step where they are 5 % off.
 
     In bfloat16 the loss alone: through ten layers with batch norm, gradients of single images differ by 20 %, and a limit
     as wide as that would find no fault.
@@ -86,8 +89,10 @@ def _difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
         if computed.grad is None:
             return math.inf
         got, expected = (_checks.reference_copy(p.grad) for p in (computed, reference))
-        worst = max(worst, float((got - expected).norm() / max(float(expected.norm()), 1e-30)))
-    return worst if math.isfinite(worst) else math.inf
+        off = float((got - expected).norm() / max(float(expected.norm()), 1e-30))
+        if not off <= _GRADIENT_LIMIT:
+            worst = max(worst, off) if math.isfinite(off) else math.inf
+    return worst
 
 
 def _made(build: Callable[[], Any], loss: Callable[[Any, Any, Any], Any], generator: Any) -> TrainingStep:
@@ -187,7 +192,7 @@ register(
         counts=f"FLOPs of convolutions and the head, forward and twice that backward but for the images' gradient; {_STEP_BYTES}",
         difference=_difference,
         sum_length=lambda w: w.n * w.params["side"] ** 2,
-        matrix="conv",
+        matrix="convolution",
         memory=_cnn_memory,
     )
 )
