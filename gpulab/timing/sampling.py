@@ -20,7 +20,7 @@ import numpy as np
 
 from gpulab.errors import InputError
 from gpulab.timing._loop import Loops, Run, make_loops
-from gpulab.timing.statistics import Interval, median_interval, two_levels
+from gpulab.timing.statistics import Interval, is_precise, median_interval
 
 __all__ = ["Loops", "Run", "Sampled", "make_loops", "sample", "sample_in_turns"]
 
@@ -273,12 +273,7 @@ class _Column:
                 values[:] = [values[index] for index in kept]
 
     def is_precise(self, relative_width: float) -> bool:
-        samples = self._per_call(self._finished, self._empty_finished)
-        interval, _ = median_interval(samples)
-        if interval is None or interval[1] - interval[0] > relative_width * float(np.median(samples)):
-            return False
-        levels = two_levels(samples)
-        return levels is None or not levels.unresolved
+        return is_precise(self._per_call(self._finished, self._empty_finished), relative_width)
 
     def _per_call(self, values: list[float], empties: list[float]) -> np.ndarray:
         overhead = float(np.median(empties)) if empties else 0.0

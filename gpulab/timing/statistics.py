@@ -27,6 +27,7 @@ _T_VALUES = np.array([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2
 # However little is known, the interval keeps to the middle 95 % of the samples: their median can't honestly be said to lie outside.
 _WIDEST_HALF = 0.475
 _INTERVAL_SHARE = 0.08  # a level seen in less than this share of the window can't be the median's
+_WIDER = 2.5  # times the interval: the part of the samples over which the density at the median is measured before stopping
 _STOP_SHARE = 0.03  # but a smaller share is reason enough to look on before stopping
 
 
@@ -66,13 +67,35 @@ def median_interval(samples: np.ndarray) -> tuple[Interval | None, str | None]:
             f"{n} sample{'s are' if n != 1 else ' is'} too few to tell noise from memory; "
             f"a 95 % interval of the median needs {FEWEST_SAMPLES}. Allow a longer deadline."
         )
-    ranks, ordered = centred_ranks(samples)
-    if ordered[0] == ordered[-1]:
-        return (float(ordered[0]), float(ordered[0])), None
-    signs = inflation(ranks)
-    half = min(_WIDEST_HALF, t_quantile(signs.degrees_of_freedom) * math.sqrt(signs.ratio / n) / 2)
-    low, high = _with_levels(samples, ordered, 0.5 - half, 0.5 + half)
+    ordered, low, high = _shares(samples)
     return (_quantile(ordered, low), _quantile(ordered, high)), None
+
+
+def is_precise(samples: np.ndarray, relative_width: float) -> bool:
+    """Return whether the interval is narrow enough to stop sampling.
+
+    More is asked than of the interval itself, since whoever looks often and stops at the first narrow one picks those that are
+    too narrow by chance. The density at the median is measured over a wider part of the samples as well, which varies less; and
+    two levels with too few switches between them, even one seen in only 3 % of the samples, ask for more.
+
+    Parameters
+    ----------
+    samples : ndarray, shape (n,)
+    relative_width : float
+        (high - low) / median that is asked for.
+    """
+    samples = _checked(samples)
+    if len(samples) < FEWEST_SAMPLES:
+        return False
+    ordered, low, high = _shares(samples)
+    allowed = relative_width * float(np.median(ordered))
+    if _quantile(ordered, high) - _quantile(ordered, low) > allowed:
+        return False
+    wide_low, wide_high = (max(0.5 - _WIDER * (0.5 - low), 0.25), min(0.5 + _WIDER * (high - 0.5), 0.75))
+    steepness = (_quantile(ordered, wide_high) - _quantile(ordered, wide_low)) / max(wide_high - wide_low, 1e-12)
+    if steepness * (high - low) > allowed:
+        return False
+    return not split_levels(samples, ordered, _STOP_SHARE).unresolved
 
 
 def two_levels(samples: np.ndarray) -> Levels | None:
@@ -148,6 +171,16 @@ def _checked(samples: np.ndarray) -> np.ndarray:
             "expected one dimension of finite numbers. Pass the samples of one call."
         )
     return samples
+
+
+def _shares(samples: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Return the ordered samples, and the interval as shares of them."""
+    ranks, ordered = centred_ranks(samples)
+    if ordered[0] == ordered[-1]:
+        return ordered, 0.5, 0.5
+    memory = inflation(ranks)
+    half = min(_WIDEST_HALF, t_quantile(memory.degrees_of_freedom) * math.sqrt(memory.ratio / len(samples)) / 2)
+    return (ordered, *_with_levels(samples, ordered, 0.5 - half, 0.5 + half))
 
 
 def _with_levels(samples: np.ndarray, ordered: np.ndarray, low: float, high: float) -> tuple[float, float]:
