@@ -1,0 +1,214 @@
+"""Peaks and their sources."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from gpulab.devices import Accelerator, Cache, Processor, arithmetic, spec
+from gpulab.devices import _datasheets as sheets
+from gpulab.devices._spec import cpu_rates_per_clock, cpu_spec, gpu_spec
+
+_H200 = Accelerator("cuda:0", "NVIDIA H200", "cuda", 140 * 2**30, None, "9.0", 132, None, 1980e6, 3201e6, 6144, 60 * 2**20)
+
+
+@pytest.mark.parametrize("part", sheets.PARTS, ids=lambda part: part.name)
+def test_data_sheets_and_rates_per_clock_tell_the_same(part):
+    """Two sources, one truth: multiprocessors x clock x rate gives what the data sheet prints.
+
+    Within 2 %; Hopper's and Blackwell's tensor figures are printed for a lower clock than the boost clock of the rest (H100 SXM:
+    1830 instead of 1980 MHz in the whitepaper), so they may be up to 16 % lower, never higher.
+    """
+    rates = sheets.rates_per_clock(part.compute_capability, part.halved)
+    lower_clock = part.compute_capability in ("9.0", "10.0")
+    for dtype, stated in part.stated.items():
+        computed = rates[dtype] * part.multiprocessors * part.boost_hz
+        tensor = lower_clock and dtype not in ("float32", "float64")
+        assert stated / computed == pytest.approx(1.0, abs=0.02) or (tensor and 0.84 < stated / computed < 1.0), dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("NVIDIA H200", "H200 SXM"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "GeForce RTX 4070 Ti SUPER"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA A10G", None),
+        ("NVIDIA L40S", "L40S"),
+        ("AMD Instinct MI300X", None),
+        ("", None),
+    ],
+)
+def test_a_product_is_known_by_the_whole_of_its_drivers_name(name, part):
+    """Variants with other clocks are not mistaken for the card that they are named after."""
+    found = sheets.part(name)
+    assert (found and found.name) == part
+
+
+def test_every_name_in_the_table_belongs_to_one_part():
+    """No two rows share a name."""
+    assert len({part.name for part in sheets.PARTS}) == len(sheets.PARTS)
+
+
+def test_an_h200_has_the_figures_of_its_data_sheet():
+    """NVIDIA H200 data sheet, dense: 67, 494.7, 989.4, 1978.9 TFLOP/s; 4.8 TB/s (the bus gives 4.92)."""
+    found = gpu_spec(_H200, "NVIDIA H200")
+    assert {k: round(v.value / 1e12, 1) for k, v in found.flops_per_second.items() if k in ("float32", "tf32", "bfloat16", "float8")} == {
+        "float32": 67.0, "tf32": 494.7, "bfloat16": 989.4, "float8": 1978.9,
+    }  # fmt: skip
+    assert "H200 SXM" in found.flops_per_second["tf32"].source
+    level, memory = found.levels
+    assert (level.name, level.capacity_bytes) == ("L2", 60 * 2**20)
+    assert memory.bytes_per_second == pytest.approx(2 * 3201e6 * 6144 / 8)
+    assert found.level(2**20).name == "L2"
+    assert found.level(2**35).name == found.level(2**50).name == "DRAM"
+    assert found.evidence.badge == "MODELLED"
+    assert type(found).from_dict(found.to_dict()) == found
+
+
+def test_a_card_that_clocks_higher_than_its_data_sheet_has_a_higher_bound():
+    """An RTX 4090 runs up to 3105 MHz where the sheet says 2520: an honest rate must not be called impossible."""
+    card = dataclasses.replace(_H200, name="NVIDIA GeForce RTX 4090", compute_capability="8.9", multiprocessors=128, max_clock_hz=3105e6)
+    figure = gpu_spec(card, card.name).flops_per_second["float32"]
+    assert figure.value == pytest.approx(82.6e12 * 3105 / 2520)
+    assert "3105 MHz" in figure.source
+
+
+def test_a_mig_slice_has_its_share():
+    """One seventh of an A100's multiprocessors has one seventh of its arithmetic."""
+    mig = dataclasses.replace(_H200, name="NVIDIA A100-SXM4-40GB MIG 1g.5gb", multiprocessors=14, max_clock_hz=1410e6)
+    assert gpu_spec(mig, mig.name).flops_per_second["bfloat16"].value == pytest.approx(312e12 * 14 / 108)
+
+
+def test_an_unknown_card_is_computed_and_an_unknown_architecture_has_no_figure():
+    """Multiprocessors x clock x rate for a name that no table has; nothing where not even the architecture is known."""
+    card = dataclasses.replace(
+        _H200,
+        name="NVIDIA A10G",
+        compute_capability="8.6",
+        multiprocessors=80,
+        max_clock_hz=1710e6,
+        memory_clock_hz=6251e6,
+        memory_bus_bits=384,
+    )
+    found = gpu_spec(card, card.name)
+    assert found.flops_per_second["float32"].value == 80 * 1710e6 * 256
+    assert found.levels[-1].bytes_per_second == 2 * 6251e6 * 384 / 8
+    future = gpu_spec(dataclasses.replace(card, compute_capability="99.0", memory_clock_hz=None), "NVIDIA Next")
+    assert future.flops_per_second == {}
+    assert future.peak("float32") is None
+    assert future.levels[-1].bytes_per_second is None
+    assert gpu_spec(Accelerator("mps:0", "Apple GPU", "mps"), "Apple GPU").levels[-1].capacity_bytes == math.inf
+
+
+def _cpu(simd, clock=None, cores=4, **changes):
+    return Processor(
+        "X", "x86_64", cores, cores, None, (Cache("L1d", 2**15, cores), Cache("L3", 2**25, 1)), tuple(simd), None, clock, None, **changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("simd", "float32", "bfloat16"),
+    [
+        (("sse2",), 8, 8),
+        (("avx",), 16, 16),
+        (("avx2", "fma"), 32, 32),
+        (("fma", "avx512f"), 64, 64),
+        (("avx512f", "avx512_bf16"), 64, 128),
+        (("avx512f", "avx512_bf16", "amx_bf16"), 64, 1024),
+        (("asimd",), 32, 32),
+    ],
+)
+def test_cpu_rates_follow_the_widest_instructions(simd, float32, bfloat16):
+    """Lanes x pipes x 2, by hand from Intel's, AMD's and Arm's optimization manuals."""
+    rates = cpu_rates_per_clock(simd)
+    assert (rates["float32"], rates["bfloat16"], rates["float64"]) == (float32, bfloat16, float32 // 2)
+
+
+def test_a_cpu_bound_states_its_assumptions():
+    """Cores x clock x width; without a stated clock the fastest of any processor counts; main memory is not stated."""
+    known = cpu_spec(_cpu(("avx2", "fma"), clock=5e9), 2**34, "X")
+    assert known.flops_per_second["float32"].value == 4 * 5e9 * 32
+    hidden = cpu_spec(_cpu(("avx2", "fma")), 2**34, "X")
+    assert hidden.flops_per_second["float32"].value == 4 * 6.2e9 * 32
+    assert "no processor sold is faster" in hidden.flops_per_second["float32"].source
+    assert [(level.name, level.capacity_bytes) for level in hidden.levels] == [("L1d", 2**17), ("L3", 2**25), ("DRAM", 2**34)]
+    assert hidden.levels[-1].bytes_per_second is None
+    rows = hidden.table()[1]
+    assert rows[-1][1] == "not stated"
+    apple = dataclasses.replace(_cpu(("asimd",)), name="Apple M4")
+    assert cpu_spec(apple, 2**34, "Apple M4").peak("float32") is None
+
+
+@pytest.fixture
+def settings():
+    """PyTorch's precision switches, put back afterwards."""
+    matmul, cudnn, host = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision, cudnn.conv.fp32_precision, host.fp32_precision, matmul.allow_fp16_accumulation
+    yield matmul, cudnn, host
+    matmul.fp32_precision, cudnn.conv.fp32_precision, host.fp32_precision, matmul.allow_fp16_accumulation = before
+
+
+def test_tf32_counts_where_the_settings_allow_it(settings, monkeypatch):
+    """Matrix products and convolutions have a switch each; by default only convolutions use TF32."""
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    matmul, cudnn, _ = settings
+    found = gpu_spec(_H200, "NVIDIA H200")
+    assert found.peak("float32", "matmul").value == 67e12
+    assert found.peak("float32", "convolution").value == pytest.approx(494.7e12)
+    assert found.peak("float32").value == pytest.approx(494.7e12)
+    cudnn.conv.fp32_precision = "ieee"
+    assert found.peak("float32").value == 67e12
+    matmul.fp32_precision = "tf32"
+    assert found.peak("float32", "matmul").value == pytest.approx(494.7e12)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert arithmetic("float32", "cuda") == ("float32",)
+
+
+def test_other_settings_and_dtypes_find_their_arithmetic(settings):
+    """bfloat16 products on a CPU when the settings permit, float16 accumulation, and dtypes without a unit of their own."""
+    matmul, _, host = settings
+    assert arithmetic("float32", "cpu") == ("float32",)
+    host.fp32_precision = "bf16"
+    assert arithmetic("float32", "cpu") == ("float32", "bfloat16")
+    assert arithmetic("float32", "cpu", "convolution") == ("float32",)
+    assert arithmetic("float16", "cuda") == ("float16",)
+    matmul.allow_fp16_accumulation = True
+    assert arithmetic("float16", "cuda") == ("float16", "float16_acc16")
+    assert arithmetic("float8_e4m3fn", "cuda") == ("float8",)
+    assert arithmetic("complex128", "cpu") == ("float64",)
+    assert arithmetic("odd", "cpu") == ("odd",)
+    assert spec("cpu").peak("odd") is None
+
+
+def test_this_machines_cpu_has_a_bound_for_every_cache_it_reports():
+    """The levels are in order, and their rates fall from level to level."""
+    found = spec("cpu")
+    rates = [level.bytes_per_second for level in found.levels if level.bytes_per_second is not None]
+    assert rates == sorted(rates, reverse=True)
+    assert found.levels[-1].name == "DRAM"
+    assert spec("cpu") is found
+
+
+@pytest.mark.gpu
+def test_this_gpus_product_stays_below_its_peak():
+    """A bfloat16 product of 4096 cubed, timed with events, does not exceed 1.1 times the stated peak and reaches a tenth of it."""
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for _ in range(5):
+        a @ a
+    start.record()
+    for _ in range(20):
+        a @ a
+    end.record()
+    end.synchronize()
+    rate = 20 * 2 * 4096**3 / (start.elapsed_time(end) * 1e-3)
+    peak = spec("cuda").peak("bfloat16")
+    assert 0.1 * peak.value < rate < 1.1 * peak.value
