@@ -14,7 +14,7 @@ from typing import Any
 
 import gpulab
 from gpulab import devices
-from gpulab.devices import Device
+from gpulab.devices import Device, Machine
 from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError
 from gpulab.recorder._registry import Case, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
@@ -67,6 +67,9 @@ def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
 
 
 def _let_go(device: Device) -> None:
+    """Free what the last case held, cycles included, so that the next one finds an accelerator's memory empty."""
+    if device.is_cpu:
+        return
     gc.collect()
     if device.torch_type == "cuda":
         import torch
@@ -142,11 +145,12 @@ def record(
     target = pathlib.Path(out)
     if not target.parent.is_dir():
         raise InputError(f"record: the folder {str(target.parent)!r} is not there; expected an existing folder. Make it first.")
+    machine = devices.machine()
     base = Recording(
         name=label,
         environment=devices.environment(where, command or f"gpulab record --minutes {minutes:g}"),
-        clocks_seen={},
-        machine=devices.machine().to_dict(),
+        clocks_seen=_clocks(machine, where, "before"),
+        machine=machine.to_dict(),
         gpulab_version=gpulab.__version__,
         entries=(),
     )
@@ -154,7 +158,15 @@ def record(
     done = {} if restart else _previous(target, base)
     run = _Run(target, base, plan, done)
     _loop(run, where, clock=clock, budget=minutes * 60.0, progress=progress, stop=stop)
+    run.base = replace(run.base, clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")})
+    run.save(clock(), force=True)
     return run.recording()
+
+
+def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
+    """Return the device's clock now, in MHz, where it tells."""
+    processors = (machine.processor,) if device.is_cpu else machine.accelerators[device.index : device.index + 1]
+    return {f"{when}_mhz": part.clock_hz / 1e6 for part in processors if part.clock_hz}
 
 
 def _loop(run: _Run, device: Device, *, clock: Callable[[], float], budget: float, progress: Progress | None, stop: Stop | None) -> None:
