@@ -1,0 +1,108 @@
+"""The command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gpulab import cli, devices
+from gpulab.errors import InputError
+
+
+def _report(state):
+    return lambda: devices.Checkup((devices.Check("python", state, "found", ""),))
+
+
+@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("warn", 0), ("note", 0), ("fix", 1)])
+def test_doctor_ends_with_the_code_that_a_script_can_ask_for(monkeypatch, capsys, state, code):
+    """0 where nothing has to be fixed, else 1; the JSON says the same."""
+    monkeypatch.setattr(devices, "checkup", _report(state))
+    assert cli.main(["doctor"]) == code
+    assert "python" in capsys.readouterr().out
+    assert cli.main(["doctor", "--json"]) == code
+    data = json.loads(capsys.readouterr().out)
+    assert data["ok"] == (code == 0)
+    assert data["checks"][0]["state"] == state
+
+
+def test_the_help_lists_every_command_without_loading_it():
+    """`gpulab --help` names them all and imports neither torch nor Jupyter."""
+    code = "\n".join(
+        (
+            "import sys",
+            "from gpulab import cli",
+            "try:",
+            "    cli.main(['--help'])",
+            "except SystemExit as end:",
+            "    print(end.code, [m for m in ('torch', 'jupyterlab', 'plotly', 'numpy') if m in sys.modules])",
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+    for command in ("doctor", "lab", "record"):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize("command", ["doctor", "lab", "record"])
+def test_each_command_has_its_own_help(capsys, command):
+    """`gpulab COMMAND --help` ends with 0 and shows the command's arguments."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"gpulab {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["dance"], ["doctor", "--dance"]])
+def test_wrong_arguments_end_with_two(words, capsys):
+    """Argparse's own code for usage errors, with the usage on stderr."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert "usage: gpulab" in capsys.readouterr().err
+
+
+def _raising(error):
+    def checkup():
+        raise error
+
+    return checkup
+
+
+def test_an_interrupt_gives_one_line_and_130(monkeypatch, capsys):
+    """Ctrl-C shows no traceback."""
+    monkeypatch.setattr(devices, "checkup", _raising(KeyboardInterrupt()))
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "gpulab: interrupted.\n"
+
+
+def test_an_error_of_ours_gives_its_sentence_and_2(monkeypatch, capsys):
+    """The sentence goes to stderr, without a traceback."""
+    monkeypatch.setattr(devices, "checkup", _raising(InputError("measure: no such thing; expected another. Do that.")))
+    assert cli.main(["doctor"]) == 2
+    assert capsys.readouterr().err == "gpulab: measure: no such thing; expected another. Do that.\n"
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    """Any other exception keeps its traceback."""
+    monkeypatch.setattr(devices, "checkup", _raising(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["doctor"])
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    """`gpulab doctor | head -1` shows no traceback."""
+    code = "\n".join(
+        (
+            "import os, sys",
+            "from gpulab import cli, devices",
+            "os.close(1)",
+            "reader, writer = os.pipe()",
+            "os.close(reader)",
+            "os.dup2(writer, 1)",
+            "devices.checkup = lambda: devices.Checkup(())",
+            "sys.exit(cli.main(['doctor']))",
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
