@@ -33,9 +33,8 @@ def main() -> int:
         for which in ("gpulab", "numpy") if turn % 2 else ("numpy", "gpulab"):
             (ours if which == "gpulab" else theirs).append(import_seconds(which))
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-    print(
-        f"import gpulab {1e3 * statistics.median(ours):.2f} ms, import numpy {1e3 * statistics.median(theirs):.2f} ms, median of {pairs} pairs"
-    )
+    medians = [1e3 * statistics.median(seconds) for seconds in (ours, theirs)]
+    print(f"import gpulab {medians[0]:.2f} ms, import numpy {medians[1]:.2f} ms, median of {pairs} pairs")
     print(f"ratio {ratio:.3f}; the limit is {LIMIT_RATIO}")
     return int(ratio > LIMIT_RATIO)
 

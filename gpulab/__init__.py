@@ -28,7 +28,6 @@ _SUBMODULES = (
     "figures",
     "lessons",
     "memory",
-    "models",
     "networks",
     "recorder",
     "recordings",

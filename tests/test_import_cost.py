@@ -52,3 +52,9 @@ def test_public_names_are_listed_and_unknown_ones_say_what_exists():
     assert set(gpulab.__all__) <= set(dir(gpulab))
     with pytest.raises(AttributeError, match=r"no attribute 'machnie'.*machine"):
         _ = gpulab.machnie
+
+
+def test_every_public_name_can_be_fetched():
+    """Nothing that gpulab promises is missing, so `from gpulab import *` works."""
+    for name in gpulab.__all__:
+        assert getattr(gpulab, name) is not None
