@@ -1,0 +1,274 @@
+"""Intervals of the median: exact values by hand, invariants, and coverage on seeded processes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab.errors import InputError
+from gpulab.timing import _dependence
+from gpulab.timing._states import split_levels
+from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval, ratio_interval, t_quantile, two_levels
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import interval_coverage
+import processes
+
+
+def shuffled(n: int, seed: int = 0) -> np.ndarray:
+    """Return 0 .. n - 1 in an order without memory."""
+    return np.random.default_rng(seed).permutation(n).astype(float)
+
+
+# Student's t at 97.5 %: NIST/SEMATECH e-Handbook of Statistical Methods 1.3.6.7.2, degrees that the code's table leaves out.
+@pytest.mark.parametrize(
+    ("degrees", "expected"), [(3, 3.182), (11, 2.201), (14, 2.145), (25, 2.060), (40, 2.021), (100, 1.984), (1e9, 1.960)]
+)
+def test_t_quantile_matches_the_table(degrees: float, expected: float) -> None:
+    """Quantiles between the tabulated degrees of freedom are right to two parts in a thousand."""
+    assert t_quantile(degrees) == pytest.approx(expected, rel=2e-3)
+
+
+def test_interval_of_independent_samples_by_hand() -> None:
+    """The ranks of the bounds follow from Student's t and the square root of n.
+
+    100 samples without memory: inflation 1, raised by 3/100 for what its estimate may miss; 100 / 2 degrees of freedom, for
+    which t = 2.0084 (NIST: 2.009).
+    Half a width is 2.0084 * sqrt(1.03 * 100) / 2 = 10.19 ranks, about the middle 49.5 of the values 0 .. 99.
+    """
+    interval, reason = median_interval(shuffled(100))
+    assert reason is None
+    assert interval == pytest.approx((49.5 - 10.19, 49.5 + 10.19), abs=0.01)
+
+
+def test_interval_of_independent_samples_agrees_with_the_binomial() -> None:
+    """The chance that the bounds enclose the median, from exact binomial sums, is 95 % within half a percent."""
+    n = 401
+    low, high = median_interval(shuffled(n, 3))[0]
+    inside = sum(math.comb(n, k) for k in range(math.ceil(low), math.floor(high) + 1)) / 2**n
+    assert 0.945 < inside < 0.965
+
+
+def test_few_samples_refuse_with_a_reason() -> None:
+    """Below twenty samples there is no interval, and the reason says what to do."""
+    for n in (0, 1, 2, FEWEST_SAMPLES - 1):
+        interval, reason = median_interval(np.arange(float(n)))
+        assert interval is None
+        assert reason is not None
+        assert reason.startswith(f"{n} sample")
+        assert "longer deadline" in reason
+    assert median_interval(shuffled(FEWEST_SAMPLES))[0] is not None
+
+
+@pytest.mark.parametrize("samples", [np.array([1.0, np.nan] * 20), np.array([1.0, np.inf] * 20), np.ones((20, 2))])
+def test_samples_that_are_no_samples_are_refused(samples: np.ndarray) -> None:
+    """Not-a-number, infinity and two dimensions are named in the error."""
+    with pytest.raises(InputError, match="expected one dimension of finite numbers"):
+        median_interval(samples)
+
+
+def test_equal_samples_have_an_interval_without_width() -> None:
+    """A clock that always says the same gives a point."""
+    assert median_interval(np.full(50, 0.25)) == ((0.25, 0.25), None)
+
+
+@given(st.integers(20, 300), st.integers(0, 10_000), st.floats(1e-9, 1e3), st.floats(0.0, 1e3))
+@settings(max_examples=60, deadline=None)
+def test_interval_follows_units(n: int, seed: int, scale: float, shift: float) -> None:
+    """Another unit or a constant added moves the interval along with the samples."""
+    samples = np.random.default_rng(seed).standard_normal(n)
+    (low, high), (moved_low, moved_high) = median_interval(samples)[0], median_interval(scale * samples + shift)[0]
+    assert moved_low == pytest.approx(scale * low + shift, abs=1e-6 * (scale + shift))
+    assert moved_high == pytest.approx(scale * high + shift, abs=1e-6 * (scale + shift))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=20, max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_interval_holds_the_median_and_stays_among_the_samples(values: list[float]) -> None:
+    """Whatever the samples, low <= median <= high, within the least and the largest."""
+    samples = np.array(values)
+    low, high = median_interval(samples)[0]
+    assert samples.min() <= low <= np.median(samples) + 1e-9 * samples.max()
+    assert np.median(samples) - 1e-9 * samples.max() <= high <= samples.max()
+
+
+@pytest.mark.parametrize("rho", [0.3, 0.6, 0.9])
+def test_inflation_of_autoregressive_samples_matches_theory(rho: float) -> None:
+    """The inflation is 1 + 2 sum (2/pi) asin(rho^k), the long-run variance of the signs of a Gaussian AR(1) (Sheppard 1899)."""
+    expected = 1 + 4 / math.pi * sum(math.asin(rho**k) for k in range(1, 2000))
+    found = []
+    for seed in range(40):
+        ranks, _ = _dependence.centred_ranks(processes.autoregressive(np.random.default_rng(seed), 4000, rho))
+        found.append(_dependence.inflation(ranks).ratio)
+    assert np.mean(found) == pytest.approx(expected, rel=0.1)
+
+
+def test_batches_overrule_the_model_where_a_slow_level_hides_under_noise() -> None:
+    """A level with memory 0.98 under white noise has an inflation of 13.5; the autoregression of order 3 alone sees 2.
+
+    By hand: the level has a quarter of the noise's variance, so the correlations are 0.2 * 0.98^k, those of the signs 2/pi asin of it.
+    """
+    expected = 1 + 4 / math.pi * sum(math.asin(0.2 * 0.98**k) for k in range(1, 3000))
+    assert expected == pytest.approx(13.5, abs=0.1)
+    ratios, models = [], []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        ranks, _ = _dependence.centred_ranks(0.5 * processes.autoregressive(rng, 4000, 0.98) + rng.standard_normal(4000))
+        ratios.append(_dependence.inflation(ranks).ratio)
+        models.append(_dependence._model(ranks)[0])
+    assert np.mean(models) < 4
+    assert np.median(ratios) == pytest.approx(expected, rel=0.35)
+
+
+def test_ties_are_broken_without_a_trend() -> None:
+    """Ranks of a clock with three readings have no more memory than the readings."""
+    samples = np.random.default_rng(5).integers(0, 3, 2000).astype(float)
+    ranks, ordered = _dependence.centred_ranks(samples)
+    assert sorted(ranks * 2000 + 999.5) == pytest.approx(list(range(2000)))
+    assert (np.diff(ordered) >= 0).all()
+    assert _dependence.inflation(ranks).ratio < 1.5
+
+
+def held_states(runs: list[int], noise: float = 0.01) -> np.ndarray:
+    """Return samples that begin at level 1 and go between 1 and 1.12 after each of ``runs``."""
+    levels = np.concatenate([np.full(length, 1.12 if i % 2 else 1.0) for i, length in enumerate(runs)])
+    return levels * (1 + noise * np.random.default_rng(2).standard_normal(len(levels)))
+
+
+def test_two_states_held_long_are_both_inside() -> None:
+    """With three switches in a thousand calls nobody knows the shares: the interval reaches from one level to the other."""
+    low, high = median_interval(held_states([300, 100, 350, 250]))[0]
+    assert low < 1.002
+    assert high > 1.118
+
+
+def test_two_levels_are_counted() -> None:
+    """Levels, share and switches are those that were put in; one cluster has none."""
+    levels = two_levels(held_states([300, 100, 350, 250]))
+    assert levels is not None
+    assert (levels.fast_seconds, levels.slow_seconds) == (pytest.approx(1.0, abs=0.003), pytest.approx(1.12, abs=0.003))
+    assert (levels.fast_share, levels.switches, levels.unresolved) == (0.65, 3, True)
+    assert two_levels(np.random.default_rng(0).standard_normal(1000)) is None
+    assert two_levels(np.random.default_rng(0).random(1000)) is None
+    assert two_levels(np.ones(5)) is None
+
+
+def test_levels_that_alternate_are_resolved() -> None:
+    """Every third call slow is a habit, with hundreds of switches, and no state."""
+    levels = two_levels(held_states([2, 1] * 200))
+    assert levels is not None
+    assert levels.switches == 399
+    assert not levels.unresolved
+
+
+def test_a_rare_huge_sample_does_not_make_a_level() -> None:
+    """One stall a thousand times as long leaves the split where the samples are."""
+    samples = held_states([300, 100, 350, 250])
+    samples[500] = 1000.0
+    levels = split_levels(samples, np.sort(samples), 0.03)
+    assert levels.slow_seconds == pytest.approx(1.12, abs=0.003)
+
+
+def test_a_short_visit_to_another_state_forbids_stopping() -> None:
+    """An interval can be narrow and the sampling still not be at its end: a second state has just begun."""
+    samples = held_states([965, 35])
+    low, high = median_interval(samples)[0]
+    assert high - low < 0.01
+    assert not is_precise(samples, 0.01)
+    assert is_precise(held_states([1000]), 0.01)
+
+
+def test_precision_is_not_claimed_too_early() -> None:
+    """Too few samples, or a wide interval, are never precise."""
+    assert not is_precise(np.ones(5), 1.0)
+    assert not is_precise(1 + 0.1 * np.random.default_rng(0).standard_normal(100), 0.02)
+    assert is_precise(1 + 0.1 * np.random.default_rng(0).standard_normal(2000), 0.02)
+
+
+RUNS = 300
+# Binomial: 300 runs of a method that covers 93 % give less than 89 % once in 200 times, and one that covers 97 % more than 99.5 %.
+LEAST, MOST = 0.89, 0.995
+COVERED = [
+    "independent 2%", "independent 10% lognormal", "AR(1) 0.3 10%", "AR(1) 0.6 2%", "AR(1) 0.9 2%", "AR(1) 0.9 10% lognormal",
+    "states 20 random 2.0%", "states 100 random 2.0%", "states 200 periodic 2.0%", "drift linear +10% noise 2%", "drift walk +5% noise 2%",
+    "tails t2", "tails spikes 10", "interference every 10 +20% noise 2%", "interference sine 100 +5% noise 2%",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COVERED)
+def test_sampler_covers_the_truth(name: str) -> None:
+    """Through the injected clock, 300 runs: the truth is covered, intervals are given, and they are not too wide."""
+    index = [process.name for process in interval_coverage.PROCESSES].index(name)
+    row = interval_coverage.one_process((index, RUNS, 7, 2.0, 0.02))
+    assert row["covered"] >= LEAST
+    assert row["refused"] <= 0.02
+    if row["family"] in ("independent", "ar1"):
+        assert row["covered"] <= MOST
+        assert row["cost"] <= 1.4
+    if name == "states 100 random 2.0%":
+        assert row["strict"] >= LEAST
+
+
+def test_the_coverage_test_catches_an_interval_that_ignores_memory() -> None:
+    """The order-statistic interval for independent samples covers far too little at rho = 0.9: the harness tells good from bad."""
+    covered = 0
+    for seed in range(200):
+        ordered = np.sort(processes.autoregressive(np.random.default_rng(seed), 400, 0.9))
+        half = 0.98 * math.sqrt(400)
+        covered += ordered[int(200 - half)] <= 0 <= ordered[int(200 + half)]
+    assert covered / 200 < 0.6
+
+
+def _two(seed: int, rho: float, shared: bool) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    first, second = (np.exp(0.05 * processes.autoregressive(rng, 500, rho)) for _ in range(2))
+    state = np.where(processes.autoregressive(rng, 500, 0.98) > 0, 1.12, 1.0) if shared else 1.0
+    return 2.0 * first * state, 1.0 * second * state
+
+
+@pytest.mark.parametrize(("rho", "paired", "shared"), [(0.0, False, False), (0.6, False, False), (0.6, True, False), (0.0, True, True)])
+def test_ratio_interval_covers(rho: float, paired: bool, shared: bool) -> None:
+    """The interval of a ratio of 2 covers it in 93 % or more of 300 runs (within the binomial's reach), and is not too wide."""
+    covered, widths = 0, []
+    for seed in range(RUNS):
+        low, high = ratio_interval(*_two(seed, rho, shared), paired=paired)[0]
+        covered += low <= 2.0 <= high
+        widths.append(high - low)
+    assert LEAST <= covered / RUNS <= MOST
+    assert np.mean(widths) < 0.12
+
+
+def test_pairs_cancel_what_strikes_both() -> None:
+    """Two clock states that both feel widen the unpaired ratio, and not the paired one."""
+    first, second = _two(0, 0.0, True)
+    paired, unpaired = ratio_interval(first, second, paired=True)[0], ratio_interval(first, second)[0]
+    assert paired[1] - paired[0] < 0.05
+    assert unpaired[1] - unpaired[0] > 0.2
+
+
+def test_ratio_interval_by_hand() -> None:
+    """Equal relative half-widths join as the root of the sum of squares, on the log scale."""
+    a, b = np.exp(0.001 * shuffled(400, 1)), np.exp(0.001 * shuffled(400, 2))
+    half = (math.log(median_interval(a)[0][1]) - math.log(median_interval(a)[0][0])) / 2
+    other = (math.log(median_interval(b)[0][1]) - math.log(median_interval(b)[0][0])) / 2
+    low, high = ratio_interval(a, b)[0]
+    assert math.log(high) == pytest.approx(math.hypot(half, other), rel=1e-3)
+    assert math.log(low) == pytest.approx(-math.hypot(half, other), rel=1e-3)
+
+
+def test_ratio_interval_refuses_with_a_reason() -> None:
+    """Few samples and times of zero give no ratio; pairs must be as many."""
+    good = 1 + shuffled(50)
+    assert ratio_interval(good, np.ones(3))[0] is None
+    assert "needs 20" in ratio_interval(np.ones(3), good)[1]
+    assert "zero" in ratio_interval(good, np.zeros(50))[1]
+    assert "zero" in ratio_interval(good, np.zeros(50), paired=True)[1]
+    with pytest.raises(InputError, match="50 and 3 samples can't be pairs"):
+        ratio_interval(good, np.ones(3), paired=True)
