@@ -7,10 +7,11 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 
 from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._device import LiveDevice, accelerator
-from gpulab.lessons._material import contest, four_claims, memory_ceiling
+from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
+from gpulab.lessons._road import TwoKinds, pageable_against_pinned, recorded_sweeps
 from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Progress",
     "ProgressRow",
     "Reveal",
+    "TwoKinds",
     "WorkQueue",
     "accelerator",
     "answer",
@@ -29,9 +31,10 @@ __all__ = [
     "four_claims",
     "hint",
     "known",
-    "memory_ceiling",
+    "pageable_against_pinned",
     "predict",
     "progress",
+    "recorded_sweeps",
     "reveal",
     "solution",
     "start_again",

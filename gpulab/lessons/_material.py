@@ -1,4 +1,4 @@
-"""What notebook 00 hands the learner to work on: a memory ceiling, four claims, and a contest of two devices over sizes.
+"""What notebook 00 hands the learner to work on: four claims about the memory, and a contest of two devices over sizes.
 
 All of it comes from the learner's own machine; what no machine here can measure is recorded or modelled, with its badge.
 """
@@ -18,34 +18,13 @@ from gpulab.timing import Measurement
 from gpulab.timing.recorded import recorded
 from gpulab.units import format_bytes_per_second, format_seconds
 
-# Beyond the last-level cache of nearly every machine, and small enough for a machine with 2 GiB free.
-_CEILING_BYTES = 2**28
-_CEILING_SECONDS = 0.5
 _POINT_SECONDS = 0.25
 _GIB = 2**30
 # The modelled opponent of machines without an accelerator: the GPU and the link that recordings are made on.
 _PROCESSOR, _LINK = "nvidia-h200", "pcie5-x16"
 # Which sizes of a workload a contest walks through: half a minute of CPU would be too long, so matmul ends at 1024.
 _CONTEST_SIZES = {"matmul": (32, 64, 128, 256, 512, 1024), "add": (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24)}
-_ceiling: Measurement | None = None
 _contests: dict[tuple[str, str], Contest] = {}
-
-
-def memory_ceiling() -> Measurement:
-    """Return how fast this machine's main memory copies: one array of 256 MiB into another, with all cores.
-
-    Measured on the first call and kept until the kernel ends.
-    """
-    global _ceiling
-    if _ceiling is None:
-        import torch
-
-        source = torch.ones(_CEILING_BYTES // 4)
-        target = torch.zeros_like(source)
-        _ceiling = timing.measure(
-            target.copy_, source, device="cpu", nbytes=2.0 * _CEILING_BYTES, deadline=_CEILING_SECONDS, label="copy 256 MiB in main memory"
-        )
-    return _ceiling
 
 
 @dataclass(frozen=True)
@@ -96,10 +75,10 @@ class Claims(Result):
 def four_claims() -> Claims:
     """Return four claimed timings on this machine, of which exactly one is impossible.
 
-    They are made up for the exercise from the measured ceiling of your memory: three stay under it, one is three times above.
-    All move gigabytes, so no cache can explain a rate.
+    They are made up for the exercise from the measured ceiling of your main memory (``devices.ceilings``): three stay
+    under it, one is three times above. All move gigabytes, so no cache can explain a rate.
     """
-    ceiling = memory_ceiling().bytes_per_second or 1.0
+    ceiling = devices.ceilings("cpu").bandwidth()
     # (work, bytes moved, share of the ceiling): the impossible one is neither the shortest nor the longest time.
     plan = (
         ("add up an array of 2 GiB", 2 * _GIB, 0.9),

@@ -129,7 +129,7 @@ IMPOSSIBLE = Exercise(
     ),
     hints=(
         "For each claim: how many bytes must be read, and how many written?",
-        "Bytes / seconds is a rate. Compare each with the ceiling that gl.lessons.memory_ceiling() measured.",
+        "Bytes / seconds is a rate. Compare each with what ceilings.bandwidth() says.",
         "Adding two arrays into a third moves three arrays.",
     ),
     check=_check_impossible,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulab.lessons._content import Lesson, Question, Reading
 from gpulab.lessons._nb02_exercises import CHUNKS, FIT, FRUGAL, SHARE
+from gpulab.lessons._road import TwoKinds
 
 LOOP = Question(
     "02.1",
@@ -62,7 +63,7 @@ PINNED = Question(
             "driver first copies everything into pinned pages of its own.",
         ),
     ),
-    outcome=lambda cost: cost.pageable_copy_seconds / cost.pinned_copy_seconds if hasattr(cost, "pinned_copy_seconds") else cost,
+    outcome=lambda kinds: kinds.ratio if isinstance(kinds, TwoKinds) else kinds,
     close_ratio=1.3,
 )
 

@@ -68,11 +68,26 @@ class Progress(Result):
         return f"{self.passed} of {self.exercises} exercises passed, {self.predicted} of {self.predictions} predictions given"
 
 
-def progress() -> Progress:
-    """Return what was predicted, attempted and passed in every notebook."""
+def progress(notebook: str = "") -> Progress:
+    """Return what was predicted, attempted and passed.
+
+    Parameters
+    ----------
+    notebook : str
+        A notebook's number, such as "02"; all notebooks by default.
+
+    Raises
+    ------
+    InputError
+        If there is no such notebook.
+    """
+    lessons = [lesson for lesson in _content.lessons() if lesson.notebook.startswith(str(notebook))]
+    if not lessons:
+        known = ", ".join(lesson.notebook[:2] for lesson in _content.lessons())
+        raise InputError(f"progress: there is no notebook {str(notebook)[:40]!r}; expected one of {known}. Pass nothing for all of them.")
     content = _store.read()
     rows: list[ProgressRow] = []
-    for lesson in _content.lessons():
+    for lesson in lessons:
         for id in lesson.ids:
             if id in lesson.questions:
                 rows.append(_prediction_row(id, content["predictions"].get(id) or {}))

@@ -41,8 +41,8 @@ class Unit:
 
     @property
     def example(self) -> str:
-        """What an answer may look like."""
-        return {"ratio": "10x", "percent": "80 %"}.get(self.kind, f"10 {self.name}".strip())
+        """What an answer may look like; always 42, so that no example hints at the answer."""
+        return "42x" if self.kind == "ratio" else f"42 {self.name}".strip()
 
     def parse(self, answer: str | float) -> float:
         """Return the answer in base units; a bare number is in this unit.

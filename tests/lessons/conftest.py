@@ -14,6 +14,7 @@ def progress_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pa
     """Point the lessons at a fresh file and an empty kernel."""
     where = tmp_path / "kept" / "progress.json"
     monkeypatch.setenv("GPULAB_PROGRESS", str(where))
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
     monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
     monkeypatch.setenv("GPULAB_CLASS", str(tmp_path / "class.json"))
     (tmp_path / "class.json").write_text('{"solutions": "show"}')

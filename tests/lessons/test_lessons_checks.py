@@ -224,6 +224,13 @@ def test_progress_counts_predictions_and_exercises():
     assert "1 of 1 exercises passed" in repr(kept)
 
 
+def test_progress_of_one_notebook():
+    """A notebook's number chooses; one that is not there is refused."""
+    assert lessons.progress("91").exercises == 1
+    with pytest.raises(InputError, match="expected one of 91"):
+        lessons.progress("17")
+
+
 def test_starting_again_keeps_the_old_answers(progress_file: pathlib.Path):
     """A fresh start moves the notebook's items into the history and touches no other notebook."""
     lessons.predict("91.1", "How long?", unit="us")

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import types
 
 import numpy as np
 import pytest
 
-from gpulab import lessons
-from gpulab.devices import Device, environment
+from gpulab import devices, lessons
+from gpulab.devices import Device
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _material
 from gpulab.lessons._device import LiveDevice
-from gpulab.timing.results import Measurement
 
 
 @pytest.fixture
 def ceiling(monkeypatch: pytest.MonkeyPatch) -> float:
-    """A memory that copies at 20 GB/s, by decree."""
-    seconds, moved = 0.01, 0.2e9
-    samples = np.full(20, seconds)
-    evidence = Evidence.measured("a test", 20)
-    times = (seconds, (seconds, seconds), seconds, seconds, None, 1)
-    made = Measurement("copy", "cpu", samples, *times, None, moved, (), evidence, environment("cpu"))
-    monkeypatch.setattr(_material, "_ceiling", made)
-    return moved / seconds
+    """A main memory that moves 20 GB/s, by decree."""
+    monkeypatch.setattr(devices, "ceilings", lambda device: types.SimpleNamespace(bandwidth=lambda: 20e9))
+    return 20e9
 
 
 def test_exactly_one_claim_is_impossible(ceiling: float):

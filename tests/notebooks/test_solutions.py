@@ -20,6 +20,7 @@ USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual
 def own_progress(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes the learner's progress; the contest of sizes is one whose answer is known by reading it."""
     monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
     monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(_material._contests, ("matmul", "float32"), CONTEST)
@@ -68,11 +69,9 @@ def test_a_usual_wrong_answer_is_refused_with_its_message(exercise: Exercise, us
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
-def test_the_messages_differ(exercise: Exercise):
-    """No two usual wrong answers of one exercise are told the same thing, unless they are the same mistake."""
-    said = {usual.source: lessons.check(exercise.id, _answer(exercise, usual.source)).message for usual in exercise.usual}
-    assert all(message.endswith((".", "?")) for message in said.values())
-    assert len({usual.says for usual in exercise.usual}) >= min(3, len(exercise.usual))
+def test_usual_wrong_answers_have_messages_of_their_own(exercise: Exercise):
+    """At least three different mistakes of an exercise are told apart."""
+    assert len({usual.says for usual in exercise.usual if usual.says}) >= 3
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
