@@ -323,8 +323,9 @@ def _share_foreign(x: Any, target: Backend) -> Any:
 
 
 def _copy_required(x: Any, library: str, reason: str, remedy: str) -> CopyRequiredError:
-    shape = tuple(getattr(x, "shape", ()))
+    nested = getattr(x, "is_nested", False)  # a nested tensor has no shape, and raises when asked for it
+    shape = "" if nested else f" of shape {tuple(getattr(x, 'shape', ()))}"
     return CopyRequiredError(
-        f"share: {library} cannot see this {type(x).__name__} of shape {shape} without a copy, because {reason}; "
+        f"share: {library} cannot see this {type(x).__name__}{shape} without a copy, because {reason}; "
         f"expected memory that both libraries can use. Call {remedy}."
     )

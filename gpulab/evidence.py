@@ -139,11 +139,12 @@ class Evidence(Result):
     known_error: str | None = None
 
     def __post_init__(self) -> None:
-        needs = {
+        kinds: dict[Badge, dict[str, str | None]] = {
             Badge.MEASURED: {"device": self.device},
             Badge.RECORDED: {"device": self.device, "date": self.date},
             Badge.MODELLED: {"assumptions": self.assumptions, "source": self.source},
-        }[self.badge]
+        }
+        needs = kinds[self.badge]
         missing = [name for name, value in needs.items() if not value]
         if missing:
             raise InputError(

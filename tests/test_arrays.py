@@ -91,6 +91,11 @@ def _quantized():
         return torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8)
 
 
+def _nested():
+    with pytest.warns(UserWarning, match="prototype"):
+        return torch.nested.nested_tensor([torch.zeros(2)])
+
+
 def _fake():
     from torch._subclasses import FakeTensorMode
 
@@ -120,6 +125,7 @@ def _fake():
         (lambda: torch.zeros(3, dtype=torch.float8_e4m3fn), "numpy", "no float8_e4m3fn"),
         (lambda: torch.zeros(3).to_sparse(), "numpy", "sparse_coo.*to_dense"),
         (lambda: torch.zeros(3, 3).to_sparse_csr(), "numpy", "sparse_csr"),
+        (_nested, "numpy", "nested.*to_dense"),
         (_quantized, "numpy", "quantized.*dequantize"),
         (lambda: torch.zeros(3, device="meta"), "numpy", "no data"),
         (_fake, "numpy", "FakeTensor"),

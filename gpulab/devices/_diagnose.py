@@ -228,7 +228,7 @@ def _accelerator_state(gpu: Accelerator) -> Iterable[Problem]:
         slices = ", ".join(gpu.mig_slices) or "none visible"
         yield Problem(
             "info", "mig", f"{gpu.name} is cut into MIG slices ({slices}).",
-            "Peak figures of the whole GPU do not apply to a slice; gpulab scales them by its share of multiprocessors and memory.",
+            "The whole GPU's peaks do not apply to a slice: gpulab scales arithmetic by its multiprocessors; bandwidth stays an upper bound.",
         )  # fmt: skip
 
 
