@@ -53,7 +53,8 @@ def mimebundle(figure: go.Figure) -> dict[str, Any]:
     body = figure.to_plotly_json()
     meta = figure.layout.meta or {}
     return {
-        PLOTLY_MIME: {**_plain(body), "config": {"displayModeBar": False, "responsive": True}},
+        # Not "responsive": JupyterLab resizes the figure itself, and plotly's own resizing would collapse its height to nothing.
+        PLOTLY_MIME: {**_plain(body), "config": {"displayModeBar": False}},
         "text/plain": meta.get("description", "a figure"),
     }
 

@@ -153,8 +153,7 @@ def break_even(b: BreakEven) -> LabFigure:
     figure = frame(f"Break-even of {b.label}, copies counted", b.evidence, f"{b.sentence} {_describe_rows(b)}".strip(), height=380)
     sizes = [row.n for row in b.rows]
     host, device = [row.host_seconds for row in b.rows], [row.device_seconds for row in b.rows]
-    host_badge = Badge.RECORDED if b.evidence.badge is Badge.RECORDED else Badge.MEASURED
-    lines = (("CPU", host, "cpu", host_badge), ("accelerator with both copies", device, "cuda", b.evidence.badge))
+    lines = (("CPU", host, "cpu", Badge.MEASURED), ("accelerator with both copies", device, "cuda", b.evidence.badge))
     for name, seconds, kind, badge in lines:
         color = palette.device_color(kind)
         figure.add_scatter(

@@ -28,12 +28,19 @@ class Control:
         One sentence, shown while the control has the focus or the mouse.
     shows_only : bool
         True where the control changes what is shown and not what would be measured.
+    for_actions : tuple of str
+        The actions whose results the control decides; empty means all of them.
     """
 
     name: str
     label: str
     help: str = ""
     shows_only: bool = False
+    for_actions: tuple[str, ...] = ()
+
+    def decides(self, action: str) -> bool:
+        """Return whether the result of an action depends on this control."""
+        return not self.shows_only and (not self.for_actions or action in self.for_actions)
 
     @property
     def initial(self) -> Any:

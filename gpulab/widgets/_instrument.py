@@ -11,7 +11,9 @@ How to add an instrument
    - ``work(action, values, progress, stop)``: the core call, run in a thread; its return value lands in ``self.results[action]``;
    - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the work; under 100 ms;
    - ``code_for(values)``: the few lines of gpulab that give the same result in a cell;
-   - ``changed(name)``, where one control decides another's options: call ``self.replace_control(...)`` there.
+   - ``changed(name)``, where one control decides another's options: call ``self.replace_control(...)`` there;
+   - ``ended(action)``, where a control says which result is shown: turn it to the new one there
+     (name it ``view``, with the actions' names as values, and the base knows which result is shown).
 3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to ``tests/widgets``, and one to ``tests/browser``.
 
 What the base does: validation with one-sentence errors, the thread, progress, Stop, refusal of a second run, turn-taking
@@ -100,7 +102,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._job: Job | None = None
         self.results: dict[str, Any] = {}
         self._latest = ""  # the action of the newest result
-        self._made_with: dict[str, Any] = {}  # the values that it was made with
+        self._made: dict[str, dict[str, Any]] = {}  # action -> the values that its result was made with
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
@@ -126,6 +128,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     def changed(self, name: str) -> None:
         """React to a changed control, before the redraw."""
+
+    def ended(self, action: str) -> None:
+        """React to a new result, before the redraw: turn a control that says what to show to it."""
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Any:
         """Do the core call of an action and return its result; runs in a thread."""
@@ -326,7 +331,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         with self._lock:
             try:
                 if not sentence:
-                    self.results[action.name], self._latest, self._made_with = result, action.name, values
+                    self.results[action.name], self._latest, self._made[action.name] = result, action.name, values
+                    self.ended(action.name)
+                    self._send_controls()
                     self._redraw()
             except Exception as failure:  # a picture that cannot be drawn must not leave the instrument running for ever
                 sentence = in_one_sentence(failure)
@@ -335,16 +342,18 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self._results.write(busy=False)
             self._panel.write(error=shown, error_control="", fraction=0.0, progress=said, state="idle", action="")
 
-    def _stale(self) -> bool:
-        """Return whether a control that matters was moved since the result was made."""
-        watched = [name for name, c in self.controls.items() if not c.shows_only]
-        return self._latest != "" and any(self._made_with.get(name, self.values[name]) != self.values[name] for name in watched)
+    def _stale(self, action: str) -> bool:
+        """Return whether a control that decides the action's result was moved since it was made."""
+        made = self._made.get(action, {})
+        return any(made.get(name, self.values[name]) != self.values[name] for name, c in self.controls.items() if c.decides(action))
 
     def _redraw(self) -> None:
         drawing = self.draw(self.values)
         message = drawing.message
-        if self.actions and self._stale():
-            message = f"The controls have moved since this was made: press {self.actions[0].label} to make it again. {message}".strip()
+        shown = self.values.get("view", self._latest)  # a control of this name says which action's result is shown
+        if self._stale(shown):
+            button = next(a.label for a in self.actions if a.name == shown)
+            message = f"The controls have moved since this was made: press {button} to make it again. {message}".strip()
         if drawing.figure is None:
             outputs: tuple[Any, ...] = ()
             self._picture.layout.min_height = "0"

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpulab import devices, figures, timing, workloads
+from gpulab import devices, figures, recordings, timing, transfer, workloads
 from gpulab.evidence import Badge, Note
 from gpulab.timing import Comparison, ComparisonRow
 from gpulab.timing.recorded import recorded
+from gpulab.transfer import BreakEven
 from gpulab.units import format_seconds
 from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, Switch
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
 
+# Without an accelerator of one's own: a recorded one, or the data-sheet model of one behind a named link.
+_MODEL = {"link": "pcie5-x16", "processor": "nvidia-h200"}
 _NO_RECORDING = "Other machines: not recorded yet for this workload, size and dtype."
 
 
@@ -34,7 +37,14 @@ class CompareTimings(Instrument):
 
     title = "Compare timings"
     summary = "The same work on each device: until the call returned, until the device finished, and with both copies."
-    actions: tuple[Action, ...] = (Action("run", "Run", "Measure the work on each device, turn by turn."),)
+    actions: tuple[Action, ...] = (
+        Action("run", "Run", "Measure the work on each device, turn by turn."),
+        Action(
+            "break_even",
+            "Find break-even",
+            "Measure the CPU over the usual sizes, and find where the accelerator wins with both copies counted.",
+        ),
+    )
 
     def __init__(self, **values: Any) -> None:
         self._devices = devices.available()
@@ -52,18 +62,31 @@ class CompareTimings(Instrument):
                 options=[(s, format_seconds(s).replace(".00", "")) for s in (0.5, 1.0, 2.0, 5.0, 10.0)],
                 default=2.0, help="Sampling stops earlier once the 95 % interval is narrower than 2 % of the median.",
             ),
-            Switch(name="transfer", label="With copies", help="Also time the copy of the inputs to the device and of the result back."),
+            Switch(name="transfer", label="With copies", for_actions=("run",),
+                   help="Also time the copy of the inputs to the device and of the result back."),
             Switch(name="recorded", label="Recorded machines", default=True, shows_only=True,
                    help="Show what named machines recorded for the same work."),
+            Choice(name="against", label="Break-even against", options=self._accelerators(), for_actions=("break_even",),
+                   help="The accelerator whose break-even with this CPU is sought."),
+            Choice(name="view", label="Show", options=(("run", "times"), ("break_even", "break-even")), radio=True, shows_only=True,
+                   help="Which of the two results is shown."),
         ]  # fmt: skip
         if len(self._devices) > 1:
             options = [(str(d), str(d)) for d in self._devices]
             everything = tuple(value for value, _ in options)
+            words = "The first is the baseline."
             several = Several(
-                name="devices", label="Devices", options=options, default=everything, least=1, help="The first is the baseline."
-            )
+                name="devices", label="Devices", options=options, default=everything, least=1, for_actions=("run",), help=words
+            )  # fmt: skip
             controls.insert(3, several)
         return controls
+
+    def _accelerators(self) -> list[tuple[str, str]]:
+        """Return what the break-even can be sought against: this machine's, recorded and modelled accelerators."""
+        live = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
+        loaded = [(name, recordings.load(name).environment) for name in recordings.names()]
+        far = [(f"recording {name}", f"{e.device} (recorded)") for name, e in loaded if e.device_kind != "cpu"]
+        return [*live, *far, ("model", "H200 over PCIe 5 (modelled)")]
 
     @staticmethod
     def _depending(workload: str) -> list[Control]:
@@ -72,7 +95,7 @@ class CompareTimings(Instrument):
         return [
             Number(
                 name="n", label="Size n", default=spec.sizes[len(spec.sizes) // 2], minimum=1, maximum=2**40, integer=True,
-                suggestions=spec.sizes,
+                suggestions=spec.sizes, for_actions=("run",),
                 help=f"{spec.summary[:1].upper()}{spec.summary[1:]}; n: {spec.size_meaning}. Arrow keys step through the usual sizes.",
             ),
             Choice(name="dtype", label="Number format", options=spec.dtypes, default="float32", help="The format of the inputs."),
@@ -96,29 +119,43 @@ class CompareTimings(Instrument):
             arguments["transfer"] = True
         return {**arguments, "deadline": values["deadline"]}
 
-    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Comparison:
-        """Run ``gl.compare``."""
+    def _break_even_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        against = values["against"]
+        other = _MODEL if against == "model" else {"device": against}
+        if against.startswith("recording "):
+            other = {"recording": against.removeprefix("recording ")}
+        return {"dtype": values["dtype"], **other, "deadline": 10 * values["deadline"]}
+
+    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Comparison | BreakEven:
+        """Run ``gl.compare`` or ``gl.transfer.break_even``."""
+        if action == "break_even":
+            return transfer.break_even(values["workload"], progress=progress, stop=stop, **self._break_even_arguments(values))
         return timing.compare(values["workload"], progress=progress, stop=stop, **self._arguments(values))
 
+    def ended(self, action: str) -> None:
+        """Show what was just found."""
+        self.values["view"] = action
+
     def code_for(self, values: Mapping[str, Any]) -> str:
-        """Return the call of ``gl.compare``."""
-        words = "".join(f", {name}={_literal(value)}" for name, value in self._arguments(values).items())
-        return f"import gpulab as gl\n\nc = gl.compare({_literal(values['workload'])}{words})\nc"
+        """Return the call of ``gl.compare`` or ``gl.transfer.break_even``, whichever is shown."""
+        name, arguments = ("b", self._break_even_arguments(values)) if values["view"] == "break_even" else ("c", self._arguments(values))
+        function = "gl.transfer.break_even" if name == "b" else "gl.compare"
+        words = "".join(f", {key}={_literal(value)}" for key, value in arguments.items())
+        return f"import gpulab as gl\n\n{name} = {function}({_literal(values['workload'])}{words})\n{name}"
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
-        """Return the newest comparison with the recorded machines beside it."""
+        """Return the newest comparison with the recorded machines beside it, or the break-even."""
+        if values["view"] == "break_even":
+            return _draw_break_even(self.results.get("break_even"))
         c: Comparison | None = self.results.get("run")
-        others: list[ComparisonRow] = []
-        made = self._made_with or dict(values)
-        if values["recorded"]:
-            others = _recorded_rows(made["workload"], made["n"], made["dtype"])
+        made = self._made.get("run", values)
+        others = _recorded_rows(made["workload"], made["n"], made["dtype"]) if values["recorded"] else []
         message = "" if others or not values["recorded"] else _NO_RECORDING
         if c is None:
             return self._before(others, f"Press Run to measure on this machine. {message}".strip())
-        figure = figures.comparison(c, recorded=others)
         headers, rows = _table([*c.rows, *others])
         evidence = [row.measurement.evidence for row in [*c.rows, *others]]
-        return Drawing(figure, headers, rows, evidence, _notes(c), f"{_verdict(c)} {message}".strip())
+        return Drawing(figures.comparison(c, recorded=others), headers, rows, evidence, _notes(c), f"{_verdict(c)} {message}".strip())
 
     def _before(self, others: list[ComparisonRow], message: str) -> Drawing:
         if not others:
@@ -127,6 +164,13 @@ class CompareTimings(Instrument):
         only = Comparison(first.label, tuple(others), None, None, None, None, (), first.evidence)
         headers, rows = _table(others)
         return Drawing(figures.comparison(only), headers, rows, [row.measurement.evidence for row in others], message=message)
+
+
+def _draw_break_even(b: BreakEven | None) -> Drawing:
+    if b is None:
+        return Drawing(message="Press Find break-even: it measures this CPU over the usual sizes of the workload.")
+    headers, rows = b.table()
+    return Drawing(figures.break_even(b) if b.rows else None, headers, rows, [b.evidence], b.notes, b.sentence)
 
 
 def _literal(value: Any) -> str:

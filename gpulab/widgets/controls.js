@@ -111,7 +111,7 @@ function outbox(model) {
 }
 
 function render({ model, el }) {
-  const uid = `gpulab-${++made}`;
+  const uid = unique("gpulab");
   const out = outbox(model);
   const fields = new Map();
   let asked = null; // a button was pressed and the kernel has not answered yet

@@ -1,6 +1,9 @@
 // Put before each of our widgets' scripts: the few helpers that all of them use.
 
-let made = 0;
+/** A name that no other instrument on the page has: each widget loads its own copy of this script, so a counter would not do. */
+function unique(prefix) {
+  return `${prefix}-${Math.random().toString(36).slice(2, 10)}`;
+}
 
 function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);

@@ -1,7 +1,7 @@
 // A question that is answered before the measurement shows: a number with its unit, or one of several choices.
 
 function render({ model, el }) {
-  const uid = `gpulab-predict-${++made}`;
+  const uid = unique("gpulab-predict");
   const choices = model.get("choices");
   const eyebrow = element("div", { class: "gpulab-eyebrow" }, `Predict ${model.get("id")}`);
   const question = element("div", { class: "gpulab-question", id: `${uid}-question` }, model.get("question"));

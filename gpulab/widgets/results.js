@@ -25,7 +25,7 @@ async function copy(code, button) {
 }
 
 function render({ model, el }) {
-  const uid = `gpulab-results-${++made}`;
+  const uid = unique("gpulab-results");
   const message = element("p", { class: "gpulab-message", role: "status" });
   const caption = element("p", { class: "gpulab-hidden" }); // the picture in words; the table shows the same to all
   const wrap = element("div", { class: "gpulab-table" });

@@ -262,6 +262,8 @@ def test_nothing_is_cut_or_hard_to_read(notebook_of: Callable[..., NotebookPage]
         for width in (1400, 900):
             notebook.page.set_viewport_size({"width": width, "height": 1000})
             notebook.page.wait_for_function("w => document.querySelector('.js-plotly-plot').clientWidth < w", arg=width)
+            heights = [plot.bounding_box()["height"] for plot in notebook.page.locator(".js-plotly-plot").all()]
+            assert min(heights) > 150
             assert notebook.axe() == []
             assert _weak_texts(notebook) == []
             assert _cut_off(notebook) == []

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab import devices, timing, workloads
+from gpulab import devices, timing, transfer, workloads
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Comparison, ComparisonRow, Measurement
+from gpulab.transfer import BreakEven, BreakEvenRow
 from gpulab.widgets import CompareTimings, compare_timings
 
 
@@ -134,3 +135,30 @@ def test_a_size_that_does_not_fit_is_told_inside() -> None:
     assert t.error != ""
     assert "Traceback" not in t.error
     assert not t.running
+
+
+def test_the_break_even_is_shown_with_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second button seeks the break-even, shows it, and the view turns back to the times by its radio buttons."""
+    rows = (BreakEvenRow(64, 1e-4, 2e-4, 1e4), BreakEvenRow(128, 8e-4, 3e-4, 4e4))
+    found = BreakEven("matmul float32", 80, "found", "The accelerator wins from 80 on.", rows, (), Evidence.modelled("a link", "a book"))
+    seen: dict[str, Any] = {}
+
+    def break_even(workload: str, **arguments: Any) -> BreakEven:
+        seen.update(arguments, workload=workload)
+        return found
+
+    monkeypatch.setattr(transfer, "break_even", break_even)
+    t = CompareTimings(workload="matmul", deadline=1.0, against="model")
+    t.run("break_even", wait=True)
+    assert (seen["workload"], seen["link"], seen["processor"], seen["deadline"]) == ("matmul", "pcie5-x16", "nvidia-h200", 10.0)
+    assert t.values["view"] == "break_even"
+    assert t._panel.values["view"] == 1
+    assert t._results.message == "The accelerator wins from 80 on."
+    assert [row[0] for row in t._results.rows] == ["64", "128"]
+    assert t.code.startswith('import gpulab as gl\n\nb = gl.transfer.break_even("matmul", dtype="float32", link="pcie5-x16"')
+    t.set(n=128)  # a break-even does not depend on the one size, but on the format
+    assert "controls have moved" not in t._results.message
+    t.set(dtype="float64")
+    assert t._results.message.startswith("The controls have moved since this was made: press Find break-even")
+    t.set(view="run")
+    assert t._results.message.startswith("Press Run")
