@@ -16,6 +16,16 @@ from pathlib import Path
 
 import pytest
 
+try:
+    from hypothesis import settings
+except ImportError:  # a bare GPU machine
+    pass
+else:
+    # No deadline: on two shared cores a single example can wait for a second, and time is not what these tests are about.
+    settings.register_profile("gpulab", deadline=None)
+    settings.register_profile("soak", max_examples=5000, deadline=None)
+    settings.load_profile("gpulab")
+
 _HOME_PREFIX = "gpulab-tests-"
 # Caches that are dear to fill and hold no settings: they keep their place when HOME moves.
 _KEPT_CACHES = {
@@ -37,16 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(HOME=str(home), USERPROFILE=str(home), JUPYTER_PLATFORM_DIRS="0", GPULAB_PROGRESS=str(home / "progress.json"))
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     _watch_kernels()
-    _add_soak_profile()
-
-
-def _add_soak_profile() -> None:
-    """Give property tests a profile with many more examples, for ``make soak``."""
-    try:
-        from hypothesis import settings
-    except ImportError:  # a bare GPU machine
-        return
-    settings.register_profile("soak", max_examples=5000, deadline=None)
 
 
 def _watch_kernels() -> None:

@@ -142,7 +142,7 @@ def test_second_run_does_nothing(installer: Installer) -> None:
     setup_env.run([], None)
     assert installer.calls == []
     setup_env.run(["test", "dev"], None)
-    assert installer.calls[-1][-1].endswith("[dev,test]")
+    assert installer.calls[-1][-1].endswith("[cuda13,dev,test]")
     installer.calls.clear()
     setup_env.run([], None)
     assert installer.calls == []

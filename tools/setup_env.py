@@ -272,7 +272,9 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
             also = ", which may be several gigabytes" if stack.name == "cpu" else "; it may not be able to use this GPU"
             print(f"PyTorch's index {INDEX}{stack.index} does not answer, so the default build is taken{also}.", flush=True)
     _pip(*torch)
-    chosen = [*([stack.extra] if stack.extra else []), *extras]
+    # CuPy imports without a driver, and the tests of what gpulab then says need it (it has no macOS build).
+    cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
+    chosen = [*([cupy] if cupy else []), *extras]
     name = f"{ROOT}[{','.join(chosen)}]" if chosen else str(ROOT)
     _pip("install", "-c", str(ROOT / "constraints.txt"), "--no-build-isolation", "-e", name)
 
