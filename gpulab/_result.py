@@ -271,7 +271,7 @@ def html_badge(badge: str) -> str:
 def html_caption(sentence: str) -> str:
     """Return a line of text, escaped, with a badge word at its start drawn as the badge."""
     word, _, rest = sentence.partition(" ")
-    return f"{html_badge(word)} {html.escape(rest)}" if word in _BADGE_STYLE else html.escape(sentence)
+    return f"{html_badge(word)} {html.escape(rest.removeprefix('· '))}" if word in _BADGE_STYLE else html.escape(sentence)
 
 
 def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
@@ -289,15 +289,16 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: s
     Returns
     -------
     str
-        One ``div`` that scrolls sideways if the page is too narrow.
+        One ``figure`` that scrolls sideways if the page is too narrow.
     """
-    cell = "text-align:left;vertical-align:top;font-variant-numeric:tabular-nums"
+    cell = "text-align:left;vertical-align:top;padding:0.2em 1em 0.2em 0;font-variant-numeric:tabular-nums"
     head = "".join(_header(str(text), cell) for text in headers) if any(headers) else ""
     body = "".join(_row([str(text) for text in row], cell) for row in rows)
-    below = f'<caption style="caption-side:bottom;text-align:left;color:inherit;padding-top:0.4em">{html_caption(caption)}</caption>'
+    # Below the table and not its <caption>, which a browser makes no wider than the table itself.
+    below = f'<figcaption style="padding-top:0.4em">{html_caption(caption)}</figcaption>' if caption else ""
     return (
-        '<div class="gpulab-result" style="overflow-x:auto"><table style="margin:0">'
-        f"{below if caption else ''}{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table></div>"
+        '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table style="margin:0;color:inherit;table-layout:auto">'
+        f"{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>{below}</figure>"
     )
 
 

@@ -228,7 +228,7 @@ def _accelerator_state(gpu: Accelerator) -> Iterable[Problem]:
         slices = ", ".join(gpu.mig_slices) or "none visible"
         yield Problem(
             "info", "mig", f"{gpu.name} is cut into MIG slices ({slices}).",
-            "The whole GPU's peaks do not apply to a slice: gpulab scales arithmetic by its multiprocessors; bandwidth stays an upper bound.",
+            "The whole GPU's peaks do not apply to a slice: gpulab scales arithmetic by its multiprocessors; bandwidth stays the whole's.",
         )  # fmt: skip
 
 
