@@ -251,13 +251,12 @@ def _half_bandwidth_bytes(found: _posterior.Posterior, slope: float, latency: fl
     """Return the smallest size from which bytes / seconds is at least half of the final bandwidth."""
     if latency <= 0:
         return 0.0
-    grid = np.geomspace(min(float(x[0]), latency / slope) / 16, max(float(x[-1]), latency / slope) * 16, 2000)
+    grid = np.geomspace(min(float(x[0]), latency / slope) / 16, max(float(x[-1]), latency / slope) * 16, 400)
     enough = grid / found.mean(grid) >= 0.5 / slope
     at = int(np.argmax(enough))
     if at == 0:
         return float(grid[0])
-    low, high = float(grid[at - 1]), float(grid[at])
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if middle / float(found.mean(np.array([middle]))[0]) >= 0.5 / slope else (middle, high)
-    return high
+    # Between two grid points bytes / seconds is as good as straight on log scales.
+    before, after = (float(grid[k] / found.mean(grid[k : k + 1])[0] * slope * 2) for k in (at - 1, at))
+    share = -math.log(before) / (math.log(after) - math.log(before))
+    return float(grid[at - 1] * (grid[at] / grid[at - 1]) ** share)

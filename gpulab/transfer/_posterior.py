@@ -11,21 +11,23 @@ Pure functions of arrays; nothing here knows about devices.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 # Prior share of each family; within one, every place of its knees is equally likely. Most links are straight lines.
 _PRIOR = {"line": 0.4, "knee": 0.2, "jump": 0.15, "two knees": 0.15, "three knees": 0.1}
-_KNEES_PER_OCTAVE = {"knee": 4, "two knees": 2, "three knees": 1}
+_KNEES_PER_OCTAVE = {"knee": 4, "two knees": 1, "three knees": 0.6}
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
-_REWEIGHTINGS = 4  # passes that refine the weights; the estimates are still after three
+_REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters
 _OUTLIER = 4.0  # in standard deviations by the median: beyond it a point counts less
-_KEPT = 80  # candidates kept for predictions: the rest together weigh less than a rounding of the interval
-_NODES = 81  # quantiles that stand for each candidate's Student t
+# Candidates kept for predictions: the likeliest that together have this share, and no more than so many.
+_KEPT_SHARE, _KEPT_MOST = 0.999, 60
+_NODES = 61  # quantiles that stand for each candidate's Student t
 # A relative error below which points are taken for exact: a clock's or a formula's rounding.
 _EXACT = 1e-6
 
@@ -170,7 +172,7 @@ _NODE_CACHE: dict[int, np.ndarray] = {}
 
 
 def student_nodes(freedom: int) -> np.ndarray:
-    """Return the quantiles of Student's t at (i + 1/2) / 81, by bisection of ``student_cdf``."""
+    """Return the quantiles of Student's t at (i + 1/2) / 61, by bisection of ``student_cdf``."""
     if freedom not in _NODE_CACHE:
         p = (np.arange(_NODES) + 0.5) / _NODES
         low, high = np.full(_NODES, -1e4), np.full(_NODES, 1e4)
@@ -182,7 +184,7 @@ def student_nodes(freedom: int) -> np.ndarray:
     return _NODE_CACHE[freedom]
 
 
-def _grid(x: np.ndarray, per_octave: int) -> list[float]:
+def _grid(x: np.ndarray, per_octave: float) -> list[float]:
     """Return places for a bend: with at least three points on each side."""
     first, last = x[_MIN_SEGMENT - 1], x[-_MIN_SEGMENT]
     if last <= first:
@@ -226,7 +228,7 @@ def posterior(x: np.ndarray, y: np.ndarray) -> Posterior:
     y : ndarray, shape (n,)
         Seconds, positive.
     """
-    families = [Family(chosen, np.stack([c.columns(x) for c in chosen]), np.stack([c.knees for c in chosen])) for chosen in candidates(x)]
+    families = _families(tuple(float(v) for v in x))
     expected, trust = y.astype(float), np.ones(len(x))
     for _ in range(_REWEIGHTINGS):
         fitted, expected, held_out = _average(families, x, y, expected, trust)
@@ -253,8 +255,16 @@ class Family:
         return np.asarray((coefficients[:, 0] > 0) & (np.cumsum(coefficients[:, 1:], axis=1) > 0).all(axis=1))
 
 
+@functools.lru_cache(maxsize=16)
+def _families(x: tuple[float, ...]) -> tuple[Family, ...]:
+    """Return all candidates for a set of sizes; sweeps share theirs."""
+    sizes = np.array(x)
+    made = (list(chosen) for chosen in candidates(sizes))
+    return tuple(Family(chosen, np.stack([c.columns(sizes) for c in chosen]), np.stack([c.knees for c in chosen])) for chosen in made)
+
+
 def _average(
-    families: list[Family], x: np.ndarray, y: np.ndarray, expected: np.ndarray, trust: np.ndarray
+    families: Sequence[Family], x: np.ndarray, y: np.ndarray, expected: np.ndarray, trust: np.ndarray
 ) -> tuple[list[Fitted], np.ndarray, np.ndarray]:
     """Fit every candidate with relative errors; return the kept ones, the mixture's values and its held-out predictions."""
     weight = np.sqrt(trust) / expected
@@ -269,7 +279,8 @@ def _average(
     without = np.exp(without - without.max(axis=0))
     held_out = np.sum(without * np.concatenate([part.held_out for part in parts]), axis=0) / without.sum(axis=0)
     first = np.cumsum([0] + [len(part.log) for part in parts])
-    kept = [int(i) for i in np.argsort(-shares)[:_KEPT] if shares[i] > 0]
+    ranked = np.argsort(-shares)
+    kept = [int(i) for i in ranked[: min(int(np.searchsorted(np.cumsum(shares[ranked]), _KEPT_SHARE)) + 1, _KEPT_MOST)]]
     fitted = []
     for i in kept:
         where = int(np.searchsorted(first, i, side="right")) - 1
@@ -301,7 +312,8 @@ def _fit_family(family: Family, y: np.ndarray, weight: np.ndarray) -> _Part:
     a = family.columns * weight[None, :, None]
     size = np.linalg.norm(a, axis=1, keepdims=True)
     a = a / size
-    inverse = np.linalg.pinv(a.transpose(0, 2, 1) @ a, hermitian=True)
+    # The columns have length 1, so this much on the diagonal is rounding; it keeps knees that no point tells apart solvable.
+    inverse = np.linalg.inv(a.transpose(0, 2, 1) @ a + 1e-12 * np.eye(width))
     projected = a @ inverse
     solution = np.einsum("mip,i->mp", projected, y * weight)
     residual = y * weight - np.einsum("mip,mp->mi", a, solution)

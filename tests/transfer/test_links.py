@@ -1,0 +1,187 @@
+"""Modelled links and processors, and the device that stands in for a GPU."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab import devices, transfer
+from gpulab.errors import InputError
+from gpulab.evidence import Badge
+from gpulab.transfer import Link, LinkReport, ModelledDevice, ProcessorModel, Sweep
+
+
+@pytest.mark.parametrize("name", transfer.link_names())
+def test_links_are_modelled_and_say_from_what(name):
+    """Each named link is badged MODELLED with its assumptions and its source, and survives JSON."""
+    link = transfer.link(name)
+    assert link.evidence.badge is Badge.MODELLED
+    assert "NVIDIA" in link.evidence.source
+    assert "10.0 us a copy" in link.evidence.assumptions
+    assert Link.from_dict(link.to_dict()) == link
+
+
+# nvbandwidth's published rates, as in the course's notes.
+@pytest.mark.parametrize(("name", "rate"), [("pcie3", 12.35e9), ("PCIe4", 26e9), ("pcie5-x16", 53e9), ("pcie5_x16", 53e9)])
+def test_rates_of_named_links(name, rate):
+    """The PCIe links have their measured rates, however the name is spelt; pageable memory gets half."""
+    assert transfer.link(name).bandwidth_bytes_per_second == rate
+    assert transfer.link(name, memory="pageable").bandwidth_bytes_per_second == rate / 2
+
+
+def test_the_learner_sets_the_numbers():
+    """Own numbers replace the named link's, and the evidence says that they were chosen."""
+    link = transfer.link("pcie4", latency_seconds=1e-6, bandwidth_bytes_per_second=1e9)
+    assert link.seconds(1000) == pytest.approx(2e-6)
+    assert "1.00 us a copy chosen, 1.00 GB/s chosen" in link.evidence.assumptions
+
+
+def test_no_name_and_no_gpu_is_pcie4(monkeypatch):
+    """Without a name and without an accelerator the link is PCIe 4, modelled."""
+    monkeypatch.setattr(devices, "default", lambda: devices.Device("cpu"))
+    assert transfer.link().name == "pcie4-x16"
+    assert transfer.link(latency_seconds=1e-6).latency_seconds == 1e-6
+
+
+@pytest.mark.parametrize(
+    "bad", [{"latency_seconds": 0}, {"latency_seconds": -1}, {"bandwidth_bytes_per_second": math.nan}, {"bandwidth_bytes_per_second": True},
+            {"latency_seconds": "10 us"}, {"bandwidth_bytes_per_second": math.inf}, {"memory": "swapped"}]
+)  # fmt: skip
+def test_bad_numbers_are_one_sentence(bad):
+    """Zero, negative, infinite and non-numbers are refused with the parameter's name."""
+    with pytest.raises(InputError, match=next(iter(bad))):
+        transfer.link("pcie4", **bad)
+
+
+def test_unknown_link_suggests_the_nearest():
+    """A misspelt link is answered with the nearest name."""
+    with pytest.raises(InputError, match="Did you mean 'pcie3-x16'"):
+        transfer.link("pci3-x16")
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40))
+def test_one_copy_beats_two(a, b):
+    """Copying two arrays together never takes longer than apart: one latency less."""
+    link = transfer.link("pcie4")
+    assert link.seconds(a + b) <= link.seconds(a) + link.seconds(b)
+
+
+@pytest.mark.parametrize("nbytes", [-1, math.nan, math.inf, True, "1 MiB", None])
+def test_bad_sizes(nbytes):
+    """A size that is none is refused."""
+    with pytest.raises(InputError, match="expected 0 or more"):
+        transfer.link("pcie4").seconds(nbytes)
+
+
+def test_modelled_sweep_has_the_shape_of_a_measured_one():
+    """Both directions, sizes 1 KiB to 1 GiB, badge MODELLED; the fit finds the link's numbers again."""
+    link = transfer.link("pcie5")
+    sweep = transfer.sweep(link="pcie5")
+    assert sweep.evidence.badge is Badge.MODELLED
+    assert "made noise of 3%" in sweep.evidence.assumptions
+    assert sweep.series == (("to_device", "pinned"), ("to_host", "pinned"))
+    assert [p.nbytes for p in sweep.select("to_host")] == [2**k for k in range(10, 31)]
+    assert Sweep.from_dict(sweep.to_dict()) == sweep
+    fit = sweep.fit("to_host", "pinned")
+    assert fit.latency_seconds == pytest.approx(link.latency_seconds, rel=0.1)
+    assert fit.bandwidth_bytes_per_second == pytest.approx(53e9, rel=0.05)
+    assert fit.evidence.badge is Badge.MODELLED
+    assert Link.from_fit(fit, "again").seconds(0) == fit.latency_seconds
+
+
+def test_sweep_without_noise_is_the_formula():
+    """Without noise each point is the link's own time; the same seed gives the same noise."""
+    link = transfer.link("nvlink4")
+    assert [p.median_seconds for p in link.sweep([10, 1000]).select("to_device")] == [link.seconds(10), link.seconds(1000)]
+    assert link.sweep(noise_ratio=0.1, seed=4) == link.sweep(noise_ratio=0.1, seed=4)
+    assert link.sweep(noise_ratio=0.1, seed=4) != link.sweep(noise_ratio=0.1, seed=5)
+
+
+@pytest.mark.parametrize("sizes", [[0], [-1], [True], [1.5], [], "1024", 1024, [math.nan]])
+def test_bad_sweep_sizes(sizes):
+    """Sizes that cannot be copied are refused."""
+    with pytest.raises(InputError, match="size"):
+        transfer.sweep(link="pcie4", sizes=sizes)
+
+
+def test_processor_model_by_hand():
+    """A launch, then the longer of arithmetic and traffic: 42.5 TFLOP take a second, 3.77 TB too."""
+    h200 = transfer.processor("nvidia-h200")
+    assert h200.seconds(42.5e12, 0) == pytest.approx(1.0, rel=1e-4)
+    assert h200.seconds(0, 3.77e12) == pytest.approx(1.0, rel=1e-4)
+    assert h200.seconds(0, 0) == 2.5e-6
+    twice = transfer.faster(h200, 2)
+    assert twice.seconds(42.5e12, 0) == pytest.approx(0.5, rel=1e-4)
+    assert ProcessorModel.from_dict(twice.to_dict()) == twice
+    with pytest.raises(InputError, match="no rate for 'int8'"):
+        h200.seconds(1, 1, "int8")
+    with pytest.raises(InputError, match="nvidia-h200"):
+        transfer.processor("abacus")
+
+
+def loop_that_sends_every_time(gpu, x, times):
+    """The tempting wrong version of the lesson."""
+    for _ in range(times):
+        x = gpu.to_host(gpu.run(np.multiply, gpu.to_device(x), 2.0))
+    return x
+
+
+def loop_that_sends_once(gpu, x, times):
+    """One line moved."""
+    there = gpu.to_device(x)
+    for _ in range(times):
+        there = gpu.run(np.multiply, there, 2.0)
+    return gpu.to_host(there)
+
+
+def test_moving_one_line_gains_at_least_three_times():
+    """The lesson's exercise: the same numbers come out, a hundred times fewer copies are on the bill."""
+    x = np.ones(250_000, dtype=np.float32)
+    slow, fast = (ModelledDevice("pcie4", processor="nvidia-h200") for _ in range(2))
+    assert np.array_equal(loop_that_sends_every_time(slow, x, 20), loop_that_sends_once(fast, x, 20))
+    assert (slow.report().copies, fast.report().copies) == (40, 2)
+    assert slow.report().total_seconds > 3 * fast.report().total_seconds
+    assert slow.report().copied_bytes == 40 * x.nbytes
+
+
+def test_the_bill_by_hand():
+    """Two copies of a megabyte over 1 GB/s and 1 us: 2.002 ms; compute by an injected clock."""
+    ticks = iter([1.0, 1.25])
+    gpu = ModelledDevice(transfer.link("pcie4", 1e-6, 1e9), clock=lambda: next(ticks))
+    out = gpu.to_host(gpu.run(np.negative, gpu.to_device(np.ones(125_000))))
+    assert out[0] == -1
+    report = gpu.report()
+    assert report.copy_seconds == pytest.approx(2.002e-3)
+    assert report.compute_seconds == 0.25
+    assert report.evidence.badge is Badge.MODELLED
+    assert "compute measured on this CPU" in report.evidence.assumptions
+    assert LinkReport.from_dict(report.to_dict()) == report
+    gpu.reset()
+    assert gpu.report().total_seconds == 0
+
+
+def test_copies_are_real():
+    """What is on the device is another array: changing the host's does not reach it."""
+    gpu = ModelledDevice()
+    x = torch.ones(4)
+    there = gpu.to_device(x)
+    x[0] = 5
+    assert float(gpu.to_host(there)[0]) == 1
+
+
+def test_arrays_must_be_where_they_are_used():
+    """Computing with a host array, fetching one, or sending twice is one sentence, as on a real device."""
+    gpu = ModelledDevice()
+    x = np.ones(3)
+    with pytest.raises(InputError, match="Send it first"):
+        gpu.run(np.negative, x)
+    with pytest.raises(InputError, match="in host memory"):
+        gpu.to_host(x)
+    there = gpu.to_device(x)
+    with pytest.raises(InputError, match="on the device already"):
+        gpu.to_device(there)
+    with pytest.raises(InputError, match="expected a numpy array or a torch tensor"):
+        gpu.to_device([1, 2])

@@ -1,0 +1,209 @@
+"""Sweeps: which points are measured, what is refused, and what a stop leaves. No test looks at how long anything took."""
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+
+from gpulab import devices, recordings, transfer
+from gpulab.devices import Device
+from gpulab.errors import DeviceError, InputError, OutOfMemoryError, StoppedError
+from gpulab.evidence import Badge, Environment
+from gpulab.transfer import Sweep, _copies, _sweep
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """Let the machine seem to have a GPU whose buffers are host memory; returns a list of what was allocated."""
+    made = []
+
+    def make_buffers(direction, memory, device, library, nbytes):
+        made.append((direction, memory, nbytes))
+        source, target = np.ones(nbytes, dtype=np.uint8), np.zeros(nbytes, dtype=np.uint8)
+        return _copies.Buffers(direction, memory, nbytes, lambda size: lambda: np.copyto(target[:size], source[:size]))
+
+    gpu = Device("cuda")
+    real_find, real_environment = devices.find, devices.environment
+    monkeypatch.setattr(devices, "find", lambda name=None: gpu if name is None or name is gpu else real_find(name))
+    monkeypatch.setattr(devices, "environment", lambda device=None, command=None: real_environment("cpu"))
+    monkeypatch.setattr(Device, "name", property(lambda self: f"fake {self.kind}"))
+    monkeypatch.setattr(_copies, "free_bytes", lambda device: 2**24)
+    monkeypatch.setattr(_sweep, "free_bytes", lambda device: 2**24)
+    monkeypatch.setattr(_copies, "make_buffers", make_buffers)
+    real_measure = _sweep.measure_buffers
+    monkeypatch.setattr(
+        _sweep, "measure_buffers", lambda b, n, d, deadline, stop=None: real_measure(b, n, Device("cpu"), deadline, stop=stop)
+    )
+    return made
+
+
+def test_host_copy_on_a_machine_without_gpu():
+    """The CPU's sweep is one series, "host", MEASURED by numpy, with the all-core bandwidth beside it."""
+    seen = []
+    s = transfer.sweep("cpu", sizes=[2**10, 2**14, 2**12], deadline=0.3, progress=lambda f, text: seen.append((f, text)))
+    assert s.series == (("host", "pageable"),)
+    assert [p.nbytes for p in s.points] == [2**10, 2**12, 2**14]
+    assert s.evidence.badge is Badge.MEASURED
+    assert s.library == "numpy"
+    assert s.memory_bandwidth_bytes_per_second > 0
+    assert all(p.samples >= 1 and p.bytes_per_second > 0 for p in s.points)
+    assert Sweep.from_dict(s.to_dict()) == s
+    assert seen[-1] == (1.0, "done")
+    assert [f for f, _ in seen] == sorted(f for f, _ in seen)
+    headers, rows = s.table()
+    assert len(rows) == 3
+    assert len(rows[0]) == len(headers)
+
+
+def test_gpu_sweep_measures_four_series(fake_gpu):
+    """Both directions from both kinds of memory; default sizes end at a quarter of what is free (less the margin)."""
+    s = transfer.sweep(deadline=0.1)
+    assert s.series == (("to_device", "pageable"), ("to_device", "pinned"), ("to_host", "pageable"), ("to_host", "pinned"))
+    assert {n for _, _, n in fake_gpu} == {2**21}
+    assert len(s.select("to_host", "pinned")) == 12
+    assert s.memory_bandwidth_bytes_per_second is None
+    assert s.fit("to_device", "pinned").bandwidth_bytes_per_second > 0
+
+
+def test_what_does_not_fit_is_told_before_allocating(fake_gpu):
+    """A size that was asked for and does not fit is an error with the largest that does; nothing is allocated."""
+    with pytest.raises(OutOfMemoryError, match=r"buffers of 1\.00 GiB do not fit into the 16\.0 MiB"):
+        transfer.sweep(sizes=[2**10, 2**30])
+    assert fake_gpu == []
+
+
+def test_a_series_that_cannot_be_had_becomes_a_note(fake_gpu, monkeypatch):
+    """Where page-locked memory is refused, the other series are reported, and a note says what was left out."""
+    real = _copies.make_buffers
+
+    def refuse(direction, memory, device, library, nbytes):
+        if memory == "pinned":
+            raise RuntimeError("CUDA error: out of memory")
+        return real(direction, memory, device, library, nbytes)
+
+    monkeypatch.setattr(_copies, "make_buffers", refuse)
+    s = transfer.sweep(sizes=[2**10], deadline=0.1)
+    assert s.series == (("to_device", "pageable"), ("to_host", "pageable"))
+    assert [n.code for n in s.notes if n.code == "skipped"] == ["skipped", "skipped"]
+
+
+def test_stop_keeps_what_was_reached():
+    """A stop in the middle returns the points so far with the note "stopped"; at the start there is nothing to return."""
+    event = threading.Event()
+    s = transfer.sweep(
+        "cpu", sizes=[2**10, 2**12, 2**14], deadline=0.3, progress=lambda f, _: event.set() if f > 0.5 else None, stop=event.is_set
+    )
+    assert 1 <= len(s.points) < 3
+    assert s.notes[-1].code == "stopped"
+    with pytest.raises(StoppedError, match="before the first point"):
+        transfer.sweep("cpu", sizes=[2**10], stop=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"sizes": [0]}, "0 bytes"), ({"sizes": [-5]}, "-5 bytes"), ({"sizes": [True]}, "True bytes"), ({"sizes": []}, "no sizes"),
+        ({"directions": ("sideways",)}, "direction is 'sideways'"), ({"directions": "to_host"}, "directions is"), ({"memory": ()}, "memory is"),
+        ({"memory": ("paged",)}, "memory is 'paged'"), ({"library": "jax"}, "library is 'jax'"), ({"deadline": 0}, "deadline"),
+        ({"deadline": True}, "deadline"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_one_sentence(arguments, words):
+    """Whatever cannot be swept is refused at once."""
+    with pytest.raises(InputError, match=words):
+        transfer.sweep("cpu", **arguments)
+
+
+def test_unknown_device():
+    """A device that is not there is the device layer's sentence."""
+    with pytest.raises(DeviceError, match="not on this machine"):
+        transfer.sweep("cuda:9")
+
+
+def test_unknown_series():
+    """Asking a sweep for a series that it lacks names those that it has."""
+    s = transfer.link("pcie4").sweep()
+    with pytest.raises(InputError, match="to_device/pinned, to_host/pinned"):
+        s.fit("to_device", "pageable")
+
+
+def test_measure_copy():
+    """One copy as a measurement, with its bytes; refusals are those of the sweep."""
+    m = transfer.measure_copy(4096, "host", deadline=0.05)
+    assert (m.nbytes, m.device) == (4096, "cpu")
+    with pytest.raises(InputError, match="no link to copy over"):
+        transfer.measure_copy(4096, "to_device", device="cpu")
+    with pytest.raises(InputError, match="0 bytes"):
+        transfer.measure_copy(0)
+    with pytest.raises(OutOfMemoryError, match="expected at most"):
+        transfer.measure_copy(2**50, "host")
+
+
+def test_recorded_sweep_is_rebuilt():
+    """A recording's transfer entries come back as a sweep with the badge RECORDED; without any, None."""
+    environment = Environment(
+        "2026-01-02T03:04:05+00:00", "Linux", "some CPU", 4, 2**33, "some GPU", "cuda", "570.1", "3.12", {"torch": "2.9"}
+    )
+    timing = recordings.Timing(np.array([1e-5, 1.1e-5]), 2, 1.05e-5, (1e-5, 1.1e-5), 1e-4, 1e-6, None, 1, None, 1024.0, ())
+    entries = tuple(
+        recordings.Entry("transfer", {"direction": "to_host", "memory": "pinned", "nbytes": 2**k}, timing) for k in range(10, 14)
+    ) + (recordings.Entry("transfer", {"direction": "to_host", "memory": "pinned", "nbytes": 2**30}, None, "time did not reach it"),)
+    recording = recordings.Recording("some-gpu", environment, {}, {}, "0.1.0", entries)
+    s = transfer.recorded_sweep(recording)
+    assert s.evidence.badge is Badge.RECORDED
+    assert [p.nbytes for p in s.select("to_host", "pinned")] == [2**10, 2**11, 2**12, 2**13]
+    assert s.points[0].samples == 2
+    assert Sweep.from_dict(s.to_dict()) == s
+    assert transfer.recorded_sweep(dataclasses.replace(recording, entries=())) is None
+
+
+def test_all_core_bandwidth_fits_into_what_is_free(monkeypatch):
+    """On a machine with little memory the bandwidth is measured on a smaller array."""
+    monkeypatch.setattr(_sweep, "free_bytes", lambda device: 2**26)
+    assert transfer.memory_bandwidth_bytes_per_second(0.05) > 1e8
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_gpu_copies(library):
+    """On a GPU each series moves its bytes, pinned memory is not slower for large copies, and latency is between 1 and 200 us."""
+    pytest.importorskip(library)
+    s = transfer.sweep("cuda", library=library, sizes=[2**10, 2**14, 2**18, 2**22, 2**26], deadline=6)
+    assert len(s.series) == 4
+    for direction in ("to_device", "to_host"):
+        pageable, pinned = (s.select(direction, memory)[-1] for memory in ("pageable", "pinned"))
+        assert pinned.median_seconds < 1.1 * pageable.median_seconds
+        assert 1e-6 < s.select(direction, "pinned")[0].median_seconds < 200e-6
+
+
+@pytest.mark.gpu
+def test_pinning_cost_on_a_gpu():
+    """Pinning 64 MiB costs more than one pinned copy of it."""
+    cost = transfer.pinning_cost(2**26, "cuda")
+    assert cost.pin_seconds > cost.pinned_copy_seconds
+
+
+def test_pinning_needs_a_gpu():
+    """A CPU has nothing to pin for."""
+    with pytest.raises(InputError, match="no pinned memory"):
+        transfer.pinning_cost(2**20, "cpu")
+
+
+def test_stale_read_ends_fresh():
+    """After waiting every element is new, whatever was read at once; a thread does the copy on a CPU."""
+    r = transfer.stale_read(2**22, "cpu")
+    assert 0 <= r.stale_ratio <= 1
+    assert r.after_ratio == 0
+    with pytest.raises(InputError, match="bytes"):
+        transfer.stale_read(-1)
+    with pytest.raises(OutOfMemoryError):
+        transfer.stale_read(2**50, "cpu")
+
+
+@pytest.mark.gpu
+def test_stale_read_on_a_gpu():
+    """Reading a non-blocking copy of 256 MiB at once sees old values; after waiting none."""
+    r = transfer.stale_read(2**28, "cuda")
+    assert r.stale_ratio > 0.5
+    assert r.after_ratio == 0

@@ -1,0 +1,214 @@
+"""The alpha-beta fit against links whose truth is known."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab import transfer
+from gpulab.errors import InputError
+from gpulab.transfer import AlphaBeta
+from gpulab.transfer._posterior import student_cdf, student_nodes
+
+sys.path.insert(0, str(Path(__file__).parent))
+from links import KINDS, SIZES, TrueLink
+
+# Points of a sweep are medians of several calls: the least that a sweep takes where it is not starved.
+CALLS = 9
+
+
+@pytest.fixture(scope="module")
+def fits():
+    """A thousand seeded links with 5 % noise a call, a quarter without a knee; each with its fit."""
+    links = [TrueLink(seed, KINDS[seed % 4]) for seed in range(1000)]
+    return [(link, transfer.fit(SIZES, link.measured(SIZES, calls=CALLS))) for link in links]
+
+
+def test_latency_within_ten_percent(fits):
+    """All thousand latencies are within 10 %, but for at most five."""
+    errors = np.array([abs(f.latency_seconds / link.latency - 1) for link, f in fits])
+    assert np.mean(errors < 0.10) >= 0.995
+
+
+def test_bandwidth_within_three_percent(fits):
+    """At least 97 % of the bandwidths are within 3 %; the median is within 1 %."""
+    errors = np.array([abs(f.bandwidth_bytes_per_second / link.bandwidth - 1) for link, f in fits])
+    assert np.mean(errors < 0.03) >= 0.97
+    assert np.median(errors) < 0.01
+
+
+def test_prediction_intervals_cover(fits):
+    """95 % intervals hold 93 to 97 % of new measurements at unseen sizes, over all and for each kind of link."""
+    covered = {kind: [] for kind in KINDS}
+    for link, f in fits:
+        x = link.unseen_sizes(10)
+        low, high = f.prediction_interval_seconds(x)
+        y = link.measured(x, calls=CALLS)
+        covered[link.kind].append(np.mean((y >= low) & (y <= high)))
+    assert 0.93 <= np.mean([np.mean(c) for c in covered.values()]) <= 0.97
+    for c in covered.values():
+        assert 0.92 <= np.mean(c) <= 0.98
+
+
+def test_parameter_intervals_cover(fits):
+    """The intervals of latency and bandwidth hold the truth in 90 to 99 % of links."""
+    latency = [f.latency_interval_seconds[0] <= link.latency <= f.latency_interval_seconds[1] for link, f in fits]
+    bandwidth = [f.bandwidth_interval_bytes_per_second[0] <= link.bandwidth <= f.bandwidth_interval_bytes_per_second[1] for link, f in fits]
+    assert 0.90 <= np.mean(latency) <= 0.99
+    assert 0.90 <= np.mean(bandwidth) <= 0.99
+
+
+def test_held_out_error_is_the_error_on_unseen_sizes(fits):
+    """What a fit says about its own error is, on average, its error on sizes that it has not seen."""
+    said, true = [], []
+    for link, f in fits[:300]:
+        x = link.unseen_sizes(20)
+        said.append(f.held_out_error)
+        true.append(np.mean(np.abs(f.predict_seconds(x) / link.measured(x, calls=CALLS) - 1)))
+    assert np.mean(said) == pytest.approx(np.mean(true), rel=0.15)
+    assert np.mean(said) < 0.03
+
+
+def test_knees_come_in_where_the_data_ask_for_them(fits):
+    """Straight links get a knee in at most 15 % of cases, links that jump in at least 95 %, and near the true place."""
+    straight = [len(f.knees_bytes) > 0 for link, f in fits if link.kind == "line"]
+    jumping = [(link.knee, f.knees_bytes) for link, f in fits if link.kind == "jump"]
+    assert np.mean(straight) <= 0.15
+    assert np.mean([len(knees) > 0 for _, knees in jumping]) >= 0.95
+    near = [min(abs(math.log2(k / true)) for k in knees) <= 1.0 for true, knees in jumping if knees]
+    assert np.mean(near) >= 0.9
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(1e-7, 1e-4), st.floats(1e8, 1e12))
+def test_exact_points_give_exact_parameters(latency, bandwidth):
+    """Without noise the fit finds latency, bandwidth and Hockney's n 1/2 = latency x bandwidth, where the sizes can show them."""
+    y = latency + SIZES / bandwidth
+    if latency * bandwidth < 2**11 or latency * bandwidth > 2**28:
+        return
+    f = transfer.fit(SIZES, y)
+    assert f.latency_seconds == pytest.approx(latency, rel=1e-3)
+    assert f.bandwidth_bytes_per_second == pytest.approx(bandwidth, rel=1e-3)
+    assert f.half_bandwidth_bytes == pytest.approx(latency * bandwidth, rel=1e-2)
+    assert f.predict_seconds(12345) == pytest.approx(latency + 12345 / bandwidth, rel=1e-3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(1e-3, 1e3), st.permutations(range(21)))
+def test_units_and_order_do_not_matter(seed, scale, order):
+    """Points in another order give the same fit, and times in another unit the same fit in that unit."""
+    y = TrueLink(seed, "slower").measured(SIZES)
+    one, other = transfer.fit(SIZES, y), transfer.fit(SIZES[list(order)], scale * y[list(order)])
+    assert other.latency_seconds == pytest.approx(scale * one.latency_seconds, rel=1e-6)
+    assert other.bandwidth_bytes_per_second == pytest.approx(one.bandwidth_bytes_per_second / scale, rel=1e-6)
+
+
+def test_outlier_counts_less():
+    """One size that an interruption made three times slower is named and moves the fit by less than 3 %."""
+    link = TrueLink(3, "line")
+    y = link.measured(SIZES, calls=CALLS)
+    clean = transfer.fit(SIZES, y)
+    y[12] *= 3
+    f = transfer.fit(SIZES, y)
+    assert f.outliers_bytes == (SIZES[12],)
+    assert f.latency_seconds == pytest.approx(clean.latency_seconds, rel=0.03)
+    assert f.bandwidth_bytes_per_second == pytest.approx(clean.bandwidth_bytes_per_second, rel=0.03)
+
+
+def test_segments_describe_the_curve():
+    """The straight pieces join (but at a jump), and follow the prediction within its noise."""
+    link = TrueLink(6, "slower")
+    f = transfer.fit(SIZES, link.seconds(SIZES))
+    assert f.segments[0].from_bytes == 0
+    assert f.segments[-1].to_bytes == math.inf
+    for piece, after in zip(f.segments, f.segments[1:], strict=False):
+        assert piece.to_bytes == after.from_bytes
+    for n in SIZES:
+        piece = next(p for p in f.segments if p.from_bytes <= n <= p.to_bytes)
+        assert piece.latency_seconds + n / piece.bandwidth_bytes_per_second == pytest.approx(link.seconds(n), rel=0.05)
+
+
+def test_sizes_too_large_for_a_latency():
+    """Where no latency can be seen, it is said to be zero or positive, never negative, and the bandwidth holds."""
+    x = 2.0 ** np.arange(26, 31)
+    f = transfer.fit(x, 0.999 * x / 1e10 - 1e-5)
+    assert f.latency_seconds >= 0
+    assert f.bandwidth_bytes_per_second == pytest.approx(1e10, rel=0.01)
+
+
+def test_three_points_are_enough_and_two_are_not():
+    """Two unknowns and noise need three sizes."""
+    f = transfer.fit([1e3, 1e6, 1e9], [1e-5, 5e-5, 0.04])
+    assert f.knees_bytes == ()
+    with pytest.raises(InputError, match="2 different sizes were given; expected at least 3"):
+        transfer.fit([1e3, 1e6, 1e6], [1e-5, 5e-5, 5.1e-5])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        ([1, 2, 3], [1, 2], "shape"),
+        ([1, 2, 3], [1, 0, 1], "zero, negative"),
+        ([1, 2, -3], [1, 1, 1], "zero, negative"),
+        ([1, 2, 3], [1, math.nan, 1], "not a number"),
+        ([1, 2, math.inf], [1, 1, 1], "not a number"),
+        (["a", 2, 3], [1, 1, 1], "cannot read"),
+        ([], [], "0 different sizes"),
+        ([[1, 2], [3, 4]], [[1, 2], [3, 4]], "shape"),
+    ],
+)
+def test_bad_points_are_one_sentence(x, y, words):
+    """Points that cannot be fitted are refused with what was expected."""
+    with pytest.raises(InputError, match=words):
+        transfer.fit(x, y)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(1, 1e12), st.floats(1e-9, 1e3)), min_size=3, max_size=30))
+def test_any_positive_points_give_a_usable_fit(points):
+    """Whatever positive numbers come in, the fit is finite, its interval holds its prediction and JSON keeps it all."""
+    x, y = zip(*points, strict=True)
+    if len(set(x)) < 3:
+        return
+    f = transfer.fit(x, y)
+    low, middle, high = f.predict(x[0])
+    assert math.isfinite(middle)
+    assert low <= high
+    assert f.latency_seconds >= 0
+    assert f.bandwidth_bytes_per_second > 0
+    assert AlphaBeta.from_dict(f.to_dict()) == f
+
+
+@pytest.mark.parametrize("nbytes", [-1, math.nan, math.inf])
+def test_bad_sizes_to_predict(nbytes):
+    """A size that is none is refused."""
+    f = transfer.fit(SIZES, 1e-5 + SIZES / 1e10)
+    with pytest.raises(InputError, match="negative or not a number"):
+        f.predict_seconds(nbytes)
+
+
+def test_arrays_and_levels():
+    """An array of sizes gives arrays; a wider level gives a wider interval."""
+    f = transfer.fit(SIZES, TrueLink(1, "line").measured(SIZES))
+    low, middle, high = f.predict(SIZES)
+    assert low.shape == middle.shape == high.shape == SIZES.shape
+    assert (low < middle).all()
+    assert (middle < high).all()
+    wide, narrow = f.prediction_interval_seconds(1e6, 0.99), f.prediction_interval_seconds(1e6, 0.5)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    with pytest.raises(InputError, match="level"):
+        f.prediction_interval_seconds(1e6, 1.5)
+
+
+# Student's t, two-sided 95 %: any printed table.
+@pytest.mark.parametrize(("freedom", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (10, 2.228), (17, 2.110), (30, 2.042)])
+def test_students_t_as_printed(freedom, t):
+    """The distribution function gives 97.5 % at the table's quantile, and the nodes are its inverse."""
+    assert float(student_cdf(np.array([t]), freedom)[0]) == pytest.approx(0.975, abs=2e-5)
+    nodes = student_nodes(freedom)
+    assert nodes[30] == pytest.approx(0, abs=1e-9)
+    assert float(student_cdf(nodes[10:11], freedom)[0]) == pytest.approx(10.5 / 61, abs=1e-9)
