@@ -14,7 +14,7 @@ import numpy as np
 from gpulab.evidence import Note
 from gpulab.timing.conditions import Readings
 from gpulab.timing.gpu_readings import GpuReadings
-from gpulab.timing.levels import level_shift, two_heaps
+from gpulab.timing.levels import level_shift, two_heaps, wander
 from gpulab.units import format_seconds
 
 # Half of the 5 % that must be caught: a disturbance of 5 % read with an error of a fifth still lies far above it,
@@ -262,6 +262,9 @@ def unstable(samples_seconds: np.ndarray, relative_width: float) -> Note | None:
             f"the time per call jumps between two levels, {format_seconds(low)} and {format_seconds(high)} "
             f"({_percent(high / low - 1)} apart). {advice}",
         )
+    swing = wander(samples_seconds, least)
+    if swing is not None:
+        return Note("unstable", f"the time per call wandered by {_percent(swing)} while measuring. {advice}")
     return None
 
 

@@ -14,10 +14,14 @@ _POINTS = 64
 _LEAST_SAMPLES = 8
 _LEAST_POINTS = 3
 # Scores that 99.8 % of undisturbed series stay under (independent, heavy-tailed, AR(1) up to 0.9; simulated, see benchmarks/detection.py).
-_SHIFT_SCORE = 5.5
+_SHIFT_SCORE = 6.0
 _FEW = 5.0
 _LEVEL_GAP_SPREADS = 5.0
 _LEVEL_SHARE = 0.1
+_SHORTEST_PART = 16
+_LEAST_STRETCH = 12
+_WANDER_SPREADS = 2.0
+_RAMP_EDGES = 17
 _LEAST_FOR_LEVELS = 60
 
 
@@ -31,26 +35,28 @@ def condensed(samples: np.ndarray) -> np.ndarray:
 def level_shift(samples: np.ndarray, least: float) -> float | None:
     """Return the relative size of the clearest shift or drift, or None where the scatter explains it or it is below ``least``.
 
-    Every stretch of at least an eighth of the series is compared with all that is outside it, and a straight line is laid through the
-    whole; the effect is divided by what the scatter and the correlation of the remainder make likely.
+    Two shapes are laid through the series: one stretch at another level than the rest, and a ramp between two levels (a step and a
+    straight drift are its extremes). The effect is divided by what the scatter and the correlation of the remainder make likely.
     """
     if len(samples) < _LEAST_SAMPLES:
         return None
     points = condensed(samples)
-    steps = [effect for effect, score in (_best_stretch(points), _line(points)) if effect >= least and score >= _SHIFT_SCORE]
-    return max(steps, default=None)
+    shortest = max(_LEAST_POINTS, len(points) // (_SHORTEST_PART if len(samples) >= 4 * _POINTS else _SHORTEST_PART // 2))
+    found = [
+        effect
+        for effect, score in (_best_stretch(points, shortest), _best_ramp(points, shortest))
+        if effect >= least and score >= _SHIFT_SCORE
+    ]
+    return max(found, default=None)
 
 
-def _best_stretch(points: np.ndarray) -> tuple[float, float]:
+def _best_stretch(points: np.ndarray, shortest: int) -> tuple[float, float]:
     """Return the relative effect and the score of the stretch that stands out most."""
     m = len(points)
-    shortest = max(_LEAST_POINTS, m // 8)
     sums = np.concatenate([[0.0], np.cumsum(points)])
     start, end = (index.ravel() for index in np.meshgrid(np.arange(m + 1), np.arange(m + 1), indexing="ij"))
     fits = (end - start >= shortest) & (m - end + start >= shortest)
     start, end = start[fits], end[fits]
-    if len(start) == 0:
-        return 0.0, 0.0
     length = end - start
     inside = (sums[end] - sums[start]) / length
     outside = (sums[m] - sums[end] + sums[start]) / (m - length)
@@ -61,14 +67,21 @@ def _best_stretch(points: np.ndarray) -> tuple[float, float]:
     return _effect(float(inside[best]), float(outside[best]), points - fitted, float(reach[best]))
 
 
-def _line(points: np.ndarray) -> tuple[float, float]:
-    """Return the relative change along the straight line through the points, and its score."""
+def _best_ramp(points: np.ndarray, shortest: int) -> tuple[float, float]:
+    """Return the relative effect and the score of the ramp that fits best."""
     m = len(points)
-    place = (np.arange(m) - (m - 1) / 2) / m
-    slope = float(place @ points) / float(place @ place)
-    middle = float(points.mean())
-    rest = points - middle - slope * place
-    return _effect(middle + slope / 2, middle - slope / 2, rest, float(1.0 / np.sqrt(place @ place)))
+    edges = np.unique(np.linspace(0, m - 1, _RAMP_EDGES).astype(int))
+    start, end = (index.ravel() for index in np.meshgrid(edges, edges, indexing="ij"))
+    fits = (start < end) & (start + end >= 2 * shortest) & (2 * m - start - end >= 2 * shortest)
+    start, end = start[fits, None], end[fits, None]
+    shapes = np.clip((np.arange(m) - start) / (end - start), 0.0, 1.0)
+    centred = shapes - shapes.mean(axis=1, keepdims=True)
+    size = (centred**2).sum(axis=1)
+    rise = centred @ points / size
+    best = int(np.argmax(rise**2 * size))
+    base = float(points.mean() - rise[best] * shapes[best].mean())
+    rest = points - base - rise[best] * shapes[best]
+    return _effect(base, base + float(rise[best]), rest, float(1.0 / np.sqrt(size[best])))
 
 
 def _effect(one: float, other: float, rest: np.ndarray, reach: float) -> tuple[float, float]:
@@ -93,6 +106,32 @@ def _long_run_spread(rest: np.ndarray) -> float:
     rho = min(0.95, max(0.0, rho + (1 + 4 * rho) / m))  # the estimate is biased low by about (1 + 4 rho) / m (Marriott and Pope 1954)
     stretch = (1 + rho) / (1 - rho)
     return float(np.sqrt(square / max(1, m - 2) * stretch)) * (1.0 + _FEW * stretch / m)
+
+
+def wander(samples: np.ndarray, least: float) -> float | None:
+    """Return how far the level wanders to and fro, relative to its median, or None where the scatter explains it.
+
+    The medians of short stretches may differ by what the scatter inside them, with its correlation, makes likely; levels that are held
+    for a while make them differ far more, whatever the pattern.
+    """
+    length = len(samples) // _POINTS
+    if length < _LEAST_STRETCH:
+        return None
+    stretches = samples[: length * _POINTS].reshape(_POINTS, length)
+    points = np.median(stretches, axis=1)
+    middle = float(np.median(points))
+    reach = float(np.quantile(points, 0.95) - np.quantile(points, 0.05))
+    if middle <= 0 or reach < least * middle:
+        return None
+    rest = stretches - points[:, None]
+    spread = _middle_spread(rest.ravel())
+    rest = np.clip(rest, -4 * spread, 4 * spread)
+    square = float((rest**2).sum())
+    rho = float((rest[:, 1:] * rest[:, :-1]).sum()) / square if square > 0 else 0.0
+    rho = min(0.97, max(0.0, rho + (1 + 4 * rho) / length))
+    # The variance of a median is pi / 2 times that of a mean.
+    expected = spread * float(np.sqrt(np.pi / 2 * (1 + rho) / (1 - rho) / length))
+    return reach / middle if _middle_spread(points) > _WANDER_SPREADS * expected else None
 
 
 def two_heaps(samples: np.ndarray, least: float) -> tuple[float, float] | None:
