@@ -59,6 +59,10 @@ class Backend:
         """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one; None if it can."""
         raise NotImplementedError
 
+    def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
+        """Return the obstacle that the libraries themselves would not report: the few checks that every ``share`` pays for."""
+        return self.obstacle(x, library)
+
     def from_dlpack(self, x: Any) -> Any:
         """Return a view of ``x`` that shares its memory."""
         return self.module.from_dlpack(x)
@@ -87,6 +91,9 @@ class NumpyBackend(Backend):
         return backend("torch").from_host(a, "cpu", True).numpy() if pinned else a
 
     def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
+        return self.hazard(x, library) or numpy_dtype_problem(x)
+
+    def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
         flags = x.flags
         if x.strides and min(x.strides) < 0:
             return "it has a negative stride", "numpy.ascontiguousarray(x)"
@@ -94,9 +101,8 @@ class NumpyBackend(Backend):
             return "it is read-only, and the other library would write to it", "x.copy()"
         if not flags.aligned:
             return "its elements are not aligned in memory", "x.copy()"
-        wrong = numpy_dtype_problem(x)
-        if wrong is not None:
-            return wrong
+        if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+            return numpy_dtype_problem(x)
         if library == "cupy":
             return "it is in main memory, and CuPy sees only CUDA memory", "gl.to_device(x, library='cupy')"
         return None
@@ -182,6 +188,12 @@ class TorchBackend(Backend):
         if pinned and x.device.type == "cpu":
             x = x.pin_memory()
         return x.to(device)
+
+    def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
+        # numpy would show a negated view without its sign, and CuPy would quietly copy from main memory; the rest raises.
+        if type(x) in self._plain_types and not x.is_neg() and (library == "numpy" or x.device.type == "cuda"):
+            return None
+        return self.obstacle(x, library)
 
     def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
         problem = self._no_data(x)
@@ -296,13 +308,14 @@ def share(x: Any, library: str) -> Any:
         return x
     if owner is None:
         return _share_foreign(x, target)
-    obstacle = owner.obstacle(x, library)
-    if obstacle is not None:
-        raise _copy_required(x, library, *obstacle)
+    hazard = owner.hazard(x, library)
+    if hazard is not None:
+        raise _copy_required(x, library, *hazard)
     try:
         return target.from_dlpack(x)
     except Exception as error:
-        raise _copy_required(x, library, f"{library} refuses it ({error})", "gl.to_device or gl.to_host") from error
+        obstacle = owner.obstacle(x, library) or (f"{library} refuses it ({error})", "gl.to_device or gl.to_host")
+        raise _copy_required(x, library, *obstacle) from error
 
 
 def _share_foreign(x: Any, target: Backend) -> Any:
