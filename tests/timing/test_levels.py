@@ -1,0 +1,112 @@
+"""Levels in samples: what shifts, ramps, jumps or wanders is told; what only scatters is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab.timing.levels import condensed, level_shift, two_heaps, wander
+
+
+def _noise(seed: int, n: int, size: float = 0.01) -> np.ndarray:
+    return 1 + size * np.random.default_rng(seed).standard_normal(n)
+
+
+def _found(samples: np.ndarray) -> bool:
+    return any(test(samples, 0.03) is not None for test in (level_shift, two_heaps, wander))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("n", [40, 300, 2000])
+def test_steps_and_drifts_are_found(seed, n):
+    """A step in the middle and a straight drift are found, and their size is right to a fifth."""
+    samples = _noise(seed, n)
+    step = np.where(np.arange(n) < n // 2, 1.0, 1.08)
+    drift = 1 + 0.1 * np.arange(n) / n
+    assert level_shift(samples * step, 0.03) == pytest.approx(0.08, rel=0.2)
+    assert level_shift(samples * drift, 0.03) == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_stretch_in_the_middle_is_found():
+    """A disturbance that comes and goes leaves both ends alike and is still told."""
+    samples = _noise(1, 1000)
+    samples[300:450] *= 1.06
+    assert level_shift(samples, 0.03) == pytest.approx(0.06, rel=0.2)
+
+
+def test_a_small_shift_is_below_what_was_asked():
+    """Two per cent are not told where three are the least, however clear they are."""
+    samples = _noise(2, 2000, 0.001) * np.where(np.arange(2000) < 1000, 1.0, 1.02)
+    assert level_shift(samples, 0.03) is None
+    assert level_shift(samples, 0.01) is not None
+
+
+def test_two_levels_that_alternate_call_by_call():
+    """A bimodal time without order in time is told with both levels."""
+    rng = np.random.default_rng(3)
+    samples = np.where(rng.random(500) < 0.5, 1.0, 1.12) * _noise(4, 500)
+    levels = two_heaps(samples, 0.03)
+    assert levels == pytest.approx((1.0, 1.12), rel=0.01)
+
+
+def test_states_held_for_a_while_wander():
+    """States of a twentieth of the window each, six per cent apart under two per cent of noise, are told as wandering."""
+    samples = _noise(5, 2000, 0.02) * np.where(np.arange(2000) // 100 % 2, 1.06, 1.0)
+    assert wander(samples, 0.03) == pytest.approx(0.06, rel=0.3)
+
+
+@pytest.mark.parametrize("n", [8, 20, 64, 500, 2000])
+@pytest.mark.parametrize("draw", ["normal", "exponential", "lognormal", "student"])
+def test_scatter_alone_is_one_level(n, draw):
+    """Independent scatter, tails included, has one level: at most one in a hundred is mistaken."""
+    rng = np.random.default_rng(6)
+    draws = {
+        "normal": lambda: 1 + 0.1 * rng.standard_normal(n),
+        "exponential": lambda: 1 + 0.1 * rng.exponential(1, n),
+        "lognormal": lambda: 1 + 0.05 * rng.lognormal(0, 1, n),
+        "student": lambda: np.maximum(0.3, 1 + 0.05 * rng.standard_t(3, n)),
+    }
+    assert sum(_found(draws[draw]()) for _ in range(60)) <= 1
+
+
+def test_correlated_noise_is_one_level():
+    """AR(1) noise with rho = 0.9 wanders by itself; over two thousand samples that is not mistaken for a fault."""
+    mistaken = 0
+    for seed in range(40):
+        steps = np.random.default_rng(seed).standard_normal(2000) * np.sqrt(1 - 0.81)
+        noise = np.empty(2000)
+        noise[0] = steps[0]
+        for i in range(1, 2000):
+            noise[i] = 0.9 * noise[i - 1] + steps[i]
+        mistaken += _found(1 + 0.05 * noise)
+    assert mistaken <= 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(min_value=0.0, max_value=1e6, allow_subnormal=False), min_size=0, max_size=300))
+def test_any_samples_are_safe(values):
+    """Zeros, constants and huge ranges give an answer, never an error; what is told is at least what was asked."""
+    samples = np.array(values)
+    for test in (level_shift, wander):
+        told = test(samples, 0.05)
+        assert told is None or told >= 0.05
+    levels = two_heaps(samples, 0.05)
+    assert levels is None or levels[1] >= 1.05 * levels[0] > 0
+
+
+def test_constant_samples_are_one_level():
+    """A scripted clock gives identical samples: one level, no division by zero."""
+    for n in (8, 64, 3000):
+        assert not _found(np.full(n, 1e-3))
+
+
+def test_condensed_points_are_medians_in_order():
+    """Points are medians of consecutive stretches, so an outlier does not show and the order stays."""
+    samples = np.arange(640.0)
+    samples[5] = 1e9
+    points = condensed(samples)
+    assert len(points) == 64
+    assert points[1] == np.median(samples[10:20])
+    assert np.all(np.diff(points) > 0)
