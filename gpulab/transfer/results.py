@@ -270,7 +270,8 @@ class Overlap(Result):
     @property
     def ratio(self) -> float:
         """The share of the ideal gain that was reached: 0 is one after the other, 1 is one wholly hidden; negative is a loss."""
-        return (self.serial_seconds - self.seconds) / (self.serial_seconds - self.ideal_seconds)
+        possible = min(self.copy_seconds, self.compute_seconds)
+        return (self.serial_seconds - self.seconds) / possible if possible > 0 else 0.0
 
     @property
     def together_seconds(self) -> float:

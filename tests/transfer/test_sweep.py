@@ -103,12 +103,19 @@ def test_stop_keeps_what_was_reached():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"sizes": [0]}, "0 bytes"), ({"sizes": [-5]}, "-5 bytes"), ({"sizes": [True]}, "True bytes"), ({"sizes": []}, "no sizes"),
-        ({"directions": ("sideways",)}, "direction is 'sideways'"), ({"directions": "to_host"}, "directions is"), ({"memory": ()}, "memory is"),
-        ({"memory": ("paged",)}, "memory is 'paged'"), ({"library": "jax"}, "library is 'jax'"), ({"deadline": 0}, "deadline"),
+        ({"sizes": [0]}, "0 bytes"),
+        ({"sizes": [-5]}, "-5 bytes"),
+        ({"sizes": [True]}, "True bytes"),
+        ({"sizes": []}, "no sizes"),
+        ({"directions": ("sideways",)}, "direction is 'sideways'"),
+        ({"directions": "to_host"}, "directions is"),
+        ({"memory": ()}, "memory is"),
+        ({"memory": ("paged",)}, "memory is 'paged'"),
+        ({"library": "jax"}, "library is 'jax'"),
+        ({"deadline": 0}, "deadline"),
         ({"deadline": True}, "deadline"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_are_one_sentence(arguments, words):
     """Whatever cannot be swept is refused at once."""
     with pytest.raises(InputError, match=words):
@@ -146,10 +153,10 @@ def test_recorded_sweep_is_rebuilt():
         "2026-01-02T03:04:05+00:00", "Linux", "some CPU", 4, 2**33, "some GPU", "cuda", "570.1", "3.12", {"torch": "2.9"}
     )
     timing = recordings.Timing(np.array([1e-5, 1.1e-5]), 2, 1.05e-5, (1e-5, 1.1e-5), 1e-4, 1e-6, None, 1, None, 1024.0, ())
-    entries = tuple(
-        recordings.Entry("transfer", {"direction": "to_host", "memory": "pinned", "nbytes": 2**k}, timing) for k in range(10, 14)
-    ) + (recordings.Entry("transfer", {"direction": "to_host", "memory": "pinned", "nbytes": 2**30}, None, "time did not reach it"),)
-    recording = recordings.Recording("some-gpu", environment, {}, {}, "0.1.0", entries)
+    params = {k: {"direction": "to_host", "memory": "pinned", "nbytes": 2**k} for k in (10, 11, 12, 13, 30)}
+    entries = [recordings.Entry("transfer", params[k], timing) for k in range(10, 14)]
+    entries.append(recordings.Entry("transfer", params[30], None, "time did not reach it"))
+    recording = recordings.Recording("some-gpu", environment, {}, {}, "0.1.0", tuple(entries))
     s = transfer.recorded_sweep(recording)
     assert s.evidence.badge is Badge.RECORDED
     assert [p.nbytes for p in s.select("to_host", "pinned")] == [2**10, 2**11, 2**12, 2**13]

@@ -1,0 +1,103 @@
+"""How well the alpha-beta fit finds links whose truth is known, beside a plain fit, an oracle and the literature.
+
+    python benchmarks/transfer_fit.py           # 1,000 links of each kind, about two minutes
+    python benchmarks/transfer_fit.py --quick   # 100 of each
+
+Each link is swept over 21 sizes from 1 KiB to 1 GiB with 5 % relative noise on each call. A point of a sweep is a median of
+calls: the first block takes 9 of them, the second only one, which is harder than any real sweep. The oracle knows the shape
+and the place of the knee and solves for the rest: nobody can do better from the same points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "transfer"))
+from links import KINDS, SIZES, TrueLink
+
+from gpulab import transfer
+from gpulab.transfer import _posterior
+
+NOISE = 0.05
+LITERATURE = (
+    ("Boyer, Meng and Kumaran 2013, alpha-beta", "8 %"),
+    ("lambda model 2020, piecewise", "1.6 to 4.5 %"),
+)
+
+
+def oracle(link: TrueLink, y: np.ndarray) -> tuple[float, float]:
+    """Return latency and bandwidth by weighted least squares with the shape and the knee given."""
+    family = {"line": "line", "slower": "knee", "faster": "knee", "jump": "jump"}[link.kind]
+    candidate = _posterior.Candidate(family, () if family == "line" else (link.knee,))
+    weight = 1 / link.seconds(SIZES)
+    a = candidate.columns(SIZES) * weight[:, None]
+    size = np.linalg.norm(a, axis=0)
+    used = size > 0
+    b = np.zeros(candidate.width)
+    b[used] = np.linalg.lstsq(a[:, used] / size[used], y * weight, rcond=None)[0] / size[used]
+    return float(b[0]), float(1 / candidate.slopes(b)[-1])
+
+
+def plain(y: np.ndarray) -> tuple[float, float]:
+    """Return latency and bandwidth of a straight line by ordinary least squares, as textbooks fit it."""
+    slope, intercept = np.polyfit(SIZES, y, 1)
+    return float(intercept), float(1 / slope)
+
+
+def trial(kind: str, count: int, calls: int) -> dict[str, float]:
+    """Return the shares and errors over so many links of one kind."""
+    ours, best, usual, covered, held, true = [], [], [], [], [], []
+    for seed in range(count):
+        link = TrueLink(seed, kind)
+        y = link.measured(SIZES, NOISE, calls)
+        f = transfer.fit(SIZES, y)
+        truth = np.array([link.latency, link.bandwidth])
+        ours.append(np.array([f.latency_seconds, f.bandwidth_bytes_per_second]) / truth - 1)
+        best.append(np.array(oracle(link, y)) / truth - 1)
+        usual.append(np.array(plain(y)) / truth - 1)
+        x = link.unseen_sizes(10)
+        new = link.measured(x, NOISE, calls)
+        low, high = f.prediction_interval_seconds(x)
+        covered.append(np.mean((new >= low) & (new <= high)))
+        held.append(f.held_out_error)
+        true.append(np.mean(np.abs(f.predict_seconds(x) / new - 1)))
+    found, known, straight = (np.abs(np.array(e)) for e in (ours, best, usual))
+    return {
+        "latency": np.mean(found[:, 0] < 0.10), "bandwidth": np.mean(found[:, 1] < 0.03), "cover": np.mean(covered),
+        "oracle latency": np.mean(known[:, 0] < 0.10), "oracle bandwidth": np.mean(known[:, 1] < 0.03),
+        "plain latency": np.mean(straight[:, 0] < 0.10), "plain bandwidth": np.mean(straight[:, 1] < 0.03),
+        "held out": np.mean(held), "unseen": np.mean(true),
+        "median latency": np.median(found[:, 0]), "median bandwidth": np.median(found[:, 1]),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="100 links of each kind")
+    parser.add_argument("--links", type=int, default=1000, help="links of each kind")
+    arguments = parser.parse_args()
+    count = 100 if arguments.quick else arguments.links
+    for calls in (9, 1):
+        print(f"\n{count} links of each kind, {NOISE:.0%} noise a call, each point the median of {calls} call{'s' if calls > 1 else ''}")
+        print("          latency within 10 %     bandwidth within 3 %    95 % interval  median error       held-out  error on")
+        print("knee      ours   oracle plain     ours   oracle plain     covers         latency bandwidth  error     unseen sizes")
+        for kind in KINDS:
+            r = trial(kind, count, calls)
+            print(
+                f"{'none' if kind == 'line' else kind:8}  {r['latency']:6.1%} {r['oracle latency']:6.1%} {r['plain latency']:6.1%}   "
+                f"{r['bandwidth']:6.1%} {r['oracle bandwidth']:6.1%} {r['plain bandwidth']:6.1%}   {r['cover']:6.1%}         "
+                f"{r['median latency']:6.2%}  {r['median bandwidth']:6.2%}    {r['held out']:6.2%}    {r['unseen']:6.2%}",
+                flush=True,
+            )
+    print("\nPublished mean errors of transfer models on real links:")
+    for name, error in LITERATURE:
+        print(f"  {name}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Break-even: where two lines cross, and where the second line may come from."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab import devices, recordings, timing, transfer, workloads
+from gpulab.devices import Device
+from gpulab.errors import InputError, OutOfMemoryError, StoppedError
+from gpulab.evidence import Badge, Environment
+from gpulab.transfer import BreakEven, _break_even
+from gpulab.transfer._break_even import answer
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1.1, 1000), st.integers(3, 20))
+def test_crossing_of_power_laws_is_exact(fixed, speedup, count):
+    """Host n^2, device fixed + n^2 / speedup, sampled densely: the size found is the true one within 3 %."""
+    sizes = sorted({round(2 ** (k / 4)) for k in range(4 * count)})
+    host = [1e-7 * n**2 for n in sizes]
+    device = [fixed + h / speedup for h in host]
+    true = math.sqrt(fixed / (1 - 1 / speedup) / 1e-7)
+    size, reason, _ = answer(sizes, host, device)
+    if true > sizes[-1]:
+        assert (size, reason) == (None, "never in this range")
+    elif true < sizes[0]:
+        assert (size, reason) == (sizes[0], "found")
+    else:
+        assert reason == "found"
+        assert size == pytest.approx(true, rel=0.03, abs=1)
+
+
+def test_words_of_each_answer():
+    """Never, always, in between and in the middle: each says its sizes."""
+    assert answer([1, 2, 4], [1, 2, 4], [9, 9, 9])[2] == (
+        "The accelerator does not win at the end of the sizes tried (n = 1 to 4); it comes nearest at 4 (0.44x)."
+    )
+    assert answer([1, 2, 4], [1, 2, 4], [0.5, 0.5, 0.5])[:2] == (1, "found")
+    assert "wins at 2 only in between (2.00x)" in answer([1, 2, 4], [1, 2, 4], [9, 1, 9])[2]
+    assert answer([8], [1.0], [2.0])[:2] == (None, "never in this range")
+
+
+def test_crosses_where_the_last_loss_ends():
+    """A win by noise at a small size does not count: the size is where the device wins for good. By hand: half way on log scales."""
+    size, reason, _ = answer([16, 64, 256, 1024], [1, 1, 1, 2], [0.9, 2, 2, 1])
+    assert (size, reason) == (512, "found")
+
+
+def test_no_accelerator():
+    """On a CPU alone the answer is "no accelerator", and what can be given instead."""
+    b = transfer.break_even("matmul", device="cpu")
+    assert (b.size, b.reason, b.rows) == (None, "no accelerator", ())
+    assert "link='pcie4-x16'" in b.sentence
+    assert BreakEven.from_dict(b.to_dict()) == b
+
+
+@pytest.fixture
+def scripted_host(monkeypatch):
+    """Let the CPU take what the script says: nbytes at 1 GB/s."""
+
+    def measure(fn, *args, nbytes=None, flops=None, label=None, transfer=False, **rest):
+        seconds = nbytes / 1e9 if not transfer else 1e-5 + nbytes / 1e10
+        m = real(lambda: None, device="cpu", deadline=0.01)
+        return type(m)(**{**vars(m), "median_seconds": seconds, "with_transfer_seconds": 2 * seconds if transfer else None})
+
+    real = timing.measure
+    monkeypatch.setattr(timing, "measure", measure)
+
+
+def test_modelled_accelerator_by_hand(scripted_host):
+    """Add over 10 us and 24 GB/s: three copies and 3n/3.77e12 + 2.5 us against 12n bytes at 1 GB/s."""
+    link = transfer.link("pcie4", 10e-6, 24e9)
+    b = transfer.break_even("add", sizes=[2**k for k in range(6, 16)], link=link)
+    # 12 n / 1e9 = 3 * 10e-6 + 12 n / 24e9 + 2.5e-6 + 12 n / 3.77e12
+    true = 32.5e-6 / (12 / 1e9 - 12 / 24e9 - 12 / 3.77e12)
+    assert b.reason == "found"
+    assert b.size == pytest.approx(true, rel=0.1)
+    assert b.evidence.badge is Badge.MODELLED
+    assert "42.5 TFLOP/s" in b.evidence.assumptions
+    row = b.rows[0]
+    assert row.copied_bytes == 3 * 64 * 4
+    assert row.device_seconds == pytest.approx(3 * 10e-6 + 768 / 24e9 + 2.5e-6 + 768 / 3.77e12)
+    assert BreakEven.from_dict(b.to_dict()) == b
+
+
+def test_measured_accelerator(scripted_host, monkeypatch):
+    """Where there is a device its time is that with both copies, and its result is checked first."""
+    gpu = Device("cuda")
+    real = devices.find
+    monkeypatch.setattr(devices, "find", lambda name=None: gpu if name is None else real("cpu"))
+    monkeypatch.setattr(Device, "name", property(lambda self: "fake"))
+    b = transfer.break_even("add", sizes=[2**10, 2**14])
+    assert b.evidence.badge is Badge.MEASURED
+    assert b.rows[0].device_seconds == pytest.approx(2 * (1e-5 + 12 * 2**10 / 1e10))
+    assert b.reason == "found"
+
+
+def test_a_wrong_result_is_no_row(scripted_host, monkeypatch):
+    """A device whose result is wrong has no time to compare: the note "disagree" instead."""
+    gpu = Device("cuda")
+    real = devices.find
+    monkeypatch.setattr(devices, "find", lambda name=None: gpu if name is None else real("cpu"))
+    monkeypatch.setattr(Device, "name", property(lambda self: "fake"))
+    monkeypatch.setattr(workloads.Workload, "difference", lambda self, result, inputs: 0.5)
+    b = transfer.break_even("add", sizes=[2**10])
+    assert (b.size, b.rows) == (None, ())
+    assert b.notes[0].code == "disagree"
+
+
+def test_recorded_accelerator(scripted_host):
+    """With a recording the second line is looked up, badged RECORDED, and sizes that it lacks are named."""
+    environment = Environment(
+        "2026-01-02T03:04:05+00:00", "Linux", "some CPU", 4, 2**33, "some GPU", "cuda", "570.1", "3.12", {"torch": "2.9"}
+    )
+
+    def entry(n, seconds):
+        timed = recordings.Timing(np.array([1e-5]), 1, 1e-5, None, 1e-4, 1e-6, seconds, 1, None, None, ())
+        return recordings.Entry("catalogue", {"workload": "add", "n": n, "dtype": "float32"}, timed)
+
+    recording = recordings.Recording("some-gpu", environment, {}, {}, "0.1.0", (entry(2**10, 1e-3), entry(2**20, 1e-3)))
+    b = transfer.break_even("add", sizes=[2**10, 2**15, 2**20], recording=recording)
+    assert b.evidence.badge is Badge.RECORDED
+    assert [r.n for r in b.rows] == [2**10, 2**20]
+    assert [n.code for n in b.notes] == ["skipped"]
+    assert "not recorded there yet" in b.notes[0].sentence
+    assert b.reason == "found"
+    with pytest.raises(InputError, match="a recording and a model"):
+        transfer.break_even("add", recording=recording, link="pcie4")
+
+
+def test_stop_and_progress(scripted_host):
+    """A stop keeps the sizes reached; before the first there is nothing to return."""
+    seen = []
+    answers = iter([False, False, True])
+    b = transfer.break_even("add", link="pcie4", sizes=[16, 32, 64], stop=lambda: next(answers), progress=lambda f, t: seen.append((f, t)))
+    assert [r.n for r in b.rows] == [16, 32]
+    assert b.notes[0].code == "stopped"
+    assert seen[0] == (0.0, "add n=16 float32")
+    with pytest.raises(StoppedError):
+        transfer.break_even("add", link="pcie4", stop=lambda: True)
+
+
+def test_sizes_beyond_the_deadline_or_memory_are_left_out(scripted_host):
+    """A size whose call would not fit into the deadline, or that does not fit into memory, is named and ends the search."""
+    b = transfer.break_even("add", link="pcie4", sizes=[2**10, 2**30], deadline=5)
+    assert [r.n for r in b.rows] == [2**10]
+    assert "does not fit into the deadline" in b.notes[0].sentence
+    b = transfer.break_even("add", link="pcie4", sizes=[2**39], deadline=5)
+    assert (b.size, b.rows) == (None, ())
+    assert b.notes[0].code == "skipped"
+    with pytest.raises(OutOfMemoryError):
+        workloads.get("add")(n=2**39).check("cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"workload": "matmull"}, "Did you mean 'matmul'"),
+        ({"sizes": [0]}, "n is 0"),
+        ({"sizes": []}, "no sizes"),
+        ({"sizes": 64}, "sizes is 64"),
+        ({"dtype": "int8"}, "dtype 'int8'"),
+        ({"link": "road"}, "'road'"),
+        ({"processor": "abacus"}, "'abacus'"),
+        ({"deadline": -1}, "deadline"),
+        ({"channels": 3}, "no parameter 'channels'"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(arguments, words):
+    """Whatever cannot be searched is refused at once."""
+    with pytest.raises(InputError, match=words):
+        transfer.break_even(**{"workload": "matmul", "link": "pcie4", **arguments})
+
+
+def test_training_steps_copy_their_batch_only(scripted_host):
+    """The model stays where it is: only images, labels and the loss travel."""
+    b = transfer.break_even("cnn_training_step", sizes=[2], link="pcie4", side=8, width=4)
+    assert b.rows[0].copied_bytes == 2 * (3 * 64 * 4 + 8) + 4
+
+
+def test_spec_of_ones_own(scripted_host):
+    """A spec that is not in the catalogue can be searched as well."""
+    assert transfer.break_even(workloads.get("exp"), sizes=[16, 2**16], link="pcie4").label == "exp float32"
+    assert _break_even._DEFAULT_PROCESSOR in transfer._links._PROCESSORS

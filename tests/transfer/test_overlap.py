@@ -1,0 +1,167 @@
+"""Overlap: the pipeline by hand, what counts as overlap, and real threads on the CPU (their order, never their speed)."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab import transfer
+from gpulab.errors import InputError, OutOfMemoryError, StoppedError
+from gpulab.evidence import Badge
+from gpulab.transfer import Overlap, Span
+from gpulab.transfer.results import together_seconds
+
+LINK = transfer.link("pcie4", latency_seconds=1e-3, bandwidth_bytes_per_second=1e6)
+
+
+def test_modelled_pipeline_by_hand():
+    """4 MB in 4 chunks over 1 MB/s and 1 ms: copies end at 1.001 k s; computes of 0.5 s start as each arrives."""
+    o = transfer.overlap(4_000_000, 4, link=LINK, compute_seconds=2.0)
+    assert o.seconds == pytest.approx(4 * 1.001 + 0.5)
+    assert o.copy_seconds == pytest.approx(4.001)
+    assert o.serial_seconds == pytest.approx(6.001)
+    assert o.ideal_seconds == pytest.approx(4.001)
+    assert o.ratio == pytest.approx((6.001 - 4.504) / 2.0)
+    computes = [s for s in o.timeline if s.lane == "compute"]
+    assert [s.start_seconds for s in computes] == pytest.approx([1.001, 2.002, 3.003, 4.004])
+    assert [s.seconds for s in computes] == pytest.approx([0.5] * 4)
+    assert o.together_seconds == pytest.approx(1.5)
+    assert o.notes == ()
+    assert o.evidence.badge is Badge.MODELLED
+
+
+@given(st.integers(4, 10**9), st.integers(1, 64), st.floats(0, 100))
+def test_formula_and_timeline_agree(nbytes, chunks, compute):
+    """The closed form and the recurrence that draws the timeline give the same end."""
+    if chunks > nbytes // 4:
+        return
+    o = transfer.overlap(nbytes, chunks, link=LINK, compute_seconds=compute)
+    assert transfer.pipeline_seconds(nbytes, chunks, LINK, compute) == pytest.approx(o.seconds)
+    assert o.ideal_seconds <= o.seconds * (1 + 1e-9)
+    assert Overlap.from_dict(o.to_dict()) == o
+
+
+def test_launches_count_for_each_chunk():
+    """With a launch of 1 ms a chunk, ten chunks whose compute is the slower lane pay it ten times."""
+    free = transfer.pipeline_seconds(1000, 10, LINK, 1.0)
+    assert transfer.pipeline_seconds(1000, 10, LINK, 1.0, launch_seconds=1e-3) == pytest.approx(free + 10e-3)
+
+
+def test_the_exercise_has_an_answer_between_too_few_and_too_many():
+    """Over PCIe 4 some numbers of chunks reach 80 % of the ideal gain of 64 MiB, one and a thousand do not."""
+    ratios = {k: transfer.overlap(64 * 2**20, k, link="pcie4").ratio for k in (1, 2, 8, 16, 32, 1024)}
+    assert ratios[1] == 0
+    assert max(ratios.values()) > 0.8
+    assert ratios[2] < 0.8
+    assert ratios[1024] < 0.8
+
+
+def test_one_chunk_cannot_overlap():
+    """With one chunk the note says so; with nothing to compute there is nothing to gain."""
+    assert transfer.overlap(1000, 2, link=LINK, compute_seconds=0).ratio == 0
+    assert [n.code for n in transfer.overlap(1000, 1, link=LINK).notes] == ["no-overlap"]
+
+
+def test_together_by_hand():
+    """Two copies of 1 s and one compute from 0.5 to 1.5: they share 1 s."""
+    spans = [Span("copy", 0, 0.0, 1.0), Span("copy", 1, 1.0, 2.0), Span("compute", 0, 0.5, 1.5)]
+    assert together_seconds(spans) == pytest.approx(1.0)
+    assert together_seconds(spans[:2]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"nbytes": 0}, "0 bytes"), ({"nbytes": -1}, "-1 bytes"), ({"nbytes": 1.5}, "1.5 bytes"), ({"chunks": 0}, "0 chunks"),
+        ({"chunks": True}, "True chunks"), ({"nbytes": 100, "chunks": 26}, "26 chunks of 100 bytes"), ({"link": "pci"}, "'pci'"),
+        ({"compute_seconds": 1.0}, "without a link"), ({"link": "pcie4", "compute_seconds": -1}, "compute_seconds is -1"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_one_sentence(arguments, words):
+    """What cannot be overlapped is refused before anything runs."""
+    with pytest.raises(InputError, match=words):
+        transfer.overlap(**{"device": "cpu", **arguments})
+
+
+def test_too_large_is_told_before_allocating():
+    """A petabyte is refused with what is free."""
+    with pytest.raises(OutOfMemoryError, match="expected at most"):
+        transfer.overlap(2**50, device="cpu")
+
+
+def test_threads_copy_each_chunk_before_it_is_computed():
+    """On the CPU each chunk arrives complete before its work starts, once a run, and the timeline has both lanes in order."""
+    seen = []
+    o = transfer.overlap(4 * 4096, 4, work=lambda x: seen.append(x.copy()), device="cpu")
+    assert o.evidence.badge is Badge.MEASURED
+    assert all((x == 1).all() for x in seen)
+    assert len(o.timeline) == 8
+    ends = {s.chunk: s.end_seconds for s in o.timeline if s.lane == "copy"}
+    computes = [s for s in o.timeline if s.lane == "compute"]
+    assert [s.chunk for s in computes] == [0, 1, 2, 3]
+    assert all(s.start_seconds >= ends[s.chunk] - 1e-4 for s in computes)
+
+
+def test_chunks_need_not_divide_the_array():
+    """Every element is copied and computed once however the chunks fall."""
+    lengths = []
+    transfer.overlap(4 * 1001, 7, work=lambda x: lengths.append(len(x)), device="cpu")
+    assert sum(lengths[:1]) == 1001  # the work alone, in one go
+    assert sum(lengths[1:8]) == 1001
+    assert max(lengths[1:8]) - min(lengths[1:8]) <= 1
+
+
+def test_work_that_raises_ends_the_copy_thread():
+    """An error in the work comes out as it is, and no thread is left behind."""
+
+    def broken(x):
+        raise ZeroDivisionError("in the work")
+
+    with pytest.raises(ZeroDivisionError, match="in the work"):
+        transfer.overlap(2**16, 4, work=broken, device="cpu")
+    with pytest.raises(InputError):
+        transfer.overlap(2**16, 0, device="cpu")
+
+
+def test_stop_returns_what_was_reached():
+    """A stop after two runs gives their median with a note; at once there is nothing to return."""
+    answers = iter([False, False, True])
+    o = transfer.overlap(2**16, 2, device="cpu", stop=lambda: next(answers))
+    assert [n.code for n in o.notes if n.code == "stopped"] == ["stopped"]
+    assert o.evidence.samples == 2
+    with pytest.raises(StoppedError, match="before the first run"):
+        transfer.overlap(2**16, 2, device="cpu", stop=lambda: True)
+
+
+def test_measured_for_a_recording():
+    """Both arrangements come as measurements with their bytes."""
+    serial, chunked = transfer.measure_overlap(2**16, 4, "cpu", deadline=0.1)
+    assert serial.nbytes == chunked.nbytes == 2**16
+    assert "one after the other" in serial.label
+
+
+@pytest.mark.gpu
+def test_gpu_overlap_happens():
+    """On a GPU with pinned memory and two streams, 256 MiB in 8 chunks gain at least a quarter of the ideal."""
+    o = transfer.overlap(2**28, 8, device="cuda")
+    assert o.ratio > 0.25
+    assert not any(n.code == "no-overlap" for n in o.notes)
+
+
+@pytest.mark.gpu
+def test_gpu_without_enough_work_says_no_overlap():
+    """A work that the host waits for between chunks cannot overlap, and the note says so."""
+
+    def blocking(x):
+        x.mul_(1.0)
+        float(x[0])
+
+    o = transfer.overlap(2**24, 4, work=blocking, device="cuda")
+    assert [n.code for n in o.notes] == ["no-overlap"]
+
+
+def test_numpy_lets_the_copy_run_beside():
+    """The premise of the CPU's overlap: numpy's copy and arithmetic accept the buffers that the lanes share."""
+    x = np.ones(8, dtype=np.float32)
+    np.copyto(x[2:4], x[4:6] * 2)
+    assert x.sum() == 10
