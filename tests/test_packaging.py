@@ -130,3 +130,12 @@ def test_citation_names_the_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert str(citation["version"]) == gpulab.__version__
     assert set(citation["license"]) == set(PROJECT["project"]["license"].split(" AND "))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/measurements.md"])
+def test_links_of_the_pages_lead_somewhere(page: str) -> None:
+    """Each link and picture names a file of the project or is the web's."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if not target.startswith("https://"):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target} is not there"
