@@ -11,13 +11,14 @@ from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
-from gpulab.lessons._road import TwoKinds, pageable_against_pinned, recorded_sweeps
+from gpulab.lessons._road import Pinning, TwoKinds, pageable_against_pinned, pinning, recorded_sweeps
 from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
     "CheckResult",
     "KeptAnswer",
     "LiveDevice",
+    "Pinning",
     "Prediction",
     "Progress",
     "ProgressRow",
@@ -32,6 +33,7 @@ __all__ = [
     "hint",
     "known",
     "pageable_against_pinned",
+    "pinning",
     "predict",
     "progress",
     "recorded_sweeps",

@@ -82,16 +82,18 @@ class Prediction:
 
     @property
     def revealed(self) -> str | None:
-        """The measurement that was shown, as text, or None while it is still hidden."""
+        """The answer that was shown, as text with its badge, or None while it is still hidden."""
         shown = self._entry.get("revealed")
-        return str(shown.get("text", "")) if shown else None
+        if not shown:
+            return None
+        return f"{shown.get('text', '')} ({shown['badge']})" if shown.get("badge") else str(shown.get("text", ""))
 
     @property
     def status(self) -> str:
         """One sentence on where this prediction stands."""
         if self.revealed is not None:
             mine = f"You predicted {self.answer.text}" if self.answer else "No prediction was given"
-            return f"{mine}; the measurement was {self.revealed}."
+            return f"{mine}; the answer was {self.revealed}."
         if self.answer is None:
             return "No prediction yet."
         return f"Your prediction is kept: {self.answer.text}. Run the next cell to measure."
@@ -127,7 +129,7 @@ class Prediction:
         if first is not None and first.value != base:
             return f"Your first answer, {first.text}, stays; {text} is kept beside it and not counted."
         if first is None and before.get("revealed") is not None:
-            return f"The measurement was already shown; {text} is kept and not counted."
+            return f"The answer was already shown; {text} is kept and not counted."
         return f"Prediction kept: {text}. Run the next cell to measure."
 
     def observe(self, callback: Observer) -> Callable[[], None]:

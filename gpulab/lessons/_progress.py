@@ -110,8 +110,9 @@ def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:
     title = str(entry.get("question", "")) or "not opened yet"
     if not shown:
         return ProgressRow(id, "prediction", title, "predicted" if first else "open", str(first.get("text", "")))
+    badge = f" ({shown['badge']})" if shown.get("badge") else ""
     said = f"you: {first.get('text', '')}; " if first else ""
-    return ProgressRow(id, "prediction", title, str(shown.get("verdict", "open")), f"{said}measured: {shown.get('text', '')}")
+    return ProgressRow(id, "prediction", title, str(shown.get("verdict", "open")), f"{said}answer: {shown.get('text', '')}{badge}")
 
 
 def _exercise_row(id: str, title: str, entry: dict[str, Any]) -> ProgressRow:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab import devices
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
@@ -48,11 +49,13 @@ class Reveal(Result):
     evidence: Evidence | None
 
     def __repr__(self) -> str:
-        return f"{self.id}: you predicted {self.predicted_text}; measured {self.measured_text}. {self.sentence}"
+        mine = f"you predicted {self.predicted_text}" if self.predicted is not None else "no prediction"
+        badge = f" ({self.evidence.badge})" if self.evidence is not None else ""
+        return f"{self.id}: {mine}; the answer: {self.measured_text}{badge}. {self.sentence}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the two answers side by side."""
-        kind = str(self.evidence.badge) if self.evidence is not None else "this machine"
+        kind = str(self.evidence.badge) if self.evidence is not None else "not measured"
         return (f"Prediction {self.id}", "your answer", f"the answer ({kind})"), [(self.question, self.predicted_text, self.measured_text)]
 
     def _repr_html_(self) -> str:
@@ -72,7 +75,7 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None =
     reason : str
         With None: why there is no measurement.
     evidence : Evidence, optional
-        Where a plain number came from; by default that of ``measured`` itself.
+        Where a plain number came from; by default that of ``measured`` itself, else MEASURED on this CPU.
 
     Raises
     ------
@@ -82,6 +85,8 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None =
     known = _content.question(id)
     asked = _predictions.known(id) or Prediction(id, "", "", ())
     source = evidence or getattr(measured, "evidence", None)
+    if not isinstance(source, Evidence) and measured is not None:  # a figure of the learner's own cell
+        source = Evidence.measured(devices.find("cpu").name)
     value, text = _outcome(asked, known, measured, reason)
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
@@ -91,7 +96,8 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None =
         _sentence(verdict, kept, value, ratio, known), source if isinstance(source, Evidence) else None,
     )  # fmt: skip
     if value is not None:
-        record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict}
+        badge = str(source.badge) if isinstance(source, Evidence) else ""
+        record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict, "badge": badge}
 
         def edit(content: dict[str, Any]) -> None:
             entry = content["predictions"].setdefault(id, {})
@@ -160,4 +166,4 @@ def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | 
     if ratio is None:
         return explanation or "That is not what came out. The text below says why."
     factor = format_ratio(ratio if ratio >= 1 else 1 / ratio)
-    return f"The measurement is {factor} {'more' if ratio >= 1 else 'less'} than you said. {explanation}".strip()
+    return f"The answer is {factor} {'more' if ratio >= 1 else 'less'} than you said. {explanation}".strip()

@@ -5,10 +5,13 @@ Measured where this machine has a GPU, recorded where a machine with one was rec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab import devices, recordings, transfer
+import numpy as np
+
+from gpulab import devices, recordings, timing, transfer
 from gpulab._result import Result
 from gpulab.evidence import Evidence
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
@@ -67,6 +70,76 @@ def pageable_against_pinned(nbytes: int = _NBYTES) -> TwoKinds:
             return TwoKinds(nbytes, there["pageable"], there["pinned"], sweep.evidence)
     pageable, pinned = transfer.link(memory="pageable"), transfer.link(memory="pinned")
     return TwoKinds(nbytes, pageable.seconds(nbytes), pinned.seconds(nbytes), pageable.evidence)
+
+
+@dataclass(frozen=True, repr=False)
+class Pinning(Result):
+    """What pinning a buffer costs, beside what it gains for each copy.
+
+    Attributes
+    ----------
+    nbytes : int
+    pin_seconds : float
+        ``tensor.pin_memory()``.
+    pageable_seconds, pinned_seconds : float
+        One copy to the GPU.
+    evidence : Evidence
+    """
+
+    nbytes: int
+    pin_seconds: float
+    pageable_seconds: float
+    pinned_seconds: float
+    evidence: Evidence
+
+    @property
+    def copies_to_pay(self) -> float | None:
+        """How many copies of the same buffer until pinning has paid; None where a pinned copy is no faster."""
+        gain = self.pageable_seconds - self.pinned_seconds
+        return self.pin_seconds / gain if gain > 0 else None
+
+    def __repr__(self) -> str:
+        return f"<pinning {format_bytes(self.nbytes)} takes {format_seconds(self.pin_seconds)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return both ways of sending the buffer once, and when pinning has paid."""
+        pays = (
+            "never: a pinned copy is no faster"
+            if self.copies_to_pay is None
+            else f"after {math.ceil(self.copies_to_pay)} copies of the buffer"
+        )
+        rows = [
+            ("plain copy from pageable memory", format_seconds(self.pageable_seconds)),
+            ("pin the buffer", format_seconds(self.pin_seconds)),
+            ("then copy from pinned memory", format_seconds(self.pinned_seconds)),
+            ("pin and copy, together", format_seconds(self.pin_seconds + self.pinned_seconds)),
+            ("pinning has paid", pays),
+        ]
+        return (f"{format_bytes(self.nbytes)} to the GPU", ""), rows
+
+
+def pinning(nbytes: int = _NBYTES) -> Pinning:
+    """Return what pinning costs: measured where this machine has CUDA, else modelled.
+
+    The model: pinning copies the buffer into fresh memory, which this machine's CPU does now; that the pages are also
+    locked is left out, so real pinning takes longer. The copies are those of ``pageable_against_pinned``.
+
+    Parameters
+    ----------
+    nbytes : int
+    """
+    if devices.default().torch_type == "cuda":
+        cost = transfer.pinning_cost(nbytes)
+        return Pinning(nbytes, cost.pin_seconds, cost.pageable_copy_seconds, cost.pinned_copy_seconds, cost.evidence)
+    source = np.ones(nbytes, dtype=np.uint8)
+    fresh = timing.measure(source.copy, device="cpu", deadline=0.5, label="copy into fresh memory")
+    kinds = pageable_against_pinned(nbytes)
+    evidence = Evidence.modelled(
+        f"pinning takes as long as a copy into fresh memory, {format_seconds(fresh.median_seconds)} measured on {fresh.evidence.device}, "
+        f"and no longer; the copies to the GPU: {kinds.evidence.sentence}",
+        "PyTorch, A guide on good usage of non_blocking and pin_memory() (pin_memory copies into page-locked memory)",
+    )
+    return Pinning(nbytes, fresh.median_seconds, kinds.pageable_seconds, kinds.pinned_seconds, evidence)
 
 
 def recorded_sweeps() -> list[transfer.Sweep]:

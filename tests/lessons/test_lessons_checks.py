@@ -219,7 +219,7 @@ def test_progress_counts_predictions_and_exercises():
     lessons.check("91.2", lambda x: 2 * x)
     kept = lessons.progress()
     assert (kept.passed, kept.exercises, kept.predicted, kept.predictions) == (1, 1, 1, 1)
-    assert kept.rows[0].detail == "you: 5.00 us; measured: 6.00 us"
+    assert kept.rows[0].detail == "you: 5.00 us; answer: 6.00 us (MEASURED)"
     assert "1 of 1 exercises passed" in kept._repr_html_()
     assert "1 of 1 exercises passed" in repr(kept)
 

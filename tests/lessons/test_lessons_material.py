@@ -8,11 +8,11 @@ import types
 import numpy as np
 import pytest
 
-from gpulab import devices, lessons
+from gpulab import devices, lessons, transfer
 from gpulab.devices import Device
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
-from gpulab.lessons import _material
+from gpulab.lessons import _material, _road
 from gpulab.lessons._device import LiveDevice
 
 
@@ -96,3 +96,40 @@ def test_without_an_accelerator_the_device_is_modelled():
     gpu = lessons.accelerator()
     gpu.to_host(gpu.run(lambda v: v * 2, gpu.to_device(np.ones(10, dtype=np.float32))))
     assert gpu.report().evidence.badge is (Badge.MEASURED if isinstance(gpu, LiveDevice) else Badge.MODELLED)
+
+
+def test_pageable_takes_longer_than_pinned():
+    """Whichever of the three sources answers, the badge is there and the table has both kinds."""
+    kinds = lessons.pageable_against_pinned(2**26)
+    assert kinds.ratio == pytest.approx(kinds.pageable_seconds / kinds.pinned_seconds)
+    assert [row[0] for row in kinds.table()[1]] == ["pageable", "pinned"]
+    assert str(kinds.evidence.badge) in kinds.caption()
+
+
+def test_a_recorded_machine_comes_before_the_model(monkeypatch: pytest.MonkeyPatch):
+    """Without a GPU, a recorded sweep with both kinds at that size is used, with its own evidence."""
+    there = Evidence(Badge.RECORDED, "a recorded GPU", samples=9, date="2026-11-01")
+    points = tuple(
+        transfer.SweepPoint("to_device", memory, 2**26, seconds, None, 9) for memory, seconds in (("pinned", 2e-3), ("pageable", 6e-3))
+    )
+    sweep = transfer.Sweep("a recorded GPU", "torch", points, None, (), there, None)
+    monkeypatch.setattr(_road, "recorded_sweeps", lambda: [sweep])
+    monkeypatch.setattr(devices, "default", lambda: Device("cpu"))
+    kinds = lessons.pageable_against_pinned(2**26)
+    assert kinds.ratio == pytest.approx(3.0)
+    assert kinds.evidence.badge is Badge.RECORDED
+
+
+@pytest.mark.parametrize(("pin", "pageable", "pinned", "words"), [(5e-3, 4e-3, 2e-3, "after 3 copies"), (5e-3, 2e-3, 2e-3, "never")])
+def test_pinning_pays_after_some_copies(pin: float, pageable: float, pinned: float, words: str):
+    """5 ms of pinning at 2 ms gained a copy pay with the third (by hand); no gain never pays."""
+    cost = lessons.Pinning(2**26, pin, pageable, pinned, Evidence.modelled("nothing", "this test"))
+    assert words in cost.table()[1][-1][1]
+
+
+def test_the_cost_of_pinning_says_what_it_assumes():
+    """Without CUDA it is a model with a host copy of this machine in it, and says so."""
+    cost = lessons.pinning(2**22)
+    assert cost.pin_seconds > 0
+    if cost.evidence.badge is Badge.MODELLED:
+        assert "copy into fresh memory" in cost.caption()

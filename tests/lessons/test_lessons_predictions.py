@@ -190,7 +190,7 @@ def test_a_usual_wrong_answer_gets_its_sentence(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(_content, "question", lambda id: Question(id, (reading,)))
     lessons.predict("90.1", "How long?", unit="us")
     lessons.answer("90.1", 1000)
-    assert lessons.reveal("90.1", 1e-6).sentence == "The measurement is 1000x less than you said. You thought that the call waits."
+    assert lessons.reveal("90.1", 1e-6).sentence == "The answer is 1000x less than you said. You thought that the call waits."
 
 
 def test_observers_hear_answers_and_the_reveal():
@@ -204,7 +204,7 @@ def test_observers_hear_answers_and_the_reveal():
     asked.submit(6)
     assert heard == [
         "Your prediction is kept: 5.00 us. Run the next cell to measure.",
-        "You predicted 5.00 us; the measurement was 4.00 us.",
+        "You predicted 5.00 us; the answer was 4.00 us (MEASURED).",
     ]
 
 
