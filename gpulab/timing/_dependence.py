@@ -31,10 +31,14 @@ LARGEST_RELATIVE_ERROR = 0.9  # of an inflation from batches: too few of them, o
 
 @dataclass(frozen=True)
 class Inflation:
-    """Long-run variance of the signs over that of independent ones, and how many degrees of freedom its estimate has."""
+    """Long-run variance of the signs over that of independent ones, and how many degrees of freedom its estimate has.
+
+    ``model_holds`` is False where the batches contradicted the model and took its place.
+    """
 
     ratio: float
     degrees_of_freedom: float
+    model_holds: bool = True
 
 
 def centred_ranks(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -53,8 +57,8 @@ def inflation(ranks: np.ndarray) -> Inflation:
     """Return the inflation of the variance of the median's sign sum, from centred ranks."""
     n = len(ranks)
     ratio, sign_correlations = _model(ranks)
-    worth = n / ratio
-    model = Inflation(max(ratio * (1 + MAX_ORDER / worth), 0.3), max(worth / 2, 3.0))
+    worth = n / ratio  # so many independent samples; the estimate's own bias and spread, by simulation, are as that of so many
+    model = Inflation(max(ratio * (1 + 2 / worth), 0.3), max(worth / 1.5, 3.0))
     scales = _batch_scales(np.where(ranks > 0, 1.0, -1.0))
     if _contradicted(scales, sign_correlations, n):
         return _longest_credible(model, scales)
@@ -170,10 +174,10 @@ def _batch_scales(signs: np.ndarray) -> list[_Scale]:
 
 
 def _longest_credible(start: Inflation, scales: list[_Scale]) -> Inflation:
-    current = start
+    current = Inflation(start.ratio, start.degrees_of_freedom, model_holds=False)
     for scale in scales:
         if scale.relative_error > LARGEST_RELATIVE_ERROR:
             continue
         if math.log(scale.ratio / current.ratio) > SCALE_DOUBT * scale.relative_error:
-            current = Inflation(scale.ratio, 2 / scale.relative_error**2)
+            current = Inflation(scale.ratio, 2 / scale.relative_error**2, model_holds=False)
     return current

@@ -38,13 +38,13 @@ def test_t_quantile_matches_the_table(degrees: float, expected: float) -> None:
 def test_interval_of_independent_samples_by_hand() -> None:
     """The ranks of the bounds follow from Student's t and the square root of n.
 
-    100 samples without memory: inflation 1, raised by 3/100 for what its estimate may miss; 100 / 2 degrees of freedom, for
-    which t = 2.0084 (NIST: 2.009).
-    Half a width is 2.0084 * sqrt(1.03 * 100) / 2 = 10.19 ranks, about the middle 49.5 of the values 0 .. 99.
+    100 samples without memory: inflation 1, raised by 2/100 for what its estimate may miss; 100 / 1.5 = 67 degrees of freedom, for
+    which t = 1.996 (NIST); 3 % more for looking repeatedly. Half a width is 1.03 * 1.996 * sqrt(1.02 * 100) / 2 = 10.38 ranks, about
+    the middle 49.5 of the values 0 .. 99.
     """
     interval, reason = median_interval(shuffled(100))
     assert reason is None
-    assert interval == pytest.approx((49.5 - 10.19, 49.5 + 10.19), abs=0.01)
+    assert interval == pytest.approx((49.5 - 10.38, 49.5 + 10.38), abs=0.01)
 
 
 def test_interval_of_independent_samples_agrees_with_the_binomial() -> None:
