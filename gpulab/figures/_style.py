@@ -23,7 +23,7 @@ AXIS = "rgba(127,127,127,0.65)"
 _INK_OPEN = f'<span style="fill:var(--gpulab-ink,var(--jp-ui-font-color1,{MID_GREY}))">'
 _INK_CLOSE = "</span>"
 HEIGHT = 340
-_SUBTITLE = 88  # characters that fit beside each other at 900 pixels
+_SUBTITLE = 100  # characters that fit beside each other at 900 pixels
 _LINE = 15  # pixels of one more line of it
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
@@ -124,7 +124,7 @@ def badge_text(evidence: Evidence) -> str:
     """Return the badge, the device and what its kind must say, short enough for a subtitle."""
     if evidence.badge is Badge.MODELLED:
         assumptions = evidence.assumptions or ""
-        return f"MODELLED: {textwrap.shorten(assumptions, 2 * _SUBTITLE, placeholder=' …')}"
+        return f"MODELLED: {textwrap.shorten(assumptions, _SUBTITLE - 10, placeholder=' …')}"
     date = f", {evidence.date[:10]}" if evidence.date and evidence.badge is Badge.RECORDED else ""
     where = f" on {evidence.device}" if evidence.device else ""
     return f"{evidence.badge.value}{where}{date}"

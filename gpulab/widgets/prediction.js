@@ -15,11 +15,13 @@ function render({ model, el }) {
   if (choices.length) {
     const boxes = choices.map((text, k) => element("label", {}, element("input", { type: "radio", name: uid, value: k }), " " + text));
     const group = element("div", { class: "gpulab-choices", role: "radiogroup", "aria-labelledby": `${uid}-question` }, ...boxes);
+    group.addEventListener("change", () => setText(status, `Chosen: ${answer()}. Press Save to keep it.`));
     form.append(group, save);
     answer = () => { const chosen = group.querySelector("input:checked"); return chosen ? choices[chosen.value] : ""; };
   } else {
     const unit = model.get("unit");
     const input = element("input", { type: "text", inputmode: "decimal", autocomplete: "off", id: `${uid}-input`, placeholder: `such as ${model.get("example")}`, "aria-describedby": `${uid}-error` });
+    input.addEventListener("input", () => { error.hidden = true; setText(status, "Press Enter or Save to keep it."); });
     form.append(element("label", { for: `${uid}-input` }, unit ? `Your prediction (${unit})` : "Your prediction"), input, save);
     answer = () => input.value.trim();
   }

@@ -32,18 +32,22 @@ function render({ model, el }) {
   const status = element("ul", { class: "gpulab-status", "aria-label": "Evidence and notes" });
   const code = element("code");
   const button = element("button", { type: "button", class: "gpulab-copy" }, "Copy");
-  const details = element("details", { class: "gpulab-code" }, element("summary", {}, "Show the code"), element("div", {}, element("pre", { tabindex: 0, "aria-label": "Code" }, code), button));
+  const lines = element("pre", {}, code);
+  const details = element("details", { class: "gpulab-code" }, element("summary", {}, "Show the code"), element("div", {}, lines, button));
   const root = element("div", { class: "gpulab gpulab-results" }, message, caption, wrap, status, details);
   el.append(root);
   keepKeys(root);
   button.addEventListener("click", () => copy(code, button));
 
-  // A table that is wider than the page scrolls, and what scrolls must be reachable by keyboard.
+  // What is wider than the page scrolls, and what scrolls must be reachable by keyboard.
   const watch = new ResizeObserver(() => {
-    if (wrap.scrollWidth > wrap.clientWidth + 1) { wrap.tabIndex = 0; wrap.setAttribute("role", "region"); wrap.setAttribute("aria-label", model.get("label")); }
-    else for (const name of ["tabindex", "role", "aria-label"]) wrap.removeAttribute(name);
+    for (const [node, words] of [[wrap, model.get("label")], [lines, "Code"]]) {
+      if (node.scrollWidth > node.clientWidth + 1) { node.tabIndex = 0; node.setAttribute("role", "region"); node.setAttribute("aria-label", words); }
+      else for (const name of ["tabindex", "role", "aria-label"]) node.removeAttribute(name);
+    }
   });
   watch.observe(wrap);
+  watch.observe(lines);
 
   function drawTable() {
     const headers = model.get("headers"), rows = model.get("rows");

@@ -1,0 +1,200 @@
+"""The pictures show what their results hold: marks, labels and words, checked against made-up results."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from gpulab import devices, figures
+from gpulab.evidence import Evidence
+from gpulab.memory import MemoryTrace, Timeline
+from gpulab.timing import Comparison, ComparisonRow, Measurement
+from gpulab.transfer import BreakEven, BreakEvenRow, Overlap, Sweep
+from gpulab.transfer.results import Span, SweepPoint
+
+LIVE, MODEL = Evidence.measured("A GPU", 9), Evidence.modelled("a link", "a book")
+
+
+def words(figure: go.Figure) -> str:
+    """All that is written in a figure, without mark-up."""
+    layout = figure.layout
+    texts = [layout.title.text, layout.title.subtitle.text, layout.xaxis.title.text, layout.yaxis.title.text]
+    texts += [a.text for a in layout.annotations] + [t.name for t in figure.data]
+    return re.sub("<.*?>", "", " | ".join(text for text in texts if text))
+
+
+def measured(device: str, median: float, evidence: Evidence) -> Measurement:
+    """A measurement with these figures."""
+    samples = median * np.linspace(0.9, 1.1, 21)
+    environment = devices.environment("cpu")
+    interval = (0.95 * median, 1.05 * median)
+    return Measurement(
+        "work", device, samples, median, interval, 9 * median, median / 2, 3 * median, 1, None, None, (), evidence, environment
+    )
+
+
+def timeline(totals: list[int]) -> Timeline:
+    """A timeline of activations."""
+    n = len(totals)
+    phases = ("forward",) * (n // 2) + ("backward",) * (n - n // 2)
+    return Timeline(("aten.add.Tensor",) * n, phases, (0,), {"parameters": np.full(n, 10), "activations": np.array(totals)})
+
+
+def test_a_comparison_shows_three_times_and_the_speed_up() -> None:
+    """Each device has its three times at their places, the interval as bars, the speed-up in words; recorded marks are hollow."""
+    recorded = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="Far GPU"))
+    rows = (
+        ComparisonRow("CPU", measured("cpu", 1e-2, Evidence.measured("CPU")), None, None, None),
+        ComparisonRow("GPU", measured("cuda:0", 1e-3, LIVE), 10.0, (9.0, 11.0), None),
+    )
+    c = Comparison("work", rows, 10.0, (9.0, 11.0), None, None, (), LIVE)
+    figure = figures.comparison(c, recorded=[ComparisonRow("Far GPU", measured("cuda:0", 2e-3, recorded), None, None, None)])
+    marks = [t for t in figure.data if t.mode == "markers" and t.x[0] is not None]
+    assert sorted(t.x[0] for t in marks) == pytest.approx(sorted([5e-3, 1e-2, 3e-2, 5e-4, 1e-3, 3e-3, 1e-3, 2e-3, 6e-3]))
+    bars = {t.x[0]: (t.error_x.arrayminus[0], t.error_x.array[0]) for t in marks if t.error_x.array is not None}
+    assert bars[1e-3] == pytest.approx((5e-5, 5e-5))
+    assert {t.marker.symbol for t in marks if round(t.y[0]) == 2} == {"line-ns-open", "circle-open", "diamond-open"}
+    assert "10.0x" in words(figure)
+    assert "[9.00x, 11.0x]" in words(figure)
+    for part in ("MEASURED on A GPU", "RECORDED on Far GPU", "time per call (log scale)", "device finished"):
+        assert part in words(figure)
+    assert "GPU (measured): finished after 1.00 ms" in figure.description
+
+
+def test_a_measurement_shows_every_sample() -> None:
+    """One mark a sample in the order taken, with the median and its interval in words; outliers turn the axis logarithmic."""
+    m = measured("cpu", 1e-3, LIVE)
+    figure = figures.measurement(m)
+    assert list(figure.data[0].y) == pytest.approx(list(m.samples_seconds))
+    assert "95 % interval 950 us to 1.05 ms" in words(figure)
+    assert figure.layout.yaxis.type is None
+    wild = dataclasses.replace(m, samples_seconds=np.append(m.samples_seconds, 1.0), interval_seconds=None)
+    figure = figures.measurement(wild)
+    assert figure.layout.yaxis.type == "log"
+    assert "no honest interval" in words(figure)
+
+
+def sweep_of(evidence: Evidence, ceiling: float | None = None) -> Sweep:
+    """A straight link of 10 us and 10 GB/s."""
+    points = [
+        SweepPoint(direction, "pinned", n, 1e-5 + n / 1e10, (0.99e-5 + n / 1e10, 1.01e-5 + n / 1e10), 9)
+        for direction in ("to_device", "to_host")
+        for n in (2**k for k in range(10, 31, 2))
+    ]
+    return Sweep("A GPU", "torch", tuple(points), ceiling, (), evidence, None)
+
+
+def test_a_sweep_shows_its_series_its_fit_and_half_the_bandwidth() -> None:
+    """Both directions are apart, the fit is dashed and in words, and the size of half the bandwidth (100 kB here) is marked."""
+    s = sweep_of(LIVE)
+    figure = figures.sweep(s, s.fit("to_device"))
+    text = words(figure)
+    for part in (
+        "host to device, pinned (measured)",
+        "device to host, pinned (measured)",
+        "fit: 10.0 us + size / 10.0 GB/s",
+        "size (log scale)",
+    ):
+        assert part in text
+    assert any(t.line.dash == "dash" for t in figure.data)
+    (half,) = [shape.x0 for shape in figure.layout.shapes]
+    assert half == pytest.approx(1e5, rel=0.02)
+    rate = figures.sweep(s, quantity="rate")
+    assert max(rate.data[0].y) == pytest.approx(1e10, rel=0.01)
+
+
+def test_a_ceiling_is_drawn_and_named() -> None:
+    """The memory bandwidth of a host sweep is a labelled line in the picture of rates."""
+    figure = figures.sweep(sweep_of(LIVE, ceiling=2e10), quantity="rate")
+    assert "memory bandwidth 20.0 GB/s" in words(figure)
+    assert 2e10 in [shape.y0 for shape in figure.layout.shapes]
+
+
+def test_a_break_even_is_marked_and_a_missing_one_is_told() -> None:
+    """The size is a labelled line; without one the reason stands in the plot; a modelled accelerator is dashed beside a measured CPU."""
+    rows = (BreakEvenRow(64, 1e-4, 2e-4, 1e4), BreakEvenRow(128, 8e-4, 3e-4, 4e4))
+    found = BreakEven("matmul", 80, "found", "It wins from 80 on.", rows, (), MODEL)
+    figure = figures.break_even(found)
+    assert "break-even: n = 80" in words(figure)
+    assert {t.line.dash for t in figure.data} == {"solid", "dash"}
+    none = figures.break_even(dataclasses.replace(found, size=None, reason="never in this range"))
+    assert "never in this range" in words(none)
+    nothing = figures.break_even(dataclasses.replace(found, size=None, reason="no accelerator", rows=()))
+    assert "no accelerator" in words(nothing)
+
+
+def test_an_overlap_shows_its_bars_and_both_bounds() -> None:
+    """Each copy and each compute is a bar from its start, and the two bounds are named lines."""
+    spans = (Span("copy", 0, 0.0, 1e-3), Span("copy", 1, 1e-3, 2e-3), Span("compute", 0, 1e-3, 2.5e-3))
+    times = {"copy_seconds": 2e-3, "compute_seconds": 1.5e-3, "seconds": 2.5e-3}
+    o = Overlap(device="A GPU", nbytes=2**20, chunks=2, **times, timeline=spans, notes=(), evidence=LIVE)
+    figure = figures.overlap(o)
+    copies, computes = figure.data
+    assert list(copies.base) == [0.0, 1e-3]
+    assert list(computes.x) == pytest.approx([1.5e-3])
+    assert "ideal 2.00 ms" in words(figure)
+    assert "one after the other 3.50 ms" in words(figure)
+
+
+def trace(totals: list[int], evidence: Evidence = LIVE) -> MemoryTrace:
+    """A trace whose peak is the largest total."""
+    peak = max(totals) + 10
+    by = {"parameters": 10, "activations": max(totals)}
+    return MemoryTrace("a model", "cpu", peak, by, "aten.add.Tensor", "forward", (), timeline(totals), (), evidence)
+
+
+def test_a_timeline_stacks_its_categories_and_names_the_peak() -> None:
+    """Categories lie on each other in their own colours, phases are named, a modelled one is hatched."""
+    figure = figures.memory_timeline(trace([5, 9 * 2**20, 4, 1]))
+    assert [re.sub("<.*?>", "", t.name) for t in figure.data] == ["parameters", "activations"]
+    assert all(t.stackgroup == "bytes" for t in figure.data)
+    assert "peak 9.00 MiB" in words(figure)
+    assert "forward" in words(figure)
+    assert "backward" in words(figure)
+    assert not figure.data[0].fillpattern.shape
+    assert figures.memory_timeline(trace([5, 6], MODEL)).data[0].fillpattern.shape == "/"
+
+
+def test_thinning_a_long_timeline_keeps_the_peak() -> None:
+    """A hundred thousand operators are drawn with some hundred points, the highest one among them."""
+    rng = np.random.default_rng(0)
+    totals = rng.integers(0, 1000, 100_000)
+    totals[77_777] = 50_000
+    figure = figures.memory_timeline(trace(totals.tolist()))
+    drawn = figure.data[1]
+    assert len(drawn.y) < 1000
+    assert max(drawn.y) == 50_000
+    assert drawn.x[int(np.argmax(drawn.y))] == 77_777
+
+
+def test_the_machine_is_drawn_with_all_its_memories() -> None:
+    """The main memory of this machine and each cache that it reports are marks with their sizes."""
+    m = devices.machine()
+    figure = figures.machine(m)
+    marks = {t.y[0]: t.x[0] for t in figure.data if t.mode == "markers+text"}
+    assert marks["main memory"] == (m.memory.limit_bytes or m.memory.installed_bytes)
+    assert len(marks) >= 1 + len(m.processor.caches)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: figures.sweep(sweep_of(MODEL)),
+        lambda: figures.memory_timeline(trace([1, 2, 3])),
+        lambda: figures.measurement(measured("cpu", 1e-9, LIVE)),
+        lambda: figures.machine(devices.machine()),
+    ],
+)
+def test_every_figure_can_be_sent_and_says_its_evidence(make: Any) -> None:
+    """Each picture is finite JSON, has a description, an evidence line and axes with titles."""
+    figure = make()
+    json.dumps(figures.mimebundle(figure), allow_nan=False)
+    assert figure.description
+    assert re.search("MEASURED|RECORDED|MODELLED", words(figure))
+    assert figure.layout.xaxis.title.text
