@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 from gpulab import devices
 from gpulab._result import Result
 from gpulab.errors import InputError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _content, _predictions, _store
 from gpulab.lessons._predictions import KeptAnswer, Prediction
 from gpulab.units import format_ratio
+
+# About one line under a table at 900 pixels.
+_CAPTION_LENGTH = 110
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +61,12 @@ class Reveal(Result):
         """Return the two answers side by side."""
         kind = str(self.evidence.badge) if self.evidence is not None else "not measured"
         return (f"Prediction {self.id}", "your answer", f"the answer ({kind})"), [(self.question, self.predicted_text, self.measured_text)]
+
+    def caption(self) -> str:
+        """Return the badge; a model's assumptions shortened, since the result that was passed states them in full."""
+        if self.evidence is None or self.evidence.badge is not Badge.MODELLED:
+            return super().caption()
+        return textwrap.shorten(f"{self.evidence.badge} · assumes {self.evidence.assumptions}", _CAPTION_LENGTH, placeholder=" ...")
 
     def _repr_html_(self) -> str:
         return f"{super()._repr_html_()}<p>{html.escape(self.sentence)}</p>"

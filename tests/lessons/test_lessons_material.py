@@ -133,3 +133,24 @@ def test_the_cost_of_pinning_says_what_it_assumes():
     assert cost.pin_seconds > 0
     if cost.evidence.badge is Badge.MODELLED:
         assert "copy into fresh memory" in cost.caption()
+
+
+@pytest.mark.gpu
+def test_a_real_accelerator_keeps_a_measured_bill():
+    """On a GPU the three methods run there and the bill is measured."""
+    gpu = lessons.accelerator()
+    there = gpu.run(lambda v: v * 2, gpu.to_device(np.ones(1000, dtype=np.float32)))
+    assert str(devices.find(there.device)) == str(devices.default())
+    assert gpu.to_host(there).tolist() == [2.0] * 1000
+    bill = gpu.report()
+    assert bill.evidence.badge is Badge.MEASURED
+    assert bill.copies == 2
+    assert bill.copy_seconds > 0
+
+
+@pytest.mark.gpu
+def test_pinned_memory_is_faster_on_a_real_link():
+    """On CUDA a large copy from pinned memory takes no longer than from pageable memory, and the badge is MEASURED."""
+    kinds = lessons.pageable_against_pinned(2**26)
+    assert kinds.evidence.badge is Badge.MEASURED
+    assert kinds.ratio > 0.9

@@ -135,6 +135,14 @@ def test_the_badge_of_the_measurement_is_shown():
     assert "on a CPU" in html
 
 
+def test_a_models_assumptions_are_shortened_under_the_reveal():
+    """The badge stays, the paragraph does not."""
+    lessons.predict("90.1", "How long?", unit="us")
+    shown = lessons.reveal("90.1", 3e-6, evidence=Evidence.modelled("a round Earth " * 30, "a globe"))
+    assert shown.caption().startswith("MODELLED · assumes a round Earth")
+    assert len(shown.caption()) < 120
+
+
 @pytest.mark.parametrize("measured", [math.nan, math.inf, [1, 2], object(), {}])
 def test_reveal_refuses_what_is_no_measurement(measured: object):
     """nan, infinity and other objects are refused with what to pass."""
