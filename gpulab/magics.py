@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def register(shell: Any) -> None:
     """Register all magics and display hooks with an IPython shell; calling it twice does no harm."""
     shell.register_magic_function(functools.partial(gpu_time, shell), "line_cell", "gpu_time")
+    shell.register_magic_function(functools.partial(gpu_memory, shell), "cell", "gpu_memory")
     _register_displays(shell)
 
 
@@ -169,3 +171,40 @@ def gpu_time(shell: Any, line: str, cell: str | None = None) -> Measurement | No
         return measurement
     display(measurement)  # type: ignore[no-untyped-call]
     return None
+
+
+def gpu_memory(shell: Any, line: str, cell: str) -> Any:
+    """Run a cell under ``%%gpu_memory`` and show what it did to the memory of each device.
+
+    Parameters
+    ----------
+    shell : IPython shell
+        Its namespace is the cell's.
+    line, cell : str
+        As IPython gives them; there are no options.
+
+    Returns
+    -------
+    object
+        The value of the cell's last expression, as without the magic. An error passes through with its traceback.
+    """
+    from IPython.display import display
+
+    from gpulab.memory import Watch
+
+    if line.strip():
+        print(f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing behind the magic. Put code below it.", file=sys.stderr)
+        return None
+    source = shell.transform_cell(cell)
+    name = shell.compile.cache(source, shell.execution_count)
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.rstrip().endswith(";") else None
+    watch, value = Watch(shell.user_ns), None
+    try:
+        with watch:
+            exec(compile(tree, name, "exec"), shell.user_ns)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), name, "eval"), shell.user_ns)
+    finally:
+        display(watch.result())  # type: ignore[no-untyped-call]
+    return value

@@ -4,10 +4,13 @@ from gpulab.memory._predict import predict
 from gpulab.memory._release import Released, release
 from gpulab.memory._snapshot import HeldTensor, Snapshot, snapshot
 from gpulab.memory._trace import trace
+from gpulab.memory._watch import CellMemory, DeviceUse, Watch
 from gpulab.memory.results import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
 
 __all__ = [
     "CATEGORIES",
+    "CellMemory",
+    "DeviceUse",
     "HeldTensor",
     "LiveTensor",
     "MemoryTrace",
@@ -15,6 +18,7 @@ __all__ = [
     "Released",
     "Snapshot",
     "Timeline",
+    "Watch",
     "predict",
     "release",
     "snapshot",

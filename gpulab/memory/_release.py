@@ -184,8 +184,10 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
     if not drop:
         return [f"IPython's output cache still holds arrays on {where}: {listed}. Call gl.memory.release(outputs=True) to drop them."]
     dropped = [cache.pop(number) for number in holding]
-    for name in [name for name in shell.user_ns if name.startswith("_") and any(shell.user_ns[name] is value for value in dropped)]:
-        shell.user_ns[name] = ""
+    for namespace in (shell.user_ns, getattr(shell, "user_ns_hidden", {})):  # IPython keeps the names in both
+        for name, kept in list(namespace.items()):
+            if name.startswith("_") and any(kept is value for value in dropped):
+                namespace[name] = ""
     hook = shell.displayhook
     for name in ("_", "__", "___"):
         if any(getattr(hook, name, None) is value for value in dropped):

@@ -218,6 +218,12 @@ def _process_bytes(where: devices.Device) -> int | None:
 
 def held(where: devices.Device, names: Mapping[str, Any]) -> list[HeldTensor]:
     """Return the storages on a device that Python can reach, largest first."""
+    rows = storages(where, names).values()
+    return sorted((row for row in rows if row.nbytes), key=lambda row: (-row.nbytes, row.name))
+
+
+def storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], HeldTensor]:
+    """Return the storages on a device that Python can reach, by library and identity."""
     found: dict[tuple[str, int], list[tuple[str, Any, int]]] = {}
     seen: set[int] = set()
 
@@ -233,8 +239,7 @@ def held(where: devices.Device, names: Mapping[str, Any]) -> list[HeldTensor]:
     for item in gc.get_objects():
         if _is_tensor(item):
             take("", item)
-    rows = [_row(library, entries) for (library, _), entries in found.items()]
-    return sorted((row for row in rows if row.nbytes), key=lambda row: (-row.nbytes, row.name))
+    return {key: _row(key[0], entries) for key, entries in found.items()}
 
 
 def _private_last(names: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -10,6 +10,7 @@ Imported only inside functions: the class needs torch when it is defined.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -205,6 +206,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.watch_parameter(parameter, name)
             for name, buffer in module.named_buffers():
                 self.watch(buffer, "parameters", name)
+
+    def watch_living(self) -> None:
+        """Count every tensor that Python can reach now."""
+        for item in gc.get_objects():
+            if type(item) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+                self.watch(item, "inputs")
 
     def watch_inputs(self, values: Any) -> None:
         """Count the tensors of a batch from the start."""
