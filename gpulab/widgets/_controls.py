@@ -30,6 +30,8 @@ class Control:
         True where the control changes what is shown and not what would be measured.
     for_actions : tuple of str
         The actions whose results the control decides; empty means all of them.
+    views : tuple of str
+        The values of the control named ``view`` with which this one is on the screen; empty means all of them.
     """
 
     name: str
@@ -37,6 +39,11 @@ class Control:
     help: str = ""
     shows_only: bool = False
     for_actions: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
+
+    def on_screen(self, view: str | None) -> bool:
+        """Return whether the control is shown in a view."""
+        return view is None or not self.views or view in self.views
 
     def decides(self, action: str) -> bool:
         """Return whether the result of an action depends on this control."""

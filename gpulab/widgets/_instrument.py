@@ -13,7 +13,8 @@ How to add an instrument
    - ``code_for(values)``: the few lines of gpulab that give the same result in a cell;
    - ``changed(name)``, where one control decides another's options: call ``self.replace_control(...)`` there;
    - ``ended(action)``, where a control says which result is shown: turn it to the new one there
-     (name it ``view``, with the actions' names as values, and the base knows which result is shown).
+     (name it ``view``, with the actions' names as values, and the base knows which result is shown; a control with ``views``
+     is on the screen in those only).
 3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to ``tests/widgets``, and one to ``tests/browser``.
 
 What the base does: validation with one-sentence errors, the thread, progress, Stop, refusal of a second run, turn-taking
@@ -163,8 +164,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             except InputError:
                 self.values, self.controls = before
                 raise
-            if self._panel.error_control in ("", *values):  # what another control was refused stays on the screen
-                self._panel.write(error="", error_control="")
+            refused = self.controls.get(self._panel.error_control)
+            if refused is None or refused.name in values or not refused.on_screen(self.values.get("view")):
+                self._panel.write(error="", error_control="")  # what another control on the screen was refused stays there
             self._send_controls()
             self._redraw()
 
@@ -279,7 +281,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self.changed(name)
 
     def _send_controls(self) -> None:
-        spec = [c.describe() for c in self.controls.values()]
+        view = self.values.get("view")
+        spec = [{**c.describe(), "hidden": not c.on_screen(view)} for c in self.controls.values()]
         self._panel.write(spec=spec, values={name: c.raw(self.values[name]) for name, c in self.controls.items()})
 
     def _on_message(self, _: Any, content: Any, __: Any) -> None:

@@ -161,6 +161,7 @@ function render({ model, el }) {
       if (!fields.has(item.name)) { const field = makeField(item); fields.set(item.name, field); grid.append(field.box); }
       const field = fields.get(item.name);
       field.item = item;
+      field.box.hidden = item.hidden;
       setText(field.label, item.unit ? `${item.label} (${item.unit})` : item.label);
       setText(field.words, item.help);
       field.control.fill(item);
