@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpulab import devices, figures, recordings, timing, transfer, workloads
-from gpulab.evidence import Badge, Note
+from gpulab.errors import RecordingError
+from gpulab.evidence import Badge, Environment, Note
 from gpulab.timing import Comparison, ComparisonRow
 from gpulab.timing.recorded import recorded
 from gpulab.transfer import BreakEven
@@ -84,8 +86,7 @@ class CompareTimings(Instrument):
     def _accelerators(self) -> list[tuple[str, str]]:
         """Return what the break-even can be sought against: this machine's, recorded and modelled accelerators."""
         live = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
-        loaded = [(name, recordings.load(name).environment) for name in recordings.names()]
-        far = [(f"recording {name}", f"{e.device} (recorded)") for name, e in loaded if e.device_kind != "cpu"]
+        far = [(f"recording {name}", f"{e.device} (recorded)") for name, e in _recorded_machines().items() if e.device_kind != "cpu"]
         return [*live, *far, ("model", "H200 over PCIe 5 (modelled)")]
 
     @staticmethod
@@ -149,8 +150,7 @@ class CompareTimings(Instrument):
             return _draw_break_even(self.results.get("break_even"))
         c: Comparison | None = self.results.get("run")
         made = self._made.get("run", values)
-        others = _recorded_rows(made["workload"], made["n"], made["dtype"]) if values["recorded"] else []
-        message = "" if others or not values["recorded"] else _NO_RECORDING
+        others, message = _recorded_rows(made["workload"], made["n"], made["dtype"]) if values["recorded"] else ([], "")
         if c is None:
             return self._before(others, f"Press Run to measure on this machine. {message}".strip())
         headers, rows = _table([*c.rows, *others])
@@ -166,6 +166,15 @@ class CompareTimings(Instrument):
         return Drawing(figures.comparison(only), headers, rows, [row.measurement.evidence for row in others], message=message)
 
 
+def _recorded_machines() -> dict[str, Environment]:
+    """Return the machines of the recordings that can be read; a damaged one is told where its figures are asked for."""
+    machines = {}
+    for name in recordings.names():
+        with suppress(RecordingError):
+            machines[name] = recordings.load(name).environment
+    return machines
+
+
 def _draw_break_even(b: BreakEven | None) -> Drawing:
     if b is None:
         return Drawing(message="Press Find break-even: it measures this CPU over the usual sizes of the workload.")
@@ -178,8 +187,13 @@ def _literal(value: Any) -> str:
     return repr(value).replace("'", '"')
 
 
-def _recorded_rows(workload: str, n: int, dtype: str) -> list[ComparisonRow]:
-    return [ComparisonRow(m.environment.device, m, None, None, None) for m in recorded(workload, n, dtype).values()]
+def _recorded_rows(workload: str, n: int, dtype: str) -> tuple[list[ComparisonRow], str]:
+    """Return what other machines recorded, and what to say where there is nothing."""
+    try:
+        found = recorded(workload, n, dtype).values()
+    except RecordingError as error:
+        return [], f"Other machines: {error}"
+    return [ComparisonRow(m.environment.device, m, None, None, None) for m in found], "" if found else _NO_RECORDING
 
 
 def _table(rows: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str | Badge]]]:

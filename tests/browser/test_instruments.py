@@ -340,7 +340,7 @@ def test_a_prediction_is_kept_by_keyboard_and_shown_after_the_reveal(notebook_of
     page.keyboard.press("Enter")
     shown(notebook, "Prediction kept: that", cell=2)
     notebook.run_in_kernel("gl.lessons.reveal('90.2', 'this')")
-    shown(notebook, "You predicted that; the measurement was this.", cell=2)
+    shown(notebook, "You predicted that; the answer was this", cell=2)
     assert notebook.output(2).get_by_role("radio").count() == 0
     assert page.locator(".jp-Cell").count() == len(cells) + 0
     assert notebook.errors == []

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab import devices, timing, transfer, workloads
-from gpulab.errors import InputError
+from gpulab import devices, recordings, timing, transfer, workloads
+from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Comparison, ComparisonRow, Measurement
 from gpulab.transfer import BreakEven, BreakEvenRow
@@ -103,6 +103,21 @@ def test_recorded_machines_stand_beside_and_say_so(calls: list[dict[str, Any]], 
     assert len(t._results.rows) == 2
     t.set(recorded=True, n=128)
     assert len(t._results.rows) == 3  # the recorded row belongs to the result shown, not to the controls
+
+
+def test_a_damaged_recording_is_told_and_hides_nothing_else(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instrument opens and measures though a recording cannot be read, and its sentence stands in the message."""
+
+    def damaged(*arguments: Any) -> None:
+        raise RecordingError("far.json: damaged; expected a recording. Delete it.")
+
+    monkeypatch.setattr(compare_timings, "recorded", damaged)
+    monkeypatch.setattr(recordings, "names", lambda: ("far",))
+    monkeypatch.setattr(recordings, "load", damaged)
+    t = CompareTimings()
+    assert "far.json: damaged" in t._results.message
+    t.run(wait=True)
+    assert len(t._results.rows) == 2
 
 
 def test_size_and_format_follow_the_workload() -> None:

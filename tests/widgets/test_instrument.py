@@ -188,6 +188,24 @@ def test_progress_and_stop_reach_the_work(gate: Gate) -> None:
     assert not probe.running
 
 
+def test_an_interrupt_of_the_kernel_stops_a_waited_run(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupting a cell that waits ends the work, keeps what it had, and passes the interrupt on."""
+    probe = Probe(gate)
+    join, interrupts = _work.Job.join, [KeyboardInterrupt()]
+
+    def interrupted(job: _work.Job, seconds: float | None = None) -> bool:
+        if interrupts:
+            assert gate.entered.wait(SECONDS)
+            raise interrupts.pop()
+        return join(job, seconds)
+
+    monkeypatch.setattr(_work.Job, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        probe.run(wait=True)
+    assert probe.result == "stopped early"
+    assert not probe.running
+
+
 def test_a_second_run_is_refused_politely(gate: Gate) -> None:
     """While work runs, Run says so and starts nothing; the first work goes on to its end."""
     probe = Probe(gate)
