@@ -160,6 +160,19 @@ def ratio_interval(baseline: np.ndarray, other: np.ndarray, *, paired: bool = Fa
     return (math.exp(a - b - down), math.exp(a - b + up)), None
 
 
+def median_ratio(baseline: np.ndarray, other: np.ndarray, *, paired: bool = False) -> float:
+    """Return the ratio that ``ratio_interval`` is the interval of: of the medians, or where paired, the median of the ratios.
+
+    nan where a time is zero or there are no samples.
+    """
+    baseline, other = _checked(baseline), _checked(other)
+    if paired and len(baseline) != len(other):
+        raise InputError(f"median_ratio: {len(baseline)} and {len(other)} samples can't be pairs; expected as many of each.")
+    if not len(baseline) or not len(other) or float(other.min()) <= 0:
+        return math.nan
+    return float(np.median(baseline / other)) if paired else float(np.median(baseline)) / float(np.median(other))
+
+
 def t_quantile(degrees_of_freedom: float) -> float:
     """Return Student's t at 97.5 %, by interpolating the table in 1 / degrees of freedom (at least 1)."""
     return float(np.interp(1 / max(degrees_of_freedom, 1.0), 1 / _T_DEGREES[::-1], _T_VALUES[::-1]))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpulab.errors import InputError
 from gpulab.timing import _dependence
 from gpulab.timing._states import split_levels
-from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval, ratio_interval, t_quantile, two_levels
+from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval, median_ratio, ratio_interval, t_quantile, two_levels
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import interval_coverage
@@ -261,6 +261,25 @@ def test_ratio_interval_by_hand() -> None:
     low, high = ratio_interval(a, b)[0]
     assert math.log(high) == pytest.approx(math.hypot(half, other), rel=1e-3)
     assert math.log(low) == pytest.approx(-math.hypot(half, other), rel=1e-3)
+
+
+@given(st.integers(0, 10_000), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_ratio_lies_in_its_interval(seed: int, paired: bool) -> None:
+    """The estimate that belongs to an interval is inside it, paired or not."""
+    first, second = _two(seed, 0.3, seed % 2 == 0)
+    low, high = ratio_interval(first, second, paired=paired)[0]
+    assert low <= median_ratio(first, second, paired=paired) <= high
+
+
+def test_median_ratio_by_hand() -> None:
+    """Medians 4 and 2 have the ratio 2; the ratios 1/2, 1, 8 of the pairs the median 1; zero times have none."""
+    first, second = np.array([1.0, 4.0, 16.0]), np.array([2.0, 4.0, 2.0])
+    assert median_ratio(first, second) == 2.0
+    assert median_ratio(first, second, paired=True) == 1.0
+    assert math.isnan(median_ratio(first, np.zeros(3)))
+    with pytest.raises(InputError, match="3 and 2 samples"):
+        median_ratio(first, second[:2], paired=True)
 
 
 def test_ratio_interval_refuses_with_a_reason() -> None:
