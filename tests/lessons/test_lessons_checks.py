@@ -102,6 +102,28 @@ def test_a_loop_that_swallows_errors_is_ended_too():
     assert "did not finish" in lessons.check("91.2", stubborn).message
 
 
+def test_an_interrupt_ends_the_check_and_the_learners_code(monkeypatch: pytest.MonkeyPatch):
+    """The stop button ends both; the answer counts as not attempted, and nothing is raised."""
+    join = threading.Thread.join
+    pressed = iter([True])
+
+    def interrupted(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.name == "gpulab-check" and next(pressed, False):
+            raise KeyboardInterrupt
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+
+    def forever(x: int) -> int:
+        while True:
+            x += 1
+
+    result = lessons.check("91.2", forever)
+    assert result.state == "not attempted"
+    assert "interrupted" in result.message
+    assert not [thread for thread in threading.enumerate() if thread.name == "gpulab-check"]
+
+
 def test_an_unknown_exercise_is_said(capsys: pytest.CaptureFixture[str]):
     """An id with a slip names the nearest; check does not raise, hint and solution do."""
     assert lessons.check("91.3", 5).state == "not attempted"

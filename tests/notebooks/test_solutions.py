@@ -6,6 +6,8 @@ import pathlib
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpulab import lessons
 from gpulab.evidence import Evidence
@@ -102,3 +104,30 @@ def test_ids_follow_the_notebooks_order():
         assert lesson.ids == [f"{number}.{k}" for k in range(1, len(lesson.ids) + 1)]
         assert len(lesson.questions) >= 4
         assert len(lesson.exercises) >= 4
+
+
+_ANSWERS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.complex_numbers()
+    | st.text(max_size=8)
+    | st.binary(max_size=4)
+    | st.just(...),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.tuples(inner, inner, inner) | st.dictionaries(st.text(max_size=2), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=_ANSWERS, wrapped=st.booleans())
+def test_no_value_and_no_returned_value_raises(exercise: Exercise, value: object, wrapped: bool):
+    """A value, or a function that returns it whatever it is given, ends in one of the three states with a sentence for the wrong ones."""
+    answer = (lambda *args, **named: value) if wrapped else value
+    result = lessons.check(exercise.id, answer)
+    assert result.state in ("passed", "wrong", "not attempted")
+    assert result.message or result.state == "not attempted"
