@@ -118,11 +118,15 @@ class Job:
         wait, begin, done = self.wait(), self.clock(), 0
         while done < _WARM_MOST_CALLS and (done < _WARM_CALLS or self.clock() - begin < most):
             if (stop is not None and stop()) or (done and self.clock() - begin >= most):
-                return
+                break
             self.calls += 1
+            start = self.clock()
             self.fn(*self.args)
+            returned = self.clock()
             wait()
+            self.kept.add(1, returned - start, self.clock() - start)  # should the next call raise, these are what was measured
             done += 1
+        self.kept = Kept()
 
     def environment(self) -> Environment:
         """Return the stamp of the machine."""

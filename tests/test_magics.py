@@ -1,0 +1,104 @@
+"""%gpu_time and %%gpu_time in a real IPython shell without a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulab import magics
+from gpulab.errors import InputError
+from gpulab.timing import Measurement
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """An IPython shell with the extension loaded and two arrays."""
+    interactive = pytest.importorskip("IPython.core.interactiveshell")
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
+    from traitlets.config import Config
+
+    shell = interactive.InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.run_cell("import gpulab; gpulab.load_ipython_extension(get_ipython())")
+    shell.run_cell("import numpy as np\nx = np.ones((8, 8)); n = 8")
+    return shell
+
+
+def test_line_returns_the_measurement_when_asked(shell):
+    """-o gives the Measurement; options with values, expressions of variables, and the label are as written."""
+    assert shell.run_cell("m = %gpu_time -o -t 50ms --flops 2*n**3 --nbytes=1KiB x @ x").success
+    m = shell.user_ns["m"]
+    assert isinstance(m, Measurement)
+    assert (m.label, m.flops, m.nbytes) == ("x @ x", 1024.0, 1024.0)
+
+
+def test_line_shows_the_table(shell, capsys):
+    """Without -o the result is shown and nothing is returned."""
+    shell.run_cell("m = %gpu_time -t 0.05 x @ x")
+    assert shell.user_ns["m"] is None
+    assert "x @ x on cpu" in capsys.readouterr().out
+
+
+def test_cell_runs_in_the_namespace_and_keeps_what_it_assigns(shell):
+    """Statements see the cell's variables, the line's set-up runs once, and assignments stay."""
+    assert shell.run_cell("%%gpu_time -t 0.05 calls = []\ny = x + 1\ncalls.append(y)").success
+    assert shell.user_ns["y"][0, 0] == 2.0
+    assert len(shell.user_ns["calls"]) > 3
+
+
+def test_code_that_begins_with_a_minus(shell):
+    """A minus sign at the start of the code is no option; -- ends the options."""
+    shell.run_cell("a = %gpu_time -o -t 0.05 -x")
+    shell.run_cell("b = %gpu_time -o -t 0.05 -- -o.real if False else x")
+    assert shell.user_ns["a"].label == "-x"
+    assert shell.user_ns["b"].label.startswith("-o.real")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "there is no code"),
+        ("--bogus 1 x", "--bogus is not an option"),
+        ("-t", "-t stands alone"),
+        ("-t never x", "cannot read deadline 'never'"),
+        ("-t float('nan') x", "deadline=nan"),
+        ("-d cuda:99 x", "cuda:99"),
+        ("x +", "invalid syntax"),
+        ("1/0", "ZeroDivisionError (division by zero) in call 1"),
+    ],
+)
+def test_errors_are_one_sentence_in_the_cell(shell, capsys, line, says):
+    """Every error is one line on stderr without a traceback, and the cell goes on."""
+    result = shell.run_cell(f"%gpu_time {line}\nafter = 1")
+    printed = capsys.readouterr()
+    assert result.success
+    assert says in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert "Traceback" not in printed.out + printed.err
+
+
+def test_registering_twice_does_no_harm(shell):
+    """Loading the extension again leaves the magics working."""
+    magics.register(shell)
+    magics.register(shell)
+    assert shell.run_cell("m = %gpu_time -o -t 0.05 n + 1").success
+    assert shell.user_ns["m"].median_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "rest"),
+    [
+        ("x", {}, "x"),
+        ("-o x", {"output": True}, "x"),
+        ("--device=cpu --transfer f(x)", {"device": "cpu", "transfer": True}, "f(x)"),
+        ("-d 'cpu' -w .05 f(x)", {"device": "cpu", "relative_width": ".05"}, "f(x)"),
+        ("-- -o", {}, "-o"),
+    ],
+)
+def test_options_stand_in_front_of_the_code(line, options, rest):
+    """Options are taken from the front; the rest is the code as it stands."""
+    assert magics._time_options(line) == (options, rest)
+
+
+def test_value_that_is_missing():
+    """An option without its value is named."""
+    with pytest.raises(InputError, match="--flops stands alone"):
+        magics._time_options("--flops")

@@ -1,0 +1,276 @@
+"""gl.compare: results first, then turns, then the speed-up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import operator
+
+import numpy as np
+import pytest
+
+import gpulab as gl
+from gpulab import workloads
+from gpulab.devices import Device
+from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, StoppedError
+from gpulab.timing import Comparison, _agreement, _compare
+
+
+class Clock:
+    """A clock that moves only when a compared function says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def _taking(clock: Clock, seconds: float, result=lambda x: 2.0 * x, order: list | None = None, name: str = ""):
+    def work(x):
+        clock.now += seconds
+        if order is not None:
+            order.append(name)
+        return result(x)
+
+    return work
+
+
+@pytest.fixture(autouse=True)
+def _private_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
+
+
+X = np.linspace(1.0, 2.0, 50)
+
+
+def test_speedup_is_baseline_over_other():
+    """Three milliseconds against one: three times, with an interval, the baseline itself without."""
+    clock = Clock()
+    c = gl.compare({"slow": _taking(clock, 3e-3), "fast": _taking(clock, 1e-3)}, X, clock=clock)
+    assert c.speedup == pytest.approx(3.0)
+    assert c.speedup_interval == pytest.approx((3.0, 3.0))
+    assert [row.name for row in c.rows] == ["slow", "fast"]
+    assert c.rows[0].speedup is None
+    assert c.rows[1].speedup == pytest.approx(3.0)
+    assert c.max_relative_difference == 0.0
+
+
+def test_fastest_of_the_others_counts():
+    """The speed-up of the whole is that of the fastest other row."""
+    clock = Clock()
+    c = gl.compare({name: _taking(clock, ms * 1e-3) for name, ms in (("a", 4), ("b", 2), ("c", 1), ("d", 8))}, X, clock=clock)
+    assert c.speedup == pytest.approx(4.0)
+    assert [row.speedup for row in c.rows] == [None, pytest.approx(2.0), pytest.approx(4.0), pytest.approx(0.5)]
+
+
+def test_rows_take_turns_call_by_call():
+    """After the warm-up no row runs twice in a row."""
+    clock, order = Clock(), []
+    gl.compare({name: _taking(clock, 1e-3, order=order, name=name) for name in "ab"}, X, clock=clock)
+    sampled = order[len(order) // 3 :]
+    assert len(sampled) > 100
+    assert all(one != other for one, other in itertools.pairwise(sampled))
+
+
+def test_disagreement_reports_no_speedup():
+    """A fast wrong answer is no speed-up: the note says who and by how much."""
+    clock = Clock()
+    wrong = _taking(clock, 1e-3, lambda x: 2.2 * x)
+    c = gl.compare({"right": _taking(clock, 3e-3), "wrong": wrong}, X, clock=clock)
+    assert c.speedup is None
+    assert c.rows[1].speedup is None
+    assert c.rows[1].max_relative_difference == pytest.approx(0.1)
+    (note,) = (note for note in c.notes if note.code == "disagree")
+    assert "wrong" in note.sentence
+    assert gl.compare({"right": _taking(clock, 3e-3), "wrong": wrong}, X, clock=clock, tolerance=0.2).speedup == pytest.approx(3.0)
+
+
+def test_wrong_baseline_reports_no_speedup_at_all():
+    """The reference is the baseline's function in float64; a baseline that errs in float32 alone is found out."""
+    clock = Clock()
+
+    def coarse(x):
+        clock.now += 1e-3
+        return x.astype(np.float16).astype(x.dtype) if x.dtype == np.float32 else x
+
+    c = gl.compare({"coarse": coarse, "exact": _taking(clock, 1e-3, lambda x: x)}, X.astype(np.float32), clock=clock)
+    assert c.speedup is None
+    assert c.rows[1].speedup is None
+    assert c.rows[0].max_relative_difference > 1e-4
+    assert c.rows[1].max_relative_difference < 1e-6
+
+
+def test_function_that_refuses_float64_is_held_against_the_baseline():
+    """Where a float64 run is impossible the rows are compared with each other, and a note says so."""
+    clock = Clock()
+
+    def only_float32(x):
+        if x.dtype != np.float32:
+            raise TypeError("float32 only")
+        clock.now += 1e-3
+        return x
+
+    c = gl.compare({"a": only_float32, "b": only_float32}, X.astype(np.float32), clock=clock)
+    assert c.speedup == pytest.approx(1.0)
+    assert any("does not take float64 (TypeError)" in note.sentence for note in c.notes)
+
+
+def test_function_without_result_says_that_nothing_was_checked():
+    """Nothing returned, nothing checked, and that is said."""
+    clock = Clock()
+    c = gl.compare({"a": _taking(clock, 1e-3, lambda x: None), "b": _taking(clock, 1e-3, lambda x: None)}, X, clock=clock)
+    assert c.max_relative_difference is None
+    assert any("could not be checked" in note.sentence for note in c.notes)
+
+
+def test_impossible_row_makes_no_speedup(monkeypatch):
+    """A time that physics forbids is not divided by."""
+    clock = Clock()
+    monkeypatch.setattr(
+        _compare._notes, "of_physics", lambda job, seconds: [_agreement.Note("implausible", "too fast.")] if job.label == "b" else []
+    )
+    c = gl.compare({"a": _taking(clock, 1e-3), "b": _taking(clock, 1e-3)}, X, clock=clock)
+    assert c.speedup is None
+    assert any(note.code == "implausible" for note in c.notes)
+
+
+def test_catalogue_on_the_cpu_has_one_row_and_says_why():
+    """Without an accelerator a workload has one row, no speed-up, agreement with its own reference, and a note what to do."""
+    c = gl.compare("matmul", n=64, devices=None if len(gl.devices.available()) == 1 else ["cpu"], deadline=0.1)
+    assert len(c.rows) == 1
+    assert c.speedup is None
+    assert c.rows[0].max_relative_difference <= c.tolerance
+    assert c.label == "matmul n=64 float32"
+    if len(gl.devices.available()) == 1:
+        assert any("no accelerator" in note.sentence for note in c.notes)
+
+
+def test_workload_object_and_copies():
+    """A workload made before is taken as it is; with copies each row has the time with them."""
+    c = gl.compare(workloads.get("matmul")(n=64), devices="cpu", transfer=True, deadline=0.1)
+    assert c.rows[0].measurement.with_transfer_seconds > 0
+
+
+def test_training_step_keeps_its_state_out_of_the_check():
+    """A workload whose first input is a step object is checked on its first step and then timed with copies of its arrays."""
+    c = gl.compare("cnn_training_step", n=4, devices="cpu", deadline=0.2, transfer=True)
+    assert c.rows[0].max_relative_difference <= c.tolerance
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: gl.compare("matmull"), InputError, "matmull"),
+        (lambda: gl.compare("matmul", n=-1), InputError, "-1"),
+        (lambda: gl.compare("matmul", n=0), InputError, "0"),
+        (lambda: gl.compare("matmul", dtype="float7"), InputError, "float7"),
+        (lambda: gl.compare("matmul", n=2**24), OutOfMemoryError, "fit"),
+        (lambda: gl.compare("matmul", deadline=math.nan), InputError, "deadline=nan"),
+        (lambda: gl.compare("matmul", tolerance=-1), InputError, "tolerance=-1"),
+        (lambda: gl.compare("matmul", devices=[]), InputError, "devices is empty"),
+        (lambda: gl.compare("matmul", devices=["cpu", "cpu"]), InputError, "twice"),
+        (lambda: gl.compare("matmul", devices=["cpu", "cuda:77"]), DeviceError, "cuda:77"),
+        (lambda: gl.compare("matmul", X), InputError, "makes its own inputs"),
+        (lambda: gl.compare(np.sort, X, n=100), InputError, "n belong"),
+        (lambda: gl.compare(3), InputError, "got a int"),
+        (lambda: gl.compare({}), InputError, "mapping"),
+        (lambda: gl.compare({"a": 3}, X), InputError, "functions under a label"),
+        (lambda: gl.compare({"a": np.sort}, X, devices=["cpu", "cpu"]), InputError, "twice"),
+    ],
+)
+def test_bad_requests_are_refused_in_one_sentence(call, error, says):
+    """Whatever is wrong with a request is said before anything runs."""
+    with pytest.raises(error) as caught:
+        call()
+    assert says in str(caught.value)
+
+
+def test_error_names_the_row():
+    """A function that raises is named, its cause kept."""
+    clock = Clock()
+    with pytest.raises(MeasurementError, match="broken raised ZeroDivisionError") as caught:
+        gl.compare({"fine": _taking(clock, 1e-3), "broken": lambda x: 1 / 0}, X, clock=clock)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_stop():
+    """Stopped at once there is nothing to report; stopped later the rows have what they have."""
+    clock, asked = Clock(), [0]
+
+    def later() -> bool:
+        asked[0] += 1
+        return asked[0] > 100
+
+    with pytest.raises(StoppedError):
+        gl.compare({"a": _taking(clock, 1e-3), "b": _taking(clock, 1e-3)}, X, clock=clock, stop=lambda: True)
+    c = gl.compare({"a": _taking(clock, 1e-3), "b": _taking(clock, 1e-3)}, X, clock=clock, stop=later)
+    assert all(row.measurement.has_note("stopped") for row in c.rows)
+
+
+def test_comparison_survives_json():
+    """A comparison comes back from JSON as it was."""
+    clock = Clock()
+    c = gl.compare({"a": _taking(clock, 2e-3), "b": _taking(clock, 1e-3)}, X, clock=clock)
+    assert Comparison.from_dict(json.loads(json.dumps(c.to_dict()))).to_dict() == c.to_dict()
+
+
+def test_large_products_are_checked_by_rows():
+    """A large product is held against 64 sampled rows in float64; a wrong one among them is found, and how is said."""
+    rng = np.random.default_rng(0)
+    a, b = rng.random((1100, 1000), dtype=np.float32), rng.random((1000, 1000), dtype=np.float32)
+    right = a @ b
+    reference = _agreement.of_function(operator.matmul, (a, b), (), right, 0.0)
+    assert "64 of its 1100 rows" in reference.notes[0].sentence
+    assert reference.difference(right) < 1e-5
+    wrong = right.copy()
+    wrong[-1] *= 1.01
+    assert reference.difference(wrong) > 1e-3
+    assert reference.difference(right[:-1]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "difference"),
+    [
+        ([np.array([1.0, 2.0])], [np.array([1.0, 2.2])], 0.2 / 2.2),
+        ([np.array([1.0, np.nan])], [np.array([1.0, 2.0])], math.inf),
+        ([np.array([1.0, np.nan])], [np.array([1.0, np.nan])], 0.0),
+        ([np.array([1.0])], [np.array([1.0, 2.0])], math.inf),
+        ([np.array([1.0])], [], math.inf),
+        ([np.array([True])], [np.array([False])], math.inf),
+        ([np.array([])], [np.array([])], 0.0),
+        ([np.array([0.5])], [np.array([0.0])], 0.5),
+        ([np.array([1 + 1j])], [np.array([1 + 0j])], 1.0),
+    ],
+)
+def test_relative_difference(got, expected, difference):
+    """max|a - b| / max|b| by hand; shapes, structures and values that are not finite must match."""
+    assert _agreement.relative_difference(got, expected) == pytest.approx(difference)
+
+
+def test_tolerance_is_that_of_the_coarsest_format():
+    """Mixed inputs allow what their coarsest floating format allows; whole numbers must agree exactly."""
+    assert _agreement.tolerance_for(("float32", "bfloat16"), tf32=False) == _agreement.tolerance_for(("bfloat16",), tf32=False)
+    assert _agreement.tolerance_for(("float32",), tf32=True) > _agreement.tolerance_for(("float32",), tf32=False)
+    assert _agreement.tolerance_for(("int64",), tf32=False) == 0.0
+
+
+@pytest.mark.gpu
+def test_cpu_against_gpu():
+    """The same product on both: results agree, the GPU wins at this size, and each row has its three times."""
+    c = gl.compare("matmul", n=2048, transfer=True, deadline=1.0)
+    assert c.rows[1].measurement.device == str(Device("cuda", 0))
+    assert c.max_relative_difference <= c.tolerance
+    assert c.speedup > 1
+    assert c.speedup_interval[0] <= c.speedup <= c.speedup_interval[1]
+    assert all(row.measurement.with_transfer_seconds is not None for row in c.rows)
+
+
+@pytest.mark.gpu
+def test_function_of_host_arrays_on_both_devices():
+    """A function of numpy arrays runs on torch tensors of the GPU too."""
+    c = gl.compare(lambda x: (x @ x).sum(0), np.random.default_rng(0).random((512, 512), dtype=np.float32), deadline=0.3)
+    assert [row.measurement.device for row in c.rows][:2] == ["cpu", "cuda:0"]
+    assert c.speedup is not None

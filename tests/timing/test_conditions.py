@@ -1,0 +1,104 @@
+"""Readings of the machine's counters: from files as Linux writes them, and on the machine at hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+
+import pytest
+
+from gpulab.devices import Device
+from gpulab.timing import conditions
+
+STAT = """cpu  1000 0 500 9000 10 0 20 30 0 0
+cpu0 400 10 200 4500 5 3 10 20 0 0
+cpu1 600 0 300 4500 5 0 10 10 0 0
+intr 1 2 3
+"""
+
+
+@pytest.fixture
+def proc(tmp_path, monkeypatch):
+    """A /proc, a /sys/fs/cgroup and a CPU folder of our own."""
+    for name in ("proc", "cgroup", "cpu"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(conditions, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(conditions, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(conditions, "_CPU", tmp_path / "cpu")
+    monkeypatch.setattr(conditions, "_tick_seconds", lambda: 0.01)
+    return tmp_path
+
+
+def test_busy_and_stolen_time_of_our_cores(proc):
+    """Sums user + nice + system + irq + softirq in ticks of 10 ms, on the cores asked for; steal apart."""
+    (proc / "proc" / "stat").write_text(STAT)
+    assert conditions._busy_and_stolen([0]) == pytest.approx((6.23, 0.2))  # 400 + 10 + 200 + 3 + 10 ticks; 20 ticks
+    assert conditions._busy_and_stolen([0, 1]) == pytest.approx((15.33, 0.3))
+
+
+def test_run_delay_is_the_second_field(proc):
+    """schedstat: time on the core, time waiting for it, slices; in nanoseconds."""
+    (proc / "proc" / "thread-self").mkdir()
+    file = proc / "proc" / "thread-self" / "schedstat"
+    file.write_text("318538745 3385392 20\n")
+    assert conditions._run_delay(file) == pytest.approx(3.385392e-3)
+    assert conditions._run_delay(proc / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("membership", "file", "content", "seconds"),
+    [
+        ("0::/user/job\n", "user/job/cpu.stat", "usage_usec 9\nnr_throttled 3\nthrottled_usec 250000\n", 0.25),
+        ("0::/\n", "cpu.stat", "throttled_usec 1000000\n", 1.0),
+        (
+            "4:cpu,cpuacct:/docker/abc\n",
+            "cpu,cpuacct/docker/abc/cpu.stat",
+            "nr_periods 1\nnr_throttled 1\nthrottled_time 2000000000\n",
+            2.0,
+        ),
+        ("1:cpu:/job\n", "cpu/cpu.stat", "throttled_time 500000000\n", 0.5),  # of the group above
+        ("2:memory:/job\n", "memory/cpu.stat", "throttled_time 500000000\n", None),
+    ],
+)
+def test_throttled_time_of_both_cgroup_versions(proc, membership, file, content, seconds):
+    """Version 2 counts microseconds, version 1 nanoseconds; the groups above count too; other controllers do not."""
+    (proc / "proc" / "self").mkdir()
+    (proc / "proc" / "self" / "cgroup").write_text(membership)
+    path = proc / "cgroup" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    assert conditions._throttled_seconds() == (seconds if seconds is None else pytest.approx(seconds))
+
+
+def test_clocks_and_heat(proc):
+    """Frequencies are in kHz, averaged over the cores; heat events are summed."""
+    for core, khz, events in ((0, 3_000_000, 2), (1, 2_000_000, 5)):
+        for folder, name, value in (("cpufreq", "scaling_cur_freq", khz), ("thermal_throttle", "core_throttle_count", events)):
+            path = proc / "cpu" / f"cpu{core}" / folder
+            path.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(f"{value}\n")
+    assert conditions._mean_hertz([0, 1], "cpufreq/scaling_cur_freq") == 2.5e9
+    assert conditions._mean_hertz([0, 1], "cpufreq/base_frequency") is None
+    assert conditions._sum_of([0, 1], "thermal_throttle/core_throttle_count") == 7
+
+
+def test_machine_without_any_counter(proc):
+    """Where nothing can be read every counter is None, and reading is no error."""
+    readings = conditions.read(Device("cpu"))
+    assert readings.run_delay_seconds is None
+    assert readings.throttled_seconds is None
+    assert readings.gpu is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+def test_counters_of_the_machine_at_hand_only_grow():
+    """Two readings with work between them: no counter falls, and our own CPU time rises."""
+    before = conditions.read(Device("cpu"))
+    sum(range(300_000))
+    after = conditions.read(Device("cpu"))
+    assert after.own_cpu_seconds > before.own_cpu_seconds
+    assert after.busy_seconds is not None
+    for field in fields(before):
+        start, end = getattr(before, field.name), getattr(after, field.name)
+        if field.name not in ("gpu", "frequency_hertz", "base_frequency_hertz") and start is not None:
+            assert end >= start, field.name

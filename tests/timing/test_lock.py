@@ -1,0 +1,180 @@
+"""Turns: one measurement of a device at a time, among threads, processes and users; never a deadlock."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gpulab.devices import Device
+from gpulab.errors import StoppedError
+from gpulab.timing import _lock
+
+HOLDER = """
+import sys
+from gpulab.timing import _lock
+with _lock.turn("cpu"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _private_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path / "turns"))
+
+
+@pytest.fixture
+def neighbour():
+    """Another process that holds the turn on the CPU until it is told to end."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().strip() == "held"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_free_device_is_taken_at_once():
+    """Nobody measures: no wait, no problem."""
+    with _lock.turn("cpu") as turn:
+        assert turn == _lock.Turn(0.0, taken=True)
+
+
+def test_turn_inside_a_turn_enters_at_once():
+    """A measured function that measures something itself does not wait for itself."""
+    with _lock.turn("cpu"), _lock.turn("cpu") as inner:
+        assert inner.taken
+        assert inner.waited_seconds == 0.0
+
+
+def test_neighbour_process_makes_it_wait(neighbour):
+    """The turn comes when the other process ends, and says how long it took."""
+    threading.Timer(0.2, neighbour.stdin.close).start()  # it reads the end of its input, and ends
+    with _lock.turn("cpu", timeout=20) as turn:
+        assert turn.taken
+        assert turn.waited_seconds >= 0.1
+
+
+def test_wait_has_an_end(neighbour):
+    """A neighbour that never ends does not block for ever: the block runs without the turn."""
+    with _lock.turn("cpu", timeout=0.1) as turn:
+        assert not turn.taken
+        assert turn.problem is None
+        assert turn.waited_seconds >= 0.1
+
+
+def test_other_device_is_free(neighbour):
+    """A lock on the CPU does not hold a GPU."""
+    with _lock.turn("cuda-1234", timeout=0.1) as turn:
+        assert turn.waited_seconds == 0.0
+
+
+def test_death_of_the_holder_frees_the_turn(neighbour):
+    """The system itself frees the lock of a killed process."""
+    neighbour.kill()
+    neighbour.wait()
+    with _lock.turn("cpu", timeout=5) as turn:
+        assert turn.taken
+
+
+def test_stop_ends_the_wait(neighbour):
+    """Stop while waiting raises StoppedError and leaves nothing locked."""
+    with pytest.raises(StoppedError, match="waiting"), _lock.turn("cpu", stop=lambda: True):
+        pass
+    assert _lock._slots["cpu"].depth == 0
+    assert _lock._slots["cpu"].file is None
+
+
+def test_waiting_is_reported(neighbour):
+    """The learner sees how long the wait has lasted."""
+    seen = []
+    with _lock.turn("cpu", timeout=0.1, waiting=seen.append):
+        pass
+    assert seen
+    assert sorted(seen) == seen
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_error_in_the_block_frees_the_turn(error):
+    """An interrupt or an error inside gives the turn back: another process can take it."""
+    with pytest.raises(error), _lock.turn("cpu"):
+        raise error
+    code = "from gpulab.timing import _lock\nwith _lock.turn('cpu', timeout=0) as t: print(t.taken)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "True"
+
+
+def test_threads_of_one_process_take_turns():
+    """Two threads never hold the turn at once, though they share the process."""
+    inside, most = [0], [0]
+
+    def hold() -> None:
+        for _ in range(5):
+            with _lock.turn("cpu", timeout=20):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0.002)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=hold) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 1
+
+
+def test_forked_child_does_not_hold_the_parents_turn():
+    """A worker forked inside a measurement starts with nothing held, and its end does not free the parent's lock."""
+    with _lock.turn("cpu"):
+        child = os.fork()
+        if child == 0:
+            with _lock.turn("cpu", timeout=0.0) as turn:
+                os._exit(1 if turn.taken else 0)  # the parent has it
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        code = "from gpulab.timing import _lock\nwith _lock.turn('cpu', timeout=0) as t: print(t.taken)"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_folder_is_for_all_users_and_links_are_refused(tmp_path):
+    """The folder is world-writable and sticky; a link in place of the lock file is told as a problem, not followed."""
+    with _lock.turn("cpu"):
+        mode = stat.S_IMODE((tmp_path / "turns").stat().st_mode)
+    assert mode == 0o1777
+    target = tmp_path / "victim"
+    target.write_text("untouched")
+    (tmp_path / "turns" / "cuda-0.lock").symlink_to(target)
+    with _lock.turn("cuda-0") as turn:
+        assert not turn.taken
+        assert turn.problem
+    assert target.read_text() == "untouched"
+
+
+def test_machine_without_a_place_for_locks(tmp_path, monkeypatch):
+    """Where no folder can be made the measurement goes on, and the turn says why there is none."""
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(blocker / "turns"))
+    with _lock.turn("cpu") as turn:
+        assert not turn.taken
+        assert turn.problem
+
+
+def test_key_of_the_cpu():
+    """The host has one name."""
+    assert _lock.key(Device("cpu")) == "cpu"
+
+
+@pytest.mark.gpu
+def test_key_of_a_gpu_is_its_uuid():
+    """A GPU is known by its UUID, which CUDA_VISIBLE_DEVICES does not change."""
+    import torch
+
+    uuid = "".join(c for c in str(torch.cuda.get_device_properties(0).uuid).lower() if c.isalnum())
+    assert _lock.key(Device("cuda", 0)) == f"cuda-{uuid}"

@@ -1,0 +1,100 @@
+"""Physics: rates that no device reaches, and data that were in a cache."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab import devices
+from gpulab.devices import Device
+from gpulab.timing import _ceiling
+from gpulab.timing.plausibility import Ceiling, Level, check, fastest_rate
+
+# 1 TFLOP/s; 1 MiB at 400 GB/s, 32 MiB at 200 GB/s, main memory at 40 GB/s.
+LEVELS = (Level("L2", 2**20, 4e11), Level("L3", 2**25, 2e11), Level("DRAM", 2**35, 4e10))
+CEILING = Ceiling(1e12, LEVELS, "by hand")
+
+
+def _codes(*arguments) -> list[str]:
+    return [note.code for note in check(*arguments, CEILING)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "flops", "nbytes", "working_set", "codes"),
+    [
+        (1.0, 1.09e12, None, None, []),  # within the tenth that is allowed
+        (1.0, 1.11e12, None, None, ["implausible"]),
+        (1.0, None, 4.3e10, None, []),  # 40 GB streamed at 43 GB/s
+        (1.0, None, 6.0e10, None, ["implausible"]),
+        (1e-4, None, 2e6, 2e6, []),  # 20 GB/s from the cache: no sign of the cache
+        (1e-5, None, 1e6, 1e6, ["warm-cache"]),  # 100 GB/s
+        (1e-6, None, 1e6, 1e6, ["implausible"]),  # 1 TB/s out of L2
+        (1.0, None, 1e11, 1e6, ["warm-cache"]),  # the same megabyte, a hundred thousand times
+        (1.0, 0.0, 0.0, None, []),
+        (0.0, 1.0, None, None, ["implausible"]),
+        (0.0, None, None, None, []),
+    ],
+)
+def test_rates_against_ceilings(seconds, flops, nbytes, working_set, codes):
+    """Above the ceiling and its tenth is implausible; above main memory, from a cache that holds it, is warm."""
+    assert _codes(seconds, flops, nbytes, working_set) == codes
+
+
+def test_sentence_asks_the_right_question():
+    """The note says the rate, the ceiling and its source, and asks about the synchronisation."""
+    (note,) = check(1.0, 5e12, None, None, CEILING)
+    assert "5.00 TFLOP/s is 5.00x of what this device can reach (1.00 TFLOP/s, by hand)" in note.sentence
+    assert "Did you forget to synchronise?" in note.sentence
+
+
+def test_working_set_little_larger_than_the_cache():
+    """Of 64 MiB beside 33 MiB of caches half may come from them: the bound lies between the two rates (by hand: 66.7 GB/s)."""
+    cached = (2**20 + 2**25) / 2**26
+    assert fastest_rate(2**26, LEVELS) == pytest.approx(1 / ((1 - cached) / 4e10 + cached / 2e11))
+    assert fastest_rate(2**34, LEVELS) == pytest.approx(4e10, rel=0.01)
+
+
+@given(st.floats(min_value=1, max_value=2**36), st.floats(min_value=1, max_value=2**36))
+def test_larger_sets_are_never_faster(one, other):
+    """The bound falls as the working set grows."""
+    low, high = sorted((one, other))
+    assert fastest_rate(low, LEVELS) >= fastest_rate(high, LEVELS) * (1 - 1e-12)
+
+
+def test_unknown_rate_gives_no_verdict():
+    """A level without a figure may be faster than any: nothing is called impossible."""
+    levels = (Level("L2", 2**20, None), Level("DRAM", math.inf, 1e10))
+    assert fastest_rate(1000, levels) is None
+    assert "implausible" not in [note.code for note in check(1e-9, None, 1e6, 1000, Ceiling(None, levels, ""))]
+    assert fastest_rate(1e9, levels) == 1e10
+    assert fastest_rate(1e9, ()) is None
+
+
+def test_suspicion_on_a_measured_ceiling_is_measured_again(monkeypatch):
+    """A ceiling that a neighbour had pressed down is measured once more before a time is called impossible."""
+    rates = iter([1e9, 1e12])
+    asked = []
+
+    class Found:
+        levels = ()
+
+    def ceilings(device, refresh=False):
+        if refresh or not asked:
+            Found.levels = (devices.MemoryLevel("DRAM", math.inf, next(rates), ""),)
+        asked.append(refresh)
+        return Found
+
+    monkeypatch.setattr(devices, "ceilings", ceilings)
+    big = 2.0**40
+    assert _ceiling.check(Device("cpu"), (), big / 1e11, flops=None, nbytes=big, working_set_bytes=big) == []
+    assert True in asked
+
+
+def test_cpu_ceiling_has_a_peak_and_levels():
+    """The CPU at hand has a peak for float32, and a figure for main memory."""
+    ceiling = _ceiling.of(Device("cpu"), ("float32",), memory=False)
+    assert ceiling.flops_per_second == devices.spec("cpu").peak("float32").value
+    assert ceiling.levels == ()
