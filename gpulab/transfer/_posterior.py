@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Prior share of each family; within one, every place of its knees is equally likely. Most links are straight lines.
-_PRIOR = {"line": 0.4, "knee": 0.2, "jump": 0.15, "two knees": 0.15, "three knees": 0.1}
+# Prior share of each family; within one, every place of its knees is equally likely. Most links are straight lines, and more than
+# one knee is a thing of caches, where the evidence is overwhelming: a larger share would only widen the estimates of the others.
+_PRIOR = {"line": 0.5, "knee": 0.25, "jump": 0.2, "two knees": 0.04, "three knees": 0.01}
 _KNEES_PER_OCTAVE = {"knee": 4, "two knees": 1, "three knees": 0.6}
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
 _REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters

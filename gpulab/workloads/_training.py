@@ -147,9 +147,9 @@ def _cnn_batch_bytes(w: Workload) -> float:
 
 
 def _cnn_memory(w: Workload) -> float:
-    """Weights, gradients and two moments; each convolution's and norm's output kept, and half as much again at work."""
+    """Weights, gradients and two moments; each convolution's and norm's output kept, and 1.5 times that at work backward."""
     activations = sum(2 * side**2 * wide for side, _, wide in _cnn_layers(w))
-    return 4 * _cnn_parameters(w) * w.itemsize + _cnn_batch_bytes(w) + 1.5 * w.n * activations * w.itemsize
+    return 4 * _cnn_parameters(w) * w.itemsize + _cnn_batch_bytes(w) + 2.5 * w.n * activations * w.itemsize
 
 
 def _transformer_inputs(w: Workload, g: Any) -> tuple[Any, ...]:
