@@ -125,9 +125,9 @@ def live_stopped(seed: int) -> Measurement:
 
 
 def _make_cgroup() -> tuple[pathlib.Path, pathlib.Path] | None:
-    """Return a control group with half a core, and the group to go back to; None where the machine lets nobody make one."""
+    """Return a control group with a fifth of a core, and the group to go back to; None where the machine lets nobody make one."""
     root = pathlib.Path("/sys/fs/cgroup")
-    for parent, quota, value in ((root / "cpu", "cpu.cfs_quota_us", "50000"), (root, "cpu.max", "50000 100000")):
+    for parent, quota, value in ((root / "cpu", "cpu.cfs_quota_us", "20000"), (root, "cpu.max", "20000 100000")):
         group = parent / f"gpulab-benchmark-{os.getpid()}"
         try:
             group.mkdir()
@@ -141,7 +141,7 @@ def _make_cgroup() -> tuple[pathlib.Path, pathlib.Path] | None:
 
 
 def live_throttled(_: int) -> Measurement | None:
-    """A control group that gives half a core."""
+    """A control group that gives a fifth of a core."""
     made = _make_cgroup()
     if made is None:
         return None

@@ -63,6 +63,13 @@ class World:
         if self.noise == "correlated":
             self.previous = 0.6 * self.previous + 0.8 * z
             return 1 + 0.02 * self.previous
+        if self.noise == "independent, 10 %":
+            return 1 + 0.1 * z
+        if self.noise == "correlated, rho 0.9":
+            self.previous = 0.9 * self.previous + math.sqrt(0.19) * z
+            return 1 + 0.02 * self.previous
+        if self.noise == "Student, 3 degrees":
+            return 1 + 0.02 * float(self.rng.standard_t(3))
         return 1 + 0.01 * math.exp(0.8 * z)  # a tail to the right, as real timings have
 
     def call(self) -> None:
@@ -214,8 +221,9 @@ def compiling(seed: int) -> Measurement:
 
 
 def clean(seed: int) -> Measurement:
-    """Nothing is wrong."""
-    w = world(seed)
+    """Nothing is wrong; besides the four noises of the faults, three that are harder to tell from one."""
+    noises = ("quiet", "independent", "correlated", "tailed", "independent, 10 %", "correlated, rho 0.9", "Student, 3 degrees")
+    w = world(seed, noises[seed % len(noises)])
     w.first_extra = CALL_SECONDS * float(w.rng.random())
     return w.measured()
 

@@ -217,7 +217,7 @@ def stalled(sample_seconds: np.ndarray, gaps_seconds: np.ndarray, window: Window
     total = float(sample_seconds.sum() + idle.sum())
     if count == 0 or stopped < _SHARE * total:
         return None
-    if window is not None and _explained(window) * window.seconds >= 0.5 * stopped:
+    if window is not None and stopped - _explained(window) * window.seconds < _SHARE * total:
         return None
     return Note(
         "stalled",
