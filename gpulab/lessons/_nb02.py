@@ -101,7 +101,7 @@ STEP_MEMORY = Question(
     (
         Reading(
             lambda predicted, measured: predicted <= 1.5,
-            "The parameters are the smallest part: each has a gradient of its own size, Adam keeps two more numbers for each, "
+            "The parameters are only a part: each has a gradient of its own size, Adam keeps two more numbers for each, "
             "and the activations wait for the backward pass.",
         ),
         Reading(

@@ -115,7 +115,7 @@ class Unit:
         if self.kind == "ratio":
             return format_ratio(value)
         if self.kind == "percent":
-            return f"{value:.3g} %"
+            return f"{value:,.0f} %" if value >= 100 else f"{value:.3g} %"
         return f"{value:,.6g} {self.name}".strip()
 
 

@@ -176,4 +176,4 @@ def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | 
     if ratio is None:
         return explanation or "That is not what came out. The text below says why."
     factor = format_ratio(ratio if ratio >= 1 else 1 / ratio)
-    return f"The answer is {factor} {'more' if ratio >= 1 else 'less'} than you said. {explanation}".strip()
+    return f"You said {factor} too {'little' if ratio >= 1 else 'much'}. {explanation}".strip()

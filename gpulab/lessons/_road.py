@@ -136,7 +136,7 @@ def pinning(nbytes: int = _NBYTES) -> Pinning:
     kinds = pageable_against_pinned(nbytes)
     evidence = Evidence.modelled(
         f"pinning takes as long as a copy into fresh memory, {format_seconds(fresh.median_seconds)} measured on {fresh.evidence.device}, "
-        f"and no longer; the copies to the GPU: {kinds.evidence.sentence}",
+        f"and no longer; the copies to the GPU: {kinds.evidence.assumptions or kinds.evidence.sentence}",
         "PyTorch, A guide on good usage of non_blocking and pin_memory() (pin_memory copies into page-locked memory)",
     )
     return Pinning(nbytes, fresh.median_seconds, kinds.pageable_seconds, kinds.pinned_seconds, evidence)

@@ -20,6 +20,7 @@ from gpulab.lessons._device import LiveDevice
 def ceiling(monkeypatch: pytest.MonkeyPatch) -> float:
     """A main memory that moves 20 GB/s, by decree."""
     monkeypatch.setattr(devices, "ceilings", lambda device: types.SimpleNamespace(bandwidth=lambda: 20e9))
+    monkeypatch.setattr(_material, "_claims", None)
     return 20e9
 
 

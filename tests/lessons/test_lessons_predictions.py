@@ -124,7 +124,7 @@ def test_reveal_takes_numbers_text_and_measurements(measured: object, base: floa
     shown = lessons.reveal("90.1", measured)
     assert shown.measured == pytest.approx(base)
     assert shown.ratio == pytest.approx(3.0)
-    assert "3.00x more" in shown.sentence
+    assert "3.00x too little" in shown.sentence
 
 
 def test_the_badge_of_the_measurement_is_shown():
@@ -198,7 +198,7 @@ def test_a_usual_wrong_answer_gets_its_sentence(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(_content, "question", lambda id: Question(id, (reading,)))
     lessons.predict("90.1", "How long?", unit="us")
     lessons.answer("90.1", 1000)
-    assert lessons.reveal("90.1", 1e-6).sentence == "The answer is 1000x less than you said. You thought that the call waits."
+    assert lessons.reveal("90.1", 1e-6).sentence == "You said 1000x too much. You thought that the call waits."
 
 
 def test_observers_hear_answers_and_the_reveal():
