@@ -177,3 +177,27 @@ def test_the_break_even_is_shown_with_its_own_code(monkeypatch: pytest.MonkeyPat
     assert t._results.message.startswith("The controls have moved since this was made: press Find break-even")
     t.set(view="run")
     assert t._results.message.startswith("Press Run")
+
+
+def test_with_an_accelerator_the_devices_can_be_chosen(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device is a check box, at least one stays ticked, and the break-even is sought against the live accelerator."""
+
+    class Accelerator:
+        name, is_cpu = "Fast GPU", False
+
+        def __str__(self) -> str:
+            return "cuda:0"
+
+    monkeypatch.setattr(devices, "available", lambda: (devices.Device("cpu"), Accelerator()))
+    t = CompareTimings(n=64)
+    t.run(wait=True)
+    assert "devices" not in calls[-1]
+    t.set(devices=["cuda:0"])
+    t.run(wait=True)
+    assert calls[-1]["devices"] == ["cuda:0"]
+    assert 'devices=["cuda:0"]' in t.code
+    with pytest.raises(InputError, match="at least 1"):
+        t.set(devices=[])
+    assert t.values["against"] == "cuda:0"
+    t.set(view="break_even")
+    assert 'device="cuda:0"' in t.code
