@@ -22,6 +22,7 @@ PYTEST = (
     *("--timeout", "400"),
     *("--nbval-lax", "--nbval-cell-timeout=120"),
     "--doctest-modules",
+    "--durations=15",
     *("tests", "gpulab"),
 )
 
