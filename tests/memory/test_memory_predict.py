@@ -1,0 +1,313 @@
+"""Predictions against real steps (an oracle of its own in benchmarks/), by hand, and with what cannot be predicted."""
+
+import json
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gpulab import memory, networks
+from gpulab.errors import DeviceError, InputError, StoppedError
+from gpulab.evidence import Badge
+from gpulab.memory import Prediction
+from gpulab.units import parse_bytes
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+from _memory_cases import named_cases, random_case
+from _memory_oracle import allocator_peak, live_peak
+
+CASES = {case.name: case for case in named_cases()}
+RANDOM = [random_case(seed) for seed in range(3000, 3006)]
+
+
+def predicted(case):
+    torch.manual_seed(0)
+    return memory.predict(
+        case.model(), *case.inputs(), loss=case.loss, optimizer=case.optimizer, precision=case.precision, checkpoint=case.checkpoint
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_peak_is_that_of_a_real_step(name):
+    """Within 1 % of the live storage that an independent tracker sees in real CPU steps, the first step's too."""
+    first, later, _ = live_peak(CASES[name])
+    p = predicted(CASES[name])
+    assert p.peak_bytes == pytest.approx(later, rel=0.01)
+    assert p.first_step_peak_bytes == pytest.approx(first, rel=0.01)
+    assert sum(p.peak_by_category.values()) == p.peak_bytes
+
+
+@pytest.mark.parametrize("name", list(CASES)[::3])
+def test_scratch_covers_the_allocator(name):
+    """Peak and scratch together are never under what the CPU allocator really reached, and what is needed is above it."""
+    total = allocator_peak(CASES[name])
+    p = predicted(CASES[name])
+    assert p.peak_bytes + p.scratch_bytes >= 0.995 * total
+    assert not p.fits(total)
+    assert p.needed_bytes() > total
+
+
+@pytest.mark.parametrize("case", RANDOM, ids=lambda case: case.name)
+def test_random_architectures(case):
+    """The same on models drawn at random, with random optimizers, precisions and checkpointing."""
+    _, later, _ = live_peak(case, steps=2)
+    assert predicted(case).peak_bytes == pytest.approx(later, rel=0.02)
+
+
+def test_a_linear_layer_by_hand():
+    """One linear layer under Adam: parameters, gradients, two moments, counted by hand."""
+    p = memory.predict(nn.Linear(1000, 1000, bias=False), torch.zeros(1, 1000), loss=torch.sum, optimizer="adam")
+    parts = p.peak_by_category
+    assert parts["parameters"] == parts["gradients"] == 4_000_000
+    assert parts["optimizer"] == 8_000_000 + 4  # and the step counter
+    assert p.parameter_count == 1_000_000
+    assert p.peak_phase == "optimizer"
+
+
+def test_result_round_trips_and_is_modelled():
+    """The prediction survives JSON, and carries assumptions, source and known error."""
+    p = memory.predict(networks.mlp(8, 8, 2), torch.zeros(4, 8), loss=torch.sum)
+    assert Prediction.from_dict(json.loads(json.dumps(p.to_dict()))).to_dict() == p.to_dict()
+    assert p.evidence.badge is Badge.MODELLED
+    assert p.evidence.assumptions
+    assert p.evidence.known_error
+    assert max(p.timeline.total_bytes) == max(p.peak_bytes, p.first_step_peak_bytes)
+    assert "peak" in p._repr_html_()
+
+
+def test_fits_counts_scratch_and_margin():
+    """A capacity of exactly peak and scratch is not enough; one with the margin is; the machine's own is asked by name."""
+    p = memory.predict(networks.mlp(), torch.zeros(64, 784), loss=torch.sum)
+    assert not p.fits(p.peak_bytes + p.scratch_bytes)
+    assert p.fits(p.needed_bytes())
+    assert not p.fits(p.needed_bytes() - 1)
+    assert p.fits(parse_bytes("1 TiB"))
+    with pytest.raises(InputError, match="capacity"):
+        p.fits(-1)
+    with pytest.raises(DeviceError):
+        p.fits("cuda:77")
+
+
+def everything_of(model):
+    return {name: (id(t), t.clone(), t.grad) for name, t in [*model.named_parameters(), *model.named_buffers()]}
+
+
+@pytest.mark.parametrize("call", [memory.predict, memory.trace])
+def test_the_caller_finds_all_as_it_was(call):
+    """Parameters, buffers, gradients, attributes, random states and modes are untouched, even after a failure."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.LSTM(4 * 36, 8))
+    model.remark = [1, {"a": torch.ones(2)}]
+    x = torch.randn(2, 1, 8, 8, requires_grad=True)
+    model(x)[0].sum().backward()
+    gradient = x.grad.clone()
+    before = everything_of(model)
+    attributes = [dict(m.__dict__) for m in model.modules()]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+
+    def loss(output):
+        random.random(), np.random.rand()
+        return output[0].sum()
+
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        call(model, x, loss=loss, optimizer="adam", precision="bfloat16", checkpoint=True)
+        assert not torch.is_grad_enabled()
+        assert torch.is_autocast_enabled("cpu")
+    with pytest.raises(InputError):
+        call(model, torch.zeros(1), loss=loss)
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        identity, value, grad = before[name]
+        assert id(t) == identity
+        assert torch.equal(t, value)
+        assert t.grad is grad
+    for module, kept in zip(model.modules(), attributes, strict=True):
+        assert module.__dict__.keys() == kept.keys()
+        assert all(module.__dict__[key] is kept[key] for key in kept)
+    assert torch.equal(x.grad, gradient)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.array_equal(np.random.get_state()[1], states[2])
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_loss_that_uses_the_model_leaves_its_gradients_alone():
+    """A penalty on the model's own weights, and a second network in the loss, are followed and left alone."""
+    model, teacher = nn.Linear(50, 50), nn.Linear(50, 50)
+    memory.predict(
+        model, torch.zeros(2, 50), loss=lambda out: (out - teacher(out)).square().sum() + sum(p.norm() for p in model.parameters())
+    )
+    assert all(p.grad is None for m in (model, teacher) for p in m.parameters())
+    assert type(model.weight) is nn.Parameter
+    assert torch.isfinite(model(torch.zeros(1, 50))).all()
+
+
+def test_a_meta_model_a_factory_and_a_real_one_agree():
+    """The same model on the meta device, from a factory and real gives the same prediction."""
+    x = torch.zeros(2, 16, dtype=torch.int64)
+    make = lambda: networks.transformer(100, 32, 4, 2, context=16, tied=True)  # noqa: E731
+    with torch.device("meta"):
+        on_meta = make()
+    answers = {memory.predict(m, x, targets=x).peak_bytes for m in (on_meta, make, make())}
+    assert len(answers) == 1
+
+
+def test_a_billion_parameters_cost_nothing():
+    """A 24-layer transformer with a billion parameters is predicted in a process that grows by less than 300 MB."""
+    from memory_prediction import billion
+
+    found = billion()
+    assert found["parameters"] > 1e9
+    assert found["above_imports"] < 300e6
+    # Adam alone needs four copies of the parameters in float32.
+    assert found["peak"] > 16 * found["parameters"]
+
+
+def test_precisions_scale_as_they_must():
+    """Pure bf16 halves parameters, gradients and moments; autocast keeps the parameters."""
+    run = lambda precision: memory.predict(nn.Linear(512, 512), torch.zeros(8, 512), loss=torch.sum, precision=precision)  # noqa: E731
+    full, mixed, pure = run("float32"), run("bfloat16"), run("pure-bfloat16")
+    assert mixed.peak_by_category["parameters"] == full.peak_by_category["parameters"]
+    assert 2 * pure.peak_by_category["parameters"] == full.peak_by_category["parameters"]
+    assert run("float16").peak_bytes > 0
+
+
+def test_checkpointing_saves_activations():
+    """Recomputing a deep stack lowers the peak."""
+    model, x = networks.mlp(64, 64, 64, depth=12), torch.zeros(4096, 64)
+    stack = nn.Sequential(*[nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(6)])
+    assert memory.predict(stack, x, loss=torch.sum, checkpoint=True).peak_bytes < memory.predict(stack, x, loss=torch.sum).peak_bytes
+    assert "forward" not in stack[0].__dict__
+    assert memory.predict(model, x, loss=torch.sum).peak_bytes > 0
+
+
+class Branches(nn.Module):
+    """Looks at a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x):  # noqa: D102
+        return self.a(x) if x.sum() > 0 else x
+
+
+class Odd(nn.Module):
+    """Complex numbers, views, in-place work, a zero-size tensor and something that is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x, factor, nothing):  # noqa: D102
+        y = self.a(x).clone()
+        y[:, ::2].mul_(factor)
+        spectrum = torch.fft.rfft(y)
+        return spectrum.abs().square().mean() + nothing.sum() + y.transpose(0, 1).conj().real.sum()
+
+
+def test_odd_tensors_work():
+    """Complex dtypes, views, in-place operators, empty tensors and plain numbers pass."""
+    p = memory.predict(Odd(), torch.ones(4, 8), 2.0, torch.zeros(0, 3))
+    t = memory.trace(Odd(), torch.ones(4, 8), 2.0, torch.zeros(0, 3), optimizer="adam")
+    assert p.peak_bytes == t.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "word"),
+    [
+        ((nn.Linear(4, 4), torch.zeros(2, 5)), {"loss": torch.sum}, "forward"),
+        ((nn.Linear(4, 4), torch.zeros(2, 4)), {}, "one element"),
+        ((nn.Linear(4, 4), torch.zeros(2, 4)), {"loss": torch.sum, "precision": "int3"}, "precision"),
+        ((nn.Linear(4, 4), torch.zeros(2, 4)), {"loss": torch.sum, "optimizer": "adman"}, "optimizer"),
+        ((nn.Linear(4, 4), torch.zeros(2, 4)), {"loss": torch.sum, "optimizer": 3}, "optimizer"),
+        ((nn.Linear(4, 4), torch.zeros(2, 4)), {"loss": torch.sum, "optimizer": torch.optim.SGD([torch.zeros(1)])}, "factory"),
+        ((nn.Linear(4, 4), torch.zeros(2, 4)), {"loss": torch.sum, "optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, "optimizer"),
+        ((nn.Linear(4, 4).requires_grad_(False), torch.zeros(2, 4)), {"loss": torch.sum}, "gradient"),
+        ((nn.LazyLinear(4), torch.zeros(2, 4)), {"loss": torch.sum}, "lazy"),
+        ((nn.Linear(4, 4), torch.zeros(2, 4).to_sparse()), {"loss": torch.sum}, "dense"),
+        ((Branches(), torch.zeros(2, 4)), {"loss": torch.sum}, "values"),
+        ((3, torch.zeros(2, 4)), {}, "Module"),
+        ((lambda: 3, torch.zeros(2, 4)), {}, "Module"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said_in_one_sentence(arguments, options, word):
+    """Each bad argument or model is refused in a sentence that names what is wrong."""
+    with pytest.raises(InputError, match=word) as caught:
+        memory.predict(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_cuda_rules_need_cuda():
+    """On a machine without CUDA its rules are refused instead of aborting the process."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(DeviceError, match="fake"):
+        memory.predict(nn.Linear(4, 4), torch.zeros(2, 4), loss=torch.sum, device="cuda")
+
+
+def test_stop_and_interrupt_leave_the_model_whole():
+    """A stop and an interrupt in mid-step end the prediction, and the model is real again."""
+    model, calls = nn.Linear(4, 4), iter(range(1000))
+    with pytest.raises(StoppedError):
+        memory.predict(model, torch.zeros(2, 4), loss=torch.sum, stop=lambda: next(calls) > 3)
+
+    def interrupted(output):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        memory.predict(model, torch.zeros(2, 4), loss=interrupted)
+    assert model(torch.ones(1, 4)).shape == (1, 4)
+    seen = []
+    memory.predict(model, torch.zeros(2, 4), loss=torch.sum, progress=lambda fraction, text: seen.append(fraction))
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_lstm_workspace_is_that_of_the_real_kernel():
+    """The modelled workspace of oneDNN's LSTM equals the real one, for awkward sizes in both dtypes."""
+    from gpulab.memory._kernels import rnn_workspace_bytes
+
+    r = random.Random(0)
+    for _ in range(12):
+        positions, batch, inputs, hidden = (
+            r.randint(1, 20),
+            r.randint(1, 9),
+            r.choice((1, 17, 64, 256, 300)),
+            r.choice((1, 9, 64, 250, 256)),
+        )
+        gates = torch.zeros(4 * hidden)
+        state = torch.zeros(1, batch, hidden)
+        out = torch.ops.aten.mkldnn_rnn_layer(
+            torch.zeros(positions, batch, inputs), torch.zeros(4 * hidden, inputs), torch.zeros(4 * hidden, hidden), gates, gates,
+            state, state, False, [], 2, hidden, 1, True, False, False, True,
+        )  # fmt: skip
+        assert out[3].numel() == rnn_workspace_bytes(positions, batch, inputs, hidden, 4)
+
+
+@pytest.mark.gpu
+def test_cuda_prediction_is_near_the_allocator():
+    """On CUDA the peak is within 10 % of what PyTorch's allocator reports, and the need is above it."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model, x = networks.transformer(1000, 256, 4, 4, context=128).cuda(), torch.randint(1000, (16, 128), device="cuda")
+    p = memory.predict(model, x, targets=x, optimizer="adam")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x, x).backward()
+        optimizer.step()
+    real = torch.cuda.max_memory_allocated()
+    assert p.peak_bytes == pytest.approx(real, rel=0.1)
+    assert p.needed_bytes("cuda") > real
+
+
+def test_import_is_light():
+    """Importing gpulab.memory loads no torch."""
+    code = "import sys, gpulab.memory; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

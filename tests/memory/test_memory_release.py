@@ -1,0 +1,138 @@
+"""Release and %%gpu_memory, each in a real IPython shell of its own process."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gpulab import memory
+from gpulab.memory import Released
+
+SHELL = """
+import contextlib, io, json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+out = io.StringIO()
+def run(code):
+    with contextlib.redirect_stdout(out):
+        return shell.run_cell(code, store_history=True)
+get = shell.user_ns.get
+run("import torch, gpulab as gl, gpulab.memory")
+"""
+
+
+def in_a_shell(code):
+    done = subprocess.run([sys.executable, "-c", SHELL + code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_failed_cells_tensors_come_back():
+    """400 MB that the last traceback keeps alive come back to the system, and the message says so."""
+    found = in_a_shell("""
+run("def fails():\\n    big = torch.ones(100_000_000)\\n    return big.reshape(3, -1)")
+run("mine = torch.ones(1000)")
+failed = run("fails()").error_in_exec
+run("r = gl.memory.release('cpu')")
+run("again = gl.memory.release('cpu')")
+r = get("r")
+print(json.dumps([r.freed_host_bytes, get("again").freed_host_bytes, list(r.what), type(failed).__name__, float(get("mine").sum())]))
+""")
+    freed, again, what, error, mine = found
+    assert freed > 350e6
+    assert abs(again) < 50e6
+    assert any("traceback" in sentence for sentence in what)
+    assert error == "RuntimeError"
+    assert mine == 1000
+
+
+def test_a_chain_of_errors_comes_back():
+    """Frames of the causes of an error are cleared too."""
+    freed = in_a_shell("""
+run("def inner():\\n    big = torch.ones(50_000_000)\\n    raise ValueError('first')")
+run("def outer():\\n    try:\\n        inner()\\n    except ValueError as e:\\n        raise KeyError('second') from e")
+run("outer()")
+run("r = gl.memory.release('cpu')")
+print(json.dumps(get("r").freed_host_bytes))
+""")
+    assert freed > 150e6
+
+
+def test_outputs_are_reported_and_dropped_only_when_asked():
+    """An array in IPython's output cache is named; with outputs=True it goes, and other outputs stay."""
+    kept, dropped, what, others = in_a_shell("""
+run("torch.ones(50_000_000)")
+run("41 + 1")
+run("r = gl.memory.release('cpu')")
+kept = 2 in get("_oh")
+run("s = gl.memory.release('cpu', outputs=True)")
+print(json.dumps([kept, get("s").freed_host_bytes, " ".join(get("r").what), get("_oh").get(3)]))
+""")
+    assert kept
+    assert dropped > 150e6
+    assert "Out[2]" in what
+    assert others == 42
+
+
+def test_gpu_memory_counts_peak_kept_and_freed():
+    """A cell that makes 8 MB twice, 8 MB for a moment and frees 4 MB: peak 28 MB, kept 12 MB more."""
+    use, largest, value, badge = in_a_shell("""
+run("%load_ext gpulab")
+import IPython.core.display_functions, gpulab.magics
+shown = []
+IPython.display.display = lambda result: shown.append(result)
+run("old = torch.ones(1_000_000)")
+run("%%gpu_memory\\nx = torch.ones(2_000_000)\\ny = x * 2\\nz = (y + 1).sum()\\ndel old\\nfloat(z)")
+r = shown[-1]
+u = r.devices[0]
+use, largest = [u.before_bytes, u.peak_bytes, u.kept_bytes, u.freed_bytes], [t.name for t in r.largest[:2]]
+print(json.dumps([use, largest, get("_oh")[4], str(r.evidence.badge)]))
+""")
+    before, peak, kept, freed = use
+    assert peak - before == pytest.approx(24e6, abs=100)
+    assert kept == pytest.approx(12e6, abs=100)
+    assert freed == 0
+    assert sorted(largest) == ["x", "y"]
+    assert value == 6_000_000
+    assert badge == "MEASURED"
+
+
+def test_gpu_memory_keeps_the_error():
+    """An error in the cell arrives with its own line in the traceback, and the report is shown all the same."""
+    error, shown, text = in_a_shell("""
+run("%load_ext gpulab")
+import IPython.display
+shown = []
+IPython.display.display = lambda result: shown.append(result)
+r = run("%%gpu_memory\\nw = torch.ones(10)\\nraise ValueError('no')")
+print(json.dumps([type(r.error_in_exec).__name__, [s.failed for s in shown], out.getvalue()]))
+""")
+    assert error == "ValueError"
+    assert shown == [True]
+    assert "raise ValueError" in text
+
+
+def test_release_outside_ipython():
+    """In a plain process it works too, and survives JSON."""
+    r = memory.release("cpu")
+    assert Released.from_dict(json.loads(json.dumps(r.to_dict()))).to_dict() == r.to_dict()
+    assert r.freed_device_bytes == r.freed_host_bytes
+
+
+@pytest.mark.gpu
+def test_release_gives_cuda_memory_back():
+    """On CUDA, 1 GiB held by a failed call's frame comes back to the device."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+    def fails():
+        big = torch.ones(2**28, device="cuda")
+        return big.reshape(3, -1)
+
+    try:
+        fails()
+    except RuntimeError as error:
+        sys.last_value, sys.last_traceback = error, error.__traceback__
+    assert memory.release("cuda").freed_device_bytes > 0.9 * 2**30

@@ -1,0 +1,117 @@
+"""Traces of real steps: categories by hand, functions, stops and failures."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from gpulab import memory, networks
+from gpulab.errors import InputError, StoppedError
+from gpulab.evidence import Badge
+from gpulab.memory import MemoryTrace
+
+
+def test_a_linear_step_by_hand():
+    """Parameters, gradients, moments and the saved input of one linear layer, counted by hand."""
+    t = memory.trace(nn.Linear(1000, 500, bias=False), torch.zeros(10, 1000), loss=torch.sum, optimizer="adam", device="cpu")
+    assert t.peak_by_category["parameters"] == 2_000_000
+    assert t.peak_by_category["gradients"] == 2_000_000
+    assert t.peak_by_category["optimizer"] == 4_000_000 + 4
+    assert t.peak_by_category["inputs"] == 40_000
+    assert sum(t.peak_by_category.values()) == t.peak_bytes == max(t.timeline.total_bytes)
+    assert t.peak_tensors[0].name == "weight"
+    assert t.evidence.badge is Badge.MEASURED
+
+
+def test_activations_live_from_forward_to_backward():
+    """Ten ReLU layers keep ten activations at the end of the forward pass, and none after the step."""
+    model = nn.Sequential(nn.Linear(8, 1024), *[nn.Sequential(nn.ReLU()) for _ in range(10)], nn.Linear(1024, 1))
+    t = memory.trace(model, torch.randn(256, 8), loss=torch.sum, steps=1, device="cpu")
+    line = t.timeline
+    activations = line.bytes_by_category["activations"]
+    last_forward = max(i for i, phase in enumerate(line.phases) if phase == "forward")
+    assert activations[last_forward] >= 10 * 256 * 1024 * 4
+    assert activations[-1] < 1024
+    assert set(line.phases) == {"forward", "backward"}
+
+
+def test_the_second_step_has_the_optimizers_state_from_its_start():
+    """With Adam the forward pass of the second step starts with both moments alive."""
+    t = memory.trace(networks.mlp(16, 16, 4), torch.zeros(2, 16), loss=torch.sum, optimizer="adam", steps=2, device="cpu")
+    begin = t.timeline.steps[1]
+    parameters = t.timeline.bytes_by_category["parameters"][begin]
+    assert t.timeline.bytes_by_category["optimizer"][0] == 0
+    assert t.timeline.bytes_by_category["optimizer"][begin] >= 2 * parameters
+
+
+def test_a_function_with_its_own_step():
+    """A function that trains is followed: phases, gradients and state are told apart without help."""
+    model = nn.Linear(100, 100)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x):
+        model(x).sum().backward()
+        optimizer.step()
+
+    t = memory.trace(step, torch.zeros(5, 100), device="cpu")
+    assert {"forward", "backward", "optimizer"} == set(t.timeline.phases)
+    for category in ("parameters", "gradients", "optimizer"):
+        assert t.timeline.bytes_by_category[category][-1] == 100 * 100 * 4 + 400
+    assert t.label == "step"
+
+
+def test_views_count_once():
+    """A view adds nothing; its storage lives as long as the view."""
+
+    def views():
+        x = torch.zeros(1000)
+        y = x[:10]
+        del x
+        return y + 1
+
+    t = memory.trace(views, device="cpu")
+    assert t.peak_bytes == 4000 + 40
+
+
+def test_round_trip():
+    """A trace survives JSON."""
+    t = memory.trace(nn.Linear(4, 4), torch.zeros(2, 4), loss=torch.sum, device="cpu")
+    assert MemoryTrace.from_dict(json.loads(json.dumps(t.to_dict()))).to_dict() == t.to_dict()
+    assert "peak" in t._repr_html_()
+
+
+def test_stop_gives_what_was_reached():
+    """A stop in mid-step returns the part that ran, with a note; before the first operator there is nothing to return."""
+    calls = iter(range(10_000))
+    t = memory.trace(networks.mlp(8, 8, 2), torch.zeros(2, 8), loss=torch.sum, stop=lambda: next(calls) > 8, device="cpu")
+    assert [note.code for note in t.notes] == ["stopped"]
+    with pytest.raises(StoppedError):
+        memory.trace(networks.mlp(8, 8, 2), torch.zeros(2, 8), loss=torch.sum, stop=lambda: True, device="cpu")
+
+
+def test_a_functions_own_error_passes():
+    """What a traced function raises arrives as it is, and nothing keeps listening."""
+
+    def broken():
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        memory.trace(broken, device="cpu")
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "word"),
+    [
+        ((3,), {}, "Module"),
+        ((nn.Linear(2, 2), torch.zeros(1, 2)), {"steps": 0}, "steps"),
+        ((nn.Linear(2, 2, device="meta"), torch.zeros(1, 2)), {"loss": torch.sum}, "predict"),
+        ((abs, torch.zeros(2)), {"optimizer": "adam"}, "module"),
+        ((nn.Linear(2, 2), torch.zeros(1, 3)), {"loss": torch.sum}, "forward"),
+    ],
+)
+def test_bad_arguments(arguments, options, word):
+    """Each bad argument is refused in a sentence."""
+    with pytest.raises(InputError, match=word):
+        memory.trace(*arguments, **options)
