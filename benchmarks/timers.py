@@ -6,7 +6,8 @@ Part 1, synthetic: the processes of ``processes.py`` through an injected clock, 
 ``Timer`` takes the clock as its ``timer``; its intervals are the usual percentile bootstrap of the median of its blocks, as
 ``Measurement`` gives none. pyperf starts processes of its own and can't be given a clock, so its default rule is replayed on the same
 durations: 60 values of equal length, each the mean of its calls, with the same bootstrap. ``cost`` is samples taken over the samples
-that an oracle who knows the autocorrelation needs for the same width.
+that an oracle who knows the autocorrelation needs for the same width; ``strict`` the coverage of the process's own median where clock
+states switch.
 
 Part 2, live: bias on calibrated loops of 100 ns to 1 ms. The call is ``binascii.crc32`` of a buffer, one C function whose time grows
 with the buffer and that allocates nothing. Its true time is a slope: straight-line code with the call written out 2N times takes
@@ -94,7 +95,7 @@ METHODS: dict[str, Callable[[Replay, np.random.Generator], tuple[float, float] |
 
 def synthetic(process: Process, method: str, runs: int) -> dict[str, object]:
     """Return coverage, width and cost of one method on one process."""
-    covered, widths, counts, costs = 0, [], [], []
+    covered, strict, widths, counts, costs = 0, 0, [], [], []
     for run in range(runs):
         rng = np.random.default_rng([3, zlib.crc32(process.name.encode()), run])
         drawn = process.draw(rng, 20_000)
@@ -105,6 +106,7 @@ def synthetic(process: Process, method: str, runs: int) -> dict[str, object]:
             continue
         low, high = process.truth(drawn, replay.calls)
         covered += interval[0] <= high and interval[1] >= low
+        strict += interval[0] <= process.median <= interval[1]
         width = (interval[1] - interval[0]) / float(np.median(drawn.durations_seconds[: replay.calls]))
         widths.append(width)
         if process.oracle_width is not None and width > 0:
@@ -114,6 +116,7 @@ def synthetic(process: Process, method: str, runs: int) -> dict[str, object]:
         "process": process.name,
         "method": method,
         "covered": covered / given,
+        "strict": strict / given if process.family == "states" else None,
         "calls": float(np.mean(counts)),
         "width": float(np.mean(widths)) if widths else math.nan,
         "cost": float(np.mean(costs)) if costs else None,
@@ -212,13 +215,15 @@ def main() -> None:
     runs, rounds = (40, 2) if args.quick else (args.runs, args.rounds)
     figures: dict[str, list] = {"synthetic": [], "live": []}
     if args.part != "live":
-        print(f"{'process':38s} {'method':26s} covered   calls   width    cost")
+        print(f"{'process':38s} {'method':26s} covered strict   calls   width    cost")
         for process in (p for p in catalogue() if p.name in SYNTHETIC):
             for method in METHODS:
                 row = synthetic(process, method, runs)
                 figures["synthetic"].append(row)
                 cost = "" if row["cost"] is None else f"{row['cost']:7.2f}"
-                print(f"{row['process']:38s} {method:26s} {row['covered']:6.1%} {row['calls']:8.0f} {row['width']:7.2%} {cost}", flush=True)
+                strict = "" if row["strict"] is None else f"{row['strict']:6.1%}"
+                figure = f"{row['covered']:6.1%} {strict:>6s} {row['calls']:8.0f} {row['width']:7.2%} {cost}"
+                print(f"{row['process']:38s} {method:26s} {figure}", flush=True)
     if args.part != "synthetic":
         print(f"\n{'loop':>10s} {'truth':>10s} {'spread':>7s}  " + "  ".join(f"{name + ' bias':>22s}" for name in LIVE))
         for target in TARGETS_SECONDS:
