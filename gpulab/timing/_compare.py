@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -93,8 +93,14 @@ def compare(
     field = gather(work, args, devices, clock or time.perf_counter, {"dtype": dtype, **params})
     race = _Race(field, limits, live=clock is None, read=conditions)
     notes: list[Note] = []
-    with calm_collector(), turns(tuple(c.job.device for c in field.contenders), limits, notes) if clock is None else nullcontext():
+    with ExitStack() as stack:
+        stack.enter_context(calm_collector())
+        named = {contender.job.device for contender in field.contenders}
+        if clock is None:
+            stack.enter_context(turns(named, limits, notes))
         differences = race.first_calls(tolerance)
+        if clock is None:  # first results may have shown other devices: their turns are needed too
+            stack.enter_context(turns({contender.job.device for contender in field.contenders} - named, limits, notes))
         measurements = race.measure(transfer)
     notes += race.reference.notes if race.reference is not None else ()
     if len(field.contenders) == 1 and devices is None and not field.methods:
@@ -111,8 +117,7 @@ class _Race:
         self.clock = field.contenders[0].job.clock
         self.reference: Reference | None = None
         self.tolerance: float | None = None
-        for contender in self.contenders:
-            contender.job.read = read or (reader(contender.job.device) if live else None)
+        self._live, self._read = live, read
 
     def first_calls(self, tolerance: float | None) -> list[float | None]:
         """Make every first call and hold its result against the reference; return the differences."""
@@ -140,6 +145,8 @@ class _Race:
     def measure(self, transfer: bool) -> list[Measurement]:
         """Warm up, take turns, time the copies."""
         jobs = [contender.job for contender in self.contenders]
+        for job in jobs:
+            job.read = self._read or (reader(job.device) if self._live else None)
         befores = [job.read() if job.read is not None else None for job in jobs]
         for job in jobs:
             with translated(job):
@@ -149,13 +156,11 @@ class _Race:
         if any(len(one.samples_seconds) == 0 for one in sampled):
             raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")
         afters = [job.read() if job.read is not None else None for job in jobs]
-        moved = self._copies() if transfer else [None] * len(jobs)
-        found = []
-        for job, samples, seconds, before, after in zip(jobs, sampled, moved, befores, afters, strict=True):
+        for job, samples, before, after in zip(jobs, sampled, befores, afters, strict=True):
             job.notes += _notes.of_sampling(job, samples, self.limits, before, after)
             job.notes += _notes.of_physics(job, float(np.median(samples.samples_seconds)))
-            found.append(measurement(job, samples, seconds))
-        return found
+        moved = self._copies() if transfer else [None] * len(jobs)
+        return [measurement(job, samples, seconds) for job, samples, seconds in zip(jobs, sampled, moved, strict=True)]
 
     def _in_turns(self, runs: Sequence[Run], empties: Sequence[Run | None], start: float, end: float, share: float) -> list[Sampled]:
         """Sample the runs in turns; each row has ``share`` of the deadline."""

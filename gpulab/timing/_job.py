@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -197,7 +197,7 @@ def measurement(job: Job, sampled: Sampled, moved: float | None, cold: bool = Fa
 
 
 @contextmanager
-def turns(where: tuple[Device, ...], limits: Limits, notes: list[Note]) -> Iterator[None]:
+def turns(where: Iterable[Device], limits: Limits, notes: list[Note]) -> Iterator[None]:
     """Hold the turn on each device, always in the same order, and note a neighbour who made this wait."""
     names = sorted({_lock.key(device): str(device) for device in where}.items())
     with _entered(names, limits, notes):

@@ -10,7 +10,7 @@ import math
 import numbers
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -147,20 +147,25 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
     """Run a measurement from the turn to the notes; ``live`` takes turns and reads the machine's counters."""
     if limits.stopped():
         raise StoppedError(f"measure: stopped before {job.label} was called once; there is nothing to report. Run it again.")
-    sampled: Sampled | None = None
-    with calm_collector(), turns((job.device,), limits, job.notes) if live else nullcontext():
-        with translated(job):
-            copies = Copies(job) if transfer else None
-            limits.say(0.0, f"first call of {job.label}")
-            job.first_call()
-            if live and job.read is None:
-                job.read = reader(job.device)
-            before = job.read() if job.read is not None else None
-            job.warm_up(limits.deadline, limits.stop)
-            sampled = _sample(job, limits.part(0.05, 0.7 if transfer else 0.99, limits.deadline), cold)
-            after = job.read() if job.read is not None else None
-            moved = copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline)) if copies is not None else None
+    named = job.device
+    with ExitStack() as stack:
+        stack.enter_context(calm_collector())
+        if live:
+            stack.enter_context(turns((named,), limits, job.notes))
+        stack.enter_context(translated(job))
+        copies = Copies(job) if transfer else None
+        limits.say(0.0, f"first call of {job.label}")
+        job.first_call()
+        if live and job.device != named:  # the first result showed another device: its turn is needed too
+            stack.enter_context(turns((job.device,), limits, job.notes))
+        if live and job.read is None:
+            job.read = reader(job.device)
+        before = job.read() if job.read is not None else None
+        job.warm_up(limits.deadline, limits.stop)
+        sampled = _sample(job, limits.part(0.05, 0.7 if transfer else 0.99, limits.deadline), cold)
+        after = job.read() if job.read is not None else None
         job.notes += _notes.of_sampling(job, sampled, limits, before, after)
+        moved = copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline)) if copies is not None else None
         job.notes += _notes.of_physics(job, float(np.median(sampled.samples_seconds)))
     limits.say(1.0, f"{job.label}: {len(sampled.samples_seconds)} samples")
     return measurement(job, sampled, moved, cold)

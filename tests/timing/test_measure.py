@@ -387,3 +387,48 @@ def test_gpu_counters_are_read():
     assert second.gpu is not None
     assert second.gpu.clock_hertz > 1e8
     assert second.gpu.neighbours is None or second.gpu.neighbours >= 0
+
+
+def test_device_that_only_shows_in_the_result_takes_its_turn(monkeypatch):
+    """Where the first result shows another device than the arguments, that device's turn is taken too, and it is waited for."""
+    from gpulab.devices import Device
+    from gpulab.timing import _job, _work
+
+    waited, held = [], []
+    hidden = Device("xpu", 3)
+    monkeypatch.setattr(_work, "device_of_result", lambda result: hidden)
+    monkeypatch.setattr(_work, "waiter", lambda device: (lambda: waited.append(device)) if device == hidden else _work.nothing)
+    monkeypatch.setattr(_job._lock, "turn", _recording(held, _job._lock.turn))
+    monkeypatch.setattr(_job.Job, "environment", lambda job: gl.devices.environment("cpu"))
+    m = gl.measure(lambda: 1, deadline=0.05)
+    assert m.device == "xpu:3"
+    assert held == ["cpu", "xpu-3"]
+    assert len(waited) > 3
+
+
+def _recording(names: list, turn):
+    def recorded(name, **options):
+        names.append(name)
+        return turn(name, **options)
+
+    return recorded
+
+
+def test_neighbour_is_noted(monkeypatch):
+    """A measurement that waited for another one says so."""
+    from gpulab.timing import _lock
+
+    inside = threading.Event()
+
+    def hold() -> None:
+        with _lock.turn("cpu"):
+            inside.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    m = gl.measure(lambda: None, deadline=0.05)
+    thread.join()
+    (note,) = (note for note in m.notes if note.code == "turn-taking")
+    assert "waited" in note.sentence
