@@ -230,7 +230,7 @@ def _check_wins(answer: Any) -> str:
             raise Refused("The check expects a size of the table, or 'never'.")
         if right is None:
             return "With the copies counted, the CPU is ahead at the largest size of the table."
-        raise Refused(f"It does win: look at {contest.size_meaning} = {right}, the last column against the CPU's.")
+        raise Refused(f"It does win: look at {contest.size_meaning} = {right}, with copies against the CPU.")
     size = _guard.number(answer, "a size of the table, or 'never'")
     if size not in rows:
         raise Refused(f"{size:g} is not in the table; the check expects one of {', '.join(map(str, rows))}, or 'never'.")
@@ -241,7 +241,7 @@ def _check_wins(answer: Any) -> str:
         return f"From there on the accelerator stays ahead: {times}."
     if row.with_copies_seconds >= row.cpu_seconds:
         if row.accelerator_seconds < row.cpu_seconds:
-            raise Refused(f"You left out the copies: {times}. Compare the last column.")
+            raise Refused(f"You left out the copies: {times}. Compare the column with copies.")
         raise Refused(f"There the CPU is faster: {times}.")
     if right is not None and row.n > right:
         raise Refused(f"It wins there, but not first: it already does at {right}.")
