@@ -70,7 +70,7 @@ class Readings:
 
 
 def read(device: Device, since: Readings | None = None) -> Readings:
-    """Read every counter that this machine has; about 0.2 ms on a CPU, a few ms with an NVIDIA GPU.
+    """Read every counter that this machine has; about half a millisecond on a CPU, more with an NVIDIA GPU.
 
     Parameters
     ----------
