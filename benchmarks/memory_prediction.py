@@ -16,6 +16,7 @@ import warnings
 import torch
 from _memory_cases import named_cases, random_case
 from _memory_oracle import allocator_peak, live_peak
+from _memory_unusual import unusual_cases
 
 from gpulab import memory
 
@@ -109,6 +110,8 @@ def main():
     warnings.filterwarnings("ignore")
     print("named cases")
     run(named_cases()[:: 3 if options.quick else 1], options.peers)
+    print("other kinds of models (held out: written after the code, which was not changed for them)")
+    run(unusual_cases()[:: 4 if options.quick else 1], options.peers)
     print("random architectures (held out)")
     count = 5 if options.quick else options.held_out
     run([random_case(options.seed + i) for i in range(count)], options.peers)

@@ -13,7 +13,9 @@ from gpulab.memory.results import CATEGORIES, Prediction
 _SOURCE = "PyTorch's fake tensors through its own autograd and optimizer code; oneDNN's LSTM workspace layout"
 # From benchmarks/memory_prediction.py; docs/measurements.md has the table and the command.
 KNOWN_ERROR = "against live storage in real CPU steps: 0.0 % median, below 1 % at most over the cases in docs/measurements.md"
-_STEP = "gradients released before each step, no variable that keeps the output"
+# Each checkpoint keeps the state of the host's random generator (a Mersenne twister) outside any operator.
+_GENERATOR_BYTES = 5120
+_STEP = "gradients released before each step, no variable that keeps the output, square masks of nn.Transformer causal"
 _ASSUMPTIONS = {
     "cpu": f"this PyTorch's CPU kernels, {_STEP}; CUDA differs: autocast keeps norms, softmax and losses in float32, optimizers update "
     "many parameters at once, cuDNN's RNN has a workspace of its own",
@@ -95,7 +97,8 @@ def predict(
     report = progress or (lambda fraction, text: None)
     report(0.0, "making fake tensors")
     with fake.world(), fake.step(model, inputs, targets, loss, precision) as step:
-        with _step.checkpointed(step.model) if checkpoint else contextlib.nullcontext():
+        nothing: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
+        with _step.checkpointed(step.model) if checkpoint else nothing as calls:
             from gpulab.memory._tracker import Stopped
 
             try:
@@ -104,6 +107,7 @@ def predict(
                 raise StoppedError("predict: stopped before a whole step was followed; expected it to finish. Call it again.") from None
         label = type(step.model).__name__
         count = sum(p.numel() for p in step.model.parameters())
+    fake.hidden_bytes = len(calls) // 2 * _GENERATOR_BYTES
     report(1.0, "done")
     return _result(fake, marks, label=label, parameter_count=count, optimizer=name, precision=precision, checkpoint=checkpoint)
 
@@ -136,7 +140,7 @@ class _Fake:
         from gpulab.memory import _kernels
         from gpulab.memory._tracker import StorageTracker
 
-        self.device_type = device_type
+        self.device_type, self.hidden_bytes = device_type, 0
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.tracker = StorageTracker(device_type, replace=_kernels.mend, scratch=_kernels.scratch_bytes, stop=stop)
 
@@ -147,7 +151,14 @@ class _Fake:
 
         from gpulab.memory._sandbox import autocast_off, generators_kept
 
-        with generators_kept(), torch.inference_mode(False), torch.enable_grad(), autocast_off(self.device_type), self.mode:
+        with (
+            generators_kept(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            autocast_off(self.device_type),
+            _square_masks_causal(),
+            self.mode,
+        ):
             yield
 
     def storage(self, original: Any) -> Any:
@@ -193,6 +204,26 @@ class _Fake:
         return marks
 
 
+@contextlib.contextmanager
+def _square_masks_causal() -> Iterator[None]:
+    """Let ``nn.Transformer`` take a square mask for the causal one: it would look at the values, which a fake has not."""
+    from torch.nn.modules import transformer
+
+    name = "_detect_is_causal_mask"
+    original = getattr(transformer, name)
+
+    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        if is_causal is not None:
+            return is_causal
+        return mask is not None and mask.dim() == 2 and mask.shape[0] == mask.shape[1]
+
+    setattr(transformer, name, detect)
+    try:
+        yield
+    finally:
+        setattr(transformer, name, original)
+
+
 def _made(factory: Any, device_type: str) -> Any:
     import torch
 
@@ -215,7 +246,7 @@ def _result(fake: _Fake, marks: list[int], **facts: Any) -> Prediction:
     return Prediction(
         peak_bytes=peak,
         first_step_peak_bytes=first,
-        scratch_bytes=max(0, tracker.with_scratch - peak),
+        scratch_bytes=max(0, tracker.with_scratch - peak) + fake.hidden_bytes,
         kept_bytes=tracker.live[-1] if tracker.live else tracker.live_bytes,
         peak_by_category=by_category,
         peak_operator=tracker.operators[event] if tracker.operators else "",

@@ -193,8 +193,11 @@ def explain(function: str, part: str, error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def checkpointed(model: Any) -> Iterator[None]:
-    """Recompute each direct child in the backward pass; of a ModuleList or ModuleDict, each member."""
+def checkpointed(model: Any) -> Iterator[list[str]]:
+    """Recompute each direct child in the backward pass; of a ModuleList or ModuleDict, each member.
+
+    Gives a list that grows by one entry for each call of a child.
+    """
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -203,10 +206,11 @@ def checkpointed(model: Any) -> Iterator[None]:
         is_container = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
         children += child.children() if is_container else [child]
     before = [(child, child.__dict__.get("forward")) for child in children]
+    calls: list[str] = []
     try:
         for child, _ in before:
-            child.__dict__["forward"] = _recomputing(child.forward, checkpoint)
-        yield
+            child.__dict__["forward"] = _recomputing(child.forward, checkpoint, calls)
+        yield calls
     finally:
         for child, own in before:
             child.__dict__.pop("forward", None)
@@ -214,8 +218,9 @@ def checkpointed(model: Any) -> Iterator[None]:
                 child.__dict__["forward"] = own
 
 
-def _recomputing(forward: Callable[..., Any], checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputing(forward: Callable[..., Any], checkpoint: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
+        calls.append("")
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     return run

@@ -20,6 +20,7 @@ from gpulab.units import parse_bytes
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 from _memory_cases import named_cases, random_case
 from _memory_oracle import allocator_peak, live_peak
+from _memory_unusual import unusual_cases
 
 CASES = {case.name: case for case in named_cases()}
 RANDOM = [random_case(seed) for seed in range(3000, 3006)]
@@ -57,6 +58,13 @@ def test_random_architectures(case):
     """The same on models drawn at random, with random optimizers, precisions and checkpointing."""
     _, later, _ = live_peak(case, steps=2)
     assert predicted(case).peak_bytes == pytest.approx(later, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["encoder and decoder", "spectral, complex weights", "embedding bag", "weight and spectral norm"])
+def test_other_kinds_of_models(name):
+    """Masks of nn.Transformer, complex weights, bags and parametrisations are followed like the rest."""
+    case = next(case for case in unusual_cases() if case.name == name)
+    assert predicted(case).peak_bytes == pytest.approx(live_peak(case, steps=2)[1], rel=0.02)
 
 
 def test_a_linear_layer_by_hand():
