@@ -5,7 +5,8 @@
     python tools/canonical.py FILE ...     only these
 
 Canonical: nbformat 4.5; cell ids that follow from the cell's place in the notebook; the python3 kernel and no other metadata; no
-execution counts; outputs only in the cells that nbval compares (``# NBVAL_CHECK_OUTPUT``); one space of indentation; a newline at
+execution counts, but a 1 where outputs are kept; those only in the cells that nbval compares (``# NBVAL_CHECK_OUTPUT``); one space of
+indentation; a newline at
 the end. Tags stay.
 """
 
@@ -51,7 +52,8 @@ def _cell(cell: dict[str, Any], number: int, taken: set[str]) -> dict[str, Any]:
     made: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": metadata, "source": source}
     if kind == "code":
         outputs = cell.get("outputs", []) if CHECKED in "".join(source) else []
-        made |= {"execution_count": None, "outputs": [_output(output) for output in outputs]}
+        # nbval takes a cell that has outputs and no count for one that never ran, and fails it.
+        made |= {"execution_count": 1 if outputs else None, "outputs": [_output(output) for output in outputs]}
     if cell.get("attachments"):
         made["attachments"] = cell["attachments"]
     return made
