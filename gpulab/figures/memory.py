@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500
+# Free memory of more than this many times the longest bar would make the bars too short to read: it is told, not drawn to scale.
+_FAR, _NEAR = 4.0, 1.15
 
 
 def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
@@ -144,9 +146,13 @@ def memory_prediction(
     for part, values in parts.items():
         if any(values):
             _add_bar(figure, part, names, values, modelled=True)
+    largest = float(max(needed))
+    far = free_bytes is not None and free_bytes > _FAR * largest
     if free_bytes is not None:
-        _free_line(figure, free_bytes)
-    figure.update_xaxes(**linear_bytes_axis(max([*needed, free_bytes or 0]), "bytes"))
+        _free_line(
+            figure, _NEAR * largest if far else free_bytes, f"free: {format_bytes(free_bytes)}{', far to the right' if far else ''}", far
+        )
+    figure.update_xaxes(**linear_bytes_axis(_NEAR * largest if far else max(largest, free_bytes or 0.0), "bytes"))
     _name_rows(figure, names)
     return figure
 
@@ -172,12 +178,11 @@ def _add_bar(figure: LabFigure, part: str, names: Sequence[str], values: Sequenc
     )
 
 
-def _free_line(figure: LabFigure, nbytes: float) -> None:
-    stroke = {"color": MID_GREY, "width": 2, "dash": "dash"}
-    figure.add_shape(type="line", x0=nbytes, x1=nbytes, xref="x", y0=0, y1=1, yref="paper", line=stroke)
-    figure.add_annotation(
-        x=nbytes, xref="x", y=1, yref="paper", yanchor="bottom", xanchor="right", showarrow=False, text=ink(f"free: {format_bytes(nbytes)}")
-    )
+def _free_line(figure: LabFigure, nbytes: float, text: str, far: bool) -> None:
+    if not far:
+        stroke = {"color": MID_GREY, "width": 2, "dash": "dash"}
+        figure.add_shape(type="line", x0=nbytes, x1=nbytes, xref="x", y0=0, y1=1, yref="paper", line=stroke)
+    figure.add_annotation(x=nbytes, xref="x", y=1, yref="paper", yanchor="bottom", xanchor="right", showarrow=False, text=ink(text))
 
 
 def _name_rows(figure: LabFigure, names: Sequence[str]) -> None:
@@ -190,7 +195,8 @@ def _name_rows(figure: LabFigure, names: Sequence[str]) -> None:
         ticksuffix="",
         showgrid=False,
     )
-    figure.update_layout(barmode="stack", legend={"y": -0.35, "traceorder": "normal"})
+    below = {"y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}  # under the axis, however low the plot is
+    figure.update_layout(barmode="stack", legend=below, margin_b=100, height=figure.layout.height + 44)
 
 
 def memory_snapshot(s: Snapshot) -> LabFigure:

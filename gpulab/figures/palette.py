@@ -37,7 +37,7 @@ MEMORY = {
     "context": REDDISH_PURPLE,
     "this process": SKY_BLUE,
     "other processes": YELLOW,
-    "inside operators": ORANGE,
+    "inside operators": VERMILLION,
     "margin": GREY,
     "free": "#C8C8C8",
 }

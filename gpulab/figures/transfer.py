@@ -25,7 +25,7 @@ from gpulab.figures._style import (
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 if TYPE_CHECKING:
-    from gpulab.transfer import AlphaBeta, BreakEven, Overlap, Sweep, SweepPoint
+    from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
 
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 _SYMBOLS = {"pageable": "circle", "pinned": "diamond"}
@@ -33,44 +33,95 @@ _CURVE_POINTS = 160
 
 
 def sweep(
-    s: Sweep,
+    s: Sweep | None,
     fit: AlphaBeta | Sequence[AlphaBeta] | None = None,
     quantity: Literal["seconds", "rate"] = "seconds",
     beside: Sequence[Sweep] = (),
+    *,
+    links: Sequence[Link] = (),
+    at_bytes: float | None = None,
 ) -> LabFigure:
     """Return transfer time (or rate) over size, each series apart, with the fitted line and its prediction interval.
 
     Parameters
     ----------
-    s : Sweep
+    s : Sweep or None
+        None draws only what stands beside.
     fit : AlphaBeta or several, optional
-        Drawn dashed, with the band in which a new measurement should fall 95 times in 100.
+        Drawn dashed, with the band in which a new measurement should fall 95 times in 100; latency, bandwidth and knees are named.
     quantity : str
         "seconds", or "rate" for bytes a second.
     beside : sequence of Sweep
         Recorded or modelled sweeps to draw with it.
+    links : sequence of Link
+        Drawn as dashed lines over the sizes of the sweeps.
+    at_bytes : float, optional
+        A size whose predicted time is marked on the first fit, with its interval.
     """
     fits = [] if fit is None else list(fit) if isinstance(fit, Sequence) else [fit]
-    sweeps = [s, *beside]
+    sweeps = ([] if s is None else [s]) + list(beside)
     title = f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size"
-    figure = frame(title, [one.evidence for one in sweeps], _describe_sweep(s, fits, quantity), height=420)
+    evidence = [one.evidence for one in sweeps] + [road.evidence for road in links]
+    figure = frame(title, evidence, _describe_sweep(sweeps, fits, links, quantity), height=440)
     values: list[float | None] = []
-    sizes = [p.nbytes for one in sweeps for p in one.points]
+    sizes = [float(p.nbytes) for one in sweeps for p in one.points] or [2.0**10, 2.0**30]
     for line in fits:
-        _add_fit(figure, line, quantity, sizes)
+        _add_fit(figure, line, quantity, sizes, named=len(fits) == 1)
+    for road in links:
+        values += _add_link(figure, road, quantity, sizes)
     for one in sweeps:
         for direction, memory in one.series:
             values += _add_series(
                 figure, one.select(direction, memory), one.evidence.badge, quantity, one.device if len(sweeps) > 1 else ""
             )
-    ceiling = s.memory_bandwidth_bytes_per_second
+    if fits and at_bytes is not None:
+        values += _add_prediction(figure, fits[0], quantity, at_bytes)
+        sizes.append(at_bytes)
+    ceiling = None if s is None else s.memory_bandwidth_bytes_per_second
     if quantity == "rate" and ceiling is not None:
         guide(figure, ceiling, f"memory bandwidth {format_bytes_per_second(ceiling)}", axis="y")
         values.append(ceiling)
-    figure.update_xaxes(**bytes_axis(sizes, "size (log scale)"))
-    figure.update_yaxes(**(seconds_axis(values, "time (log scale)") if quantity == "seconds" else rate_axis(values, "rate (log scale)")))
-    figure.update_layout(legend={"y": -0.2})
+    time_axis = quantity == "seconds"
+    axis = seconds_axis(values, "time (log scale)") if time_axis else rate_axis(values, "rate (log scale)")
+    figure.update_layout(xaxis=bytes_axis(sizes, "size (log scale)"), yaxis=axis, legend={"y": -0.2}, showlegend=True)
     return figure
+
+
+def _add_link(figure: LabFigure, road: Link, quantity: str, sizes: Sequence[float]) -> list[float | None]:
+    x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
+    seconds = np.array([road.seconds(n) for n in x])
+    y = seconds if quantity == "seconds" else x / seconds
+    badge = road.evidence.badge
+    figure.add_scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        line=palette.line(badge, palette.COPIES["to_device"]),
+        name=ink(f"{road.name} ({badge.value.lower()})"),
+        customdata=[f"{format_bytes(n)}: {format_seconds(t)}" for n, t in zip(x, seconds, strict=True)],
+        hovertemplate=f"{road.name}, %{{customdata}}<extra></extra>",
+    )
+    return [float(y[0]), float(y[-1])]
+
+
+def _add_prediction(figure: LabFigure, fit: AlphaBeta, quantity: str, nbytes: float) -> list[float | None]:
+    low, middle, high = fit.predict(nbytes)
+    words = f"{format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} to {format_seconds(high)}"
+    if quantity == "rate":
+        low, middle, high = nbytes / high, nbytes / middle, nbytes / low
+    figure.add_scatter(
+        x=[nbytes],
+        y=[middle],
+        mode="markers",
+        marker=palette.marker(Badge.MODELLED, palette.VERMILLION, "square", 11),
+        error_y={
+            "type": "data", "symmetric": False, "array": [high - middle], "arrayminus": [middle - low], "color": palette.VERMILLION,
+            "thickness": 2, "width": 6,
+        },
+        name=ink(f"predicted, {words}"),
+        hovertemplate=f"predicted, {words}<extra></extra>",
+    )  # fmt: skip
+    return [low, high]
 
 
 def _add_series(figure: LabFigure, points: Sequence[SweepPoint], badge: Badge, quantity: str, device: str) -> list[float | None]:
@@ -110,7 +161,7 @@ def _point_words(p: SweepPoint) -> str:
     return f"{format_bytes(p.nbytes)}: {format_seconds(p.median_seconds)}, {format_bytes_per_second(p.bytes_per_second)}"
 
 
-def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float]) -> None:
+def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float], named: bool) -> None:
     x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
     low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
     if quantity == "rate":
@@ -128,24 +179,45 @@ def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[f
     )
     words = f"fit: {format_seconds(fit.latency_seconds)} + size / {format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
     figure.add_scatter(x=x, y=middle, mode="lines", line=palette.line(Badge.MODELLED, MID_GREY), name=ink(words), hoverinfo="skip")
-    if min(sizes) < fit.half_bandwidth_bytes < max(sizes):
-        guide(
-            figure, fit.half_bandwidth_bytes, f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}", bottom=quantity == "rate"
-        )
+    if named:
+        _name_fit(figure, fit, quantity, sizes)
 
 
-def _describe_sweep(s: Sweep, fits: Sequence[AlphaBeta], quantity: str) -> str:
+def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float]) -> None:
+    """Name what the curve shows: the flat latency, the bandwidth, half of it and knees.
+
+    Time rises from the lower left to the upper right, so labels stand at the upper left; of a rate at the lower right.
+    """
+    rate = quantity == "rate"
+    low, high = min(sizes), max(sizes)
+    marks = [(fit.half_bandwidth_bytes, f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}")]
+    marks += [(knee, f"knee at {format_bytes(knee)}") for knee in fit.knees_bytes]
+    for k, (nbytes, text) in enumerate((n, words) for n, words in marks if low < n < high):
+        rows = "<br>" * k  # one below the other, should they stand close together
+        guide(figure, nbytes, text + rows if rate else rows + text, bottom=rate)
+        if not rate and np.log(nbytes / low) > 0.4 * np.log(high / low):
+            figure.layout.annotations[-1].update(xanchor="right", xshift=-5)
+    if rate:
+        guide(figure, fit.bandwidth_bytes_per_second, f"bandwidth {format_bytes_per_second(fit.bandwidth_bytes_per_second)}", axis="y")
+        figure.layout.annotations[-1].update(yanchor="top")  # under its line: the memory bandwidth of the host stands over its own
+    else:
+        guide(figure, fit.latency_seconds, f"latency {format_seconds(fit.latency_seconds)}", axis="y")
+
+
+def _describe_sweep(sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link], quantity: str) -> str:
     parts = []
-    for direction, memory in s.series:
-        points = s.select(direction, memory)
-        first, last = points[0], points[-1]
-        parts.append(
-            f"{_WORDS.get(direction, direction)} from {memory} memory, smallest {_point_words(first)}, largest {_point_words(last)}"
-        )
-    for one in fits:
-        latency, rate = format_seconds(one.latency_seconds), format_bytes_per_second(one.bandwidth_bytes_per_second)
+    for one in sweeps:
+        where = f" on {one.device}" if len(sweeps) > 1 else ""
+        for direction, memory in one.series:
+            points = one.select(direction, memory)
+            ends = f"smallest {_point_words(points[0])}, largest {_point_words(points[-1])}"
+            parts.append(f"{_WORDS.get(direction, direction)} from {memory} memory{where}, {ends}")
+    for fit in fits:
+        latency, rate = format_seconds(fit.latency_seconds), format_bytes_per_second(fit.bandwidth_bytes_per_second)
         parts.append(f"the fit: latency {latency}, bandwidth {rate}")
-    return f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size on {s.device}. " + "; ".join(parts) + "."
+    parts += [f"{road.name}, modelled: {road.evidence.assumptions or 'the fit of a sweep'}" for road in links]
+    where = f" on {sweeps[0].device}" if sweeps else ""
+    return f"Transfer {'time' if quantity == 'seconds' else 'rate'} over size{where}. " + "; ".join(parts) + "."
 
 
 def break_even(b: BreakEven) -> LabFigure:

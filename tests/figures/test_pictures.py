@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+import torch
 
-from gpulab import devices, figures
+from gpulab import devices, figures, memory, transfer
 from gpulab.evidence import Evidence
 from gpulab.memory import MemoryTrace, Timeline
 from gpulab.timing import Comparison, ComparisonRow, Measurement
@@ -107,6 +108,46 @@ def test_a_sweep_shows_its_series_its_fit_and_half_the_bandwidth() -> None:
     assert "half the bandwidth at" in text
     rate = figures.sweep(s, quantity="rate")
     assert max(rate.data[0].y) == pytest.approx(1e10, rel=0.01)
+
+
+def test_a_fits_latency_bandwidth_and_knees_are_named() -> None:
+    """A link of 10 us and 10 GB/s that drops to 5 GB/s from 16 MiB on: latency in the picture of times, the last bandwidth in rates."""
+    nbytes = [2**k for k in range(10, 31)]
+    seconds = [10e-6 + n / 10e9 + max(n - 2**24, 0) / 10e9 for n in nbytes]
+    fit = transfer.fit(nbytes, seconds)
+    points = tuple(SweepPoint("to_device", "pinned", n, t, None, 9) for n, t in zip(nbytes, seconds, strict=True))
+    s = Sweep("A GPU", "torch", points, None, (), LIVE, None)
+    assert "latency 10.0 us" in words(figures.sweep(s, fit))
+    assert re.search(r"knee at 1[5-7]\.\d MiB", words(figures.sweep(s, fit)))
+    assert "bandwidth 5.00 GB/s" in words(figures.sweep(s, fit, quantity="rate"))
+
+
+def test_a_modelled_link_is_dashed_and_a_predicted_time_has_its_interval() -> None:
+    """A link of 1 us and 1 GB/s passes through 2 us at 1 kB, alone or beside a sweep; the prediction at 1 MB is 10 us + 100 us."""
+    road = transfer.link("pcie4", latency_seconds=1e-6, bandwidth_bytes_per_second=1e9)
+    alone = figures.sweep(None, links=[road])
+    (line,) = alone.data
+    assert (line.line.dash, line.mode) == ("dash", "lines")
+    assert np.interp(2048, line.x, line.y) == pytest.approx(3.048e-6, rel=0.01)
+    assert "MODELLED" in words(alone)
+    s = sweep_of(LIVE)
+    both = figures.sweep(s, s.fit("to_device"), links=[road], at_bytes=1e6)
+    assert "predicted, 977 KiB: 110 us, 95 %" in words(both)
+    (mark,) = [t for t in both.data if len(t.y) == 1]
+    assert mark.y[0] == pytest.approx(110e-6, rel=0.01)
+    assert mark.error_y.array[0] > 0
+
+
+def test_free_memory_far_beyond_the_bars_is_told_and_not_drawn_to_scale() -> None:
+    """Bars stay readable beside a hundred times their length of free memory; a near limit is a line."""
+    p = memory.predict(torch.nn.Linear(100, 100), torch.zeros(1, 100), loss=torch.sum)
+    need = p.needed_bytes("cpu")
+    far = figures.memory_prediction(p, free_bytes=100 * need)
+    assert "far to the right" in words(far)
+    assert list(far.layout.shapes) == []
+    assert far.layout.xaxis.range[1] < 1.5 * need
+    near = figures.memory_prediction(p, free_bytes=2 * need)
+    assert [shape.x0 for shape in near.layout.shapes] == [2 * need]
 
 
 def test_a_ceiling_is_drawn_and_named() -> None:
