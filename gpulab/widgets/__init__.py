@@ -33,3 +33,5 @@ if TYPE_CHECKING:
     from gpulab.widgets._instrument import Instrument as Instrument
     from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
     from gpulab.widgets.machine_card import MachineCard as MachineCard
+    from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
+    from gpulab.widgets.transfer_explorer import TransferExplorer as TransferExplorer

@@ -1,0 +1,287 @@
+"""TransferExplorer with fake core calls: the three views, the fit, the modelled link, recorded machines and the code shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpulab import devices, recordings, transfer
+from gpulab.errors import InputError, StoppedError
+from gpulab.evidence import Evidence, Note
+from gpulab.transfer import BreakEven, BreakEvenRow, Overlap, Span, Sweep, SweepPoint
+from gpulab.widgets import TransferExplorer, transfer_explorer
+
+MIB = 2**20
+
+
+def sweep_of(device: str, evidence: Evidence, series: tuple[tuple[str, str], ...], notes: tuple[Note, ...] = ()) -> Sweep:
+    """A sweep over a link of 10 us and 10 GB/s exactly, at 4 KiB to 256 MiB."""
+    points = []
+    for direction, memory in series:
+        for k in range(12, 29, 2):
+            seconds = 10e-6 + 2**k / 10e9
+            points.append(SweepPoint(direction, memory, 2**k, seconds, (0.99 * seconds, 1.01 * seconds), 30))
+    return Sweep(device, "torch", tuple(points), 2e10, notes, evidence, None)
+
+
+HOST = sweep_of("Slow CPU", Evidence.measured("Slow CPU", 30), (("host", "pageable"),))
+FAR = sweep_of(
+    "Far GPU", Evidence.recorded(devices.environment("cpu"), samples=9), (("to_device", "pinned"), ("to_host", "pageable"))
+)  # fmt: skip
+SPANS = (Span("copy", 0, 0.0, 0.1), Span("compute", 0, 0.1, 0.15))
+OVERLAP = Overlap(
+    "Slow CPU", 64 * MIB, 2, 0.2, 0.1, 0.25, SPANS, (), Evidence.measured("Slow CPU", 7)
+)  # fmt: skip
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, Any]]]:
+    """The arguments of each core call; the modelled overlap is the real one."""
+    seen: list[tuple[str, Any, dict[str, Any]]] = []
+    real_overlap = transfer.overlap
+
+    def sweep(device: str, *, progress: Callable[..., None], stop: Callable[[], bool], **arguments: Any) -> Sweep:
+        progress(0.5, "half")
+        seen.append(("sweep", device, arguments))
+        return HOST
+
+    def overlap(nbytes: int, **arguments: Any) -> Overlap:
+        if "link" in arguments:
+            return real_overlap(nbytes, **arguments)
+        seen.append(("overlap", nbytes, {"chunks": arguments["chunks"]}))
+        return OVERLAP
+
+    monkeypatch.setattr(transfer, "sweep", sweep)
+    monkeypatch.setattr(transfer, "overlap", overlap)
+    return seen
+
+
+def picture(t: TransferExplorer) -> str:
+    """The picture as text."""
+    return str(t._picture.outputs)
+
+
+def test_before_a_sweep_the_modelled_link_stands_alone() -> None:
+    """Without a measurement the link is drawn with its badge, and the sentence says which button measures."""
+    t = TransferExplorer()
+    assert t._results.message.startswith("Press Sweep")
+    assert [e["badge"] for e in t._results.evidence] == ["MODELLED"]
+    assert "pcie4-x16 (modelled)" in picture(t)
+    t.set(link_shown=False)
+    assert t._picture.outputs == ()
+
+
+def test_a_sweep_is_drawn_with_its_fit_and_the_predicted_time(calls: list[Any]) -> None:
+    """A noiseless link of 10 us and 10 GB/s is found again, and a copy of 10 MB is told to take 10 us + 1 ms, by hand."""
+    t = TransferExplorer(device="cpu", deadline=2.0, predict_mebibytes=10e6 / MIB)
+    t.run("sweep", wait=True)
+    assert t.error == ""
+    assert calls == [("sweep", "cpu", {"deadline": 2.0})]
+    assert t.fit is not None
+    assert t.fit.latency_seconds == pytest.approx(10e-6, rel=0.02)
+    assert t.fit.bandwidth_bytes_per_second == pytest.approx(10e9, rel=0.02)
+    message = t._results.message
+    for words in ("latency 10.0 us (95 %", "bandwidth 10.0 GB/s (95 %", "no knee", "9.54 MiB is expected to take 1.01 ms, 95 % between"):
+        assert words in message
+    for words in ("95 % prediction interval", "latency 10.0 us", "half the bandwidth at", "predicted, 9.54 MiB", "'dash': 'dash'"):
+        assert words in picture(t)
+    assert t._results.headers == ["size", "host copy, pageable", "pcie4-x16"]
+    assert t._results.rows[0] == ["evidence", {"badge": "MEASURED"}, {"badge": "MODELLED"}]
+    assert t._results.rows[1][1] == "10.4 us [10.3 us, 10.5 us]"  # 10 us + 4096 B / 10 GB/s
+    t.set(quantity="rate")
+    assert "memory bandwidth 20.0 GB/s" in picture(t)
+    assert "bandwidth 10.0 GB/s" in picture(t)
+
+
+def test_a_named_link_sets_the_sliders_and_a_slider_makes_it_ones_own(calls: list[Any]) -> None:
+    """PCIe 3 x16 is 12.35 GB/s (nvbandwidth's README); a moved latency is in the code, and every named link has a place on both sliders."""
+    t = TransferExplorer()
+    t.set(link="pcie3-x16")
+    assert t.values["bandwidth_bytes_per_second"] == 12.35e9
+    assert 'gl.transfer.link("pcie3-x16")' in t.code
+    t.set(latency_seconds=50e-6)
+    assert t.link.seconds(1_235_000_000) == pytest.approx(0.1 + 50e-6)
+    assert 'gl.transfer.link("pcie3-x16", latency_seconds=5e-05)' in t.code
+    for name in transfer.link_names():
+        t.set(link=name)
+        assert t.link == transfer.link(name)
+        assert t._panel.values["bandwidth_bytes_per_second"] >= 0
+
+
+def test_a_recorded_machine_stands_beside_and_its_series_can_be_fitted(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorded sweep carries its badge and offers its own series; a machine without transfers says "not recorded yet"."""
+    monkeypatch.setattr(recordings, "names", lambda: ("far-gpu", "bare"))
+    environment = devices.environment("cpu")
+    monkeypatch.setattr(recordings, "load", lambda name: type("R", (), {"environment": environment, "name": name})())
+    monkeypatch.setattr(transfer, "recorded_sweep", lambda recording: FAR if recording.name == "far-gpu" else None)
+    t = TransferExplorer()
+    t.set(recorded="bare")
+    assert "Transfers of bare: not recorded yet." in t._results.message
+    t.set(recorded="far-gpu")
+    assert t.values["series"] == "recorded to_device pinned"
+    assert t.fit is not None
+    assert {"badge": "RECORDED"} in t._results.rows[0]
+    t.run("sweep", wait=True)
+    texts = t._panel.spec[[c["name"] for c in t._panel.spec].index("series")]["options"]
+    assert texts == ["here: host copy, pageable", "far-gpu: host to device, pinned", "far-gpu: device to host, pageable"]
+    t.set(series="recorded to_host pageable")
+    assert 'far = gl.transfer.recorded_sweep(gl.recordings.load("far-gpu"))\nfit = far.fit("to_host", "pageable")' in t.code
+    assert len(t._results.rows[0]) == 1 + 3 + 1
+    t.set(recorded="none")
+    assert t.values["series"] == "live host pageable"
+
+
+def test_no_recording_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing recorded the choice says so."""
+    monkeypatch.setattr(recordings, "names", lambda: ())
+    t = TransferExplorer()
+    spec = {c["name"]: c for c in t._panel.spec}
+    assert spec["recorded"]["options"] == ["none recorded yet"]
+    assert spec["against"]["options"][-1] == "H200 behind the modelled link"
+
+
+def test_the_modelled_timeline_follows_the_controls_and_the_measured_one_its_button(calls: list[Any]) -> None:
+    """One GB/s and no latency to speak of: 64 MiB in 4 equal chunks with as long a compute take 5/4 of one copy, by hand."""
+    t = TransferExplorer(view="overlap", way="model", bandwidth_bytes_per_second=1e9, latency_seconds=0.5e-6, chunks=4)
+    assert calls == []
+    assert "In 4 chunks it takes 83.9 ms" in t._results.message  # 5/4 x 67.1 ms
+    assert [e["badge"] for e in t._results.evidence] == ["MODELLED"]
+    t.set(chunks=1)
+    assert "nothing was gained" in t._results.message
+    assert t._results.notes[0]["code"] == "no-overlap"
+    t.set(compute_ratio=2.0)
+    assert "compute_seconds=2 * link.seconds(67108864)" in t.code
+    t.run("overlap", wait=True)
+    assert calls == [("overlap", 64 * MIB, {"chunks": 1})]
+    assert t.values["way"] == "here"
+    assert "50% of the gain that is possible" in t._results.message  # (0.3 - 0.25) / 0.1
+    assert t.code.endswith("o = gl.transfer.overlap(67108864, chunks=1)\no")
+    t.set(chunks=8)
+    assert t._results.message.startswith("The controls have moved since this was made: press Measure overlap")
+    t.set(way="model")
+    assert "have moved" not in t._results.message
+
+
+def test_the_break_even_uses_the_modelled_link_of_the_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search is given exactly the link of the sliders; when it moves, the result on the screen says that it is older."""
+    rows = (BreakEvenRow(64, 1e-4, 2e-4, 1e4), BreakEvenRow(128, 8e-4, 3e-4, 4e4))
+    found = BreakEven("sum float32", 80, "found", "The accelerator wins from 80 on.", rows, (), Evidence.modelled("a link", "a book"))
+    seen: dict[str, Any] = {}
+
+    def break_even(workload: str, **arguments: Any) -> BreakEven:
+        seen.update(arguments, workload=workload)
+        return found
+
+    monkeypatch.setattr(transfer, "break_even", break_even)
+    t = TransferExplorer(workload="sum", against="model", link="nvlink4", latency_seconds=2e-6, search_deadline=5.0)
+    t.run("break_even", wait=True)
+    assert t.error == ""
+    assert (seen["workload"], seen["processor"], seen["deadline"]) == ("sum", "nvidia-h200", 5.0)
+    assert (seen["link"].latency_seconds, seen["link"].bandwidth_bytes_per_second) == (2e-6, 450e9)
+    assert t.values["view"] == "break_even"
+    assert t._results.message == "The accelerator wins from 80 on."
+    assert "break-even: n = 80" in picture(t)
+    t.set(latency_seconds=10e-6)
+    assert t._results.message.startswith("The controls have moved since this was made: press Find break-even")
+    assert 'b = gl.transfer.break_even("sum", link=link, processor="nvidia-h200", deadline=5.0)' in t.code
+
+
+def test_each_view_has_its_own_controls(calls: list[Any]) -> None:
+    """A control of another view is hidden; the link is on the screen in all three; a refused value leaves with its view."""
+    t = TransferExplorer()
+
+    def on_screen() -> set[str]:
+        return {c["name"] for c in t._panel.spec if not c["hidden"]}
+
+    link = {"view", "link", "latency_seconds", "bandwidth_bytes_per_second"}
+    assert on_screen() == link | {"device", "deadline", "recorded", "quantity", "series", "predict_mebibytes", "link_shown"}
+    t._on_message(None, {"do": "set", "name": "predict_mebibytes", "raw": "-1", "seq": 1}, None)
+    assert "expected a number from" in t.error
+    t.set(view="overlap")
+    assert t.error == ""
+    assert on_screen() == link | {"way", "nbytes", "chunks", "compute_ratio"}
+    t.set(view="break_even")
+    assert on_screen() == link | {"workload", "against", "search_deadline"}
+
+
+def test_a_sweep_that_is_stopped_early_keeps_its_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two points are shown with the note, and the fit says why it is not there; stopped before any, the instrument says so."""
+    begun = threading.Event()
+    two = Sweep("Slow CPU", "torch", HOST.points[:2], None, (Note("stopped", "Stopped after 2 points."),), HOST.evidence, None)
+
+    def sweep(device: str, *, stop: Callable[[], bool], **_: Any) -> Sweep:
+        begun.set()
+        while not stop():
+            pass
+        if device == "cpu" and begun.is_set() and len(results):
+            raise StoppedError("sweep: stopped before the first point.")
+        results.append(1)
+        return two
+
+    results: list[int] = []
+    monkeypatch.setattr(transfer, "sweep", sweep)
+    t = TransferExplorer()
+    for _ in range(2):
+        begun.clear()
+        t.run("sweep")
+        assert begun.wait(10)
+        t.stop()
+        assert t._job is not None
+        assert t._job.join(10)
+    assert t.error == ""
+    assert t._panel.progress == "sweep: stopped before the first point."
+    assert t._results.notes == [{"code": "stopped", "sentence": "Stopped after 2 points."}]
+    assert "No fit:" in t._results.message
+    assert len(t._results.rows) == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"link": "rope"}, {"chunks": 3}, {"predict_mebibytes": float("nan")}, {"predict_mebibytes": 0}, {"view": "x"}, {"device": "cuda:7"}],
+)
+def test_bad_values_are_refused_in_words(bad: dict[str, Any]) -> None:
+    """Unknown names and impossible sizes raise one sentence from Python and change nothing."""
+    t = TransferExplorer()
+    before = dict(t.values)
+    with pytest.raises(InputError, match="expected"):
+        t.set(**bad)
+    assert t.values == before
+
+
+def test_a_failing_core_call_is_told_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the sweep refuses shows as one sentence; the instrument stays usable."""
+
+    def sweep(*_: Any, **__: Any) -> Sweep:
+        raise InputError("sweep: no such thing; expected another. Do that.")
+
+    monkeypatch.setattr(transfer, "sweep", sweep)
+    t = TransferExplorer()
+    t.run("sweep", wait=True)
+    assert t.error == "sweep: no such thing; expected another. Do that."
+    assert not t.running
+    t.set(view="overlap", way="model")
+    assert t._results.rows
+
+
+def test_the_code_of_every_view_runs(calls: list[Any]) -> None:
+    """The lines shown run as they are, with the numbers of the controls."""
+    t = TransferExplorer(chunks=4, quantity="rate", latency_seconds=20e-6, compute_ratio=0.5)
+    t.run("sweep", wait=True)
+    names: dict[str, Any] = {}
+    stand_in = t.code.replace("gl.transfer.sweep(", "sweep(")
+    exec(stand_in, {"sweep": lambda device, deadline: HOST}, names)
+    assert names["fit"] == t.fit
+    assert names["link"] == t.link
+    t.set(view="overlap", way="model")
+    exec(t.code, {}, names)
+    assert names["o"] == t._modelled_overlap(t.values)
+
+
+def test_the_default_link_is_the_cores() -> None:
+    """The link at the start is the one that the core takes where nothing is known."""
+    default = {c.name: c.initial for c in transfer_explorer._link_controls()}
+    assert default["link"] == "pcie4-x16"
+    assert transfer.link("pcie4-x16").latency_seconds == default["latency_seconds"]
