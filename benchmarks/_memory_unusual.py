@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
-from _memory_cases import Case, images, labels, momentum, next_token, square, tokens
+from _memory_cases import Case, Recurrent, images, labels, momentum, next_token, square, tokens, transposed
 from torch import nn
 from torch.nn import functional
+
+from gpulab import networks
 
 
 class UNet(nn.Module):
@@ -188,4 +190,18 @@ def unusual_cases():
         Case("signals", signal, wave, square, "adamax"),
         Case("weight and spectral norm", normed, rows, labels(10, 512)),
         Case("float64 convolutions", double(UNet), lambda: (torch.randn(4, 3, 32, 32, dtype=torch.float64),), lambda o: o.square().mean()),
+    ]
+
+
+def large_cases():
+    """Return steps of some hundred MiB, for the growth of a whole process."""
+    wide = lambda: (torch.randn(16, 3, 128, 128, dtype=torch.float64),)  # noqa: E731
+    text = lambda: networks.transformer(8000, 256, 4, 4, context=128)  # noqa: E731
+    return [
+        Case("cnn", lambda: networks.cnn(3, 10, 32, 3), images(64, 3, 64), labels(10, 64)),
+        Case("cnn, bf16", lambda: networks.cnn(3, 10, 32, 3), images(64, 3, 64), labels(10, 64), "adam", "bfloat16"),
+        Case("lstm", lambda: Recurrent(nn.LSTM, 256, 2), tokens(500, 64, 100), labels(500, 64)),
+        Case("transformer", text, tokens(8000, 16, 128), next_token(8000, 16, 128), "adamw"),
+        Case("u-net, float64", double(UNet), wide, lambda o: o.square().mean()),
+        Case("transposed convolutions", transposed, images(16, 3, 160), square),
     ]

@@ -8,6 +8,8 @@ a billion-parameter transformer in a process of its own.
 from __future__ import annotations
 
 import argparse
+import json
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -15,8 +17,8 @@ import warnings
 
 import torch
 from _memory_cases import named_cases, random_case
-from _memory_oracle import allocator_peak, live_peak
-from _memory_unusual import unusual_cases
+from _memory_oracle import RealStep, allocator_peak, live_peak
+from _memory_unusual import large_cases, unusual_cases
 
 from gpulab import memory
 
@@ -41,10 +43,26 @@ print(json.dumps({"seconds": time.perf_counter() - start, "above_imports": resid
 
 def billion(checkpoint=False):
     """Return the time, memory and answer of predicting a 24-layer transformer in a fresh process."""
-    import json
-
     out = subprocess.run([sys.executable, "-c", BILLION % checkpoint], capture_output=True, text=True, check=True).stdout
     return json.loads(out)
+
+
+def resident(field):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def grow(number):
+    """Take three real steps of a large case in this process; print by how much it grew and what was predicted."""
+    case = large_cases()[number]
+    before = resident("VmRSS")
+    step = RealStep(case)
+    for _ in range(3):
+        step()
+    grown = resident("VmHWM") - before
+    p = memory.predict(case.model(), *case.inputs(), loss=case.loss, optimizer=case.optimizer, precision=case.precision)
+    peak, scratch, grown, needed = (round(n / 2**20) for n in (p.peak_bytes, p.scratch_bytes, grown, p.needed_bytes()))
+    print(f"{case.name:25s} process grew {grown} MiB; peak {peak}, scratch {scratch}, needed with margin {needed}", flush=True)
 
 
 def relative(predicted, real):
@@ -53,7 +71,6 @@ def relative(predicted, real):
 
 def mem_tracker(case):
     """Return PyTorch's own prediction (fake tensors under MemTracker), or the error it raises."""
-    from _memory_oracle import RealStep
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -106,8 +123,11 @@ def main():
     parser.add_argument("--held-out", type=int, default=40, help="how many random architectures")
     parser.add_argument("--seed", type=int, default=1000, help="the first random architecture's seed")
     parser.add_argument("--peers", action="store_true", help="also PyTorch's MemTracker")
+    parser.add_argument("--grow", type=int, help="one large case in this process")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
+    if options.grow is not None:
+        return grow(options.grow)
     print("named cases")
     run(named_cases()[:: 3 if options.quick else 1], options.peers)
     print("other kinds of models (held out: written after the code, which was not changed for them)")
@@ -115,8 +135,12 @@ def main():
     print("random architectures (held out)")
     count = 5 if options.quick else options.held_out
     run([random_case(options.seed + i) for i in range(count)], options.peers)
+    print("the whole process")
+    for number in range(len(large_cases()))[:: 3 if options.quick else 1]:
+        subprocess.run([sys.executable, __file__, "--grow", str(number)], check=True)
     for recompute in (False, True):
         print("a billion parameters" + (", checkpointed" if recompute else ""), billion(recompute))
+    return None
 
 
 if __name__ == "__main__":

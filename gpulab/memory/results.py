@@ -18,12 +18,13 @@ from gpulab.units import format_bytes
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
 CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
 
-# Shares and sums that ``fits`` adds. A tenth covers the model's own error (docs/measurements.md) and what an allocator
-# rounds up and leaves unused; the constant covers what libraries take once for themselves: on a CPU oneDNN's compiled
-# kernels and thread pools, on CUDA the context, the cuBLAS workspace (32 MiB on 9.0, PyTorch's
-# CUBLAS_WORKSPACE_CONFIG default) and loaded modules.
-MARGIN_RATIO = 0.10
-MARGIN_BYTES = {"cpu": 128 * 2**20}
+# What ``needed_bytes`` adds for what no tensor storage shows. On a CPU a quarter for the C library's heap (it keeps and
+# splits freed blocks) and oneDNN's own buffers, and a constant for code that loads on first use: real processes grew by
+# up to 0.6 times that much (docs/measurements.md, "the whole process"). On an accelerator a share for blocks that the
+# caching allocator rounds up and cannot reuse, and a constant for context, modules and the cuBLAS workspace.
+MARGIN_RATIO = {"cpu": 0.25}
+MARGIN_RATIO_ACCELERATOR = 0.15
+MARGIN_BYTES = {"cpu": 256 * 2**20}
 MARGIN_BYTES_ACCELERATOR = 768 * 2**20
 
 
@@ -189,13 +190,14 @@ class Prediction(Result):
 
     def needed_bytes(self, device_kind: str = "cpu") -> int:
         """Return peak, scratch and a margin: what must be free for the step to be safe on such a device."""
-        margin = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
-        return int((self.peak_bytes + self.scratch_bytes) * (1 + MARGIN_RATIO)) + margin
+        ratio = MARGIN_RATIO.get(device_kind, MARGIN_RATIO_ACCELERATOR)
+        constant = MARGIN_BYTES.get(device_kind, MARGIN_BYTES_ACCELERATOR)
+        return int((self.peak_bytes + self.scratch_bytes) * (1 + ratio)) + constant
 
     def fits(self, device: Any = None) -> bool:
         """Return whether the step fits into what is free on a device now.
 
-        Counts the peak, the scratch inside operators and a margin (a tenth, and what libraries take for themselves).
+        Counts the peak, the scratch inside operators and a margin for heaps, allocators and libraries.
         What already lies on the device, this model's own parameters too, counts as taken, so a "no" for a model that
         is already there can be a "yes" for one that is not.
 
