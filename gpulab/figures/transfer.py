@@ -78,10 +78,8 @@ def sweep(
         values += _add_prediction(figure, fits[0], quantity, at_bytes)
         sizes.append(at_bytes)
     ceiling = None if s is None else s.memory_bandwidth_bytes_per_second
-    if quantity == "rate" and ceiling is not None:
-        guide(figure, ceiling, f"memory bandwidth {format_bytes_per_second(ceiling)}", axis="y")
-        values.append(ceiling)
     time_axis = quantity == "seconds"
+    values += [] if time_axis else _name_rates(figure, ceiling, fits)
     axis = seconds_axis(values, "time (log scale)") if time_axis else rate_axis(values, "rate (log scale)")
     figure.update_layout(xaxis=bytes_axis(sizes, "size (log scale)"), yaxis=axis, legend={"y": -0.2}, showlegend=True)
     return figure
@@ -184,7 +182,7 @@ def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[f
 
 
 def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float]) -> None:
-    """Name what the curve shows: the flat latency, the bandwidth, half of it and knees.
+    """Name what the curve shows: the flat latency, the half of the bandwidth and knees.
 
     Time rises from the lower left to the upper right, so labels stand at the upper left; of a rate at the lower right.
     """
@@ -197,11 +195,21 @@ def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[
         guide(figure, nbytes, text + rows if rate else rows + text, bottom=rate)
         if not rate and np.log(nbytes / low) > 0.4 * np.log(high / low):
             figure.layout.annotations[-1].update(xanchor="right", xshift=-5)
-    if rate:
-        guide(figure, fit.bandwidth_bytes_per_second, f"bandwidth {format_bytes_per_second(fit.bandwidth_bytes_per_second)}", axis="y")
-        figure.layout.annotations[-1].update(yanchor="top")  # under its line: the memory bandwidth of the host stands over its own
-    else:
+    if not rate:
         guide(figure, fit.latency_seconds, f"latency {format_seconds(fit.latency_seconds)}", axis="y")
+
+
+def _name_rates(figure: LabFigure, ceiling: float | None, fits: Sequence[AlphaBeta]) -> list[float | None]:
+    """Name the fit's bandwidth and the host's memory bandwidth, the higher one over its line and the lower one under it."""
+    levels = [] if ceiling is None else [(ceiling, f"memory bandwidth {format_bytes_per_second(ceiling)} (reads + writes)")]
+    if len(fits) == 1:
+        bandwidth = fits[0].bandwidth_bytes_per_second
+        levels.append((bandwidth, f"bandwidth of the fit {format_bytes_per_second(bandwidth)}"))
+    for k, (value, text) in enumerate(sorted(levels, reverse=True)):
+        guide(figure, value, text, axis="y")
+        # Left of the middle the curves of links lie lower, and those of caches higher; at the right end all of them are.
+        figure.layout.annotations[-1].update(x=0.3, xanchor="left", yanchor="top" if k else "bottom")
+    return [value for value, _ in levels]
 
 
 def _describe_sweep(sweeps: Sequence[Sweep], fits: Sequence[AlphaBeta], links: Sequence[Link], quantity: str) -> str:

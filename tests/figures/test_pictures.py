@@ -119,7 +119,7 @@ def test_a_fits_latency_bandwidth_and_knees_are_named() -> None:
     s = Sweep("A GPU", "torch", points, None, (), LIVE, None)
     assert "latency 10.0 us" in words(figures.sweep(s, fit))
     assert re.search(r"knee at 1[5-7]\.\d MiB", words(figures.sweep(s, fit)))
-    assert "bandwidth 5.00 GB/s" in words(figures.sweep(s, fit, quantity="rate"))
+    assert "bandwidth of the fit 5.00 GB/s" in words(figures.sweep(s, fit, quantity="rate"))
 
 
 def test_a_modelled_link_is_dashed_and_a_predicted_time_has_its_interval() -> None:

@@ -93,7 +93,7 @@ def test_a_sweep_is_drawn_with_its_fit_and_the_predicted_time(calls: list[Any]) 
     assert t._results.rows[1][1] == "10.4 us [10.3 us, 10.5 us]"  # 10 us + 4096 B / 10 GB/s
     t.set(quantity="rate")
     assert "memory bandwidth 20.0 GB/s" in picture(t)
-    assert "bandwidth 10.0 GB/s" in picture(t)
+    assert "bandwidth of the fit 10.0 GB/s" in picture(t)
 
 
 def test_a_named_link_sets_the_sliders_and_a_slider_makes_it_ones_own(calls: list[Any]) -> None:
