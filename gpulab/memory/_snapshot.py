@@ -262,6 +262,8 @@ def _key(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
     """Return (library, storage, bytes) of an array on the device, or None for one that holds no memory there."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if _is_tensor(array) and torch is not None:
+        if torch.nn.parameter.is_lazy(array):  # a lazy layer's parameter, which has no memory yet
+            return None
         if array.device.type != where.torch_type or (array.device.index or 0) != where.index or array.layout is not torch.strided:
             return None
         try:
