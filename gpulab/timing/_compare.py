@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import _given
 from gpulab.errors import StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import _agreement, _notes
@@ -86,12 +87,13 @@ def compare(
     ['method', 'function']
     """
     check_numbers("compare", relative_width=relative_width, deadline=deadline, **({} if tolerance is None else {"tolerance": tolerance}))
-    limits = Limits(float(relative_width), float(deadline), progress, stop)
+    transfer = _given.flag("compare", "transfer", transfer)
+    limits = Limits.given("compare", relative_width, deadline, progress, stop)
     if limits.stopped():
         raise StoppedError("compare: stopped before anything was run; there is nothing to report. Run it again.")
     limits.say(0.0, "making inputs")
-    field = gather(work, args, devices, clock or time.perf_counter, {"dtype": dtype, **params})
-    race = _Race(field, limits, live=clock is None, read=conditions)
+    field = gather(work, args, devices, _given.clock("compare", clock) or time.perf_counter, {"dtype": dtype, **params})
+    race = _Race(field, limits, live=clock is None, read=_given.callback("compare", "conditions", conditions))
     notes: list[Note] = []
     with ExitStack() as stack:
         stack.enter_context(calm_collector())
@@ -197,6 +199,23 @@ class _Race:
         return [float(np.median(one.samples_seconds)) if len(one.samples_seconds) else None for one in sampled]
 
 
+def _speedup(baseline: Measurement, m: Measurement) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the ratio of the medians and its interval.
+
+    The pairs' interval is the narrow one, but it is of the median of the ratios. Where that is another figure (a disturbance gave
+    the two times different shapes), a table would show a speed-up outside its own interval, so the wider one of the medians is taken.
+    """
+    if m.median_seconds <= 0:
+        return None, None
+    speedup = baseline.median_seconds / m.median_seconds
+    paired, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds, paired=True)
+    if paired is not None and paired[0] <= speedup <= paired[1]:
+        return speedup, paired
+    apart, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds)
+    # It is made of logarithms, so an end that equals the ratio can lie a rounding error beside it.
+    return speedup, None if apart is None else (min(apart[0], speedup), max(apart[1], speedup))
+
+
 def _judged(
     field: Field, measurements: list[Measurement], differences: list[float | None], tolerance: float | None, notes: list[Note]
 ) -> Comparison:
@@ -207,8 +226,7 @@ def _judged(
     rows = []
     for name, m, difference, agreed in zip(names, measurements, differences, agrees, strict=True):
         honest = m is not baseline and agreed and agrees[0] and not m.has_note("implausible") and not baseline.has_note("implausible")
-        interval, _ = ratio_interval(baseline.samples_seconds, m.samples_seconds, paired=True) if honest else (None, None)
-        speedup = baseline.median_seconds / m.median_seconds if honest and m.median_seconds > 0 else None
+        speedup, interval = _speedup(baseline, m) if honest else (None, None)
         rows.append(ComparisonRow(name, m, speedup, interval, difference))
     bad = [name for name, agreed in zip(names, agrees, strict=True) if not agreed]
     if bad:

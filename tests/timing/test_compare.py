@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -56,6 +57,17 @@ def test_speedup_is_baseline_over_other():
     assert c.rows[0].speedup is None
     assert c.rows[1].speedup == pytest.approx(3.0)
     assert c.max_relative_difference == 0.0
+
+
+def test_speedup_lies_inside_its_own_interval_when_pairs_tell_another_story():
+    """Pairs (20, 2), (10, 1), (10, 2) at 45, 45, 10 %: each pair's ratio is mostly 10, the medians' ratio is 10 / 2 = 5 (by hand)."""
+    pairs = np.random.default_rng(1).permutation(np.repeat([[20.0, 2.0], [10.0, 1.0], [10.0, 2.0]], [180, 180, 40], axis=0))
+    clock = Clock()
+    one = gl.measure(_taking(clock, 1e-3), X, clock=clock, deadline=0.1)
+    baseline, other = (dataclasses.replace(one, samples_seconds=column, median_seconds=float(np.median(column))) for column in pairs.T)
+    speedup, interval = _compare._speedup(baseline, other)
+    assert speedup == 5.0
+    assert interval[0] <= 5.0 <= interval[1]
 
 
 def test_fastest_of_the_others_counts():
