@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 _SYMBOLS = {"pageable": "circle", "pinned": "diamond"}
 _CURVE_POINTS = 160
+_ROW = 16  # pixels of a label
 
 
 def sweep(
@@ -191,10 +192,11 @@ def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[
     marks = [(fit.half_bandwidth_bytes, f"half the bandwidth at {format_bytes(fit.half_bandwidth_bytes)}")]
     marks += [(knee, f"knee at {format_bytes(knee)}") for knee in fit.knees_bytes]
     for k, (nbytes, text) in enumerate((n, words) for n, words in marks if low < n < high):
-        rows = "<br>" * k  # one below the other, should they stand close together
-        guide(figure, nbytes, text + rows if rate else rows + text, bottom=rate)
+        guide(figure, nbytes, text, bottom=rate)
+        label = figure.layout.annotations[-1]
+        label.yshift = (_ROW if rate else -_ROW) * k  # a row each, should they stand close together
         if not rate and np.log(nbytes / low) > 0.4 * np.log(high / low):
-            figure.layout.annotations[-1].update(xanchor="right", xshift=-5)
+            label.update(xanchor="right", xshift=-5)
     if not rate:
         guide(figure, fit.latency_seconds, f"latency {format_seconds(fit.latency_seconds)}", axis="y")
 

@@ -127,6 +127,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     area.get_by_label("break-even", exact=True).check()
     shown(notebook, "Press Find break-even")
     area.get_by_label("Workload").select_option("sum")
+    area.get_by_label("CPU against").select_option("H200 behind the modelled link")
     area.get_by_label("Time for the search").fill("0")
     area.get_by_role("button", name="Find break-even").click()
     idle(notebook, "Find break-even")

@@ -118,6 +118,9 @@ def test_a_fits_latency_bandwidth_and_knees_are_named() -> None:
     points = tuple(SweepPoint("to_device", "pinned", n, t, None, 9) for n, t in zip(nbytes, seconds, strict=True))
     s = Sweep("A GPU", "torch", points, None, (), LIVE, None)
     assert "latency 10.0 us" in words(figures.sweep(s, fit))
+    for quantity in ("seconds", "rate"):
+        labels = [a for a in figures.sweep(s, fit, quantity).layout.annotations if "half" in a.text or "knee" in a.text]
+        assert len({label.yshift or 0 for label in labels}) == len(labels) >= 2
     assert re.search(r"knee at 1[5-7]\.\d MiB", words(figures.sweep(s, fit)))
     assert "bandwidth of the fit 5.00 GB/s" in words(figures.sweep(s, fit, quantity="rate"))
 
