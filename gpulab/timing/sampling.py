@@ -238,6 +238,11 @@ class _Column:
                 growth = 1.2 * least / finished if finished > 0 else 2.0
                 calls = min(math.ceil(calls * min(max(growth, 1.2), 16.0)), MOST_CALLS_PER_SAMPLE)
                 finished = min(self._run(calls)[1] for _ in range(3))
+            if finished <= 0:
+                raise InputError(
+                    f"sample: the clock stood still during {calls:,} calls; expected seconds that grow while the work runs. "
+                    "Pass time.perf_counter, or give the call more to do."
+                )
             self.calls = calls
             self.take()
             return
@@ -282,8 +287,9 @@ class _Column:
     def result(self, stopped_by: str) -> Sampled:
         samples = self._per_call(self._finished, self._empty_finished)
         interval, reason = median_interval(samples)
-        if len(samples) and float(samples.max()) == 0.0:
-            interval, reason = None, f"the clock did not move during {self.calls:,} calls. Give the call more to do, or a finer clock."
+        if len(samples) and float(np.median(samples)) == 0.0:  # a rate or a relative width of nothing would be no number
+            interval = None
+            reason = f"in most samples the clock moved no further in {self.calls:,} calls than without them"
         overhead = float(np.median(self._empty_finished)) / self.calls if self._empty_finished else 0.0
         return Sampled(
             samples_seconds=samples,
