@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import CopyRequiredError, DeviceError, InputError
+from gpulab.errors import CopyRequiredError, DeviceError, InputError, shown
 
 
 class Backend:
@@ -283,7 +283,7 @@ def backend(name: str) -> Backend:
     if made is not None:
         return made
     if not isinstance(name, str) or name not in _CLASSES:
-        raise InputError(f"library {name!r} is not one that gpulab knows; expected one of {', '.join(_CLASSES)}. Pass one of these.")
+        raise InputError(f"library {shown(name)} is not one that gpulab knows; expected one of {', '.join(_CLASSES)}. Pass one of these.")
     try:
         return _made.setdefault(name, _CLASSES[name]())
     except ImportError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _backends
+from gpulab import _backends, _given
 from gpulab.devices import Device, available, find, guard, of_name
 from gpulab.errors import DeviceError, InputError, OutOfMemoryError
 from gpulab.units import format_bytes
@@ -124,7 +124,7 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
     >>> a
     array([7., 0., 0.])
     """
-    owner = _owner(a, "to_device")
+    owner, pinned = _owner(a, "to_device"), _given.flag("to_device", "pinned", pinned)
     target = _backends.backend(library)
     where = _destination(device, library)
     if pinned and len(available()) == 1:

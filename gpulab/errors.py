@@ -6,6 +6,35 @@ Built-in parents (``ValueError``, ``MemoryError``) are kept, so code that knows 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+# A message is one sentence: what was given is shown up to this many characters.
+_LONGEST = 60
+
+
+def shown(value: object, most: int = _LONGEST) -> str:
+    """Return the ``repr`` of what was given, cut short, for a message; an object whose ``repr`` fails is named by its type.
+
+    Examples
+    --------
+    >>> shown("float8"), shown("a" * 1000, 10)
+    ("'float8'", "'aaaaaa...")
+    """
+    return _cut(repr, value, most)
+
+
+def message_of(error: BaseException, most: int = 200) -> str:
+    """Return an exception's text in one line, cut short, for a message of ours; its type where the text itself fails."""
+    return _cut(str, error, most)
+
+
+def _cut(to_text: Callable[[object], str], value: object, most: int) -> str:
+    try:
+        text = " ".join(to_text(value).split()).rstrip(".")
+    except Exception:  # somebody else's __repr__ or __str__: the message at hand matters more than its fault
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
 
 class GpulabError(Exception):
     """The parent of every error that gpulab raises on purpose."""

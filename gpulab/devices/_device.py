@@ -12,7 +12,7 @@ from typing import Any
 from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.devices._failures import guard, translate
-from gpulab.errors import DeviceError, InputError
+from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Environment
 
 
@@ -168,7 +168,7 @@ def of_name(name: str) -> Device:
         kind = "rocm"
     if kind not in ("cpu", "cuda", "rocm", "xpu", "mps"):
         raise InputError(
-            f"device_of: an array on {name!r} has no data that gpulab can use; expected one on cpu, cuda, xpu or mps. Move it there."
+            f"device_of: an array on {shown(name)} has no data that gpulab can use; expected one on cpu, cuda, xpu or mps. Move it there."
         )
     return Device(kind, int(index or 0))
 
@@ -223,7 +223,7 @@ def find(device: Any = None) -> Device:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hint = f" (CUDA_VISIBLE_DEVICES={visible!r})" if visible is not None else ""
     raise DeviceError(
-        f"device {text!r} is not on this machine{hint}; expected one of: {there}. Pass one of these, or None for the best there is."
+        f"device {shown(text)} is not on this machine{hint}; expected one of: {there}. Pass one of these, or None for the best there is."
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from gpulab.errors import DeviceError, GpulabError, OutOfMemoryError
+from gpulab.errors import DeviceError, GpulabError, OutOfMemoryError, message_of
 
 # torch.OutOfMemoryError (also torch.cuda.OutOfMemoryError), cupy.cuda.memory.OutOfMemoryError, numpy's _ArrayMemoryError.
 _MEMORY_TYPES = {"OutOfMemoryError", "_ArrayMemoryError", "MemoryError", "XpuOutOfMemoryError"}
@@ -56,7 +56,7 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
     if isinstance(error, GpulabError):
         return error
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    message = str(error).lower()
+    message = message_of(error, 10_000).lower()
     library = isinstance(error, RuntimeError) or kinds & set(_DEVICE_TYPES)
     if kinds & _MEMORY_TYPES or (library and any(words in message for words in _MEMORY_WORDS)):
         return OutOfMemoryError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab._result import Result
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.lessons import _store
 from gpulab.lessons._quantities import Unit
 from gpulab.lessons._quantities import unit as _unit
@@ -203,11 +203,12 @@ def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ())
         If there is one choice only, or both a unit and choices.
     """
     if not isinstance(id, str) or not id:
-        raise InputError(f"predict: id {id!r}; expected text such as '02.1'. Pass the notebook's number and a running number.")
+        raise InputError(f"predict: id {shown(id)}; expected text such as '02.1'. Pass the notebook's number and a running number.")
     given = tuple(str(choice) for choice in choices)
     if len(given) == 1 or len(set(given)) != len(given) or (given and unit):
         raise InputError(
-            f"predict {id}: choices {given} with unit {unit!r}; expected two or more different choices, or a unit. Pass one of the two."
+            f"predict {id}: choices {given} with unit {shown(unit)}; expected two or more different choices, or a unit. "
+            "Pass one of the two."
         )
     _known[id] = Prediction(id, str(question), unit, given)
     return _known[id]

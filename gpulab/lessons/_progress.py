@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab._result import Result
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.lessons import _content, _store
 
 
@@ -128,9 +128,14 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     ----------
     notebook : str
         The notebook's number, such as "02".
+
+    Raises
+    ------
+    InputError
+        If it is no text, or empty.
     """
     if not isinstance(notebook, str) or not notebook:
-        raise InputError(f"start_again: {notebook!r}; expected the notebook's number, such as '02'. Pass it as text.")
+        raise InputError(f"start_again: {shown(notebook)}; expected the notebook's number, such as '02'. Pass it as text.")
     prefix = notebook.split("_", maxsplit=1)[0] + "."
     moved: list[int] = []
 

@@ -100,9 +100,10 @@ def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> fl
             worst = max(worst, 0.0 if np.array_equal(a, b) else math.inf)
             continue
         finite = np.isfinite(b)
-        if not np.array_equal(finite, np.isfinite(a)):
+        if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
             return math.inf
-        distance = float(np.max(np.abs(a - b), where=finite, initial=0.0))
+        with np.errstate(invalid="ignore"):  # infinity minus infinity, which the mask leaves out
+            distance = float(np.max(np.abs(a - b), where=finite, initial=0.0))
         size = float(np.max(np.abs(b), where=finite, initial=0.0))
         worst = max(worst, distance / size if size > 0 else distance)
     return worst

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab import _given, workloads
 from gpulab import devices as _devices
-from gpulab import workloads
 from gpulab.devices import Device
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.timing import _copies, _work
 from gpulab.timing._job import Job
 from gpulab.workloads import Workload
@@ -76,7 +76,11 @@ def gather(
 def _places(devices: Any) -> tuple[Device, ...]:
     if devices is None:
         return _devices.available()
-    several = [devices] if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable) else list(devices)
+    several = (
+        [devices]
+        if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable)
+        else _given.items("compare", "devices", devices)
+    )
     if not several:
         raise InputError("compare: devices is empty; expected at least one device. Leave it out to take all of this machine.")
     places = tuple(_devices.find(device) for device in several)
@@ -123,7 +127,11 @@ def _of_function(fn: Callable[..., Any], args: tuple[Any, ...], places: tuple[De
 
 
 def _of_methods(functions: Functions, args: tuple[Any, ...], devices: Any, clock: Callable[[], float]) -> Field:
-    wrong = [str(label) for label, fn in functions.items() if not callable(fn) or not isinstance(label, str)]
+    wrong = [
+        label if isinstance(label, str) else shown(label)
+        for label, fn in functions.items()
+        if not callable(fn) or not isinstance(label, str)
+    ]
     if not functions or wrong:
         what = f"{', '.join(wrong)} are not" if wrong else "none are given; expected"
         raise InputError(f"compare: {what} functions under a label; expected a mapping such as {{'numpy': f, 'torch': g}}.")

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import _given
 from gpulab import devices as _devices
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, MeasurementError
+from gpulab.errors import GpulabError, InputError, MeasurementError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.timing import _lock, _notes, _work, conditions
 from gpulab.timing.conditions import Readings
@@ -30,6 +31,8 @@ _WARM_CALLS = 2
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
 _WARM_SHARE = 0.05
 _WARM_MOST_CALLS = 50
+# No sampling needs longer, and a slip in the unit would otherwise never end.
+_LONGEST_SECONDS = 86_400
 
 
 @dataclass
@@ -94,6 +97,7 @@ class Job:
         self.calls = 1
         start = self.clock()
         result = self.fn(*self.args)
+        _work.refuse_promise(self.label, result)
         self.wait()()
         self.first_seconds = self.clock() - start
         if not self.given and self.device.is_cpu:
@@ -141,6 +145,27 @@ class Limits:
     deadline: float
     progress: Progress | None
     stop: Stop | None
+
+    @classmethod
+    def given(cls, function: str, relative_width: float, deadline: float, progress: Progress | None, stop: Stop | None) -> Limits:
+        """Return the limits that a caller asked for.
+
+        Raises
+        ------
+        InputError
+            If the width is more than the whole, the deadline more than a day, or a callback is no function or raises.
+        """
+        if relative_width > 1:
+            raise InputError(
+                f"{function}: relative_width={shown(relative_width)}; expected a share of the median, up to 1. "
+                "Pass 0.02 for an interval of 2 %."
+            )
+        if deadline > _LONGEST_SECONDS:
+            raise InputError(
+                f"{function}: deadline={shown(deadline)}; expected seconds, up to {_LONGEST_SECONDS} (a day). Pass for example deadline=2."
+            )
+        report, ask = _given.callback(function, "progress", progress), _given.callback(function, "stop", stop)
+        return cls(float(relative_width), float(deadline), report, ask)
 
     def part(self, start: float, end: float, deadline: float) -> Limits:
         """Return the limits of one phase, its progress mapped to a part of the whole."""
@@ -257,15 +282,10 @@ def translated(job: Job) -> Iterator[None]:
             else "no sample was finished before"
         )
         raise MeasurementError(
-            f"measure: {job.label} raised {type(error).__name__} ({_short(error)}) {which}; expected it to return every time. "
+            f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; expected it to return every time. "
             f"Mend it and measure again; {kept}.",
             partial,
         ) from error
-
-
-def _short(error: Exception) -> str:
-    text = " ".join(str(error).split()).rstrip(".")
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _partial(job: Job) -> Measurement | None:

@@ -6,8 +6,6 @@ This module only leads through the steps. How samples are taken and what interva
 
 from __future__ import annotations
 
-import math
-import numbers
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import _given
 from gpulab import devices as _devices
 from gpulab.devices import Device
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError, StoppedError, shown
 from gpulab.timing import _copies, _notes, _work
 from gpulab.timing._cold import cold_run, flusher
 from gpulab.timing._job import Job, Limits, calm_collector, measurement, reader, translated, turns
@@ -104,11 +103,13 @@ def measure(
     _check_callable(fn)
     check_numbers("measure", relative_width=relative_width, deadline=deadline)
     check_counts(flops=flops, nbytes=nbytes)
-    limits = Limits(float(relative_width), float(deadline), progress, stop)
+    transfer, cold = _given.flag("measure", "transfer", transfer), _given.flag("measure", "cold", cold)
+    limits = Limits.given("measure", relative_width, deadline, progress, stop)
     where = _devices.find(device) if device is not None else _work.device_of(fn, args) or Device("cpu")
     job = Job(
-        fn=fn, args=args, device=where, given=device is not None, label=label or _work.label_of(fn), clock=clock or time.perf_counter,
-        read=conditions, flops=flops, nbytes=nbytes,
+        fn=fn, args=args, device=where, given=device is not None, label=_label("measure", label) or _work.label_of(fn),
+        clock=_given.clock("measure", clock) or time.perf_counter, read=_given.callback("measure", "conditions", conditions),
+        flops=flops, nbytes=nbytes,
     )  # fmt: skip
     return run_job(job, limits, transfer=transfer, cold=cold, live=clock is None)
 
@@ -125,22 +126,24 @@ def _check_callable(fn: Any) -> None:
         )
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+def _label(function: str, label: Any) -> str | None:
+    if label is not None and not isinstance(label, str):
+        raise InputError(f"{function}: label={shown(label)}; expected text. Leave it out to take the function's name.")
+    return label
 
 
 def check_numbers(function: str, **values: Any) -> None:
     """Raise InputError where one of the numbers is not finite and above 0."""
     for name, value in values.items():
-        if not _is_finite(value) or value <= 0:
-            raise InputError(f"{function}: {name}={value!r}; expected a finite number above 0. Leave it out to take the default.")
+        if not _given.is_finite(value) or value <= 0:
+            raise InputError(f"{function}: {name}={shown(value)}; expected a finite number above 0. Leave it out to take the default.")
 
 
 def check_counts(**values: Any) -> None:
     """Raise InputError where one of the counts is given and not finite or below 0."""
     for name, value in values.items():
-        if value is not None and (not _is_finite(value) or value < 0):
-            raise InputError(f"measure: {name}={value!r}; expected a finite count of at least 0. Leave it out where it is not known.")
+        if value is not None and (not _given.is_finite(value) or value < 0):
+            raise InputError(f"measure: {name}={shown(value)}; expected a finite count of at least 0. Leave it out where it is not known.")
 
 
 def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool) -> Measurement:

@@ -95,7 +95,7 @@ def _too_short(sampled: Sampled) -> Note | None:
 
 def of_physics(job: Job, seconds: float) -> list[Note]:
     """Return the notes ``implausible`` and ``warm-cache``; the device's ceilings are asked for only where a count is known."""
-    if not job.flops and not job.nbytes:
+    if (not job.flops and not job.nbytes) or seconds <= 0:
         return []
     return _ceiling.check(
         job.device, _work.dtypes_in(job.args), seconds, flops=job.flops, nbytes=job.nbytes, working_set_bytes=working_set(job)

@@ -7,6 +7,7 @@ globals it names or in its result say so. Only arrays that exist are looked at; 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import sys
 import types
@@ -16,6 +17,7 @@ from typing import Any
 from gpulab import _backends
 from gpulab import devices as _devices
 from gpulab.devices import Device
+from gpulab.errors import InputError
 
 _DEPTH = 3  # arrays sit in tuples, lists and dictionaries of arguments, hardly ever deeper
 _WIDTH = 64  # of a long list the first entries tell the device
@@ -131,6 +133,18 @@ def newly_used(before: Mapping[int, int]) -> Device | None:
     return None
 
 
+def refuse_promise(label: str, result: Any) -> None:
+    """Raise InputError where a call gave only the promise of work: nothing has been computed, so there is nothing to time."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        what, way = "generator", f"lambda: list({label}(...))" if inspect.isgenerator(result) else "a function that runs it to its end"
+    elif inspect.iscoroutine(result):
+        result.close()
+        what, way = "coroutine", f"lambda: asyncio.run({label}(...)), outside a notebook's own loop"
+    else:
+        return
+    raise InputError(f"measure: {label} returned a {what}, so its work was not done; expected a function that does it. Measure {way}.")
+
+
 def nothing() -> None:
     """Wait for nothing: on a CPU the work is done when the call returns."""
 
@@ -144,5 +158,8 @@ def label_of(fn: Any) -> str:
     """Return the name of a function as tables show it."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    name = getattr(fn, "__name__", type(fn).__name__)
+    try:
+        name = getattr(fn, "__name__", type(fn).__name__)
+    except Exception:  # an object whose attributes fail still has a type
+        name = type(fn).__name__
     return "call" if name == "<lambda>" else str(name)

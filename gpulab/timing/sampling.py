@@ -114,7 +114,7 @@ def sample(
     Raises
     ------
     InputError
-        If ``relative_width`` or ``deadline`` is not a positive number.
+        If ``relative_width`` or ``deadline`` is not a positive number, or the clock stands still while 65,536 calls run.
 
     Notes
     -----

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab import _backends, devices, timing, workloads
+from gpulab import _backends, _given, devices, timing, workloads
 from gpulab.devices import Device
-from gpulab.errors import InputError, OutOfMemoryError, StoppedError
+from gpulab.errors import InputError, OutOfMemoryError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording, load
 from gpulab.transfer._links import DEFAULT_LINK, Link, ProcessorModel, named_link, processor
@@ -90,7 +90,8 @@ def break_even(
     spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
     works = [spec(n=n, dtype=dtype, **params) for n in _ascending(spec, sizes)]
     if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline < 1e6:
-        raise InputError(f"break_even: deadline is {deadline!r}; expected seconds, more than 0. Pass for example deadline=30.")
+        raise InputError(f"break_even: deadline is {shown(deadline)}; expected seconds, more than 0. Pass for example deadline=30.")
+    progress, stop = _given.callback("break_even", "progress", progress), _given.callback("break_even", "stop", stop)
     where = devices.find(device)
     label = f"{spec.name} {works[0].dtype}"
     if recording is None and link is None and processor is None and where.is_cpu:
@@ -145,8 +146,8 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
 def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
     if sizes is None:
         return list(spec.sizes)
-    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
-        raise InputError(f"break_even: sizes is {sizes!r}; expected several sizes. Pass for example sizes={list(spec.sizes[:3])}.")
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", 1) == 0:
+        raise InputError(f"break_even: sizes is {shown(sizes)}; expected several sizes. Pass for example sizes={list(spec.sizes[:3])}.")
     chosen = list(sizes)
     if not chosen:
         raise InputError(f"break_even: no sizes were given; expected at least one. Pass for example sizes={list(spec.sizes[:3])}.")
@@ -168,8 +169,8 @@ def _other(where: Device, link: Link | str | None, model: ProcessorModel | str |
             raise InputError("break_even: a recording and a model were given; expected one of them. Leave one out.")
         return _recorded(load(recording) if isinstance(recording, str) else recording)
     if link is not None or model is not None:
-        road = link if isinstance(link, Link) else named_link(link or DEFAULT_LINK)
-        return _modelled(road, processor(model or _DEFAULT_PROCESSOR))
+        road = link if isinstance(link, Link) else named_link(DEFAULT_LINK if link is None else link)
+        return _modelled(road, processor(_DEFAULT_PROCESSOR if model is None else model))
     return _measured(where)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _backends, devices, timing
+from gpulab import _backends, _given, devices, timing
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError
 from gpulab.timing import Measurement
@@ -46,12 +46,9 @@ def check_series(function: str, direction: str, memory: str, device: Device, lib
     InputError
         If a word is not known, or the device has no such copy.
     """
-    if direction not in (*DIRECTIONS, "host"):
-        raise InputError(f"{function}: direction is {direction!r}; expected one of: to_device, to_host, host. Pass one of these.")
-    if memory not in MEMORY:
-        raise InputError(f"{function}: memory is {memory!r}; expected 'pageable' or 'pinned'. Pass one of these.")
-    if library not in ("torch", "cupy"):
-        raise InputError(f"{function}: library is {library!r}; expected 'torch' or 'cupy'. Pass one of these.")
+    _given.word(function, "direction", direction, (*DIRECTIONS, "host"))
+    _given.word(function, "memory", memory, MEMORY)
+    _given.word(function, "library", library, ("torch", "cupy"))
     if direction == "host":
         return
     if device.is_cpu:
@@ -219,7 +216,7 @@ def measure_copy(
     'cpu'
     """
     size = check_bytes("measure_copy", nbytes)
-    where = devices.find("cpu" if direction == "host" else device)
+    where = devices.find("cpu" if isinstance(direction, str) and direction == "host" else device)
     check_series("measure_copy", direction, memory, where, library)
     check_room("measure_copy", where, direction, size)
     return measure_buffers(

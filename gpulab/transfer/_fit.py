@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpulab._result import Result
-from gpulab.errors import InputError
+from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.transfer import _posterior
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
@@ -20,6 +20,8 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 LEVEL = 0.95
 # A line has two unknowns, and its noise is a third.
 MIN_SIZES = 3
+# Bytes and seconds beyond these are slips, and their squares would leave the range of a float.
+_SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class AlphaBeta(Result):
             If a size is negative or not finite, or the level not between 0 and 1.
         """
         if not 0 < level < 1:
-            raise InputError(f"prediction_interval_seconds: level is {level!r}; expected a share between 0 and 1. Pass level=0.95.")
+            raise InputError(f"prediction_interval_seconds: level is {shown(level)}; expected a share between 0 and 1. Pass level=0.95.")
         low, high = self._posterior.interval(_sizes_of("prediction_interval_seconds", nbytes), level)
         return (float(low[0]), float(high[0])) if np.ndim(nbytes) == 0 else (low, high)
 
@@ -210,16 +212,19 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return ascending sizes without repeats and the median time of each."""
     try:
         x, y = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever the caller's own objects raise when asked for a number
         raise InputError(
-            f"fit: cannot read the points as numbers ({error}); expected two sequences. Pass sizes in bytes, then seconds."
+            f"fit: cannot read the points as numbers ({message_of(error)}); expected two sequences. Pass sizes in bytes, then seconds."
         ) from error
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(
             f"fit: sizes have the shape {x.shape} and times {y.shape}; expected two sequences of one length. Pass one time a size."
         )
-    if not (np.isfinite(x).all() and np.isfinite(y).all() and (x > 0).all() and (y > 0).all()):
-        raise InputError("fit: a size or a time is zero, negative or not a number; expected positive ones. Leave such points out.")
+    if not all(((v > _SMALLEST) & (v < _LARGEST)).all() for v in (x, y)):
+        raise InputError(
+            f"fit: a size or a time is zero, negative, not a number or beyond {_LARGEST:g}; expected positive ones in bytes and seconds. "
+            "Leave such points out."
+        )
     sizes = np.unique(x)
     if len(sizes) < MIN_SIZES:
         raise InputError(f"fit: {len(sizes)} different sizes were given; expected at least {MIN_SIZES}. Sweep over more sizes.")

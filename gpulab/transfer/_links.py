@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpulab import _given
 from gpulab._result import Result
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.transfer.results import Sweep, SweepPoint
 from gpulab.units import format_bytes_per_second, format_seconds
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # Default sizes of sweeps: every power of two from 1 KiB to 1 GiB.
 SIZES = tuple(2**k for k in range(10, 31))
+
+# Beyond it no memory lies, and a whole number would not turn into a float without loss.
+LARGEST_BYTES = 2**62
 
 # A copy call and the wait for it cost about this much on the host side, whatever the link.
 _CALL_SECONDS = 10e-6
@@ -77,8 +80,8 @@ class Link(Result):
         InputError
             If the size is negative or not a number.
         """
-        if isinstance(nbytes, bool) or not isinstance(nbytes, (numbers.Real, np.number)) or not 0 <= float(nbytes) < math.inf:
-            raise InputError(f"seconds: a size of {nbytes!r} bytes was given; expected 0 or more. Pass for example 2**20.")
+        if not _given.is_finite(nbytes) or nbytes < 0:
+            raise InputError(f"seconds: a size of {shown(nbytes)} bytes was given; expected 0 or more. Pass for example 2**20.")
         return self.latency_seconds + float(nbytes) / self.bandwidth_bytes_per_second
 
     def sweep(self, sizes: Iterable[int] | None = None, noise_ratio: float = 0.0, seed: int = 0) -> Sweep:
@@ -97,10 +100,12 @@ class Link(Result):
         InputError
             If a size is not a positive whole number, or the noise negative.
         """
-        if not 0 <= noise_ratio < 1:
-            raise InputError(f"sweep: noise_ratio is {noise_ratio!r}; expected 0 to 1. Pass for example 0.03.")
+        if not _given.is_finite(noise_ratio) or not 0 <= noise_ratio < 1:
+            raise InputError(f"sweep: noise_ratio is {shown(noise_ratio)}; expected 0 to 1. Pass for example 0.03.")
+        if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
+            raise InputError(f"sweep: seed is {shown(seed)}; expected a whole number from 0. Pass for example seed=0.")
         chosen = check_sizes("sweep", sizes)
-        scatter = np.exp(noise_ratio * np.random.default_rng(seed).standard_normal((2, len(chosen))))
+        scatter = np.exp(float(noise_ratio) * np.random.default_rng(int(seed)).standard_normal((2, len(chosen))))
         points = tuple(
             SweepPoint(direction, "pinned", n, self.seconds(n) * float(factor), None, 0)
             for direction, row in zip(("to_device", "to_host"), scatter, strict=True)
@@ -109,7 +114,7 @@ class Link(Result):
         evidence = self.evidence
         if noise_ratio:
             evidence = Evidence.modelled(
-                f"{evidence.assumptions or self.name}; made noise of {noise_ratio:.0%} with seed {seed}",
+                f"{evidence.assumptions or self.name}; made noise of {float(noise_ratio):.0%} with seed {seed}",
                 evidence.source or "the fit of a measured sweep",
                 evidence.known_error,
             )
@@ -136,14 +141,13 @@ def named_link(
     name: str, latency_seconds: float | None = None, bandwidth_bytes_per_second: float | None = None, memory: str = "pinned"
 ) -> Link:
     """Return a modelled link by name (see ``gpulab.transfer.link``)."""
-    key = str(name).lower().replace("_", "-").replace(" ", "-")
+    key = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
     key = key if key in _RATES else f"{key}-x16"
-    if key not in _RATES:
-        close = difflib.get_close_matches(str(name).lower(), list(_RATES), n=1, cutoff=0.3)
+    if not isinstance(name, str) or key not in _RATES:
+        close = difflib.get_close_matches(key[:64], list(_RATES), n=1, cutoff=0.3)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"link: {name!r} is not a link that gpulab knows; expected one of: {', '.join(_RATES)}.{hint}")
-    if memory not in ("pinned", "pageable"):
-        raise InputError(f"link: memory is {memory!r}; expected 'pinned' or 'pageable'. Pass one of these.")
+        raise InputError(f"link: {shown(name)} is not a link that gpulab knows; expected one of: {', '.join(_RATES)}.{hint}")
+    _given.word("link", "memory", memory, ("pinned", "pageable"))
     rate, source = _RATES[key]
     rate *= 1.0 if memory == "pinned" else _PAGEABLE_SHARE
     latency = _positive("link", "latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds)
@@ -186,7 +190,7 @@ class ProcessorModel(Result):
         """
         if dtype not in self.flops_per_second:
             raise InputError(
-                f"{self.name}: there is no rate for {dtype!r}; expected one of: {', '.join(self.flops_per_second)}. Pass one of these."
+                f"{self.name}: there is no rate for {shown(dtype)}; expected one of: {', '.join(self.flops_per_second)}. Pass one of these."
             )
         return self.launch_seconds + max(flops / self.flops_per_second[dtype], nbytes / self.bytes_per_second)
 
@@ -215,9 +219,9 @@ def processor(which: ProcessorModel | str) -> ProcessorModel:
     """
     if isinstance(which, ProcessorModel):
         return which
-    if which not in _PROCESSORS:
+    if not isinstance(which, str) or which not in _PROCESSORS:
         raise InputError(
-            f"processor: {which!r} is not one that gpulab models; expected one of: {', '.join(_PROCESSORS)}. Pass one of these."
+            f"processor: {shown(which)} is not one that gpulab models; expected one of: {', '.join(_PROCESSORS)}. Pass one of these."
         )
     return _PROCESSORS[which]
 
@@ -231,6 +235,8 @@ def faster(which: ProcessorModel, factor: float) -> ProcessorModel:
         If the factor is not positive.
     """
     times = _positive("faster", "factor", factor)
+    if not isinstance(which, ProcessorModel):
+        raise InputError(f"faster: {shown(which)} is not a processor; expected a ProcessorModel. Pass processor('nvidia-h200').")
     return dataclasses.replace(
         which,
         name=f"{which.name} x {times:g}",
@@ -241,8 +247,8 @@ def faster(which: ProcessorModel, factor: float) -> ProcessorModel:
 
 
 def _positive(function: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.number)) or not 0 < float(value) < math.inf:
-        raise InputError(f"{function}: {name} is {value!r}; expected a positive number. Pass for example {name}=1e-5.")
+    if not _given.is_finite(value) or value <= 0:
+        raise InputError(f"{function}: {name} is {shown(value)}; expected a positive number. Pass for example {name}=1e-5.")
     return float(value)
 
 
@@ -254,8 +260,10 @@ def check_bytes(function: str, nbytes: Any) -> int:
     InputError
         If it is not a positive whole number.
     """
-    if isinstance(nbytes, bool) or not isinstance(nbytes, numbers.Integral) or int(nbytes) < 1:
-        raise InputError(f"{function}: a size of {nbytes!r} bytes was given; expected a positive whole number. Pass for example 2**20.")
+    if isinstance(nbytes, bool) or not isinstance(nbytes, numbers.Integral) or not 1 <= int(nbytes) <= LARGEST_BYTES:
+        raise InputError(
+            f"{function}: a size of {shown(nbytes)} bytes was given; expected a whole number from 1 to 2**62. Pass for example 2**20."
+        )
     return int(nbytes)
 
 
@@ -269,8 +277,8 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """
     if sizes is None:
         return SIZES
-    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
-        raise InputError(f"{function}: sizes is {sizes!r}; expected several sizes in bytes. Pass for example sizes=[2**10, 2**20].")
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", 1) == 0:
+        raise InputError(f"{function}: sizes is {shown(sizes)}; expected several sizes in bytes. Pass for example sizes=[2**10, 2**20].")
     chosen = sorted({check_bytes(function, n) for n in sizes})
     if not chosen:
         raise InputError(f"{function}: no sizes were given; expected at least one. Pass for example sizes=[2**10, 2**20].")

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpulab import _backends
 from gpulab._result import Result
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.transfer._links import Link, ProcessorModel, named_link, processor
 from gpulab.units import format_bytes, format_seconds
@@ -131,6 +131,8 @@ class ModelledDevice:
         InputError
             If an array among the arguments is in host memory.
         """
+        if not callable(fn):
+            raise InputError(f"run: got {shown(fn)}; expected a function and its arguments. Write gpu.run(f, x), not gpu.run(f(x)).")
         arrays = [a for a in args if _backends.backend_of(a) is not None]
         for a in arrays:
             self._require("run", a)

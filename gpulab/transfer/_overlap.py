@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import devices, timing
+from gpulab import _given, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
 from gpulab.transfer._copies import check_room
@@ -96,6 +96,9 @@ def overlap(
         raise InputError(
             "overlap: compute_seconds was given without a link; expected it only for a modelled one. Pass link='pcie4-x16' too."
         )
+    progress, stop = _given.callback("overlap", "progress", progress), _given.callback("overlap", "stop", stop)
+    if work is not None and not callable(work):
+        raise InputError(f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the default work.")
     where, lanes = _lanes("overlap", size, count, work, device)
     with devices.guard(f"overlap: copying {size} bytes in {count} chunks on {where.name}"):
         trials = _repeat(lanes, progress, stop)
@@ -188,7 +191,7 @@ def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds
 def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
     if isinstance(chunks, bool) or not isinstance(chunks, int) or not 1 <= chunks <= max(1, nbytes // _ITEMSIZE):
         raise InputError(
-            f"{function}: {chunks!r} chunks of {nbytes} bytes were asked for; expected a whole number from 1, with at least "
+            f"{function}: {shown(chunks)} chunks of {nbytes} bytes were asked for; expected a whole number from 1, with at least "
             f"{_ITEMSIZE} bytes each. Pass for example chunks=8."
         )
     return chunks
@@ -196,7 +199,7 @@ def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
 
 def _check_seconds(function: str, name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise InputError(f"{function}: {name} is {value!r}; expected seconds, 0 or more. Pass for example {name}=1e-3.")
+        raise InputError(f"{function}: {name} is {shown(value)}; expected seconds, 0 or more. Pass for example {name}=1e-3.")
 
 
 def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from gpulab import devices, timing
+from gpulab import _given, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, StoppedError
+from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
 from gpulab.timing import Measurement
@@ -96,7 +96,8 @@ def sweep(
     if link is not None:
         return (link if isinstance(link, Link) else named_link(link)).sweep(sizes, noise_ratio=_MODELLED_NOISE)
     if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline < 1e6:
-        raise InputError(f"sweep: deadline is {deadline!r}; expected seconds, more than 0. Pass for example deadline=20.")
+        raise InputError(f"sweep: deadline is {shown(deadline)}; expected seconds, more than 0. Pass for example deadline=20.")
+    progress, stop = _given.callback("sweep", "progress", progress), _given.callback("sweep", "stop", stop)
     where = devices.find(device)
     wanted = _series(where, directions, memory, library)
     chosen = _sizes(where, wanted[0][0], sizes)
@@ -113,10 +114,12 @@ def _series(device: Device, directions: Sequence[str], memory: Sequence[str], li
     for name, words in (("directions", directions), ("memory", memory)):
         if isinstance(words, str) or not isinstance(words, Sequence) or not words:
             known = DIRECTIONS if name == "directions" else MEMORY
-            raise InputError(f"sweep: {name} is {words!r}; expected a sequence of words. Pass for example {name}={known}.")
+            raise InputError(f"sweep: {name} is {shown(words)}; expected a sequence of words. Pass for example {name}={known}.")
     if device.is_cpu:
         for direction in directions:
-            check_series("sweep", "host" if direction in DIRECTIONS else direction, memory[0], device, library)
+            check_series(
+                "sweep", "host" if isinstance(direction, str) and direction in DIRECTIONS else direction, memory[0], device, library
+            )
         return [("host", "pageable")]
     possible = [kind for kind in memory if kind != "pinned" or can_pin(device)] if len(memory) > 1 else list(memory)
     pairs = [(direction, kind) for direction in directions for kind in possible]
@@ -221,7 +224,14 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
     ----------
     recording : Recording
         See ``gpulab.recordings.load``.
+
+    Raises
+    ------
+    InputError
+        If it is not a recording.
     """
+    if not isinstance(recording, Recording):
+        raise InputError(f"recorded_sweep: got a {type(recording).__name__}; expected a Recording. Pass gl.recordings.load(name).")
     points = tuple(
         SweepPoint(
             str(entry.params["direction"]),
@@ -304,4 +314,4 @@ def link(
         if not where.is_cpu and (memory == "pageable" or can_pin(where)):
             measured = sweep(where, ("to_device",), (memory,), deadline=deadline)
             return Link.from_fit(measured.fit(), f"{where.name}, {memory} memory")
-    return named_link(name or DEFAULT_LINK, latency_seconds, bandwidth_bytes_per_second, memory)
+    return named_link(DEFAULT_LINK if name is None else name, latency_seconds, bandwidth_bytes_per_second, memory)

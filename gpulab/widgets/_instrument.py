@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 import ipywidgets
 import plotly.graph_objects as go
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.figures import mimebundle
 from gpulab.widgets import _cells
@@ -181,12 +181,17 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             True returns when the work is over (an interrupt of the kernel stops it).
 
         The result is in ``result``; an error is shown inside and kept in ``error``.
+
+        Raises
+        ------
+        InputError
+            If the instrument has no such action.
         """
         names = [a.name for a in self.actions]
         wanted = action or (names[0] if names else "")
         if wanted not in names:
             raise InputError(
-                f"{self.title}: no action {wanted!r}; expected one of {', '.join(names) or 'none: this instrument only redraws'}."
+                f"{self.title}: no action {shown(wanted)}; expected one of {', '.join(names) or 'none: this instrument only redraws'}."
             )
         with self._lock:
             if self.running:

@@ -96,6 +96,7 @@ def by_rows(row_inputs: Sequence[int] | None = None, at_most: int | None = None)
     """
 
     def difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
+        """Return max|result - reference| / max|reference| over the sampled rows."""
         if not is_tensor(result) or result.dim() == 0:
             return math.inf
         total = int(result.shape[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab import devices
 from gpulab.devices import Device
-from gpulab.errors import InputError, OutOfMemoryError
+from gpulab.errors import InputError, OutOfMemoryError, shown
 from gpulab.units import format_bytes, format_flops, format_seconds
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def make_inputs(w: Workload, device: Any, seed: int) -> tuple[Any, ...]:
     import torch
 
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"{w.label}: seed is {seed!r}; expected a whole number from 0 to 2**63 - 1. Pass for example seed=0.")
+        raise InputError(f"{w.label}: seed is {shown(seed)}; expected a whole number from 0 to 2**63 - 1. Pass for example seed=0.")
     where = str(devices.find(device))
     real = getattr(torch, w.dtype)
     made = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.workloads import _checks, _fits
 
 ITEMSIZE: Mapping[str, int] = MappingProxyType({"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2})
@@ -219,7 +219,7 @@ class WorkloadSpec:
         for key in params:
             if key not in self.params:
                 known = ", ".join(self.params) or "none"
-                raise InputError(f"{self.name}: there is no parameter {key!r}; expected one of: {known}.{_nearest(key, self.params)}")
+                raise InputError(f"{self.name}: there is no parameter {shown(key)}; expected one of: {known}.{_nearest(key, self.params)}")
         given = {key: _whole(self.name, key, params.get(key, default)) for key, default in self.params.items()}
         workload = Workload(self.name, self._dtype(dtype), size, MappingProxyType(given), self)
         workload.flops, workload.nbytes  # noqa: B018  (counting finds parameters that do not go together)
@@ -227,10 +227,11 @@ class WorkloadSpec:
 
     def _dtype(self, dtype: Any) -> str:
         """Return the name of a dtype that is given as text or as torch's or numpy's own object."""
-        text = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype).removeprefix("torch.")
+        named = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+        text = (named if isinstance(named, str) else shown(dtype)).removeprefix("torch.")
         if text not in self.dtypes:
             raise InputError(
-                f"{self.name}: dtype {text!r} is not one that it runs in; expected one of: {', '.join(self.dtypes)}."
+                f"{self.name}: dtype {shown(text)} is not one that it runs in; expected one of: {', '.join(self.dtypes)}."
                 f"{_nearest(text, self.dtypes)}"
             )
         return text
@@ -238,13 +239,14 @@ class WorkloadSpec:
 
 def _whole(workload: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 1 <= int(value) <= LARGEST_SIZE:
-        shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:30]}..."
-        raise InputError(f"{workload}: {name} is {shown}; expected a whole number from 1 to 2**40. Pass for example {name}=1024.")
+        raise InputError(
+            f"{workload}: {name} is {shown(value, 40)}; expected a whole number from 1 to 2**40. Pass for example {name}=1024."
+        )
     return int(value)
 
 
 def _nearest(text: Any, known: Any) -> str:
-    close = difflib.get_close_matches(str(text), [str(k) for k in known], n=1, cutoff=0.4)
+    close = difflib.get_close_matches(str(text)[:64], [str(k) for k in known], n=1, cutoff=0.4)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -295,8 +297,8 @@ def get(name: str) -> WorkloadSpec:
         If there is no such workload; the message names the nearest.
     """
     if not isinstance(name, str) or name not in _REGISTRY:
-        shown = repr(name) if len(repr(name)) < 60 else f"{repr(name)[:50]}..."
         raise InputError(
-            f"get: workload {shown} is not in the catalogue; expected one of: {', '.join(_REGISTRY)}.{_nearest(name, _REGISTRY)}"
+            f"get: workload {shown(name)} is not in the catalogue; expected one of: {', '.join(_REGISTRY)}."
+            f"{_nearest(name if isinstance(name, str) else '', _REGISTRY)}"
         )
     return _REGISTRY[name]

@@ -145,12 +145,24 @@ def test_times_are_never_negative() -> None:
     assert (result.samples_seconds == 0).any()
 
 
-def test_clock_that_does_not_move_gives_no_interval() -> None:
-    """Work that takes no time on the clock ends with a reason (here ``stop`` ends it: time never comes to the deadline)."""
-    asked = iter(range(10))
-    result = sampled(Clock(), 0.0, stop=lambda: next(asked) >= 5)
+def test_clock_that_does_not_move_is_refused() -> None:
+    """On a clock that stands still the deadline would never come, so the sampling ends with one sentence."""
+    with pytest.raises(InputError, match="stood still during 65,536 calls"):
+        sampled(Clock(), 0.0)
+
+
+def test_work_no_longer_than_the_empty_loop_gives_no_interval() -> None:
+    """Where the loop alone takes as long as with the work, nothing is left, and the reason says so."""
+    clock = Clock()
+
+    def same(calls: int) -> tuple[float, float]:
+        clock.now += 1e-3 * calls
+        return 1e-3 * calls, 1e-3 * calls
+
+    result = sample(same, clock, empty=same, deadline=0.2)
+    assert not result.samples_seconds.any()
     assert result.interval_seconds is None
-    assert "did not move during 65,536 calls" in result.no_interval_reason
+    assert "no longer than the empty loop" in result.no_interval_reason
 
 
 @pytest.mark.parametrize(("seconds", "samples"), [(0.9, 3), (1.5, 3), (2.5, 2), (7.0, 1)])

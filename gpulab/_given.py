@@ -1,0 +1,132 @@
+"""Checks of what a caller gives that many functions share: numbers, flags, and the callables beside the work.
+
+When a clock, progress, stop or conditions callable fails, the error must name it and not the function that was measured; and a
+clock that stands still, goes back or gives no number must end the measurement, for its deadline would never come.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gpulab.errors import GpulabError, InputError, message_of, shown
+
+T = TypeVar("T")
+# Readings in a row without a step. A clock that ticks every 16 ms (Windows) is read a few dozen times in one tick at most,
+# for a sample is made long against the tick before it is taken again and again.
+MOST_EQUAL_READINGS = 1_000
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a real number (no bool) that a float holds and that is neither infinite nor nan."""
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.number)) or isinstance(value, np.complexfloating):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
+
+
+def flag(function: str, name: str, value: Any) -> bool:
+    """Return a switch as a bool.
+
+    Raises
+    ------
+    InputError
+        If it is neither True nor False: a text such as "no" would count as yes.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{function}: {name}={shown(value)}; expected True or False. Pass one of the two.")
+    return bool(value)
+
+
+def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
+    """Return a word that is one of those known.
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{function}: {name} is {shown(value)}; expected one of: {', '.join(known)}. Pass one of these.")
+    return value
+
+
+def items(function: str, name: str, values: Any) -> list[Any]:
+    """Return what an iterable gives.
+
+    Raises
+    ------
+    InputError
+        If it is a text, or nothing that can be walked through.
+    """
+    try:
+        if isinstance(values, (str, bytes)):
+            raise TypeError("a text")
+        return list(values)
+    except TypeError as error:
+        raise InputError(f"{function}: {name} is {shown(values)}; expected several values. Pass a list of them.") from error
+
+
+def callback(function: str, name: str, given: Callable[..., T] | None) -> Callable[..., T] | None:
+    """Return the callable with its own errors told as its own; None for None.
+
+    Raises
+    ------
+    InputError
+        If it is not callable, and whenever it raises.
+    """
+    if given is None:
+        return None
+    if not callable(given):
+        raise InputError(f"{function}: {name}={shown(given)}; expected a function. Pass one, or leave it out.")
+
+    def called(*args: Any) -> T:
+        try:
+            return given(*args)
+        except GpulabError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{function}: {name} raised {type(error).__name__} ({message_of(error)}); expected it to return. Mend it, or leave it out."
+            ) from error
+
+    return called
+
+
+def clock(function: str, given: Callable[[], float] | None) -> Callable[[], float] | None:
+    """Return the clock with each reading checked; None for None.
+
+    Raises
+    ------
+    InputError
+        If it is not callable, and where it gives no finite number, goes back, or stands still.
+    """
+    read = callback(function, "clock", given)
+    if read is None:
+        return None
+    last, equal = -math.inf, 0
+
+    def reading() -> float:
+        nonlocal last, equal
+        now = read()
+        if type(now) is not float and (isinstance(now, bool) or not isinstance(now, numbers.Real)):
+            raise InputError(f"{function}: clock gave a {type(now).__name__}; expected seconds. Pass time.perf_counter or one like it.")
+        if not last <= now < math.inf:
+            what = f"went from {last!r} back to {now!r}" if math.isfinite(now) else f"gave {now!r}"
+            raise InputError(f"{function}: clock {what}; expected seconds that only grow. Pass time.perf_counter or one like it.")
+        equal = equal + 1 if now == last else 0
+        if equal >= MOST_EQUAL_READINGS:
+            raise InputError(
+                f"{function}: clock stood still at {now!r} over {equal:,} readings; expected seconds that grow while the work runs. "
+                "Pass time.perf_counter or one like it."
+            )
+        last = now
+        return now
+
+    return reading
