@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -33,3 +36,37 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[bool]:
+    """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another process holds it.
+
+    The system frees the lock when the process dies, so nothing has to be tidied up after a crash. The empty file
+    ``.NAME.lock`` stays: taking it away would let two processes lock two files of one name.
+
+    Parameters
+    ----------
+    path : Path
+        What is guarded; it need not exist, its folder must.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written to.
+    """
+    with path.with_name(f".{path.name}.lock").open("a+b") as file:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                file.seek(0)
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            yield False
+            return
+        yield True  # closing the file frees the lock

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from gpulab import _given
 from gpulab.devices import Device
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.recordings import Entry, Timing
 from gpulab.recordings._schema import Parameter, thin
 from gpulab.timing import Measurement
@@ -77,10 +78,10 @@ def experiments(only: Iterable[str] | None = None) -> tuple[Experiment, ...]:
     """
     if only is None:
         return tuple(_REGISTRY.values())
-    wanted = list(only)
-    unknown = [name for name in wanted if name not in _REGISTRY]
+    wanted = _given.items("recorder", "only", only)
+    unknown = [name for name in wanted if not isinstance(name, str) or name not in _REGISTRY]
     if unknown:
-        raise InputError(f"recorder: there is no experiment {unknown[0]!r}; expected one of {', '.join(_REGISTRY)}.")
+        raise InputError(f"recorder: there is no experiment {shown(unknown[0])}; expected one of {', '.join(_REGISTRY)}.")
     return tuple(_REGISTRY[name] for name in wanted)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import math
 import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import gpulab
-from gpulab import devices
+from gpulab import _given, devices
+from gpulab._files import alone
 from gpulab.devices import Device, Machine
-from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError
+from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError, message_of, shown
 from gpulab.recorder._registry import Case, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
 
@@ -25,6 +26,7 @@ Stop = Callable[[], bool]
 # A case gets its share of what is left, within these bounds: enough samples for an interval, never the whole budget.
 SHORTEST_CASE_SECONDS, LONGEST_CASE_SECONDS = 0.15, 1.0
 SAVE_EVERY_SECONDS = 5.0
+_LONGEST_MINUTES = 24 * 60
 NOT_REACHED = "time did not reach it"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -62,8 +64,8 @@ def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
     """Time one case; what cannot be timed is kept with its reason."""
     try:
         return entry(name, case, case.time(deadline_seconds))
-    except (GpulabError, RuntimeError, MemoryError, ValueError, TypeError, NotImplementedError) as error:
-        return Entry(name, case.params, None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    except (GpulabError, RuntimeError, MemoryError, ValueError, TypeError, OSError) as error:
+        return Entry(name, case.params, None, f"{type(error).__name__}: {message_of(error, 300)}")
 
 
 def _let_go(device: Device) -> None:
@@ -89,7 +91,7 @@ class _Run:
         return replace(self.base, entries=tuple({**planned, **self.done}.values()))
 
     def save(self, now: float, force: bool = False) -> None:
-        if force or now - self.last_save >= SAVE_EVERY_SECONDS:
+        if self.done and (force or now - self.last_save >= SAVE_EVERY_SECONDS):
             write(self.recording(), self.out)
             self.last_save = now
 
@@ -137,14 +139,13 @@ def record(
         If ``out`` holds something else, or another machine's recording.
     """
     where = devices.find(device)
-    label = name or machine_name(where)
-    if not (minutes > 0 and math.isfinite(minutes)):
-        raise InputError(f"record: minutes = {minutes!r}; expected a positive number of minutes.")
-    if not _NAME.fullmatch(label):
-        raise InputError(f"record: name {label!r}; expected lower-case letters, digits, '.', '_' and '-', at most 64.")
-    target = pathlib.Path(out)
-    if not target.parent.is_dir():
-        raise InputError(f"record: the folder {str(target.parent)!r} is not there; expected an existing folder. Make it first.")
+    label = machine_name(where) if name is None else name
+    if not _given.is_finite(minutes) or not 0 < minutes <= _LONGEST_MINUTES:
+        raise InputError(f"record: minutes = {shown(minutes)}; expected more than 0, and a day at most. Pass for example minutes=8.")
+    if not isinstance(label, str) or not _NAME.fullmatch(label):
+        raise InputError(f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', at most 64. Leave it out.")
+    progress, stop = _given.callback("record", "progress", progress), _given.callback("record", "stop", stop)
+    target = _target(out)
     machine = devices.machine()
     base = Recording(
         name=label,
@@ -155,12 +156,44 @@ def record(
         entries=(),
     )
     plan = _plan(where, only)
-    done = {} if restart else _previous(target, base)
-    run = _Run(target, base, plan, done)
-    _loop(run, where, clock=clock, budget=minutes * 60.0, progress=progress, stop=stop)
-    run.base = replace(run.base, clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")})
-    run.save(clock(), force=True)
-    return run.recording()
+    with _alone(target):
+        done = {} if restart else _previous(target, base)
+        run = _Run(target, base, plan, done)
+        _loop(run, where, clock=clock, budget=minutes * 60.0, progress=progress, stop=stop)
+        run.base = replace(run.base, clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")})
+        run.save(clock(), force=True)
+        return run.recording()
+
+
+def _target(out: Any) -> pathlib.Path:
+    """Return the file to write as a path, if it can be one."""
+    try:
+        target = pathlib.Path(out)
+        if target.is_dir() or not target.name:
+            raise InputError(f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out machine.json.")
+        if target.parent.is_dir():
+            return target
+    except (TypeError, ValueError) as error:  # no path at all, or a null character in it
+        raise InputError(f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. Pass --out FILE.") from error
+    raise InputError(f"record: the folder {shown(str(target.parent))} is not there; expected an existing folder. Make it first.")
+
+
+@contextlib.contextmanager
+def _alone(target: pathlib.Path) -> Iterator[None]:
+    """Keep a second recorder away from the file: each would overwrite what the other has measured."""
+    try:
+        with alone(target) as free:
+            if not free:
+                raise RecordingError(
+                    f"record: another gpulab record writes to {target.name} now; expected to be the only one. Wait for it to end, or "
+                    "give --out another file."
+                )
+            yield
+    except OSError as error:
+        raise RecordingError(
+            f"record: {target} cannot be written ({error.strerror or error}); expected a folder of yours with room in it. What was saved "
+            "before stands; give --out another file, or make room and run it again."
+        ) from error
 
 
 def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:

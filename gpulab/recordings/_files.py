@@ -8,7 +8,7 @@ import pathlib
 import re
 
 from gpulab._files import write_atomically
-from gpulab.errors import RecordingError
+from gpulab.errors import RecordingError, shown
 from gpulab.recordings._schema import Recording
 
 # A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what would hurt to parse.
@@ -41,11 +41,11 @@ def load(name: str) -> Recording:
     """
     for folder in reversed(_folders()):
         path = folder / f"{name}.json"
-        if _NAME.fullmatch(name) and path.is_file():
+        if isinstance(name, str) and _NAME.fullmatch(name) and path.is_file():
             return read(path)
     there = ", ".join(names()) or "none yet"
     raise RecordingError(
-        f"recordings.load: there is no recording {name!r}; expected one of: {there}. Make one with `gpulab record --out FILE`."
+        f"recordings.load: there is no recording {shown(name)}; expected one of: {there}. Make one with `gpulab record --out FILE`."
     )
 
 
@@ -57,8 +57,8 @@ def read(path: str | os.PathLike[str]) -> Recording:
     RecordingError
         If the file is missing, too large, not JSON, damaged, or from a newer version of the schema.
     """
-    file = pathlib.Path(path)
     try:
+        file = pathlib.Path(path)
         size = file.stat().st_size
         if size > MAX_FILE_BYTES:
             raise RecordingError(
@@ -66,6 +66,10 @@ def read(path: str | os.PathLike[str]) -> Recording:
             )
         data = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         return Recording.from_dict(data)
+    except TypeError as error:
+        raise RecordingError(
+            f"recordings.read: {shown(path)} is no path; expected the name of a file. Use gl.recordings.load for a machine's name."
+        ) from error
     except OSError as error:
         raise RecordingError(
             f"recordings.read: {file.name} cannot be read ({error.strerror}); expected a file that `gpulab record` wrote."
