@@ -289,7 +289,7 @@ class _Column:
         interval, reason = median_interval(samples)
         if len(samples) and float(np.median(samples)) == 0.0:  # a rate or a relative width of nothing would be no number
             interval = None
-            reason = f"in most samples the clock moved no further in {self.calls:,} calls than without them"
+            reason = f"in most samples the clock moved no further in {self.calls:,} call{'s' if self.calls != 1 else ''} than without"
         overhead = float(np.median(self._empty_finished)) / self.calls if self._empty_finished else 0.0
         return Sampled(
             samples_seconds=samples,
