@@ -38,12 +38,31 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for this process without waiting; False while another one has it.
+
+    Closing the file frees the lock, and so does the end of the process, so nothing has to be tidied up after a crash.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[bool]:
     """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another process holds it.
 
-    The system frees the lock when the process dies, so nothing has to be tidied up after a crash. The empty file
-    ``.NAME.lock`` stays: taking it away would let two processes lock two files of one name.
+    The empty file ``.NAME.lock`` stays: taking it away would let two processes lock two files of one name.
 
     Parameters
     ----------
@@ -56,17 +75,4 @@ def alone(path: Path) -> Iterator[bool]:
         If the folder cannot be written to.
     """
     with path.with_name(f".{path.name}.lock").open("a+b") as file:
-        try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                file.seek(0)
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            yield False
-            return
-        yield True  # closing the file frees the lock
+        yield try_lock(file.fileno())

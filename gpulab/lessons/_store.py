@@ -12,13 +12,12 @@ import datetime
 import json
 import os
 import pathlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulab._files import write_atomically
+from gpulab._files import try_lock, write_atomically
 
 SCHEMA = "gpulab-progress"
 SCHEMA_VERSION = 1
@@ -88,6 +87,9 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> dict[str, Any]:
                     "Your answers are kept until the kernel stops; set GPULAB_PROGRESS to another file to keep them longer."
                 )
             return read()
+        except BaseException:  # a change that fails by itself (or is interrupted) would fail again with every later one
+            waiting.remove(edit)
+            raise
         waiting.clear()
         return content
 
@@ -140,39 +142,8 @@ def _locked(where: pathlib.Path) -> Iterator[None]:
     """Hold the lock file beside ``where``; another kernel's change waits for this one."""
     with where.with_name(where.name + ".lock").open("a+b") as file:
         deadline = time.monotonic() + _LOCK_SECONDS
-        while not _try_lock(file):
+        while not try_lock(file.fileno()):
             if time.monotonic() > deadline:
                 raise OSError(None, "another kernel holds its lock")
             time.sleep(0.01)
-        try:
-            yield
-        finally:
-            _unlock(file)
-
-
-def _try_lock(file: Any) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def _unlock(file: Any) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+        yield

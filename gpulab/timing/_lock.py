@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpulab._files import try_lock
 from gpulab.devices import Device
 from gpulab.errors import StoppedError
 
@@ -126,22 +127,6 @@ def _open(name: str) -> int:
     return file
 
 
-def _try_lock(file: int) -> bool:
-    """Lock without waiting; False while another process has it."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
 def _slot(name: str) -> _Slot:
     with _slots_guard:
         return _slots.setdefault(name, _Slot())
@@ -180,7 +165,7 @@ class _Wait:
 def _lock_file(slot: _Slot, wait: _Wait) -> Turn:
     try:
         slot.file = _open(wait.name)
-        while not _try_lock(slot.file):
+        while not try_lock(slot.file):
             if not wait.goes_on():
                 return Turn(wait.seconds(), taken=False)
     except OSError as error:
