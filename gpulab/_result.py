@@ -13,6 +13,7 @@ import functools
 import html
 import math
 import reprlib
+import textwrap
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -260,6 +261,8 @@ _BADGE_STYLE = {
     "RECORDED": "background:transparent;color:inherit;border:2px solid currentColor",
     "MODELLED": "background:transparent;color:inherit;border:2px dashed currentColor",
 }
+_CAPTION_LENGTH, _CAPTION_SHORT = 180, 110  # characters: a longer caption folds to the shorter length
+_NO_BREAK = 26  # characters: a shorter cell is not broken into lines
 _BADGE_SHAPE = "display:inline-block;padding:0 0.45em;border-radius:0.3em;font-size:0.85em;font-weight:600;letter-spacing:0.04em"
 
 
@@ -269,9 +272,21 @@ def html_badge(badge: str) -> str:
 
 
 def html_caption(sentence: str) -> str:
-    """Return a line of text, escaped, with a badge word at its start drawn as the badge."""
+    """Return a line of text, escaped, with a badge word at its start drawn as the badge.
+
+    A long one (the assumptions and sources of a model) shows its beginning and unfolds, so that it does not bury the table.
+    """
     word, _, rest = sentence.partition(" ")
-    return f"{html_badge(word)} {html.escape(rest.removeprefix('· '))}" if word in _BADGE_STYLE else html.escape(sentence)
+    if word not in _BADGE_STYLE:
+        return html.escape(sentence)
+    rest = rest.removeprefix("· ")
+    if len(rest) <= _CAPTION_LENGTH:
+        return f"{html_badge(word)} {html.escape(rest)}"
+    short = textwrap.shorten(rest, _CAPTION_SHORT, placeholder=" …")
+    return (
+        f'<details><summary style="cursor:pointer">{html_badge(word)} {html.escape(short)}</summary>'
+        f'<div style="padding:0.3em 0 0 1.2em">{html.escape(rest)}</div></details>'
+    )
 
 
 def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
@@ -308,5 +323,19 @@ def _header(text: str, style: str) -> str:
 
 
 def _row(cells: list[str], style: str) -> str:
-    first = f'<th scope="row" style="{style};font-weight:600">{html.escape(cells[0])}</th>' if cells else ""
-    return f"<tr>{first}{''.join(f'<td style={chr(34)}{style}{chr(34)}>{html.escape(text)}</td>' for text in cells[1:])}</tr>"
+    """A row of the body; its last filled cell takes the room of the empty ones behind it, so that a long note widens no column."""
+    first = f'<th scope="row" style="{_kept_together(cells[0], style)};font-weight:600">{html.escape(cells[0])}</th>' if cells else ""
+    rest = cells[1:]
+    while len(rest) > 1 and not rest[-1]:
+        rest.pop()
+    span = f' colspan="{len(cells) - len(rest)}"' if rest and len(rest) < len(cells) - 1 else ""
+    drawn = [
+        f'<td{span if i == len(rest) - 1 else ""} style="{_kept_together(text, style)}">{html.escape(text)}</td>'
+        for i, text in enumerate(rest)
+    ]
+    return f"<tr>{first}{''.join(drawn)}</tr>"
+
+
+def _kept_together(text: str, style: str) -> str:
+    """A number and its unit, or a name of a few words, stay on one line."""
+    return f"{style};white-space:nowrap" if len(text) <= _NO_BREAK else style

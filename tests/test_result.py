@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab._result import Result, html_badge, html_table
+from gpulab._result import Result, html_badge, html_caption, html_table
 from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Badge, Evidence, Note
 
@@ -220,6 +220,28 @@ def test_a_table_escapes_its_text_and_names_rows_and_columns():
     assert "<script" not in text
     assert outline.scopes == ["col", "row", "row"]
     assert hostile in "".join(outline.words)
+
+
+def test_a_long_note_takes_the_room_of_the_empty_cells_behind_it():
+    """A row with one long text among columns of numbers spans them, so that no column becomes as wide as the note."""
+    note = "a sentence that is much longer than any of the numbers above it"
+    text = html_table(("", "copy", "read", "triad"), [("DRAM", "1 GB/s", "2 GB/s", "3 GB/s"), ("note", note, "", "")])
+    assert text.count("colspan") == 1
+    assert text.index('colspan="3"') < text.index(note)
+    assert text.count("<td") == 3 + 1 + 1  # three numbers, one note, and the empty corner of the head
+    _Outline(text)
+
+
+def test_a_long_caption_folds_and_loses_nothing():
+    """A model's long assumptions unfold below a short line that keeps the badge; a short caption stays one line."""
+    assumptions = "MODELLED · assumes " + ", ".join(f"premise {i}" for i in range(60))
+    shown = html_caption(assumptions)
+    folded, _, whole = shown.partition("</summary>")
+    assert html_badge("MODELLED") in folded
+    assert "premise 59" not in folded
+    assert "premise 59" in whole
+    assert "<details" not in html_caption("MEASURED on a device · n = 4")
+    _Outline(shown)
 
 
 def test_the_three_badges_are_drawn_apart_without_colour():
