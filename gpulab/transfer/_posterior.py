@@ -25,6 +25,7 @@ _PRIOR = {"line": 0.5, "knee": 0.25, "jump": 0.2, "two knees": 0.04, "three knee
 _KNEES_PER_OCTAVE = {"knee": 4, "two knees": 1, "three knees": 0.6}
 _MIN_SEGMENT = 3  # points on each side of a knee: fewer fit anything
 _REWEIGHTINGS = 3  # passes that refine the weights; more change nothing that matters
+_STRAIGHT_CHANCE = 0.05  # as long as a straight line is this likely, no knee is named
 _OUTLIER = 4.0  # in standard deviations by the median: beyond it a point counts less
 # Candidates kept for predictions: the likeliest that together have this share, and no more than so many.
 _KEPT_SHARE, _KEPT_MOST = 0.999, 60
@@ -102,11 +103,14 @@ class Posterior:
         return math.sqrt(sum(f.weight * f.scale**2 for f in self.fitted))
 
     def family(self) -> str:
-        """Return the family that the data favour."""
+        """Return the family to name and to draw: the favoured one, but the straight line while it keeps a chance of 1 in 20.
+
+        Predictions average over all families either way; a knee that is named must be more than noise.
+        """
         weight: dict[str, float] = {}
         for f in self.fitted:
             weight[f.candidate.family] = weight.get(f.candidate.family, 0.0) + f.weight
-        return max(weight, key=lambda name: weight[name])
+        return "line" if weight.get("line", 0.0) >= _STRAIGHT_CHANCE else max(weight, key=lambda name: weight[name])
 
     def best(self) -> Fitted:
         """Return the likeliest candidate of the favoured family."""

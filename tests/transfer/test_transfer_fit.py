@@ -73,6 +73,16 @@ def test_held_out_error_is_the_error_on_unseen_sizes(fits):
     assert np.mean(said) < 0.03
 
 
+def test_the_noise_of_a_straight_link_is_no_knee():
+    """Of 40 sweeps of a straight link with 3 % of noise at most two get a knee: one in twenty is what the rule allows."""
+    sizes = 2.0 ** np.arange(10, 31)
+    named = 0
+    for seed in range(40):
+        noise = np.random.default_rng(seed).normal(1.0, 0.03, len(sizes))
+        named += bool(transfer.fit(sizes, (1e-5 + sizes / 26e9) * noise).knees_bytes)
+    assert named <= 2
+
+
 def test_knees_come_in_where_the_data_ask_for_them(fits):
     """Straight links get a knee in at most 15 % of cases, links that jump in at least 95 %, and near the true place."""
     straight = [len(f.knees_bytes) > 0 for link, f in fits if link.kind == "line"]
