@@ -14,6 +14,7 @@ from gpulab.devices import Device
 from gpulab.evidence import Note
 from gpulab.timing import plausibility
 from gpulab.timing.plausibility import Ceiling, Level
+from gpulab.units import format_bytes_per_second
 
 # Room above a measured rate: of main memory a fourth (streams of 58 GB/s were seen beside a measured ceiling of 41 on a busy machine);
 # of a cache as much again, for short streams are slowed down by the start of their threads.
@@ -52,9 +53,13 @@ def _levels(device: Device, refresh: bool) -> tuple[Level, ...]:
         room = _DRAM_ROOM if level is stated[-1] else _CACHE_ROOM
         rates = [room * found[level.name] for found in (before, now) if level.name in found]
         bounds = [rate for rate in (level.bytes_per_second, max(rates, default=None)) if rate is not None]
-        source = f"measured on this machine, and {100 * (room - 1):.0f} % of room" if rates else level.source
+        source = f"measured on this machine as {_rate(max(rates) / room)}, with {100 * (room - 1):.0f} % of room" if rates else level.source
         levels.append(Level(level.name, level.capacity_bytes, min(bounds, default=None), source))
     return tuple(levels)
+
+
+def _rate(bytes_per_second: float) -> str:
+    return format_bytes_per_second(bytes_per_second) if math.isfinite(bytes_per_second) else "beyond measure"
 
 
 def _measured(device: Device, refresh: bool) -> dict[str, float]:

@@ -108,8 +108,10 @@ def _too_much_traffic(seconds: float, nbytes: float | None, working_set: float |
     if top is None or nbytes / seconds <= ALLOWANCE * top:
         return None
     level = holding(size, ceiling.levels)
-    limit = f"{level.name}: {format_bytes_per_second(top)}"
-    return _implausible(format_bytes_per_second(nbytes / seconds), nbytes / seconds / top, limit, level.source)
+    alone = level.bytes_per_second
+    helped = " and a part that the caches may hold" if level is ceiling.levels[-1] and alone is not None and top > alone else ""
+    limit = f"{format_bytes_per_second(top)} from {level.name}"
+    return _implausible(format_bytes_per_second(nbytes / seconds), nbytes / seconds / top, limit, f"{level.source}{helped}")
 
 
 def holding(working_set_bytes: float, levels: tuple[Level, ...]) -> Level:
