@@ -178,7 +178,8 @@ class Contest(Result):
 
     def caption(self) -> str:
         """Return whose the accelerator's columns are, and their badge."""
-        return f"{self.evidence.sentence} · the accelerator's columns are {self.accelerator}'s"
+        badge, _, rest = self.evidence.sentence.partition(" ")
+        return f"{badge} · the accelerator's columns: {self.accelerator} · {rest.removeprefix('· ')}"
 
 
 def contest(workload: str = "matmul", dtype: str = "float32", again: bool = False) -> Contest:
