@@ -133,7 +133,7 @@ function render({ model, el }) {
   el.append(root);
   keepKeys(root);
 
-  const showHelp = (words) => setText(help, words || "\u00a0");
+  const showHelp = (words) => setText(help, words || "Point at a control, or move to it with Tab: this line says what it does.");
   const state = () => (asked && model.get("state") === "idle" ? "asked" : model.get("state"));
 
   function makeField(item) {
