@@ -129,7 +129,7 @@ IMPOSSIBLE = Exercise(
     ),
     hints=(
         "For each claim: how many bytes must be read, and how many written?",
-        "Bytes / seconds is a rate. Compare each with what ceilings.bandwidth() says.",
+        "Bytes / seconds is a rate. Compare each with what your main memory moves at most; the claims show it.",
         "Adding two arrays into a third moves three arrays.",
     ),
     check=_check_impossible,
