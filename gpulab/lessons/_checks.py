@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab._result import Result
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.lessons import _content, _guard, _policy, _store
 from gpulab.lessons._content import Exercise, NotAttempted, Refused
 
@@ -64,7 +64,7 @@ def check(id: str, answer: Any = None) -> CheckResult:
     try:
         exercise = _content.exercise(id)
     except InputError as error:
-        result = CheckResult(str(id)[:40], NOT_ATTEMPTED, str(error))
+        result = CheckResult(id if isinstance(id, str) else shown(id, 40), NOT_ATTEMPTED, str(error))
     else:
         result = _examine(exercise, answer)
         if result.state != NOT_ATTEMPTED:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 
 _MODULES = ("gpulab.lessons._nb00", "gpulab.lessons._nb02")
 
@@ -140,9 +140,9 @@ def exercise(id: str) -> Exercise:
     """
     known = {key: each for lesson in lessons() for key, each in lesson.exercises.items()}
     if not isinstance(id, str) or id not in known:
-        close = difflib.get_close_matches(str(id), known, n=1)
+        close = difflib.get_close_matches(shown(id, 40).strip("'"), known, n=1)
         raise InputError(
-            f"exercise {str(id)[:40]!r} is not in this course; expected one of {', '.join(known)}."
+            f"exercise {shown(id, 40)} is not in this course; expected one of {', '.join(known)}."
             + (f" Did you mean {close[0]!r}?" if close else " Copy the id from the notebook.")
         )
     return known[id]

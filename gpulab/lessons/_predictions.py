@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab import _given
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.lessons import _store
@@ -204,13 +205,17 @@ def predict(id: str, question: str, unit: str = "", choices: Sequence[str] = ())
     """
     if not isinstance(id, str) or not id:
         raise InputError(f"predict: id {shown(id)}; expected text such as '02.1'. Pass the notebook's number and a running number.")
-    given = tuple(str(choice) for choice in choices)
+    if not isinstance(question, str) or not isinstance(unit, str):
+        raise InputError(
+            f"predict {id}: question {shown(question)}, unit {shown(unit)}; expected text. Write the question as one sentence."
+        )
+    given = tuple(choice if isinstance(choice, str) else shown(choice) for choice in _given.items(f"predict {id}", "choices", choices))
     if len(given) == 1 or len(set(given)) != len(given) or (given and unit):
         raise InputError(
             f"predict {id}: choices {given} with unit {shown(unit)}; expected two or more different choices, or a unit. "
             "Pass one of the two."
         )
-    _known[id] = Prediction(id, str(question), unit, given)
+    _known[id] = Prediction(id, question, unit, given)
     return _known[id]
 
 
@@ -229,9 +234,9 @@ def answer(id: str, value: str | float) -> None:
     InputError
         If the question was not asked yet, or the answer does not fit it.
     """
-    if id not in _known:
+    if not isinstance(id, str) or id not in _known:
         raise InputError(
-            f"answer: question {str(id)[:40]!r} was not asked in this kernel; expected one of {', '.join(_known) or '(none yet)'}. "
+            f"answer: question {shown(id, 40)} was not asked in this kernel; expected one of {', '.join(_known) or '(none yet)'}. "
             "Run the cell with gl.lessons.predict first."
         )
     print(_known[id].submit(value))

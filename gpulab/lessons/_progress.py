@@ -81,10 +81,10 @@ def progress(notebook: str = "") -> Progress:
     InputError
         If there is no such notebook.
     """
-    lessons = [lesson for lesson in _content.lessons() if lesson.notebook.startswith(str(notebook))]
+    lessons = [lesson for lesson in _content.lessons() if lesson.notebook.startswith(notebook)] if isinstance(notebook, str) else []
     if not lessons:
         known = ", ".join(lesson.notebook[:2] for lesson in _content.lessons())
-        raise InputError(f"progress: there is no notebook {str(notebook)[:40]!r}; expected one of {known}. Pass nothing for all of them.")
+        raise InputError(f"progress: there is no notebook {shown(notebook, 40)}; expected one of {known}. Pass nothing for all of them.")
     content = _store.read()
     rows: list[ProgressRow] = []
     for lesson in lessons:

@@ -64,7 +64,7 @@ class Unit:
             if isinstance(answer, bool):
                 raise TypeError("a truth value is no quantity")
             return float(answer) * self.scale  # type: ignore[arg-type]
-        except (TypeError, ValueError, OverflowError) as error:
+        except Exception as error:  # whatever the learner's own object raises when asked for a number
             raise InputError(
                 f"predict: {_short(answer)} is not a number; expected something like {self.example}. "
                 f"Answer with a number or with text such as {self.example!r}."

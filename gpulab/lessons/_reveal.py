@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices
+from gpulab import devices, errors
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
@@ -92,6 +92,8 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None =
     InputError
         If ``measured`` is none of these.
     """
+    if not isinstance(id, str) or not id:
+        raise InputError(f"reveal: id {errors.shown(id)}; expected text such as '02.1'. Pass the id that predict was given.")
     known = _content.question(id)
     asked = _predictions.known(id) or Prediction(id, "", "", ())
     source = evidence or getattr(measured, "evidence", None)
@@ -135,7 +137,7 @@ def _outcome(asked: Prediction, known: _content.Question, measured: Any, reason:
 def _number(id: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever the caller's own object raises when asked for a number
         raise InputError(
             f"reveal {id}: a {type(value).__name__} is no measurement; expected a number in base units, a measurement or a choice. "
             "Pass the figure itself, such as m.median_seconds."

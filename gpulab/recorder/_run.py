@@ -169,12 +169,15 @@ def _target(out: Any) -> pathlib.Path:
     """Return the file to write as a path, if it can be one."""
     try:
         target = pathlib.Path(out)
-        if target.is_dir() or not target.name:
-            raise InputError(f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out machine.json.")
-        if target.parent.is_dir():
-            return target
+        if "\0" in target.name:
+            raise ValueError("a null character")
+        is_folder, has_folder = target.is_dir() or not target.name, target.parent.is_dir()
     except (TypeError, ValueError) as error:  # no path at all, or a null character in it
         raise InputError(f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. Pass --out FILE.") from error
+    if is_folder:
+        raise InputError(f"record: {shown(str(target))} is a folder; expected the name of a file. Pass --out machine.json.")
+    if has_folder:
+        return target
     raise InputError(f"record: the folder {shown(str(target.parent))} is not there; expected an existing folder. Make it first.")
 
 

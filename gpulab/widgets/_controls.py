@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +96,20 @@ class _Options(Control):
 
     def check(self, value: Any) -> Any:
         """Return the option that ``value`` names, by value or by its text."""
+        plain = value is None or isinstance(value, (str, int, float, tuple))  # an array compares element by element
         for option, text in _pairs(self.options):
-            if type(option) is not bool and type(value) is not bool and option == value:
+            if plain and type(option) is not bool and type(value) is not bool and option == value:
                 return option
             if option is value or (isinstance(value, str) and value == text):
                 return option
         texts = ", ".join(text for _, text in _pairs(self.options))
-        raise InputError(f"{self.label}: {value!r} is not among the choices; expected one of {texts}. Choose one of these.")
+        raise InputError(f"{self.label}: {shown(value)} is not among the choices; expected one of {texts}. Choose one of these.")
 
     def read(self, raw: Any) -> Any:
         """Return the option at the index that the panel sent."""
         options = _pairs(self.options)
         if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < len(options):
-            raise InputError(f"{self.label}: choice {raw!r} is not there any more; expected 0 to {len(options) - 1}. Choose again.")
+            raise InputError(f"{self.label}: choice {shown(raw)} is not there any more; expected 0 to {len(options) - 1}. Choose again.")
         return options[int(raw)][0]
 
     def raw(self, value: Any) -> int:
@@ -187,7 +188,7 @@ class Switch(Control):
     def check(self, value: Any) -> bool:
         """Return the value; only True and False will do."""
         if not isinstance(value, bool):
-            raise InputError(f"{self.label}: {value!r} is neither on nor off; expected True or False.")
+            raise InputError(f"{self.label}: {shown(value)} is neither on nor off; expected True or False.")
         return value
 
     def describe(self) -> dict[str, Any]:
@@ -244,11 +245,11 @@ class Number(Control):
         if not isinstance(value, bool):
             try:
                 number = float(str(value).replace(",", "").replace("_", "").strip())
-            except ValueError:
+            except Exception:  # no number, or an object whose own text fails: said below either way
                 number = None
         fits = number is not None and math.isfinite(number) and self.minimum <= number <= self.maximum
         if number is None or not fits or (self.integer and not number.is_integer()):
-            given = "nothing was typed" if value in ("", None) else f"{value!r} will not do"
+            given = "nothing was typed" if value is None or (isinstance(value, str) and not value) else f"{shown(value)} will not do"
             raise InputError(f"{self.label}: {given}; expected {self._expected()}. Type one, such as {self._text(self.default)}.")
         return int(number) if self.integer else number
 
