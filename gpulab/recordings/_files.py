@@ -39,9 +39,9 @@ def load(name: str) -> Recording:
     RecordingError
         If there is no such recording, or its file is damaged.
     """
-    for folder in reversed(_folders()):
+    for folder in reversed(_folders()) if isinstance(name, str) and _NAME.fullmatch(name) else ():
         path = folder / f"{name}.json"
-        if isinstance(name, str) and _NAME.fullmatch(name) and path.is_file():
+        if path.is_file():
             return read(path)
     there = ", ".join(names()) or "none yet"
     raise RecordingError(
@@ -62,7 +62,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
         size = file.stat().st_size
         if size > MAX_FILE_BYTES:
             raise RecordingError(
-                f"recordings.read: {file.name} has {size} bytes; expected at most {MAX_FILE_BYTES}. It is not a recording of gpulab's."
+                f"recordings.read: {shown(file.name)} has {size} bytes; expected at most {MAX_FILE_BYTES}. It is no recording of gpulab's."
             )
         data = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         return Recording.from_dict(data)
@@ -72,13 +72,13 @@ def read(path: str | os.PathLike[str]) -> Recording:
         ) from error
     except OSError as error:
         raise RecordingError(
-            f"recordings.read: {file.name} cannot be read ({error.strerror}); expected a file that `gpulab record` wrote."
+            f"recordings.read: {shown(file.name)} cannot be read ({error.strerror}); expected a file that `gpulab record` wrote."
         ) from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecordingError):
             raise
         raise RecordingError(
-            f"recordings.read: {file.name} is not JSON ({error}); expected a file that `gpulab record` wrote. Is it truncated?"
+            f"recordings.read: {shown(file.name)} is not JSON ({error}); expected a file that `gpulab record` wrote. Is it truncated?"
         ) from error
 
 
