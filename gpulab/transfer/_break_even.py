@@ -113,7 +113,7 @@ def break_even(
     size, reason, sentence = answer(
         [r.n for r in search.rows], [r.host_seconds for r in search.rows], [r.device_seconds for r in search.rows]
     )
-    return BreakEven(label, size, reason, sentence, tuple(search.rows), tuple(search.notes), other.evidence)
+    return BreakEven(label, size, reason, sentence, tuple(search.rows), (*search.notes, *search.disturbances()), other.evidence)
 
 
 def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: Sequence[float]) -> tuple[int | None, str, str]:
@@ -224,6 +224,10 @@ def _result_bytes(w: Workload, inputs: tuple[Any, ...]) -> int:
     return sum(_sizes_of((w.run(*inputs),)))
 
 
+# Notes on a measurement that make its time doubtful; set-up, batching and deadlines are as they should be in a search.
+_DISTURBANCES = ("contended", "unstable", "stalled", "throttled", "implausible")
+
+
 @dataclass
 class _Search:
     """A search under way."""
@@ -236,6 +240,7 @@ class _Search:
     notes: list[Note] = field(default_factory=list)
     _begin: float = field(default_factory=time.perf_counter)
     _last: tuple[float, float] | None = None  # work and seconds of a call at the size before
+    _disturbed: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def size(self, w: Workload, done: float) -> bool:
         """Compare one size; returns whether to go on to larger ones."""
@@ -270,6 +275,16 @@ class _Search:
             return False
         return True
 
+    def disturbances(self) -> list[Note]:
+        """Return what disturbed the CPU's measurements: once each, with its sizes and the first size's sentence."""
+        notes = []
+        for code, found in self._disturbed.items():
+            sizes = ", ".join(str(n) for n, _ in found)
+            notes.append(
+                Note(code, f"The CPU's times at n = {sizes} may be off, and the break-even with them. At n = {found[0][0]}: {found[0][1]}")
+            )
+        return notes
+
     def _work(self, w: Workload) -> float:
         return max(w.flops, w.nbytes)
 
@@ -285,6 +300,9 @@ class _Search:
             w.run, *inputs, device="cpu", deadline=deadline, flops=w.flops, nbytes=w.nbytes, label=w.label, stop=self.stop
         )
         self._last = (self._work(w), host.median_seconds)
+        for note in host.notes:
+            if note.code in _DISTURBANCES:
+                self._disturbed.setdefault(note.code, []).append((w.n, note.sentence))
         device_seconds = self.other.seconds(w, inputs, deadline)
         if device_seconds is None:
             self.notes.append(Note("skipped", f"{w.label} is not recorded there yet."))

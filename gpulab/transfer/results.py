@@ -198,11 +198,13 @@ class BreakEven(Result):
             )
             for r in self.rows
         ]
-        return ("n", "CPU", "accelerator with copies", "copied", "speed-up"), rows
+        # The CPU's side is always measured; the badge of the result is the accelerator's.
+        return ("n", "CPU (MEASURED)", f"accelerator with copies ({self.evidence.badge})", "copied", "speed-up"), rows
 
     def caption(self) -> str:
-        """Return the answer and the badge."""
-        return f"{self.sentence} {self.evidence.sentence}"
+        """Return the badge and the answer, then what stands behind the accelerator's side."""
+        badge, _, rest = self.evidence.sentence.partition(" ")
+        return f"{badge} · {self.sentence} The accelerator's side: {rest.removeprefix('· ')}"
 
 
 @dataclass(frozen=True)

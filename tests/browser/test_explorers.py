@@ -131,7 +131,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     area.get_by_label("Time for the search").fill("0")
     area.get_by_role("button", name="Find break-even").click()
     idle(notebook, "Find break-even")
-    shown(notebook, "accelerator with copies")
+    shown(notebook, "accelerator with copies (MODELLED)")
     area.get_by_text("Show the code").click()
     shown(notebook, 'gl.transfer.break_even("sum"')
     readable(notebook)

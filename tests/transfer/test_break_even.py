@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpulab import devices, recordings, timing, transfer, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
-from gpulab.evidence import Badge, Environment
+from gpulab.evidence import Badge, Environment, Note
 from gpulab.transfer import BreakEven, _break_even
 from gpulab.transfer._break_even import answer
 
@@ -123,11 +123,27 @@ def test_recorded_accelerator(scripted_host):
     b = transfer.break_even("add", sizes=[2**10, 2**15, 2**20], recording=recording)
     assert b.evidence.badge is Badge.RECORDED
     assert [r.n for r in b.rows] == [2**10, 2**20]
-    assert [n.code for n in b.notes] == ["skipped"]
+    assert [n.code for n in b.notes if n.code in ("skipped", "disagree", "stopped")] == ["skipped"]
     assert "not recorded there yet" in b.notes[0].sentence
     assert b.reason == "found"
     with pytest.raises(InputError, match="a recording and a model"):
         transfer.break_even("add", recording=recording, link="pcie4")
+
+
+def test_a_disturbed_cpu_is_named_once_with_its_sizes(monkeypatch):
+    """A note on the CPU's measurements reaches the answer, once with all its sizes; a note about the deadline does not."""
+
+    def measure(fn, *args, **rest):
+        notes = (Note("contended", "others ran."), Note("deadline", "too soon."))
+        return type(calm)(**{**vars(calm), "notes": notes})
+
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    monkeypatch.setattr(timing, "measure", measure)
+    b = transfer.break_even("add", sizes=[16, 32], link="pcie4")
+    assert [n.code for n in b.notes] == ["contended"]
+    assert "n = 16, 32" in b.notes[0].sentence
+    assert "others ran." in b.notes[0].sentence
+    assert b.caption().startswith("MODELLED · The accelerator")
 
 
 def test_stop_and_progress(scripted_host):
