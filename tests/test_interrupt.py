@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -78,11 +77,12 @@ def test_an_interrupted_kernel_stays_usable(kernel: Any) -> None:
         assert _run(client, after) == ("False 0 True\n", None), name
 
 
-def _answer(name: str, file: str) -> None:
-    os.environ["GPULAB_PROGRESS"] = file
-    for i in range(20):
-        asked = gl.lessons.predict(f"99.{name}{i}", "How long?", unit="us")
-        asked.submit(i + 1)
+ANSWERING = """
+import sys
+import gpulab as gl
+for i in range(20):
+    gl.lessons.predict(f"99.{sys.argv[1]}{i}", "How long?", unit="us").submit(i + 1)
+"""
 
 
 def test_two_kernels_lose_no_answer(tmp_path: pathlib.Path) -> None:
@@ -90,12 +90,9 @@ def test_two_kernels_lose_no_answer(tmp_path: pathlib.Path) -> None:
     import json
 
     file = tmp_path / "progress.json"
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_answer, args=(name, str(file))) for name in "ab"]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(SECONDS)
+    environment = {**os.environ, "GPULAB_PROGRESS": str(file)}
+    workers = [subprocess.Popen([sys.executable, "-c", ANSWERING, name], env=environment) for name in "ab"]
+    assert [worker.wait(SECONDS) for worker in workers] == [0, 0]
     kept = json.loads(file.read_text())["predictions"]
     assert {key for key in kept if kept[key]["first"]["value"] > 0} == {f"99.{name}{i}" for name in "ab" for i in range(20)}
 
