@@ -145,8 +145,7 @@ def pinning(nbytes: int = _NBYTES) -> Pinning:
 def recorded_sweeps() -> list[transfer.Sweep]:
     """Return the sweeps of recorded machines that have a GPU; an empty list means "not recorded yet"."""
     found = []
-    for name in recordings.names():
-        recording = recordings.load(name)
+    for recording in recordings.readable().values():
         sweep = transfer.recorded_sweep(recording) if recording.environment.device_kind != "cpu" else None
         if sweep is not None:
             found.append(sweep)

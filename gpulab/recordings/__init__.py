@@ -4,7 +4,7 @@ A recording is one JSON file that ``gpulab record`` wrote. It holds numbers and 
 field is checked on load. The figures that come out of it carry the badge ``RECORDED``.
 """
 
-from gpulab.recordings._files import directory, load, names, read, write
+from gpulab.recordings._files import directory, load, names, read, readable, write
 from gpulab.recordings._schema import Entry, Recording, Timing
 
-__all__ = ["Entry", "Recording", "Timing", "directory", "load", "names", "read", "write"]
+__all__ = ["Entry", "Recording", "Timing", "directory", "load", "names", "read", "readable", "write"]

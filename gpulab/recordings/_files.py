@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -59,13 +61,13 @@ def read(path: str | os.PathLike[str]) -> Recording:
     """
     try:
         file = pathlib.Path(path)
-        size = file.stat().st_size
-        if size > MAX_FILE_BYTES:
+        about = file.stat()
+        if about.st_size > MAX_FILE_BYTES:
             raise RecordingError(
-                f"recordings.read: {shown(file.name)} has {size} bytes; expected at most {MAX_FILE_BYTES}. It is no recording of gpulab's."
+                f"recordings.read: {shown(file.name)} has {about.st_size} bytes; expected at most {MAX_FILE_BYTES}. It is no recording of "
+                "gpulab's."
             )
-        data = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-        return Recording.from_dict(data)
+        return _parsed(file, about.st_size, about.st_mtime_ns)
     except TypeError as error:
         raise RecordingError(
             f"recordings.read: {shown(path)} is no path; expected the name of a file. Use gl.recordings.load for a machine's name."
@@ -80,6 +82,21 @@ def read(path: str | os.PathLike[str]) -> Recording:
         raise RecordingError(
             f"recordings.read: {shown(file.name)} is not JSON ({error}); expected a file that `gpulab record` wrote. Is it truncated?"
         ) from error
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
+    """Parse a file once for each state of it: an instrument asks for its recordings at every redraw."""
+    return Recording.from_dict(json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant))
+
+
+def readable() -> dict[str, Recording]:
+    """Return every recording that can be read, by its name; what is damaged is left out, ``load`` says why."""
+    found = {}
+    for name in names():
+        with contextlib.suppress(RecordingError):
+            found[name] = load(name)
+    return found
 
 
 def _refuse_constant(word: str) -> float:

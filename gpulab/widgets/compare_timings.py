@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from gpulab import devices, figures, recordings, timing, transfer, workloads
 from gpulab.errors import RecordingError
-from gpulab.evidence import Badge, Environment, Note
+from gpulab.evidence import Badge, Note
 from gpulab.timing import Comparison, ComparisonRow
 from gpulab.timing.recorded import recorded
 from gpulab.transfer import BreakEven
@@ -86,7 +85,8 @@ class CompareTimings(Instrument):
     def _accelerators(self) -> list[tuple[str, str]]:
         """Return what the break-even can be sought against: this machine's, recorded and modelled accelerators."""
         live = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
-        far = [(f"recording {name}", f"{e.device} (recorded)") for name, e in _recorded_machines().items() if e.device_kind != "cpu"]
+        loaded = [(name, recording.environment) for name, recording in recordings.readable().items()]
+        far = [(f"recording {name}", f"{e.device} (recorded)") for name, e in loaded if e.device_kind != "cpu"]
         return [*live, *far, ("model", "H200 over PCIe 5 (modelled)")]
 
     @staticmethod
@@ -164,15 +164,6 @@ class CompareTimings(Instrument):
         only = Comparison(first.label, tuple(others), None, None, None, None, (), first.evidence)
         headers, rows = _table(others)
         return Drawing(figures.comparison(only), headers, rows, [row.measurement.evidence for row in others], message=message)
-
-
-def _recorded_machines() -> dict[str, Environment]:
-    """Return the machines of the recordings that can be read; a damaged one is told where its figures are asked for."""
-    machines = {}
-    for name in recordings.names():
-        with suppress(RecordingError):
-            machines[name] = recordings.load(name).environment
-    return machines
 
 
 def _draw_break_even(b: BreakEven | None) -> Drawing:

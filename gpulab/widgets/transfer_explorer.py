@@ -65,7 +65,8 @@ class TransferExplorer(Instrument):
 
     def _sweep_controls(self) -> list[Control]:
         here = [(str(d), f"{d.name}{': host copy' if d.is_cpu else ''}") for d in reversed(self._devices)]
-        machines = [(_NONE, "none" if recordings.names() else "none recorded yet"), *((name, name) for name in recordings.names())]
+        far = tuple(recordings.readable())
+        machines = [(_NONE, "none" if far else "none recorded yet"), *((name, name) for name in far)]
         seconds = [(s, format_seconds(s).replace(".00", "").replace(".0 ", " ")) for s in (2.0, 5.0, 10.0, 20.0, 60.0)]
         ours: dict[str, Any] = {"views": ("sweep",), "for_actions": ("sweep",)}
         shown: dict[str, Any] = {"views": ("sweep",), "shows_only": True}
@@ -84,7 +85,7 @@ class TransferExplorer(Instrument):
 
     def _break_even_controls(self) -> list[Control]:
         live = [(str(d), f"{d.name} (this machine)") for d in self._devices if not d.is_cpu]
-        loaded = [(name, recordings.load(name).environment) for name in recordings.names()]
+        loaded = [(name, recording.environment) for name, recording in recordings.readable().items()]
         far = [(f"recording {name}", f"{e.device} (recorded)") for name, e in loaded if e.device_kind != "cpu"]
         against = [*live, *far, ("model", "H200 behind the modelled link")]
         names = workloads.names()

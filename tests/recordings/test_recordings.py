@@ -166,9 +166,30 @@ def test_a_folder_of_the_learners_own_is_searched_too(tmp_path, monkeypatch):
     assert recordings.load("mine").name == "test"
 
 
+def test_a_damaged_recording_does_not_hide_the_others(tmp_path, monkeypatch):
+    """What can be read is offered; the damaged one is left out, and loading it says why."""
+    recordings.write(a_recording(), tmp_path / "mine.json")
+    (tmp_path / "broken.json").write_text("{")
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+    assert "mine" in recordings.readable()
+    assert "broken" not in recordings.readable()
+    with pytest.raises(RecordingError, match="truncated"):
+        recordings.load("broken")
+
+
+def test_a_file_that_changed_is_read_again(tmp_path):
+    """A recording that was written anew is not taken from memory."""
+    path = tmp_path / "mine.json"
+    recordings.write(a_recording(), path)
+    assert recordings.read(path).name == "test"
+    recordings.write(a_recording(name="another"), path)
+    assert recordings.read(path).name == "another"
+
+
 def test_what_ships_loads():
-    """Every recording in the package passes its own checks and has at least a hundred recorded cases."""
-    shipped = [name for name in recordings.names() if (recordings.directory() / f"{name}.json").exists()]
+    """Recordings ship, pass their own checks and have at least a hundred recorded cases each."""
+    shipped = [path.stem for path in recordings.directory().glob("*.json")]
+    assert shipped
     for name in shipped:
         recording = recordings.load(name)
         assert sum(entry.recorded for entry in recording.entries) >= 100

@@ -113,9 +113,10 @@ def test_a_named_link_sets_the_sliders_and_a_slider_makes_it_ones_own(calls: lis
 
 def test_a_recorded_machine_stands_beside_and_its_series_can_be_fitted(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorded sweep carries its badge and offers its own series; a machine without transfers says "not recorded yet"."""
-    monkeypatch.setattr(recordings, "names", lambda: ("far-gpu", "bare"))
     environment = devices.environment("cpu")
-    monkeypatch.setattr(recordings, "load", lambda name: type("R", (), {"environment": environment, "name": name})())
+    there = {name: type("R", (), {"environment": environment, "name": name})() for name in ("far-gpu", "bare")}
+    monkeypatch.setattr(recordings, "readable", lambda: there)
+    monkeypatch.setattr(recordings, "load", there.get)
     monkeypatch.setattr(transfer, "recorded_sweep", lambda recording: FAR if recording.name == "far-gpu" else None)
     t = TransferExplorer()
     t.set(recorded="bare")
@@ -136,7 +137,7 @@ def test_a_recorded_machine_stands_beside_and_its_series_can_be_fitted(calls: li
 
 def test_no_recording_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing recorded the choice says so."""
-    monkeypatch.setattr(recordings, "names", lambda: ())
+    monkeypatch.setattr(recordings, "readable", dict)
     t = TransferExplorer()
     spec = {c["name"]: c for c in t._panel.spec}
     assert spec["recorded"]["options"] == ["none recorded yet"]
