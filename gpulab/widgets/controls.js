@@ -179,11 +179,12 @@ function render({ model, el }) {
       if (name === refused) field.control.focusable.setAttribute("aria-invalid", "true");
       else field.control.focusable.removeAttribute("aria-invalid");
     }
+    drawFirst();
   }
 
   function drawButtons() {
-    buttons.replaceChildren(...model.get("actions").map((action, k) => {
-      const button = element("button", { type: "button", class: k === 0 ? "gpulab-run gpulab-first" : "gpulab-run", title: action.help || null }, action.label);
+    buttons.replaceChildren(...model.get("actions").map((action) => {
+      const button = element("button", { type: "button", class: "gpulab-run", "data-action": action.name, title: action.help || null }, action.label);
       button.addEventListener("click", () => {
         if (button.getAttribute("aria-disabled") === "true") return;
         asked = { seq: out.act({ do: "run", action: action.name }), label: action.label };
@@ -192,7 +193,16 @@ function render({ model, el }) {
       return button;
     }), stop);
     running.hidden = model.get("actions").length === 0;
+    drawFirst();
     drawState();
+  }
+
+  // The button that the eye should find: the action of the view that is shown, else the first one.
+  function drawFirst() {
+    const names = model.get("actions").map((action) => action.name);
+    const view = model.get("values").view;
+    const first = names.includes(view) ? view : names[0];
+    for (const button of buttons.querySelectorAll(".gpulab-run")) button.classList.toggle("gpulab-first", button.dataset.action === first);
   }
 
   stop.addEventListener("click", () => {

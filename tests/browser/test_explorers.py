@@ -114,6 +114,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     area.get_by_label("overlap", exact=True).check()
     shown(notebook, "In 8 chunks it takes")
     assert not area.get_by_label("Time for the sweep").is_visible()
+    assert area.locator(".gpulab-first").all_inner_texts() == ["Measure overlap"]
     area.get_by_label("Chunks").fill("0")
     shown(notebook, "With one chunk there is nothing to overlap")
     area.get_by_label("Chunks").fill("2")
@@ -126,6 +127,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     assert state(notebook, "t.values['way'], t.result.chunks") == "here 4"
     area.get_by_label("break-even", exact=True).check()
     shown(notebook, "Press Find break-even")
+    assert area.locator(".gpulab-first").all_inner_texts() == ["Find break-even"]
     area.get_by_label("Workload").select_option("sum")
     area.get_by_label("CPU against").select_option("H200 behind the modelled link")
     area.get_by_label("Time for the search").fill("0")
