@@ -83,6 +83,7 @@ def from_readings(before: Readings, after: Readings) -> list[Note]:
 
 
 def _percent(share: float) -> str:
+    share = min(share, 1.0)  # waits are booked when they end, so one that began before the window can make more than the whole of it
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
 
 
