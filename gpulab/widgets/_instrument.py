@@ -288,7 +288,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     def _send_controls(self) -> None:
         view = self.values.get("view")
         spec = [{**c.describe(), "hidden": not c.on_screen(view)} for c in self.controls.values()]
-        self._panel.write(spec=spec, values={name: c.raw(self.values[name]) for name, c in self.controls.items()})
+        names = [a.name for a in self.actions]
+        first = view if view in names else next(iter(names), "")  # a view's own action, else the first one
+        self._panel.write(spec=spec, values={name: c.raw(self.values[name]) for name, c in self.controls.items()}, first=first)
 
     def _on_message(self, _: Any, content: Any, __: Any) -> None:
         """Handle what the browser sent; nothing that arrives here may end the instrument."""

@@ -48,6 +48,7 @@ class ControlsPanel(Panel):
     spec: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [Control.describe(), ...]
     values = traitlets.Dict().tag(sync=True)  # name -> raw value
     actions: traitlets.List[Any] = traitlets.List().tag(sync=True)  # [{"name", "label", "help"}, ...]
+    first = traitlets.Unicode().tag(sync=True)  # the action whose button stands out
     state = traitlets.Unicode("idle").tag(sync=True)  # idle, running, stopping
     action = traitlets.Unicode().tag(sync=True)  # the action that runs
     fraction = traitlets.Float(0.0).tag(sync=True)

@@ -179,7 +179,6 @@ function render({ model, el }) {
       if (name === refused) field.control.focusable.setAttribute("aria-invalid", "true");
       else field.control.focusable.removeAttribute("aria-invalid");
     }
-    drawFirst();
   }
 
   function drawButtons() {
@@ -197,12 +196,9 @@ function render({ model, el }) {
     drawState();
   }
 
-  // The button that the eye should find: the action of the view that is shown, else the first one.
+  // The button that the eye should find.
   function drawFirst() {
-    const names = model.get("actions").map((action) => action.name);
-    const view = model.get("values").view;
-    const first = names.includes(view) ? view : names[0];
-    for (const button of buttons.querySelectorAll(".gpulab-run")) button.classList.toggle("gpulab-first", button.dataset.action === first);
+    for (const button of buttons.querySelectorAll(".gpulab-run")) button.classList.toggle("gpulab-first", button.dataset.action === model.get("first"));
   }
 
   stop.addEventListener("click", () => {
@@ -246,7 +242,7 @@ function render({ model, el }) {
     drawValues();
   };
   const listeners = {
-    "change:spec": drawFields, "change:values": drawValues, "change:actions": drawButtons, "change:error": drawError, "change:error_control": drawError,
+    "change:spec": drawFields, "change:values": drawValues, "change:actions": drawButtons, "change:first": drawFirst, "change:error": drawError, "change:error_control": drawError,
     "change:title": drawHeading, "change:summary": drawHeading, "msg:custom": onMessage,
   };
   for (const name of ["state", "action", "fraction", "progress"]) listeners[`change:${name}`] = drawState;
