@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,13 +43,21 @@ _SETTINGS = {
     # Tests must not depend on when a file was saved.
     "docmanager-extension/plugin": {"autosave": False},
 }
+# A shell's background jobs and all their children ignore Ctrl-C, so the servers listen to it again.
+_LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 _SERVE = """
 import sys
 from pathlib import Path
 from gpulab import _lab
-sys.exit(_lab.serve(Path(sys.argv[1]), open_browser=False, extra=sys.argv[2:]))
+sys.exit(_lab.serve(Path(sys.argv[1]), int(sys.argv[2]), open_browser=False, extra=sys.argv[3:]))
 """
 _COMMAND = "import sys; from gpulab.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Lab:
@@ -59,14 +68,19 @@ class Lab:
         self.private = Path(tempfile.mkdtemp(prefix="gpulab-lab-"))
         self.log = self.private / "server.log"
         exposed = "--LabApp.expose_app_in_browser=True"
+        port = _free_port()  # two servers that start together could both find 8888 free
         if through_command:
-            command = ["-c", _COMMAND, "lab", "--no-browser", f"--dir={root}", "--", exposed]
+            command = ["-c", _LISTEN + _COMMAND, "lab", "--no-browser", f"--port={port}", f"--dir={root}", "--", exposed]
         else:
-            command = ["-c", _SERVE, str(root), exposed]
+            command = ["-c", _LISTEN + _SERVE, str(root), str(port), exposed]
         self.environment = self._environment()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self.environment
+                [sys.executable, *command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
             )
         self.url, self.token = self._wait_for_address()
 
