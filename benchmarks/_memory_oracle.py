@@ -67,6 +67,10 @@ def recompute_children(model):
             setattr(model, name, Recomputed(child))
 
 
+class NotOnThisProcessorError(Exception):
+    """The real step cannot run here: oneDNN has no such kernel for this processor (bfloat16 LSTMs without AVX-512, for one)."""
+
+
 class RealStep:
     """The ordinary loop, on real tensors."""
 
@@ -84,6 +88,14 @@ class RealStep:
         self.scaler = torch.amp.GradScaler("cpu") if case.precision == "float16" else None
 
     def __call__(self):
+        try:
+            self._step()
+        except RuntimeError as error:
+            if "could not create a primitive" not in str(error):
+                raise
+            raise NotOnThisProcessorError("oneDNN has no kernel on this processor for a layer of this precision") from error
+
+    def _step(self):
         self.optimizer.zero_grad()
         autocast = torch.autocast("cpu", dtype=self.half) if self.half else contextlib.nullcontext()
         with autocast:

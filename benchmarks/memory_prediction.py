@@ -17,7 +17,7 @@ import warnings
 
 import torch
 from _memory_cases import named_cases, random_case
-from _memory_oracle import RealStep, allocator_peak, live_peak
+from _memory_oracle import NotOnThisProcessorError, RealStep, allocator_peak, live_peak
 from _memory_unusual import large_cases, unusual_cases
 
 from gpulab import memory
@@ -92,8 +92,12 @@ def mem_tracker(case):
 def run(cases, peers):
     rows = []
     for case in cases:
-        first, later, _ = live_peak(case)
-        total = allocator_peak(case)
+        try:
+            first, later, _ = live_peak(case)
+            total = allocator_peak(case)
+        except NotOnThisProcessorError as error:
+            print(f"{case.name:55s} not run: {error}", flush=True)
+            continue
         torch.manual_seed(0)
         p = memory.predict(
             case.model(), *case.inputs(), loss=case.loss, optimizer=case.optimizer, precision=case.precision, checkpoint=case.checkpoint

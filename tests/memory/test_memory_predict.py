@@ -19,11 +19,19 @@ from gpulab.units import parse_bytes
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 from _memory_cases import named_cases, random_case
-from _memory_oracle import allocator_peak, live_peak
+from _memory_oracle import NotOnThisProcessorError, allocator_peak, live_peak
 from _memory_unusual import unusual_cases
 
 CASES = {case.name: case for case in named_cases()}
 RANDOM = [random_case(seed) for seed in range(3000, 3006)]
+
+
+def real(witness, *args, **kwargs):
+    """Return what the witness sees in a real step; skip the test where this processor can't run that step."""
+    try:
+        return witness(*args, **kwargs)
+    except NotOnThisProcessorError as error:
+        pytest.skip(str(error))
 
 
 def predicted(case):
@@ -36,7 +44,7 @@ def predicted(case):
 @pytest.mark.parametrize("name", CASES)
 def test_peak_is_that_of_a_real_step(name):
     """Within 1 % of the live storage that an independent tracker sees in real CPU steps, the first step's too."""
-    first, later, _ = live_peak(CASES[name])
+    first, later, _ = real(live_peak, CASES[name])
     p = predicted(CASES[name])
     assert p.peak_bytes == pytest.approx(later, rel=0.01)
     assert p.first_step_peak_bytes == pytest.approx(first, rel=0.01)
@@ -46,7 +54,7 @@ def test_peak_is_that_of_a_real_step(name):
 @pytest.mark.parametrize("name", list(CASES)[::3])
 def test_scratch_covers_the_allocator(name):
     """Peak and scratch together are never under what the CPU allocator really reached, and what is needed is above it."""
-    total = allocator_peak(CASES[name])
+    total = real(allocator_peak, CASES[name])
     p = predicted(CASES[name])
     assert p.peak_bytes + p.scratch_bytes >= 0.995 * total
     assert not p.fits(total)
@@ -56,7 +64,7 @@ def test_scratch_covers_the_allocator(name):
 @pytest.mark.parametrize("case", RANDOM, ids=lambda case: case.name)
 def test_random_architectures(case):
     """The same on models drawn at random, with random optimizers, precisions and checkpointing."""
-    _, later, _ = live_peak(case, steps=2)
+    _, later, _ = real(live_peak, case, steps=2)
     assert predicted(case).peak_bytes == pytest.approx(later, rel=0.02)
 
 
@@ -64,7 +72,7 @@ def test_random_architectures(case):
 def test_other_kinds_of_models(name):
     """Masks of nn.Transformer, complex weights, bags and parametrisations are followed like the rest."""
     case = next(case for case in unusual_cases() if case.name == name)
-    assert predicted(case).peak_bytes == pytest.approx(live_peak(case, steps=2)[1], rel=0.02)
+    assert predicted(case).peak_bytes == pytest.approx(real(live_peak, case, steps=2)[1], rel=0.02)
 
 
 def test_a_linear_layer_by_hand():
