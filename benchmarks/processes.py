@@ -47,6 +47,8 @@ class Process:
         The median of the process, in seconds; nan for drift.
     noise : float
         Relative standard deviation of the noise about the level (drift).
+    slow_share : float
+        The share of calls that come out slower than any of the others (drift).
     oracle_width : float or None
         Relative width times the square root of the number of samples of the 95 % interval of one who knows the autocorrelation.
     """
@@ -59,23 +61,24 @@ class Process:
     median: float
     noise: float = math.nan
     oracle_width: float | None = None
+    slow_share: float = 0.0
 
     def truth(self, drawn: Drawn, calls: int) -> tuple[float, float]:
         """Return the range of true values for a window of the first ``calls`` calls."""
         if drawn.levels is None:
             return self.low, self.high
-        value = mixture_median(drawn.levels[:calls], self.noise)
+        value = mixture_median(drawn.levels[:calls], self.noise, 0.5 / (1 - self.slow_share))
         return value, value
 
 
-def mixture_median(levels: np.ndarray, noise: float) -> float:
-    """Return the median of the equal mixture of normal calls ``level * (1 + noise * z)``, by bisection."""
+def mixture_median(levels: np.ndarray, noise: float, share: float = 0.5) -> float:
+    """Return the median (or the value with that share below it) of the equal mixture of normal calls ``level * (1 + noise * z)``."""
     centres = levels if len(levels) <= 400 else np.quantile(levels, (np.arange(400) + 0.5) / 400)
     low, high = float(centres.min()), float(centres.max())
     for _ in range(40):
         middle = (low + high) / 2
         below = np.mean([NORMAL.cdf((middle / centre - 1) / noise) for centre in centres.tolist()])
-        low, high = (middle, high) if below < 0.5 else (low, middle)
+        low, high = (middle, high) if below < share else (low, middle)
     return (low + high) / 2
 
 
@@ -212,6 +215,19 @@ def other(kind: str) -> Process:
     return Process(f"other {kind}", "other", draw, CALL_SECONDS, CALL_SECONDS, CALL_SECONDS)
 
 
+def wandering(size: float, rho: float, slow_share: float) -> Process:
+    """Return calls as live ones are: a level that wanders, little noise, and a share of calls 5 to 25 % slower, at random."""
+    noise = 0.003
+
+    def draw(rng: np.random.Generator, n: int) -> Drawn:
+        levels = CALL_SECONDS * np.exp(size * autoregressive(rng, n, rho))
+        slow = np.where(rng.random(n) < slow_share, 1 + rng.uniform(0.05, 0.25, n), 1.0)
+        return Drawn(levels * (1 + noise * rng.standard_normal(n)) * slow, levels)
+
+    name = f"other wandering {size:.1%} rho {rho} slow {slow_share:.0%}"
+    return Process(name, "other", draw, math.nan, math.nan, math.nan, noise, slow_share=slow_share)
+
+
 def catalogue() -> list[Process]:
     """Return all processes, the acceptance's families first."""
     shapes = ("normal", "lognormal")
@@ -233,4 +249,5 @@ def catalogue() -> list[Process]:
     found += [interference("sine", 20, 0.05, 0.1), interference("sine", 100, 0.05, 0.02), interference("sine", 300, 0.05, 0.02)]
     found += [correlated(0.95, 0.02, "normal"), correlated(0.98, 0.02, "normal")]
     kinds = ("MA(8)", "AR(2) oscillating", "variance bursts", "slow level under noise", "coarse ticks")
-    return found + [other(kind) for kind in kinds]
+    found += [other(kind) for kind in kinds]
+    return [*found, wandering(0.01, 0.995, 0.1), wandering(0.015, 0.999, 0.1), wandering(0.015, 0.999, 0.25)]

@@ -1,7 +1,8 @@
 """An honest interval of the median of samples that may be correlated, drift, or come from two clock states.
 
 The interval inverts a sign test: a value is inside unless too many samples lie on one side of it. "Too many" is judged by
-the long-run variance of the signs (``_dependence``), never by the count of samples alone. Heavy tails do not matter to signs.
+the long-run variance of the signs (``_dependence``), never by the count of samples alone. Heavy tails do not matter to signs. Where
+the interval is very wide, values far out are tested again by the signs about themselves.
 Two levels of unknown shares are both inside (``_states``). Where samples drift, what is covered is the median of the window measured.
 
 Arithmetic only: no clock is read here, and nothing is random.
@@ -14,7 +15,7 @@ import math
 import numpy as np
 
 from gpulab.errors import InputError
-from gpulab.timing._dependence import centred_ranks, inflation, inflation_of_signs
+from gpulab.timing._dependence import Inflation, centred_ranks, inflation, inflation_of_signs
 from gpulab.timing._states import Levels, split_levels
 
 Interval = tuple[float, float]
@@ -28,6 +29,10 @@ _T_VALUES = np.array([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2
 _WIDEST_HALF = 0.475
 # Stopping at the first interval that is narrow enough costs about half a percent of coverage; this much more width gives it back.
 _FOR_LOOKING = 1.03
+# An interval that reaches further than this from the median is tried again at each quantile it holds, from here outward in steps.
+_FAR_HALF = 0.25
+_NEAREST, _STEP = 0.15, 0.025
+_FORGETS = 3.0  # signs about a far quantile must remember so many times less than those about the median for their own test to count
 _INTERVAL_SHARE = 0.08  # a level seen in less than this share of the window can't be the median's
 _WIDER = 2.5  # times the interval: the part of the samples over which the density at the median is measured before stopping
 _STOP_SHARE = 0.03  # but a smaller share is reason enough to look on before stopping
@@ -194,8 +199,34 @@ def _shares(samples: np.ndarray) -> tuple[np.ndarray, float, float]:
     if ordered[0] == ordered[-1]:
         return ordered, 0.5, 0.5
     memory = inflation(ranks)
-    half = min(_WIDEST_HALF, _FOR_LOOKING * t_quantile(memory.degrees_of_freedom) * math.sqrt(memory.ratio / len(samples)) / 2)
-    return (ordered, *_with_levels(samples, ordered, 0.5 - half, 0.5 + half, memory.model_holds))
+    half = min(_WIDEST_HALF, _half(memory, len(samples)))
+    below = above = half
+    if half > _FAR_HALF:
+        below, above = (_furthest(samples, ordered, side, half, memory) for side in (-1, 1))
+    return (ordered, *_with_levels(samples, ordered, 0.5 - below, 0.5 + above, memory.model_holds))
+
+
+def _half(memory: Inflation, n: int) -> float:
+    """Return how far from one half the share of samples below the true median may lie, by chance."""
+    return _FOR_LOOKING * t_quantile(memory.degrees_of_freedom) * math.sqrt(memory.ratio / n) / 2
+
+
+def _furthest(samples: np.ndarray, ordered: np.ndarray, side: int, half: float, memory: Inflation) -> float:
+    """Return how far from the median the nearest quantile lies that the sign test about it excludes, by the memory of its own signs.
+
+    A level that wanders slowly makes the signs about the median remember long, so the test there says little. Calls that are slow now
+    and then lie far above it, and remember nothing: that the median is among them can be excluded, however little is known of the level.
+    """
+    n = len(samples)
+    away = _NEAREST
+    while away < half:
+        share = 0.5 + side * away
+        signs = ((samples > _quantile(ordered, share)) - (1 - share)) / math.sqrt(share * (1 - share))
+        own = inflation_of_signs(signs)
+        if own.ratio * _FORGETS < memory.ratio and away > _half(own, n):
+            return away
+        away += _STEP
+    return half
 
 
 def _with_levels(samples: np.ndarray, ordered: np.ndarray, low: float, high: float, model_holds: bool) -> tuple[float, float]:
@@ -210,7 +241,7 @@ def _with_levels(samples: np.ndarray, ordered: np.ndarray, low: float, high: flo
     signs = ((samples > levels.threshold_seconds) - (1 - share)) / math.sqrt(share * (1 - share))
     memory = inflation_of_signs(signs)
     # Under the hypothesis that the median lies between the levels, each sign has variance 1/4, whatever the shares seen.
-    if abs(share - 0.5) <= t_quantile(memory.degrees_of_freedom) * math.sqrt(memory.ratio / n) / 2:
+    if abs(share - 0.5) <= _half(memory, n) / _FOR_LOOKING:
         return min(low, share - 0.02), max(high, share + 0.02)
     return low, high
 
