@@ -1,0 +1,27 @@
+"""One kernel in Python, three ways: under the microscope on any machine, through the compiler, and on a GPU.
+
+``simulate`` runs it as warps in lockstep and counts; ``compile_cuda`` says what the compiler made of CUDA C++; ``launch`` runs it.
+Nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> the module that defines it.
+_PUBLIC: dict[str, str] = {}
+
+__all__ = [*_PUBLIC]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'gpulab.kernels' has no attribute {name!r}; its public names are {', '.join(sorted(__all__))}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
