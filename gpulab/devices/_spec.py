@@ -180,16 +180,14 @@ def _stated(known: _datasheets.Part, gpu: _facts.Accelerator) -> dict[str, Figur
     """The data sheet's peaks, scaled to this card's clock where that is higher and to its multiprocessors (a MIG slice has fewer)."""
     clock = max(1.0, (gpu.max_clock_hz or 0.0) / known.boost_hz)
     share = (gpu.multiprocessors or known.multiprocessors) / known.multiprocessors
-    source = known.source
-    if clock > 1.0:
-        source += f", scaled to this card's {clock * known.boost_hz / 1e6:.0f} MHz"
+    scaled = f", scaled to this card's {clock * known.boost_hz / 1e6:.0f} MHz" if clock > 1.0 else ""
     if share != 1.0:
-        source += f", scaled to {gpu.multiprocessors} of {known.multiprocessors} multiprocessors"
-    return {dtype: Figure(peak * clock * share, source) for dtype, peak in known.peaks().items()}
+        scaled += f", scaled to {gpu.multiprocessors} of {known.multiprocessors} multiprocessors"
+    return {dtype: Figure(peak * clock * share, known.source_of(dtype) + scaled) for dtype, peak in known.peaks().items()}
 
 
 def _computed(gpu: _facts.Accelerator) -> dict[str, Figure]:
-    rates = _datasheets.rates_per_clock(gpu.compute_capability or "", "GeForce" in gpu.name) if gpu.kind == "cuda" else None
+    rates = _datasheets.rates_per_clock(gpu.compute_capability or "", gpu.name) if gpu.kind == "cuda" else None
     if rates is None or not gpu.multiprocessors or not gpu.max_clock_hz:
         return {}
     where = f"{gpu.multiprocessors} multiprocessors x {gpu.max_clock_hz / 1e6:.0f} MHz"

@@ -13,19 +13,116 @@ from gpulab.devices._spec import cpu_rates_per_clock, cpu_spec, gpu_spec
 _H200 = Accelerator("cuda:0", "NVIDIA H200", "cuda", 140 * 2**30, None, "9.0", 132, None, 1980e6, 3201e6, 6144, 60 * 2**20)
 
 
+_HALF_CORES = ("7.0", "7.5", "8.0")  # architectures with 64 float32 cores a multiprocessor; the others have 128
+
+# CUDA cores, bits of the memory's bus, and Gbit/s of each of its pins, from NVIDIA's product pages and briefs.
+_PRODUCTS = {
+    "V100 SXM2": (5120, 4096, 1.755), "V100 PCIe": (5120, 4096, 1.755), "V100S PCIe": (5120, 4096, 2.214), "T4": (2560, 256, 10),
+    "A100 40GB": (6912, 5120, 2.43), "A100 80GB PCIe": (6912, 5120, 3.024), "A100 80GB SXM": (6912, 5120, 3.186),
+    "A30": (3584, 3072, 2.43), "A10": (9216, 384, 12.5), "A40": (10752, 384, 14.5), "RTX A6000": (10752, 384, 16),
+    "L4": (7424, 192, 12.5), "L40": (18176, 384, 18), "L40S": (18176, 384, 18), "RTX 6000 Ada": (18176, 384, 20),
+    "H100 SXM": (16896, 5120, 5.238), "H100 PCIe": (14592, 5120, 3.186), "H100 NVL": (16896, 6016, 5.238),
+    "H200 SXM": (16896, 6144, None), "H200 NVL": (16896, 6144, None),  # 4.8 TB/s is printed without a pin rate
+    "GeForce RTX 3060": (3584, 192, 15), "GeForce RTX 3060 Ti": (4864, 256, 14), "GeForce RTX 3070": (5888, 256, 14),
+    "GeForce RTX 3070 Ti": (6144, 256, 19), "GeForce RTX 3080": (8704, 320, 19), "GeForce RTX 3080 Ti": (10240, 384, 19),
+    "GeForce RTX 3090": (10496, 384, 19.5), "GeForce RTX 3090 Ti": (10752, 384, 21), "GeForce RTX 4060": (3072, 128, 17),
+    "GeForce RTX 4060 Ti": (4352, 128, 18), "GeForce RTX 4070": (5888, 192, 21), "GeForce RTX 4070 SUPER": (7168, 192, 21),
+    "GeForce RTX 4070 Ti": (7680, 192, 21), "GeForce RTX 4070 Ti SUPER": (8448, 256, 21), "GeForce RTX 4080": (9728, 256, 22.4),
+    "GeForce RTX 4080 SUPER": (10240, 256, 23), "GeForce RTX 4090": (16384, 384, 21), "GeForce RTX 5060 Ti": (4608, 128, 28),
+    "GeForce RTX 5070": (6144, 192, 28), "GeForce RTX 5070 Ti": (8960, 256, 28), "GeForce RTX 5080": (10752, 256, 30),
+    "GeForce RTX 5090": (21760, 512, 28),
+}  # fmt: skip
+
+
+def _agree(stated, computed, lower_clock):
+    """Whether two figures are one within 2 %.
+
+    Hopper's and Blackwell's tensor figures are printed for a lower clock than the boost clock of the rest (H100 SXM: 1830 instead of
+    1980 MHz in the whitepaper), so they may be up to 16 % lower, never higher.
+    """
+    return stated / computed == pytest.approx(1.0, abs=0.02) or (lower_clock and 0.84 < stated / computed < 1.0)
+
+
 @pytest.mark.parametrize("part", sheets.PARTS, ids=lambda part: part.name)
 def test_data_sheets_and_rates_per_clock_tell_the_same(part):
-    """Two sources, one truth: multiprocessors x clock x rate gives what the data sheet prints.
-
-    Within 2 %; Hopper's and Blackwell's tensor figures are printed for a lower clock than the boost clock of the rest (H100 SXM:
-    1830 instead of 1980 MHz in the whitepaper), so they may be up to 16 % lower, never higher.
-    """
-    rates = sheets.rates_per_clock(part.compute_capability, part.halved)
-    lower_clock = part.compute_capability in ("9.0", "10.0")
+    """Two sources, one truth: multiprocessors x clock x rate gives what the data sheet prints, within 2 %."""
+    rates = part.rates()
     for dtype, stated in part.stated.items():
-        computed = rates[dtype] * part.multiprocessors * part.boost_hz
-        tensor = lower_clock and dtype not in ("float32", "float64")
-        assert stated / computed == pytest.approx(1.0, abs=0.02) or (tensor and 0.84 < stated / computed < 1.0), dtype
+        tensor = part.compute_capability in ("9.0", "10.0") and dtype not in ("float32", "float64")
+        assert _agree(stated, rates[dtype] * part.multiprocessors * part.boost_hz, tensor), dtype
+
+
+@pytest.mark.parametrize("part", sheets.PARTS, ids=lambda part: part.name)
+def test_multiprocessors_and_bandwidth_follow_from_cores_and_bus(part):
+    """CUDA cores / cores of a multiprocessor, and pins x their rate / 8: exactly the one, within 2 % the other."""
+    cores, bits, gigabits = _PRODUCTS[part.name]
+    assert part.multiprocessors * (64 if part.compute_capability in _HALF_CORES else 128) == cores
+    if gigabits is None:  # the card's own memory clock gives 2.4 % more than the sheet: the test of an H200's figures below
+        assert part.bytes_per_second == 4.8e12
+    else:
+        assert part.bytes_per_second == pytest.approx(bits * gigabits * 1e9 / 8, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "multiprocessors", "mhz", "printed"),
+    [
+        # NVIDIA Turing GPU Architecture, table 1: a GeForce and a workstation card of the same chip.
+        ("GeForce RTX 2080 Ti", "7.5", 68, 1545, {"float32": 13.4, "float16_acc16": 107.6, "float16": 53.8, "int8": 215.2}),
+        ("Quadro RTX 6000", "7.5", 72, 1770, {"float32": 16.3, "float16_acc16": 130.5, "float16": 130.5, "int8": 261.0}),
+        # GA102 whitepaper, table 9.
+        ("GeForce RTX 3090", "8.6", 82, 1695, {"tf32": 35.6, "float16": 71.0, "bfloat16": 71.0, "float16_acc16": 142.0, "int8": 284.0}),
+        # Ada whitepaper 2.1, appendix A: float8 with float32 accumulation.
+        (
+            "GeForce RTX 4090", "8.9", 128, 2520,
+            {"tf32": 82.6, "float16": 165.2, "bfloat16": 165.2, "float16_acc16": 330.3, "float8": 330.3, "int8": 660.6},
+        ),
+        # RTX Blackwell whitepaper, table 3: float8 as with float16 accumulation (see the comment on _HALVED_ON_GEFORCE).
+        (
+            "GeForce RTX 5090", "12.0", 170, 2407,
+            {"tf32": 104.8, "float16": 209.5, "bfloat16": 209.5, "float16_acc16": 419.0, "float8": 838.0, "int8": 838.0},
+        ),
+        # RTX Blackwell PRO whitepaper, table 4.
+        ("RTX PRO 6000 Blackwell Workstation Edition", "12.0", 188, 2617, {"float16": 503.8, "bfloat16": 503.8}),
+        # HGX B200 data sheet, one GPU, the sparse figures halved.
+        (
+            "B200", "10.0", 148, 1965,
+            {"float64": 37.0, "float32": 75.0, "tf32": 1100.0, "bfloat16": 2250.0, "float16": 2250.0, "float8": 4500.0, "int8": 4500.0},
+        ),
+        # Jetson AGX Orin technical brief, 64 GB module: 170 sparse TOP/s of int8.
+        ("Orin", "8.7", 16, 1300, {"float32": 5.3, "int8": 85.0}),
+    ],
+)  # fmt: skip
+def test_rates_per_clock_give_what_whitepapers_print(name, capability, multiprocessors, mhz, printed):
+    """The name alone tells GeForce's half rates; each architecture's document prints these TFLOP/s, dense."""
+    rates = sheets.rates_per_clock(capability, name)
+    for dtype, tera in printed.items():
+        lower_clock = capability == "10.0" and dtype not in ("float32", "float64")
+        assert _agree(tera * 1e12, rates[dtype] * multiprocessors * mhz * 1e6, lower_clock), dtype
+
+
+def test_products_without_bfloat16_or_tensor_units_are_not_given_any():
+    """Turing runs bfloat16 in float32, on GeForce cards too; the GTX 1660 (22 x 1785 MHz) reaches 10.05 TFLOP/s of float16, no more."""
+    turing = sheets.rates_per_clock("7.5", "NVIDIA GeForce RTX 2080 Ti")
+    assert turing["bfloat16"] == turing["float32"]
+    for name in ("NVIDIA GeForce GTX 1660", "NVIDIA GeForce MX450", "NVIDIA T1000 8GB", "Quadro T2000"):
+        plain = sheets.rates_per_clock("7.5", name)
+        assert plain["float16"] * 22 * 1785e6 == pytest.approx(10.05e12, rel=0.01)
+        assert (plain["float32"], plain["int8"]) == (128, 512)
+    assert sheets.rates_per_clock("7.5", "Tesla T4")["float16"] == 1024
+
+
+def test_each_figure_says_whether_a_document_prints_it():
+    """Printed figures name the document; the rest name the rate that they are computed with."""
+    l40 = sheets.part("NVIDIA L40")
+    assert l40.source_of("int8") == "NVIDIA's data sheet of the L40: L40, dense, at 2490 MHz"
+    assert l40.peaks()["int8"] == 362e12
+    assert l40.source_of("float16_acc16").startswith("not printed for L40: 142 multiprocessors x 2490 MHz")
+    h100 = sheets.part("NVIDIA H100 PCIe")
+    assert h100.source_of("float16_acc16") == h100.source_of("float16") == h100.source
+    assert h100.peaks()["float16_acc16"] == 756.5e12
+    for part in sheets.PARTS:
+        assert set(part.stated) <= set(part.peaks())
+        assert all(part.source_of(dtype) for dtype in part.peaks())
 
 
 @pytest.mark.parametrize(
@@ -34,6 +131,8 @@ def test_data_sheets_and_rates_per_clock_tell_the_same(part):
         ("NVIDIA H200", "H200 SXM"),
         ("NVIDIA H200 NVL", "H200 NVL"),
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
         ("Tesla V100-SXM2-16GB", "V100 SXM2"),
         ("Tesla T4", "T4"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 40GB"),
