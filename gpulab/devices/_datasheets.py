@@ -4,8 +4,10 @@ Two independent sources meet here: the products' data sheets, and the architectu
 them together within two per cent. All figures are dense: structured sparsity doubles the marketing number and is
 never used here. Rates count a multiply and an add as two operations.
 
-Each family names its document. Multiprocessors, boost clocks and bandwidths were also compared with TechPowerUp's GPU
-database (edition of December 2025): they agree. What no document prints is said so in a comment, and in the figure's source.
+Each family names its document, compared as public pages and repositories quote it. Multiprocessors, boost clocks, float32
+and bandwidths of all products were also compared with TechPowerUp's GPU database (edition of December 2025). What no
+document prints is said so in a comment, and in the figure's source. Quoted nowhere that was found, and so resting on the rates
+per clock alone: the tensor peaks of the V100 PCIe, the V100S and the T4, and tf32 and float8 of the RTX 6000 Ada.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 _VOLTA = {"float64": 64, "float32": 128, "bfloat16": 128, "float16": 1024, "float16_acc16": 1024, "int8": 512}
 # "NVIDIA Turing GPU Architecture", table 1 (RTX 2080 Ti and Quadro RTX 6000). bfloat16 as on Volta.
 _TURING = {"float64": 4, "float32": 128, "bfloat16": 128, "float16": 1024, "float16_acc16": 1024, "int8": 2048}
-# TU116 and TU117 have no tensor units; float16 at twice the rate of float32 (Programming Guide, 7.5), int8 is dp4a.
+# TU116 and TU117 have no tensor units; float16 at twice the rate of float32 (TechPowerUp), int8 is dp4a.
 _TURING_PLAIN = {**_TURING, "float16": 256, "float16_acc16": 256, "int8": 512}
 _NO_TENSOR_UNITS = re.compile(r"\b(GTX|MX\d+|T\d{3,4}|CMP 30HX)\b")
 # "NVIDIA A100 Tensor Core GPU Architecture", table "Comparison of NVIDIA Data Center GPUs".
@@ -161,7 +163,7 @@ def _sheet(product: str) -> str:
     return f"NVIDIA's data sheet of the {product}"
 
 
-# The tensor peaks are printed for 1830 MHz (SXM), 1620 MHz (PCIe) and about 1545 MHz (NVL), the sheet's sparse figures halved.
+# The sheet's sparse figures, halved. They belong to 1830 MHz (SXM: the whitepaper), and by division to 1620 (PCIe) and 1545 MHz (NVL).
 _HOPPER_SXM = {"float64": 67.0, "float32": 67.0, "tf32": 494.7, "bfloat16": 989.4, "float16": 989.4, "float8": 1978.9, "int8": 1978.9}
 _HOPPER_PCIE = {"float64": 51.0, "float32": 51.0, "tf32": 378.0, "bfloat16": 756.5, "float16": 756.5, "float8": 1513.0, "int8": 1513.0}
 _HOPPER_NVL = {"float64": 60.0, "float32": 60.0, "tf32": 417.5, "bfloat16": 835.5, "float16": 835.5, "float8": 1670.5, "int8": 1670.5}
@@ -190,7 +192,7 @@ PARTS: tuple[Part, ...] = (
     _part(("V100 SXM2", r"V100-SXM2-\d+GB.*", "7.0", 80, 1530, 900), {"float64": 7.8, "float32": 15.7, "float16": 125.0}, _sheet("V100")),
     _part(("V100 PCIe", r"V100-PCIE-\d+GB", "7.0", 80, 1380, 900), {"float64": 7.0, "float32": 14.0, "float16": 112.0}, _sheet("V100")),
     _part(("V100S PCIe", r"V100S-PCIE-\d+GB", "7.0", 80, 1597, 1134), {"float64": 8.2, "float32": 16.4, "float16": 130.0}, _sheet("V100S")),
-    # Turing: the data sheet; the boost clock is the product brief's.
+    # Turing: the data sheet; the boost clock is TechPowerUp's.
     _part(("T4", r"T4", "7.5", 40, 1590, 320), {"float32": 8.1, "float16": 65.0, "int8": 130.0}, _sheet("T4")),
     # A100: the whitepaper (40 GB) and the data sheet (80 GB, PCIe and SXM); A30, A10, A40: the data sheets.
     _part(("A100 40GB", r"A100-(SXM4|PCIE)-40GB", "8.0", 108, 1410, 1555), _A100, _sheet("A100")),
@@ -241,7 +243,7 @@ PARTS: tuple[Part, ...] = (
         "NVIDIA's RTX Blackwell PRO whitepaper, table 4, and data sheet",
     ),
     # Hopper: the data sheets of the H100 (SXM and NVL; PCIe in its first editions) and the H200. PCIe: 5120 bit at 1593 MHz, printed as
-    # 2 TB/s. H100 NVL: 3938 GB/s in its product brief (6016 bit at 2619 MHz), printed as 3.9 TB/s. H200: 4.8 TB/s printed, though
+    # 2 TB/s. H100 NVL: 6016 bit at 2619 MHz, printed as 3.9 TB/s. H200: 4.8 TB/s printed, though
     # 6144 bit at the 3201 MHz that the card reports give 4.92; ``_spec`` takes the larger.
     _part(("H100 SXM", r"H100 80GB HBM3", "9.0", 132, 1980, 3350), _HOPPER_SXM, _sheet("H100")),
     _part(("H100 PCIe", r"H100 PCIe", "9.0", 114, 1755, 2039), _HOPPER_PCIE, _sheet("H100")),
