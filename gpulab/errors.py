@@ -44,6 +44,10 @@ class InputError(GpulabError, ValueError):
     """An argument is not one that the function can use (unknown name, negative size, wrong dtype)."""
 
 
+class LaunchError(InputError):
+    """A launch asks for more than any multiprocessor of its kind allows: too many threads in a block, too many registers in a thread."""
+
+
 class DeviceError(GpulabError, RuntimeError):
     """The device asked for is not there, or it vanished during the work."""
 
@@ -76,3 +80,37 @@ class MeasurementError(GpulabError, RuntimeError):
 
 class RecordingError(GpulabError, ValueError):
     """A recording is damaged, from a future version, or not a recording at all."""
+
+
+class KernelError(GpulabError, ValueError):
+    """A kernel cannot run as it is written, or as it was launched.
+
+    Attributes
+    ----------
+    line : int or None
+        The line of the kernel's file or cell, where one is to blame.
+    """
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class MissingLibraryError(GpulabError, ImportError):
+    """A library that this call needs is not installed; the message has the line that installs it."""
+
+
+class CompileError(GpulabError, ValueError):
+    """A compiler refused the source; the message shows the line with a caret and the compiler's own words.
+
+    Attributes
+    ----------
+    line, column : int or None
+        Where in the source that was given, counted from 1; None where the compiler names no place.
+    log : str
+        All that the compiler said.
+    """
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None, log: str = "") -> None:
+        super().__init__(message)
+        self.line, self.column, self.log = line, column, log

@@ -1,0 +1,283 @@
+"""Occupancy against NVIDIA's header, against numbers derived by hand, and in its own words."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab.errors import InputError, LaunchError
+from gpulab.models import Occupancy, OccupancySweep, compute_capabilities, occupancy, occupancy_sweep, occupancy_table, sm_limits
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import occupancy_oracle as oracle
+
+LAUNCHES = 60_000  # of each compute capability, under ten seconds in all; the benchmark takes a million
+CAPABILITIES = st.sampled_from(compute_capabilities())
+THREADS = st.integers(1, 1024)
+REGISTERS = st.integers(0, 255)
+SHARED = st.integers(0, 240 * 1024)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> oracle.ctypes.CDLL:
+    """NVIDIA's header behind a few lines of C; a missing one is a failure in continuous integration."""
+    try:
+        return oracle.build(tmp_path_factory.mktemp("oracle"))
+    except oracle.MissingError as missing:
+        if os.environ.get("GPULAB_REQUIRE_BROWSER") == "1":  # what continuous integration sets for everything it must not miss
+            pytest.fail(f"GPULAB_REQUIRE_BROWSER=1 and {missing}", pytrace=False)
+        pytest.skip(f"{missing}")
+
+
+@pytest.mark.parametrize("capability", compute_capabilities())
+def test_no_launch_differs_from_the_vendors_header(library: oracle.ctypes.CDLL, capability: str) -> None:
+    """Blocks, the blocks that each resource allows and the allocations equal the header's, half of the launches next to a limit."""
+    different, limiting, near = oracle.compare(library, capability, LAUNCHES, 7, oracle.header_version())
+    assert different.tolist() == []
+    assert near >= LAUNCHES // 2
+    assert (limiting[:3] > LAUNCHES // 10).all()  # warps, registers and shared memory each limit often enough to be tested
+
+
+def test_the_comparison_can_fail(library: oracle.ctypes.CDLL) -> None:
+    """A mutation of each argument by one step is seen in the answers: the header is asked what we are asked."""
+    launches = np.array([[256, 32, 0, 49153, 8, 50, 1, 4]])
+    for column, value in enumerate([512, 64, 8192, 8192, 16, 100, 0, 64]):
+        changed = launches.copy()
+        changed[0, column] = value
+        assert oracle.vendor(library, "10.0", changed).tolist() != oracle.vendor(library, "10.0", launches).tolist()
+        assert oracle.ours("10.0", changed).tolist() == oracle.vendor(library, "10.0", changed).tolist()
+
+
+def test_the_limits_are_those_of_the_guide() -> None:
+    """The table of the guide, typed a second time: blocks, threads, shared kB of an SM and of a block."""
+    guide = {
+        "7.5": (16, 1024, 64, 64), "8.0": (32, 2048, 164, 163), "8.6": (16, 1536, 100, 99), "8.7": (16, 1536, 164, 163),
+        "8.9": (24, 1536, 100, 99), "9.0": (32, 2048, 228, 227), "10.0": (32, 2048, 228, 227), "11.0": (24, 1536, 228, 227),
+        "12.0": (24, 1536, 100, 99),
+    }  # fmt: skip
+    for capability, (blocks, threads, per_sm, per_block) in guide.items():
+        sm = sm_limits(capability)
+        assert (sm.blocks, 32 * sm.warps, sm.shared_bytes, sm.shared_bytes_per_block) == (blocks, threads, 1024 * per_sm, 1024 * per_block)
+        assert sm.registers == 65536
+
+
+# By hand, from the guide's table and the steps of allocation.
+BY_HAND = [
+    ((256, 64, 0, "9.0"), 4, 32, "registers"),  # 64 x 32 = 2,048 a warp; 65,536 / 2,048 = 32 warps
+    ((1024, 32, 0, "9.0"), 2, 64, "warps"),
+    ((1024, 33, 0, "9.0"), 1, 32, "registers"),  # 33 x 32 = 1,056 rounds up to 1,280; 16,384 / 1,280 = 12 a partition, 48 warps
+    ((32, 16, 0, "9.0"), 32, 32, "blocks"),
+    ((33, 16, 0, "9.0"), 32, 64, "warps"),
+    ((768, 16, 0, "8.0"), 2, 48, "warps"),  # 24 warps a block
+    ((1024, 16, 0, "8.6"), 1, 32, "warps"),  # 48 slots
+    ((256, 32, 48 * 1024, "8.6"), 2, 16, "shared"),  # 49 KiB with the driver's, of 100
+    ((128, 32, 227 * 1024, "9.0"), 1, 4, "shared"),
+    ((128, 32, 227 * 1024 + 1, "9.0"), 0, 0, "shared"),
+    ((1024, 64, 0, "9.0"), 1, 32, "registers"),
+    ((1024, 65, 0, "9.0"), 0, 0, "registers"),
+    ((640, 100, 0, "9.0"), 0, 0, "registers"),  # 20 warps, 3,328 each: 66,560
+    ((544, 112, 0, "9.0"), 0, 0, "registers"),  # 17 warps count for 20 in the check: 20 x 3,584 = 71,680, though 17 x 3,584 = 60,928
+    ((512, 128, 0, "7.0"), 1, 16, "registers"),
+    ((64, 32, 0, "7.5"), 16, 32, "warps"),
+]
+
+
+@pytest.mark.parametrize(("launch", "blocks", "warps", "limiter"), BY_HAND)
+def test_launches_by_hand(launch: tuple[int, int, int, str], blocks: int, warps: int, limiter: str) -> None:
+    """Numbers that a pencil gives."""
+    found = occupancy(*launch)
+    assert (found.blocks_per_sm, found.warps_per_sm, found.limiter) == (blocks, warps, limiter)
+    assert found.ratio == warps / found.sm.warps
+
+
+def test_barriers_limit_from_hopper_on() -> None:
+    """By hand: 64 barriers of 9.0 give 4 blocks of 16, 24 of 12.0 one; 8.0 has no such limit."""
+    assert occupancy(128, 32, 0, "9.0", barriers_per_block=16).blocks_per_sm == 4
+    assert occupancy(128, 32, 0, "9.0", barriers_per_block=16).limiter == "barriers"
+    assert occupancy(128, 32, 0, "12.0", barriers_per_block=16).blocks_per_sm == 1
+    assert occupancy(128, 32, 0, "8.0", barriers_per_block=16).blocks_per_sm == 16
+
+
+def test_a_carve_out_bounds_shared_memory() -> None:
+    """By hand: 50 % of 164 KiB is the split of 100: five blocks of 20 KiB; of 164 eight. A block too large widens the split."""
+    assert occupancy(128, 32, 19 * 1024, "8.0", carveout_percent=50).blocks_per_sm == 5
+    assert occupancy(128, 32, 19 * 1024, "8.0").blocks_per_sm == 8
+    assert occupancy(128, 32, 120 * 1024, "8.0", carveout_percent=0).shared_bytes_per_sm == 132 * 1024
+
+
+def test_more_than_48_kib_need_opting_in() -> None:
+    """Without it the launch is impossible, and the sentence says what to do."""
+    launch = occupancy(256, 32, 64 * 1024, "9.0", opt_in=False)
+    assert launch.blocks_per_sm == 0
+    assert "opt_in=True" in launch.explanation
+    assert occupancy(256, 32, 48 * 1024, "9.0", opt_in=False).blocks_per_sm == 4
+
+
+@given(THREADS, REGISTERS, SHARED, CAPABILITIES)
+def test_more_of_a_resource_never_gives_more_blocks(threads: int, registers: int, shared: int, capability: str) -> None:
+    """Registers, shared memory, barriers and whole warps only take blocks away."""
+    blocks = occupancy(threads, registers, shared, capability).blocks_per_sm
+    assert occupancy(threads, min(registers + 1, 255), shared, capability).blocks_per_sm <= blocks
+    assert occupancy(threads, registers, shared + 1, capability).blocks_per_sm <= blocks
+    assert occupancy(min(threads + 1, 1024), registers, shared, capability).blocks_per_sm <= blocks
+    assert occupancy(threads, registers, shared, capability, barriers_per_block=2).blocks_per_sm <= blocks
+    assert occupancy(threads, registers, shared, capability, carveout_percent=0).blocks_per_sm <= blocks
+
+
+@given(THREADS, REGISTERS, SHARED, CAPABILITIES, st.integers(0, 16), st.none() | st.integers(0, 100))
+def test_a_result_agrees_with_itself(
+    threads: int, registers: int, shared: int, capability: str, barriers: int, carveout: int | None
+) -> None:
+    """The limiter is a resource that allows no more; nothing allocated exceeds the SM; the result goes through JSON."""
+    o = occupancy(threads, registers, shared, capability, barriers_per_block=barriers, carveout_percent=carveout)
+    assert o.limiter == o.limiters[0]
+    assert all(o.allowed.by_resource()[name] == o.blocks_per_sm for name in o.limiters)
+    assert 0 <= o.ratio <= 1
+    assert o.blocks_per_sm * o.allocated_registers_per_block <= o.sm.registers
+    assert o.blocks_per_sm * o.allocated_shared_bytes_per_block <= o.shared_bytes_per_sm
+    assert o.shared_bytes_per_sm in o.sm.shared_splits_bytes
+    again = Occupancy.from_dict(json.loads(json.dumps(o.to_dict(), allow_nan=False)))
+    assert again == o
+    assert repr(again) == repr(o)
+
+
+REMEDIES = {
+    r"With at most ([\d,]+) registers a thread": "registers_per_thread",
+    r"With at most ([\d,]+) bytes of shared memory": "shared_bytes_per_block",
+    r"With (\d+) threads a block": "threads_per_block",
+    r"With at most (\d+) barriers? a block": "barriers_per_block",
+    r"With a carve-out of (\d+) %": "carveout_percent",
+}
+
+
+@given(THREADS, REGISTERS, SHARED, CAPABILITIES, st.integers(0, 16), st.none() | st.integers(0, 100), st.booleans())
+def test_the_remedy_that_is_named_helps(
+    threads: int, registers: int, shared: int, capability: str, barriers: int, carveout: int | None, opt_in: bool
+) -> None:
+    """Doing what the explanation says gives the blocks and the percentage that it promises, and more warps than before."""
+    names = ("threads_per_block", "registers_per_thread", "shared_bytes_per_block", "compute_capability", "barriers_per_block")
+    asked = dict(zip(names, (threads, registers, shared, capability, barriers), strict=True))
+    asked |= {"carveout_percent": carveout, "opt_in": opt_in}
+    launch = occupancy(**asked)
+    text = launch.explanation
+    promise = re.search(r"it is (\d+) blocks? \(([\d.]+) %\)", text)
+    if promise is None:
+        assert launch.ratio == 1 or "No single change" in text
+        return
+    change = next(({name: int(m.group(1).replace(",", ""))} for p, name in REMEDIES.items() if (m := re.search(p, text))), {"opt_in": True})
+    better = occupancy(**{**asked, **change})
+    assert better.warps_per_sm > launch.warps_per_sm
+    assert better.blocks_per_sm == int(promise.group(1))
+    assert 100 * better.ratio == pytest.approx(float(promise.group(2)), rel=0.005)
+
+
+def test_every_explanation_is_a_few_short_sentences() -> None:
+    """The learner reads it under a slider: at most 260 characters, with the numbers, for every limiter."""
+    seen = set()
+    for launch, *_ in BY_HAND:
+        found = occupancy(*launch)
+        seen.add(found.limiter)
+        assert 20 < len(found.explanation) <= 260
+        assert found.explanation[0].isupper()
+        assert found.explanation.endswith(".")
+    assert seen == {"warps", "registers", "shared", "blocks"}
+
+
+def test_a_started_warp_counts_whole() -> None:
+    """A block of 33 threads takes two warps, and the explanation says how few lanes of the second work."""
+    assert occupancy(33, 32).warps_per_block == 2
+    assert "1 of its 32 lanes" in occupancy(33, 32).explanation
+    assert "lanes" not in occupancy(64, 32).explanation
+
+
+@pytest.mark.parametrize("name", ["sm_90", "sm_90a", "compute_90"])
+def test_the_compilers_names_are_understood(name: str) -> None:
+    """What compile_cuda takes as arch is taken here too."""
+    assert occupancy(256, 64, 0, name) == occupancy(256, 64, 0, "9.0")
+    assert sm_limits("sm_103").compute_capability == "10.3"
+
+
+JUNK = [0, -1, 1.0, 256.0, math.nan, math.inf, True, None, "256", [256], np.array([256]), 10**30]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=str)
+def test_junk_gets_one_sentence(junk: object) -> None:
+    """What is no whole number of the range is refused, and the message names the argument."""
+    calls = {
+        "threads": lambda: occupancy(junk, 32),
+        "registers": lambda: occupancy(256, junk if junk != 0 else -1),
+        "shared": lambda: occupancy(256, 32, junk if junk != 0 else -1),
+        "barriers": lambda: occupancy(256, 32, barriers_per_block=junk if junk != 0 else 17),
+        "virtual": lambda: occupancy(256, 32, virtual_resources=junk if junk != 0 else -1),
+        "compute_capability": lambda: occupancy(256, 32, 0, junk),
+        "opt_in": lambda: occupancy(256, 32, opt_in=junk if junk is not True else 1),
+        "carveout": lambda: occupancy(256, 32, carveout_percent=junk if junk not in (0, None) else 101),
+    }
+    for name, call in calls.items():
+        with pytest.raises(InputError) as caught:
+            call()
+        assert name in str(caught.value) or "threads" in str(caught.value) or "registers a thread" in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+def test_too_large_for_any_device_is_a_launch_error() -> None:
+    """1,025 threads and 256 registers exist nowhere; numpy's integers are as good as Python's."""
+    with pytest.raises(LaunchError, match=r"1,025 threads; expected at most 1,024"):
+        occupancy(1025, 32)
+    with pytest.raises(LaunchError, match="256 registers a thread; expected at most 255"):
+        occupancy(32, 256)
+    assert occupancy(np.int32(256), np.uint8(64), np.int64(0)) == occupancy(256, 64)
+
+
+def test_a_sweep_equals_single_launches() -> None:
+    """Each value of each axis gives what one call gives, and the usual values cover the range."""
+    launch = occupancy(192, 40, 20_000, "8.6", carveout_percent=60)
+    for axis, values in {
+        "threads_per_block": [1, 32, 33, 1024], "registers_per_thread": [0, 41, 255],
+        "shared_bytes_per_block": [0, 20_001, 101_376, 101_377], "barriers_per_block": [0, 16], "carveout_percent": [0, 33, 100],
+    }.items():  # fmt: skip
+        asked = {name: getattr(launch, name) for name in ("threads_per_block", "registers_per_thread", "shared_bytes_per_block")}
+        sweep = occupancy_sweep(launch, axis, values)
+        singles = [occupancy(**{**asked, "compute_capability": "8.6", "carveout_percent": 60, axis: value}) for value in values]
+        assert sweep.blocks_per_sm == tuple(single.blocks_per_sm for single in singles)
+        assert sweep.ratio == tuple(single.ratio for single in singles)
+        assert sweep.limiter == tuple(single.limiter for single in singles)
+        usual = occupancy_sweep(launch, axis)
+        assert OccupancySweep.from_dict(json.loads(json.dumps(usual.to_dict()))) == usual
+        assert usual.values[-1] == {
+            "threads_per_block": 1024, "registers_per_thread": 255, "shared_bytes_per_block": 99 * 1024, "barriers_per_block": 16,
+            "carveout_percent": 100,
+        }[axis]  # fmt: skip
+        assert len(usual.table()[1]) == len(usual.steps()) + 1
+
+
+@pytest.mark.parametrize("bad", [("threads",), ("threads_per_block", []), ("threads_per_block", [0]), ("threads_per_block", [1.5]),
+                                 ("registers_per_thread", [[1], [2]]), ("registers_per_thread", "all"), (None,)], ids=str)  # fmt: skip
+def test_a_sweep_refuses_what_it_cannot_try(bad: tuple) -> None:
+    """An unknown axis, no values, or values that are no whole numbers in one row."""
+    with pytest.raises(InputError, match="expected"):
+        occupancy_sweep(occupancy(256, 64), *bad)
+    with pytest.raises(InputError, match="launch is 'x'"):
+        occupancy_sweep("x")
+
+
+def test_tables_take_arrays_that_broadcast() -> None:
+    """Block sizes along one axis and registers along the other; beyond the limits 0 blocks; shapes that do not fit are refused."""
+    table = occupancy_table(np.array([[32], [1024], [1025]]), np.array([32, 255, 256]))
+    assert table.blocks_per_sm.tolist() == [[32, 8, 0], [2, 0, 0], [0, 0, 0]]
+    assert table.limiter[0].tolist() == ["blocks", "registers", "registers"]
+    assert table.ratio.shape == (3, 3)
+    for bad in ([[1, 2], [1, 2, 3]], [[1.0], [1]], [[True], [1]], [[0], [1]], [[1], [-1]], ["a", 1], [[[1], [1, 2]], 1]):
+        with pytest.raises(InputError, match="expected"):
+            occupancy_table(*bad)
+    with pytest.raises(InputError, match="opt_in"):
+        occupancy_table(32, 32, opt_in=1)
