@@ -10,7 +10,16 @@ import importlib
 from typing import Any
 
 # Public name -> the module that defines it.
-_PUBLIC: dict[str, str] = {}
+_PUBLIC: dict[str, str] = {
+    "simulate": "gpulab.kernels._simulate._run",
+    "Simulation": "gpulab.kernels._simulate.report",
+    "Finding": "gpulab.kernels._simulate.report",
+    "cuda": "gpulab.kernels._language",
+    **dict.fromkeys(
+        ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),
+        "gpulab.kernels._language",
+    ),
+}
 
 __all__ = [*_PUBLIC]  # noqa: PLE0604
 

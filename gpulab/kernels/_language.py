@@ -1,0 +1,49 @@
+"""The names that a kernel is written with: numba's where it is installed, else stand-ins that only the microscope understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+
+
+class StandIn:
+    """Stands for ``numba.cuda`` in the text of a kernel: its attributes have names, and ``jit`` gives the function back."""
+
+    is_gpulab_cuda = True
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+
+    def __getattr__(self, name: str) -> StandIn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return StandIn(f"{self.path}.{name}")
+
+    def __repr__(self) -> str:
+        return f"<cuda{self.path} of gpulab.kernels>"
+
+    def jit(self, function: Any = None, **options: Any) -> Any:
+        """Return the function itself: it is read by ``simulate``, and compiled only where numba-cuda is installed."""
+        return function if callable(function) else lambda plain: plain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"cuda{self.path} has a meaning inside a kernel only; run the kernel by gpulab.kernels.simulate(kernel, grid, block, ...)"
+        )
+
+
+def _numba() -> tuple[Any, Callable[[str], Any]]:
+    try:
+        import numba
+        from numba import cuda
+    except ImportError:
+        return StandIn(), lambda name: getattr(np, name)
+    return cuda, lambda name: getattr(numba.types, name)
+
+
+cuda, _type = _numba()
+int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64 = (_type(name) for name in TYPES)

@@ -1,0 +1,15 @@
+"""A lockstep SIMT machine in masked NumPy: reads a Python kernel, runs many blocks at once, counts, and finds hazards.
+
+The parts, in the order in which a simulation passes through them:
+
+- ``_source`` finds the kernel's text and the names it uses; ``_types`` holds numba's typing rules.
+- ``_translate`` (statements), ``_expressions`` and ``_calls`` turn the syntax tree into closures once, and refuse what cannot run.
+- ``_geometry`` has the lanes and masks, ``_memory`` arrays and their spaces, ``_atomics`` and ``_warp`` what lanes do together.
+- ``_counters`` counts requests, sectors and wavefronts; ``_hazards`` keeps who touched which word, by happens-before.
+- ``_run`` takes the blocks in batches; ``report`` holds what comes out.
+
+A value has shape (blocks or 1, threads or 1): what is equal in all blocks or all threads is computed, and counted, once.
+
+Lockstep is a model. Since Volta the lanes of a warp may run apart; only ``syncwarp`` orders them. Hazards are found by that rule, but
+a lane that waits in a loop for another lane of its own warp hangs here though hardware since Volta lets it pass.
+"""

@@ -1,0 +1,485 @@
+"""Turn a kernel's expressions into closures that compute a value for the lanes of a mask."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab.errors import KernelError
+from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._calls import FUNCTIONS, INTRINSICS, Call, Intrinsic, dtype_of, known_object
+from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._memory import View, constant_view
+from gpulab.kernels._simulate._source import Source, plain_function
+
+if TYPE_CHECKING:
+    from gpulab.kernels._simulate._translate import Frame, Program
+
+Expression = Callable[["Frame", Mask], Any]
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: _types.arithmetic(np.add),
+    ast.Sub: _types.arithmetic(np.subtract),
+    ast.Mult: _types.arithmetic(np.multiply),
+    ast.Div: _types.divide,
+    ast.FloorDiv: _types.arithmetic(np.floor_divide),
+    ast.Mod: _types.arithmetic(np.remainder),
+    ast.Pow: _types.power,
+    ast.BitAnd: _types.bitwise(np.bitwise_and),
+    ast.BitOr: _types.bitwise(np.bitwise_or),
+    ast.BitXor: _types.bitwise(np.bitwise_xor),
+    ast.LShift: _types.shift(np.left_shift),
+    ast.RShift: _types.shift(np.right_shift),
+}
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Lt: _types.compare(np.less),
+    ast.LtE: _types.compare(np.less_equal),
+    ast.Gt: _types.compare(np.greater),
+    ast.GtE: _types.compare(np.greater_equal),
+    ast.Eq: _types.compare(np.equal),
+    ast.NotEq: _types.compare(np.not_equal),
+}
+
+
+class Slice:
+    """A slice in an index: its limits, None where left out."""
+
+    __slots__ = ("start", "stop")
+
+    def __init__(self, start: Any, stop: Any) -> None:
+        self.start, self.stop = start, stop
+
+
+class Translator:
+    """Translates the expressions of one function."""
+
+    def __init__(self, source: Source, program: Program, local: set[str]) -> None:
+        self.source, self.program, self.local = source, program, local
+        self._assigned_to: str | None = None
+
+    def fail(self, message: str, node: ast.AST) -> KernelError:
+        """Return the error for a node."""
+        return self.source.error(message, getattr(node, "lineno", self.source.tree.lineno))
+
+    # -- names and constants --------------------------------------------------------------------------------------------------
+
+    def static(self, node: ast.expr) -> Any:
+        """Return the object that a name, or a dotted one, stands for outside of the kernel; ``_UNKNOWN`` where it is no such name."""
+        if isinstance(node, ast.Name) and node.id not in self.local:
+            try:
+                return known_object(self.source.global_object(node.id))
+            except KeyError:
+                raise self.fail(f"the name {node.id} is not defined", node) from None
+        if isinstance(node, ast.Attribute):
+            owner = self.static(node.value)
+            if owner is _UNKNOWN:
+                return _UNKNOWN
+            try:
+                return known_object(owner, node.attr)
+            except AttributeError as error:
+                raise self.fail(str(error), node) from error
+        return _UNKNOWN
+
+    def number(self, node: ast.expr) -> Any:
+        """Return the number (or tuple) that an expression is before the kernel runs, or ``_UNKNOWN``."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Tuple):
+            items = tuple(self.number(part) for part in node.elts)
+            return _UNKNOWN if _UNKNOWN in items else items
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self.number(node.operand)
+            return _UNKNOWN if value is _UNKNOWN else -value
+        if isinstance(node, ast.BinOp) and type(node.op) in _PLAIN:
+            left, right = self.number(node.left), self.number(node.right)
+            if left is _UNKNOWN or right is _UNKNOWN:
+                return _UNKNOWN
+            return _PLAIN[type(node.op)](left, right)
+        found = self.static(node)
+        return found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else _UNKNOWN
+
+    # -- expressions ----------------------------------------------------------------------------------------------------------
+
+    def expression(self, node: ast.expr, assigned_to: str | None = None) -> Expression:
+        """Return the closure of an expression; ``assigned_to`` names an array that it may make."""
+        self._assigned_to = assigned_to
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if method is None:
+            raise self.fail(f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node)
+        made: Expression = method(node)
+        return made
+
+    def condition(self, node: ast.expr) -> Expression:
+        """Return the closure of a test: truth values."""
+        value = self.expression(node)
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            found = value(frame, mask)
+            if not isinstance(found, (np.ndarray, np.generic)):
+                raise self.fail("expected a number or a truth value to test", node)
+            return _types.truth(found)
+
+        return run
+
+    def array(self, node: ast.expr) -> Expression:
+        """Return the closure of an expression that must be an array."""
+        value = self.expression(node)
+
+        def run(frame: Frame, mask: Mask) -> View:
+            found = value(frame, mask)
+            if not isinstance(found, View):
+                raise self.fail(f"`{ast.unparse(node)}` is no array; expected one before the index", node)
+            return found
+
+        return run
+
+    def _constant(self, node: ast.Constant) -> Expression:
+        try:
+            value = _types.constant(node.value)
+        except TypeError as error:
+            raise self.fail(f"{error} is not supported in a kernel; expected a number", node) from error
+        return lambda frame, mask: value
+
+    def _name(self, node: ast.Name) -> Expression:
+        name = node.id
+        if name in self.local:
+
+            def run(frame: Frame, mask: Mask) -> Any:
+                try:
+                    return frame.variables[name]
+                except KeyError:
+                    raise self.fail(f"the variable {name} is used before it has a value", node) from None
+
+            return run
+        return self._outer(self.static(node), node)
+
+    def _outer(self, found: Any, node: ast.expr) -> Expression:
+        """Return the closure of an object from outside of the kernel."""
+        if isinstance(found, Intrinsic):
+            if found.name not in INTRINSICS:
+                raise self.fail(f"`{ast.unparse(node)}` is no value; expected a call of it", node)
+            intrinsic = INTRINSICS[found.name]
+            return lambda frame, mask: intrinsic(frame.machine)
+        if isinstance(found, np.ndarray):
+            view = constant_view(ast.unparse(node), found)
+            return lambda frame, mask: view
+        if isinstance(found, tuple):
+            parts = [self._outer(part, node) for part in found]
+            return lambda frame, mask: tuple(part(frame, mask) for part in parts)
+        try:
+            value = _types.constant(found)
+        except TypeError:
+            raise self.fail(f"`{ast.unparse(node)}` is no number, array or tuple that a kernel can use", node) from None
+        return lambda frame, mask: value
+
+    def _attribute(self, node: ast.Attribute) -> Expression:
+        found = self.static(node)
+        if found is not _UNKNOWN:
+            return self._outer(found, node)
+        value, name = self.expression(node.value), node.attr
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            owner = value(frame, mask)
+            if isinstance(owner, View):
+                if name == "shape":
+                    return owner.shape
+                if name == "size":
+                    return np.int64(int(np.prod([int(n) for n in owner.shape])))
+                if name == "ndim":
+                    return np.int64(owner.ndim)
+            elif isinstance(owner, (np.ndarray, np.generic)) and name in ("real", "imag"):
+                return getattr(owner, name)
+            raise self.fail(f"`.{name}` is not supported in a kernel", node)
+
+        return run
+
+    def _tuple(self, node: ast.Tuple) -> Expression:
+        parts = [self.expression(part) for part in node.elts]
+        return lambda frame, mask: tuple(part(frame, mask) for part in parts)
+
+    def operator(self, op: ast.operator, node: ast.AST) -> Callable[[Any, Any], Any]:
+        """Return an arithmetic operation that names the line where its operands do not fit."""
+        apply = _ARITHMETIC.get(type(op))
+        if apply is None:
+            raise self.fail(f"the operator {type(op).__name__} is not supported in a kernel", node)
+
+        def run(left: Any, right: Any) -> Any:
+            try:
+                return apply(left, right)
+            except (TypeError, AttributeError) as error:
+                raise self.fail(_not_numbers(error, left, right), node) from error
+
+        return run
+
+    def _binop(self, node: ast.BinOp) -> Expression:
+        left, right, apply = self.expression(node.left), self.expression(node.right), self.operator(node.op, node)
+        if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant) and isinstance(node.right.value, int):
+            exponent = node.right.value  # numba multiplies: the type stays that of the base
+            if 0 <= exponent <= 64:
+                return lambda frame, mask: _power(left(frame, mask), exponent)
+        return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Expression:
+        value = self.expression(node.operand)
+        apply = {
+            ast.USub: lambda v: np.negative(v if v.dtype.kind in "fc" else _types.cast(v, _types.arithmetic_type(v.dtype, v.dtype))),
+            ast.UAdd: lambda v: v if v.dtype.kind in "fc" else _types.cast(v, _types.arithmetic_type(v.dtype, v.dtype)),
+            ast.Not: lambda v: ~_types.truth(v),
+            ast.Invert: lambda v: np.invert(v if v.dtype.kind == "f" else _types.cast(v, _types.arithmetic_type(v.dtype, v.dtype))),
+        }[type(node.op)]
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            operand = value(frame, mask)
+            try:
+                return apply(operand)
+            except (TypeError, AttributeError) as error:
+                raise self.fail(_not_numbers(error, operand), node) from error
+
+        return run
+
+    def _compare(self, node: ast.Compare) -> Expression:
+        first = self.expression(node.left)
+        rest = []
+        for op, right in zip(node.ops, node.comparators, strict=True):
+            if type(op) not in _COMPARISONS:
+                raise self.fail(f"the comparison {type(op).__name__} is not supported in a kernel", node)
+            rest.append((_COMPARISONS[type(op)], self.expression(right)))
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            left, result = first(frame, mask), None
+            for apply, expression in rest:
+                right = expression(frame, mask)
+                try:
+                    now = apply(left, right)
+                except (TypeError, AttributeError) as error:
+                    raise self.fail(_not_numbers(error, left, right), node) from error
+                result = now if result is None else result & now
+                left = right
+            return result
+
+        return run
+
+    def _boolop(self, node: ast.BoolOp) -> Expression:
+        parts = [self.expression(part) for part in node.values]
+        is_and = isinstance(node.op, ast.And)
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            value = parts[0](frame, mask)
+            going: Mask | None = mask
+            for part in parts[1:]:
+                yes, no = going.split(_rows(_types.truth(value)))
+                going = yes if is_and else no
+                if going is None:
+                    return value
+                other = part(frame, going)
+                value = _chosen(going, mask, other, value)
+            return value
+
+        return run
+
+    def _ifexp(self, node: ast.IfExp) -> Expression:
+        test, body, orelse = self.condition(node.test), self.expression(node.body), self.expression(node.orelse)
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            yes, no = mask.split(_rows(test(frame, mask)))
+            if yes is None:
+                return orelse(frame, mask)
+            if no is None:
+                return body(frame, mask)
+            first, second = body(frame, yes), orelse(frame, no)
+            if not all(isinstance(v, (np.ndarray, np.generic)) for v in (first, second)):
+                raise self.fail("a conditional expression must choose between two numbers", node)
+            return _chosen(yes, mask, first, second)
+
+        return run
+
+    # -- arrays ---------------------------------------------------------------------------------------------------------------
+
+    def index(self, node: ast.expr) -> Callable[[Frame, Mask], list[tuple[Any, bool]]]:
+        """Return the closure of an index: each part, and whether it was written as a negative number (counted from the end)."""
+        nodes = node.elts if isinstance(node, ast.Tuple) else [node]
+        parts = []
+        for part in nodes:
+            if isinstance(part, ast.Slice):
+                parts.append((self._slice(part), False))
+            else:
+                constant = self.number(part)
+                parts.append((self.expression(part), isinstance(constant, (int, np.integer)) and constant < 0))
+
+        def run(frame: Frame, mask: Mask) -> list[tuple[Any, bool]]:
+            found: list[tuple[Any, bool]] = []
+            for expression, from_end in parts:
+                value = expression(frame, mask)
+                found.extend((v, False) for v in value) if isinstance(value, tuple) else found.append((value, from_end))
+            return found
+
+        return run
+
+    def _slice(self, node: ast.Slice) -> Expression:
+        if node.step is not None and not (isinstance(node.step, ast.Constant) and node.step.value in (None, 1)):
+            raise self.fail("a slice with a step is not supported in a kernel", node)
+        nothing: Expression = lambda frame, mask: None  # noqa: E731
+        start, stop = (nothing if limit is None else self.expression(limit) for limit in (node.lower, node.upper))
+        return lambda frame, mask: Slice(start(frame, mask), stop(frame, mask))
+
+    def _subscript(self, node: ast.Subscript) -> Expression:
+        value, index, line = self.expression(node.value), self.index(node.slice), node.lineno
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            owner, places = value(frame, mask), index(frame, mask)
+            if isinstance(owner, tuple):
+                return self._item(owner, places, node)
+            if not isinstance(owner, View):
+                raise self.fail(f"`{ast.unparse(node.value)}` is no array; expected one before the index", node)
+            if len(places) < owner.ndim or any(isinstance(place, Slice) for place, _ in places):
+                return part_of(frame, mask, owner, places, self.source, line)
+            indices, from_end = index_of(owner, places, self.source, line)
+            return frame.machine.load(owner, indices, mask, line, from_end)
+
+        return run
+
+    def _item(self, owner: tuple[Any, ...], places: list[tuple[Any, bool]], node: ast.Subscript) -> Any:
+        if len(places) != 1 or np.size(places[0][0]) != 1:
+            raise self.fail("a tuple needs one index that is the same in all threads", node)
+        try:
+            return owner[int(places[0][0])]
+        except IndexError as error:
+            raise self.fail(f"the tuple has {len(owner)} elements; expected an index below that", node) from error
+
+    # -- calls ----------------------------------------------------------------------------------------------------------------
+
+    def range_of(self, node: ast.expr) -> list[Expression] | None:
+        """Return the limits of ``range(...)``, or None where the expression is something else."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in self.local:
+            if self.static(node.func) == Intrinsic("range"):
+                if not 1 <= len(node.args) <= 3 or node.keywords:
+                    raise self.fail("range takes one to three numbers", node)
+                return [self.expression(argument) for argument in node.args]
+        return None
+
+    def called(self, node: ast.Call) -> Any:
+        """Return what a call calls: an ``Intrinsic``, a NumPy type, a Python function, or ``_UNKNOWN``."""
+        found = self.static(node.func)
+        if found is _UNKNOWN or isinstance(found, Intrinsic):
+            return found
+        dtype = dtype_of(found)
+        return dtype if dtype is not None else plain_function(found)
+
+    def call(self, node: ast.Call, unused: bool = False) -> Expression:
+        """Return the closure of a call; ``unused`` where nobody looks at what it returns."""
+        found = self.called(node)
+        words = ast.unparse(node.func)
+        if isinstance(found, Intrinsic):
+            make = FUNCTIONS.get(found.name)
+            if make is None:
+                raise self.fail(f"`{words}` is not supported in a kernel", node)
+            if found.name.startswith("cuda.syncwarp"):
+                self.program.uses_warp_barriers = True
+            return make(Call(node, self, found.name, unused, self._assigned_to))
+        if isinstance(found, np.dtype):
+            if len(node.args) != 1 or node.keywords:
+                raise self.fail(f"{words} takes one number", node)
+            value = self.expression(node.args[0])
+            return lambda frame, mask: self._cast(value(frame, mask), found, node)
+        if found is _UNKNOWN or not callable(found) or not hasattr(found, "__code__"):
+            raise self.fail(
+                f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours", node
+            )
+        if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise self.fail("a device function takes its arguments by position", node)
+        function = self.program.device_function(found, self.source, node.lineno)
+        if len(node.args) != len(function.source.parameters):
+            raise self.fail(f"{words} takes {len(function.source.parameters)} arguments; {len(node.args)} are given", node)
+        arguments = [self.expression(argument) for argument in node.args]
+        return lambda frame, mask: function.call(frame.machine, [argument(frame, mask) for argument in arguments], mask)
+
+    _call = call
+
+    def _cast(self, value: Any, dtype: np.dtype, node: ast.AST) -> Any:
+        if not isinstance(value, (np.ndarray, np.generic)) or (value.dtype.kind == "c" and dtype.kind != "c"):
+            raise self.fail(f"{dtype} can be made of a real number only", node)
+        return _types.cast(value, dtype)
+
+
+class _Unknown:
+    """Marks what has no value before the kernel runs."""
+
+
+_UNKNOWN = _Unknown()
+_PLAIN: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.LShift: operator.lshift,
+}  # fmt: skip
+_WORDS: dict[type, str] = {
+    ast.ListComp: "a list comprehension", ast.List: "a list", ast.Dict: "a dictionary", ast.Set: "a set", ast.Lambda: "a lambda",
+    ast.JoinedStr: "a formatted string", ast.Yield: "yield", ast.YieldFrom: "yield", ast.Await: "await", ast.GeneratorExp: "a generator",
+    ast.NamedExpr: "an assignment inside an expression", ast.Starred: "a starred expression", ast.Slice: "a slice here",
+}  # fmt: skip
+
+
+def _rows(condition: Any) -> Any:
+    return condition if np.ndim(condition) == 0 else np.atleast_2d(condition)
+
+
+def _chosen(where: Mask, mask: Mask, value: Any, other: Any) -> Any:
+    """Return one value in some lanes and the other elsewhere."""
+    if where is mask or where.array is None:
+        return value
+    dtype = _types.unified(value.dtype, other.dtype)
+    return np.where(where.array, _types.cast(value, dtype), _types.cast(other, dtype))
+
+
+def _power(base: Any, exponent: int) -> Any:
+    dtype = base.dtype if base.dtype.kind in "fc" else _types.arithmetic_type(base.dtype, base.dtype)
+    return np.power(_types.cast(base, dtype), dtype.type(exponent))
+
+
+def _not_numbers(error: Exception, *values: Any) -> str:
+    kinds = ["an array" if isinstance(v, View) else "a tuple" if isinstance(v, tuple) else "nothing" if v is None else str(getattr(v, "dtype", type(v).__name__)) for v in values]  # fmt: skip
+    return f"the operation does not take {' and '.join(kinds)}; expected numbers that it is defined for"
+
+
+def index_of(view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+    """Return the indices of one element, and which count from the end."""
+    if len(places) != view.ndim:
+        raise source.error(
+            f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected one index for each", line
+        )
+    indices = tuple(_integer(place, source, line) for place, _ in places)
+    return indices, tuple(from_end for _, from_end in places)
+
+
+def _integer(place: Any, source: Source, line: int) -> Any:
+    if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
+        kind = getattr(place, "dtype", type(place).__name__)
+        raise source.error(f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line)
+    return _types.cast(place, _types.INT)
+
+
+def part_of(frame: Frame, mask: Mask, view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> View:
+    """Return a row, a block or a slice of an array: a view of the same memory."""
+    if len(places) > view.ndim:
+        raise source.error(f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected fewer", line)
+    offset, shape, strides = view.offset, [], []
+    for axis, (place, from_end) in enumerate(places):
+        extent, stride = view.shape[axis], view.strides[axis]
+        if isinstance(place, Slice):
+            start, stop = (
+                default if limit is None else _clipped(_integer(limit, source, line), extent)
+                for limit, default in ((place.start, np.int64(0)), (place.stop, extent))
+            )
+            offset = offset + start * np.int64(stride)
+            shape.append(np.maximum(stop - start, np.int64(0)))
+            strides.append(stride)
+        else:
+            one = View(view.store, np.int64(0), (extent,), (1,))
+            where, inside = frame.machine.locate(one, (_integer(place, source, line),), mask, line, "take a part at", (from_end,))
+            offset = offset + (where if inside is not None else np.int64(0)) * np.int64(stride)
+    return View(view.store, offset, (*shape, *view.shape[len(places) :]), (*strides, *view.strides[len(places) :]))
+
+
+def _clipped(limit: Any, extent: Any) -> Any:
+    return np.clip(np.where(limit < 0, limit + extent, limit), 0, extent)[()]

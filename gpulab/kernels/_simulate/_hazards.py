@@ -1,0 +1,224 @@
+"""Who touched each word last, and whether two threads' accesses are ordered.
+
+Two accesses of one word race when two threads make them, at least one writes, not both are atomic, and nothing orders them. Threads of
+one block are ordered by ``syncthreads``, lanes of one warp also by ``syncwarp``; threads of different blocks never are. Two plain writes
+of the same value are let pass: whoever comes last, the memory is the same.
+
+For each word two witnesses of each kind are kept: the last thread that wrote (read) it, and one more that differs from it as much as
+possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered with one of the two, if
+it is unordered with any thread since the last barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab.kernels._simulate._geometry import WARP
+
+Flat = np.ndarray  # one entry for each lane that takes part
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When lanes access: ``epoch`` counts the barriers of their block, ``event`` the warp barriers so far, ``line`` is the source line."""
+
+    epoch: Flat | int
+    event: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two unordered accesses of one word: the first pair found, and how many lanes found one."""
+
+    lane: int
+    thread: int
+    other_thread: int
+    other_line: int
+    count: int
+
+
+class WarpBarriers:
+    """The ``syncwarp`` calls so far: which lanes of each warp took part in which."""
+
+    def __init__(self, rows: int, warps: int, first: int) -> None:
+        self.rows, self.warps, self.first = rows, warps, first
+        self.masks: list[np.ndarray] = []
+        self.last_full = np.full((rows, warps), -1, dtype=np.int64)
+
+    def add(self, bits: np.ndarray) -> None:
+        """Add a call; ``bits`` are the lanes that arrived, shape (rows or 1, warps)."""
+        event = len(self.masks) + 1
+        self.masks.append(bits)
+        self.last_full[np.broadcast_to(bits == 0xFFFFFFFF, self.last_full.shape)] = event
+
+    def ordered(self, row: int, warp: int, first_lane: int, since: int, lane: int) -> bool:
+        """Return whether a chain of calls after event ``since`` leads from one lane to the other."""
+        reached = 1 << first_lane
+        for masks in self.masks[since:]:
+            bits = int(masks[row if len(masks) > 1 else 0, warp])
+            if bits & reached:
+                reached |= bits
+        return bool(reached >> lane & 1)
+
+
+class _Witnesses:
+    """For each word, the last thread that accessed it in one way and another one, each with its moment."""
+
+    __slots__ = ("atomic", "epoch", "event", "line", "thread")
+
+    def __init__(self, words: int, events: bool) -> None:
+        self.thread = np.full((2, words), -1, dtype=np.int64)
+        self.epoch = np.zeros((2, words), dtype=np.int32)
+        self.line = np.zeros((2, words), dtype=np.int32)
+        self.atomic = np.zeros((2, words), dtype=bool)
+        self.event = np.zeros((2, words), dtype=np.int32) if events else None
+
+    def copy_rows(self, times: int) -> _Witnesses:
+        """Return the same for so many rows of words."""
+        new = object.__new__(_Witnesses)
+        for name in ("thread", "epoch", "line", "atomic", "event"):
+            old = getattr(self, name)
+            setattr(new, name, None if old is None else np.tile(old, (1, times)))
+        return new
+
+
+class Tracker:
+    """The words of one array. ``across_blocks`` for global memory: threads are numbered through the grid, and the words serve all blocks."""
+
+    def __init__(self, words: int, width: int, across_blocks: bool, events: bool) -> None:
+        self.words, self.width, self.across_blocks = words, width, across_blocks
+        self.rows = 1
+        self.barriers: WarpBarriers | None = None
+        self.writes, self.reads = _Witnesses(words, events), _Witnesses(words, events)
+        self.written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
+        self._any_read = False
+
+    def serve(self, barriers: WarpBarriers | None) -> Tracker:
+        """Look up the warp barriers of these blocks from here on."""
+        self.barriers = barriers
+        return self
+
+    def split(self, rows: int) -> None:
+        """Keep the words of so many blocks apart from here on (shared memory whose blocks have been alike so far)."""
+        if self.rows == rows:
+            return
+        self.rows = rows
+        self.writes, self.reads = self.writes.copy_rows(rows), self.reads.copy_rows(rows)
+        if self.written is not None:
+            self.written = np.tile(self.written, rows)
+
+    def read(self, words: Flat, threads: Flat, moment: Moment, atomic: bool = False) -> Conflict | None:
+        """Note a read; return a conflict with a write before it."""
+        found = self._conflict(self.writes, words, threads, moment, atomic, None)
+        if not atomic:
+            self._any_read = True
+            self._record(self.reads, words, threads, moment, False)
+        return found
+
+    def write(
+        self, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat] | None, atomic: bool = False
+    ) -> Conflict | None:
+        """Note a write; return a conflict with an access before it. ``unchanged(lanes)`` tells where the value is already there."""
+        found = self._conflict(self.writes, words, threads, moment, atomic, unchanged)
+        if self._any_read:
+            found = found or self._conflict(self.reads, words, threads, moment, False, None)
+        self._record(self.writes, words, threads, moment, atomic)
+        if self.written is not None:
+            self.written[words] = True
+        return found
+
+    def clash(self, words: Flat, threads: Flat, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
+        """Return two lanes that wrote one word in the same instruction, with different values; to be asked after ``write``."""
+        winner = self.writes.thread[0][words]
+        lost = np.flatnonzero(winner != threads)
+        lost = lost[differs(lost)] if len(lost) else lost
+        if not len(lost):
+            return None
+        return Conflict(int(lost[0]), int(threads[lost[0]]), int(winner[lost[0]]), line, len(lost))
+
+    def unwritten(self, words: Flat) -> Flat:
+        """Return the lanes whose word of shared memory nobody has written."""
+        if self.written is None:
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(~self.written[words])
+
+    def _conflict(
+        self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, atomic: bool, unchanged: Callable[[Flat], Flat] | None
+    ) -> Conflict | None:
+        for which in (0, 1):
+            others = witnesses.thread[which][words]
+            unordered = (others >= 0) & (others != threads)
+            fresh = witnesses.epoch[which][words] == moment.epoch
+            unordered &= fresh if not self.across_blocks else fresh | (others // self.width != threads // self.width)
+            if atomic:
+                unordered &= ~witnesses.atomic[which][words]
+            lanes = np.flatnonzero(unordered)
+            if len(lanes) and witnesses.event is not None:
+                lanes = lanes[~self._by_warp_barrier(witnesses.event[which], words[lanes], others[lanes], threads[lanes])]
+            if len(lanes) and unchanged is not None and not atomic:
+                plain = ~witnesses.atomic[which][words[lanes]]
+                lanes = lanes[~(plain & unchanged(lanes))]
+            if len(lanes):
+                first = int(lanes[0])
+                line = int(witnesses.line[which][words[first]])
+                return Conflict(first, int(threads[first]), int(others[first]), line, len(lanes))
+        return None
+
+    def _by_warp_barrier(self, events: np.ndarray, words: Flat, others: Flat, threads: Flat) -> Flat:
+        """Return where a ``syncwarp`` since the other lane's access orders it before this one."""
+        barriers = self.barriers
+        assert barriers is not None
+        same = others // WARP == threads // WARP
+        since = events[words]
+        lane, warp = threads % WARP, threads // WARP
+        if self.across_blocks:
+            row, warp = warp // barriers.warps - barriers.first, warp % barriers.warps
+        else:
+            row = words // self.words if self.rows > 1 else np.zeros_like(words)
+        ordered = same & (since < barriers.last_full[row, warp])
+        for i in np.flatnonzero(same & ~ordered)[:4096].tolist():
+            ordered[i] = barriers.ordered(int(row[i]), int(warp[i]), int(others[i] % WARP), int(since[i]), int(lane[i]))
+        return ordered
+
+    def _rank(self, witnesses: _Witnesses, which: int, words: Flat, threads: Flat, moment: Moment) -> Flat:
+        """Return how far a witness is from the thread: 3 another block, 2 another warp, 1 another lane, 0 none, itself, or long ordered."""
+        others = witnesses.thread[which][words]
+        alive = (others >= 0) & (others != threads)
+        rank = 1 + (others // WARP != threads // WARP).astype(np.int8)
+        fresh = witnesses.epoch[which][words] == moment.epoch
+        if self.across_blocks:
+            foreign = others // self.width != threads // self.width
+            return np.where(alive, np.where(foreign, 3, rank * fresh), 0)
+        return rank * (alive & fresh)
+
+    def _record(self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, atomic: bool) -> None:
+        last, other = self._rank(witnesses, 0, words, threads, moment), self._rank(witnesses, 1, words, threads, moment)
+        moved = words[(last > 0) & (last >= other)]
+        fields = [witnesses.thread, witnesses.epoch, witnesses.line, witnesses.atomic]
+        now = [threads, moment.epoch, moment.line, atomic]
+        if witnesses.event is not None:
+            fields.append(witnesses.event)
+            now.append(moment.event)
+        for values in fields:
+            if len(moved):
+                values[1][moved] = values[0][moved]
+        for values, new in zip(fields, now, strict=True):
+            values[0][words] = new
+        winner = witnesses.thread[0][words]
+        lost = np.flatnonzero(winner != threads)
+        if len(lost):
+            self._record_lost(fields, now, words, threads, winner, lost)
+
+    def _record_lost(self, fields: list, now: list, words: Flat, threads: Flat, winner: Flat, lost: Flat) -> None:
+        """Keep, of several lanes that accessed one word at once, one more beside the last: the farther, the later written."""
+        far = lost[winner[lost] // WARP != threads[lost] // WARP]
+        groups = [lost, far]
+        if self.across_blocks:
+            groups.append(lost[winner[lost] // self.width != threads[lost] // self.width])
+        for group in groups:
+            for values, new in zip(fields, now, strict=True):
+                values[1][words[group]] = new[group] if isinstance(new, np.ndarray) else new

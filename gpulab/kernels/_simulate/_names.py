@@ -1,0 +1,129 @@
+"""What the names in a kernel mean: numba's cuda module, ours that stands in for it, math, NumPy, and Python's own functions.
+
+A dotted name is followed only through these; everything else that a kernel names must be a number, an array, a tuple, or a function of
+the learner's, so that no module is reached from a kernel and nothing of it runs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import sys
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_BUILTINS = ("abs", "min", "max", "range", "len", "int", "float", "bool", "round", "pow", "complex")
+_SINGLE_NAMES = {"int": "int64", "float": "float64", "bool": "bool"}
+_NUMBA_TYPES = {
+    **{name: name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+                               "complex64", "complex128")},
+    "boolean": "bool", "bool_": "bool", "intp": "int64", "uintp": "uint64", "intc": "int32", "f4": "float32", "f8": "float64",
+    "i4": "int32", "i8": "int64", "u4": "uint32", "u8": "uint64", "void": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """A name that the simulator itself understands, such as "cuda.threadIdx.x", "math.sqrt" or "range"."""
+
+    name: str
+
+
+def known_object(owner: Any, attribute: str | None = None) -> Any:
+    """Return what an object, or an attribute of it, means in a kernel.
+
+    Raises
+    ------
+    AttributeError
+        If the owner is none of the modules that a kernel may look into.
+    """
+    if attribute is None:
+        return _alone(owner)
+    if isinstance(owner, Intrinsic):
+        return _member(owner.name, attribute)
+    if isinstance(owner, (np.ndarray, tuple, int, float, np.generic)):
+        if isinstance(owner, np.ndarray) and attribute in ("shape", "size", "ndim"):
+            return getattr(owner, attribute)
+        raise AttributeError(f"`.{attribute}` of a constant is not supported in a kernel")
+    raise AttributeError(f"`.{attribute}` of {getattr(owner, '__name__', type(owner).__name__)} is not supported in a kernel")
+
+
+def _alone(found: Any) -> Any:
+    if isinstance(found, types.ModuleType):
+        name = _module_name(found)
+        if name is None:
+            raise AttributeError(f"the module {found.__name__} is not supported in a kernel")
+        return Intrinsic(name)
+    if getattr(found, "is_gpulab_cuda", False):
+        return Intrinsic("cuda" + getattr(found, "path", ""))
+    if isinstance(found, types.BuiltinFunctionType | type) and getattr(found, "__module__", "") in ("math", "builtins"):
+        name = found.__name__
+        if found.__module__ == "math":
+            return Intrinsic(f"math.{name}")
+        if name in _BUILTINS and getattr(builtins, name) is found:
+            return np.dtype(_SINGLE_NAMES[name]) if name in _SINGLE_NAMES else Intrinsic(name)
+    if isinstance(found, np.ufunc):
+        return Intrinsic(f"np.{found.__name__}")
+    stub = _stubs().get(id(found))
+    return Intrinsic(stub) if stub else found
+
+
+def _module_name(module: types.ModuleType) -> str | None:
+    if module is math:
+        return "math"
+    if module is np:
+        return "np"
+    name = module.__name__
+    if name == "numba" or name == "numba.types" or name == "numba.core.types":
+        return "numba"
+    if name in ("numba.cuda", "numba_cuda.numba.cuda"):
+        return "cuda"
+    if name.endswith("libdevice"):
+        return "libdevice"
+    return None
+
+
+def _member(owner: str, attribute: str) -> Any:
+    if owner == "numba" and attribute == "cuda":
+        return Intrinsic("cuda")
+    if owner == "numba" and attribute == "types":
+        return Intrinsic("numba")
+    if owner in ("numba", "np", "cuda") and attribute in _NUMBA_TYPES and _NUMBA_TYPES[attribute]:
+        return np.dtype(_NUMBA_TYPES[attribute])
+    if owner in ("math", "np") and attribute in ("pi", "e", "inf", "nan", "tau", "newaxis"):
+        return getattr(math if owner == "math" else np, attribute)
+    return Intrinsic(f"{owner}.{attribute}")
+
+
+@functools.lru_cache(maxsize=1)
+def _numba_stubs(loaded: bool) -> dict[int, str]:
+    """Return numba's own objects for `from numba.cuda import ...`, by identity."""
+    cuda = sys.modules.get("numba.cuda")
+    if not loaded or cuda is None:
+        return {}
+    names = ["threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "syncthreads", "syncthreads_count", "syncthreads_and",
+             "syncthreads_or", "syncwarp", "shared", "local", "const", "atomic", "shfl_sync", "shfl_up_sync", "shfl_down_sync",
+             "shfl_xor_sync", "all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync", "activemask",
+             "lanemask_lt", "popc", "brev", "clz", "ffs", "selp", "fma", "cbrt", "laneid", "warpsize", "threadfence", "threadfence_block",
+             "threadfence_system", "nanosleep"]  # fmt: skip
+    return {id(getattr(cuda, name)): f"cuda.{name}" for name in names if hasattr(cuda, name)}
+
+
+def _stubs() -> dict[int, str]:
+    return _numba_stubs("numba.cuda" in sys.modules)
+
+
+def dtype_of(found: Any) -> np.dtype | None:
+    """Return the element type that an object stands for: a NumPy type, a numba type, or its name; None for anything else."""
+    if isinstance(found, np.dtype):
+        return found
+    if isinstance(found, type) and issubclass(found, np.generic):
+        return np.dtype(found)
+    name = found if isinstance(found, str) else getattr(found, "name", None) if type(found).__module__.startswith("numba") else None
+    if isinstance(name, str) and _NUMBA_TYPES.get(name):
+        return np.dtype(_NUMBA_TYPES[name])
+    return None

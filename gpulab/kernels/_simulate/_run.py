@@ -1,0 +1,277 @@
+"""``simulate``: check what is given, run the blocks in batches, and report."""
+
+from __future__ import annotations
+
+import ast
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import InputError, KernelError, shown
+from gpulab.evidence import Evidence
+from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._counters import Counters
+from gpulab.kernels._simulate._geometry import WARP, Batch, Extent
+from gpulab.kernels._simulate._hazards import Tracker
+from gpulab.kernels._simulate._machine import Launch, Machine
+from gpulab.kernels._simulate._memory import View, global_view
+from gpulab.kernels._simulate._source import Source, read_source, written_names
+from gpulab.kernels._simulate._translate import Program
+from gpulab.kernels._simulate.report import ArrayAccess, Counts, Simulation
+
+# Threads of a block, and blocks of a grid. Source: CUDA Programming Guide 13.0, technical specifications per compute capability.
+MOST_THREADS = 1024
+_MOST_BLOCK = (1024, 1024, 64)
+_MOST_GRID = (2**31 - 1, 65535, 65535)
+# Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and 10.0).
+MOST_SHARED_BYTES = 227 * 1024
+# Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the caches.
+_LANES_AT_ONCE = 1 << 17
+_KINDS = "biufc"
+
+
+def simulate(
+    kernel: Any,
+    grid: Any,
+    block: Any,
+    *args: Any,
+    dynamic_shared_bytes: int = 0,
+    max_steps: int = 2_000_000,
+    trace: int | None = None,
+    stop: Callable[[], None] | None = None,
+) -> Simulation:
+    """Run a Python kernel as warps in lockstep; count what it moves, and find what is wrong with it.
+
+    Parameters
+    ----------
+    kernel : function
+        Written as for numba.cuda; plain, or wrapped by ``cuda.jit``. It is read, not called.
+    grid, block : int or tuple of up to 3 int
+        Blocks of the grid and threads of a block, x first. A block has at most 1,024 threads.
+    *args : ndarray or number
+        The kernel's arguments. Arrays are NumPy's (or CPU tensors), contiguous in C order, and change in place, as on a GPU.
+    dynamic_shared_bytes : int
+        Bytes of dynamic shared memory for each block (``cuda.shared.array(0, dtype)``).
+    max_steps : int
+        Statements of whole batches after which a kernel counts as endless.
+    trace : int, optional
+        The number of a block whose statements and accesses are kept, warp by warp, in ``.trace``.
+    stop : callable, optional
+        Called now and then; what it raises ends the simulation.
+
+    Returns
+    -------
+    Simulation
+        ``.totals`` and ``.lines`` count, ``.findings`` tells races, accesses out of bounds, divergent barriers, uninitialised shared
+        memory and shuffles from lanes that take no part. A finding is reported, never raised.
+
+    Raises
+    ------
+    KernelError
+        If the kernel uses what cannot be simulated, or does not end. The message names the line. Arrays are as they were before.
+    InputError
+        If the grid, the block or an argument cannot be used.
+
+    Notes
+    -----
+    Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders them: hazards are found by that rule.
+    A lane that waits in a loop for a lane of its own warp never ends here, though hardware since Volta lets it pass.
+
+    Examples
+    --------
+    >>> from gpulab.kernels import cuda
+    >>> def double(x):
+    ...     i = cuda.grid(1)
+    ...     if i < x.size:
+    ...         x[i] *= 2
+    >>> x = np.arange(100, dtype=np.float32)
+    >>> s = simulate(double, 4, 32, x)  # doctest: +SKIP
+    """
+    source = read_source(kernel)
+    extents = _extent("grid", grid, _MOST_GRID), _extent("block", block, _MOST_BLOCK)
+    if math.prod(extents[1]) > MOST_THREADS:
+        raise InputError(
+            f"simulate: a block of {extents[1]} has {math.prod(extents[1]):,} threads; expected at most {MOST_THREADS:,}. Use more blocks."
+        )
+    _given_numbers(dynamic_shared_bytes, max_steps, trace, math.prod(extents[0]))
+    if len(args) != len(source.parameters):
+        raise InputError(
+            f"simulate: {source.name} takes {len(source.parameters)} arguments ({', '.join(source.parameters)}); {len(args)} are given. "
+            "Pass one for each."
+        )
+    program = Program(source)
+    written = written_names(source, lambda node: _device_source(node, program))
+    arguments = _arguments(source, args, written)
+    launch = Launch(source, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
+                    traced_block=trace, stop=stop)  # fmt: skip
+    changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
+    before = [view.store.data.copy() for view in changing]
+    try:
+        shared_bytes = _run(program, launch, extents, arguments)
+    except BaseException:  # an interrupt as well: arrays are as they were before
+        for view, data in zip(changing, before, strict=True):
+            view.store.data[...] = data
+        raise
+    return _report(program, launch, extents, shared_bytes)
+
+
+def _extent(name: str, value: Any, most: Extent) -> Extent:
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(p, numbers.Integral) and not isinstance(p, bool) for p in parts):
+        raise InputError(f"simulate: {name}={shown(value)}; expected a whole number or up to three of them. Pass for example {name}=32.")
+    extent = (*(int(p) for p in parts), 1, 1)[:3]
+    for size, limit in zip(extent, most, strict=True):
+        if not 1 <= size <= limit:
+            raise InputError(f"simulate: {name}={shown(value)}; expected 1 to {limit:,} there. Pass a {name} within that.")
+    return extent[0], extent[1], extent[2]
+
+
+def _given_numbers(dynamic_shared_bytes: Any, max_steps: Any, trace: Any, blocks: int) -> None:
+    for name, value, least, most in (
+        ("dynamic_shared_bytes", dynamic_shared_bytes, 0, MOST_SHARED_BYTES),
+        ("max_steps", max_steps, 1, 2**62),
+        ("trace", 0 if trace is None else trace, 0, blocks - 1),
+    ):
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not least <= value <= most:
+            raise InputError(f"simulate: {name}={shown(value)}; expected a whole number from {least} to {most:,}. Pass one of these.")
+
+
+def _device_source(node: ast.Call, program: Program) -> Source | None:
+    """Return the source of the device function that a call names, where it names one."""
+    name = node.func.id if isinstance(node.func, ast.Name) else None
+    for source in program.sources:
+        if source.name == name:
+            return source
+    return None
+
+
+def _arguments(source: Source, args: tuple[Any, ...], written: set[str]) -> list[Any]:
+    """Return the arguments as a kernel sees them: views of arrays, and typed numbers."""
+    found: list[Any] = []
+    arrays: list[tuple[np.ndarray, View]] = []
+    for number, (name, argument) in enumerate(zip(source.parameters, args, strict=True)):
+        array = _as_array(argument)
+        if array is None:
+            found.append(_number(source, name, argument))
+            continue
+        writable = name in written
+        _check_array(source, name, array, writable)
+        view = global_view(name, array, number, writable)
+        for other, known in arrays:
+            if np.shares_memory(array, other):
+                if array.ctypes.data != other.ctypes.data or array.dtype != other.dtype or array.size != other.size:
+                    raise InputError(
+                        f"simulate: {name} and {known.store.name} overlap in memory without being the same array; expected arrays that "
+                        "are apart, or the same one twice. Pass a copy of one."
+                    )
+                known.store.writable |= writable
+                view = View(known.store, view.offset, view.shape, view.strides)
+        arrays.append((array, view))
+        found.append(view)
+    return found
+
+
+def _as_array(argument: Any) -> np.ndarray | None:
+    if isinstance(argument, np.ndarray) and argument.ndim:
+        return argument
+    if type(argument).__module__.startswith("torch") and hasattr(argument, "detach"):
+        if argument.device.type != "cpu":
+            raise InputError(
+                f"simulate: a tensor is on {argument.device}; expected one in main memory, since the microscope runs there. Pass x.cpu()."
+            )
+        if argument.ndim:
+            array: np.ndarray = argument.detach().numpy()
+            return array
+    return None
+
+
+def _number(source: Source, name: str, argument: Any) -> Any:
+    if isinstance(argument, np.ndarray) or hasattr(argument, "item"):
+        argument = np.asarray(argument)[()]
+    try:
+        return _types.constant(argument)
+    except TypeError as error:
+        raise InputError(
+            f"simulate: {name}={shown(argument)} is {error}; expected a NumPy array or a number. Convert it before the call."
+        ) from error
+
+
+def _check_array(source: Source, name: str, array: np.ndarray, written: bool) -> None:
+    if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16 or not array.dtype.isnative:
+        raise InputError(
+            f"simulate: {name} has elements of type {array.dtype}; expected numbers. Convert it, for example by .astype('float32')."
+        )
+    if not array.flags.c_contiguous:
+        raise InputError(
+            f"simulate: {name} of shape {array.shape} is not contiguous; expected an array in C order. Pass np.ascontiguousarray({name})."
+        )
+    if written and not array.flags.writeable:
+        raise InputError(f"simulate: {name} is read-only and {source.name} writes to it; expected an array that may change. Pass a copy.")
+
+
+def _run(program: Program, launch: Launch, extents: tuple[Extent, Extent], arguments: list[Any]) -> int:
+    grid, block = extents
+    blocks = math.prod(grid)
+    width = -(-math.prod(block) // WARP) * WARP
+    together = max(1, min(blocks, _LANES_AT_ONCE // width))
+    for view in arguments:
+        if isinstance(view, View) and view.store.writable and view.store.tracker is None:
+            view.store.tracker = Tracker(max(view.store.elements, 1), width, True, launch.uses_warp_barriers)
+    shared_bytes = 0
+    with np.errstate(all="ignore"):
+        for first in range(0, blocks, together):
+            batch = Batch(first, min(together, blocks - first), grid, block)
+            machine = Machine(launch, batch)
+            for view in arguments:
+                if isinstance(view, View) and view.store.tracker is not None:
+                    view.store.tracker.serve(machine.barriers)
+            try:
+                program.kernel.call(machine, list(arguments), batch.everyone, is_kernel=True)
+            except RecursionError as error:
+                raise KernelError(
+                    f"{program.source.name}: calls are nested too deeply; expected a few. Write the kernel flatter."
+                ) from error
+            shared_bytes = max(shared_bytes, machine.shared_bytes)
+    return shared_bytes
+
+
+def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], shared_bytes: int) -> Simulation:
+    lines: dict[int, dict[str, int]] = {}
+    for number, line in launch.counters.lines.items():
+        lines[number] = dict(vars(line))
+    accesses = []
+    for (number, array, space, kind), access in sorted(launch.counters.accesses.items()):
+        accesses.append(ArrayAccess(number, array, space, kind, **vars(access)))
+        counts = lines[number]
+        added = {"atomic_requests": access.requests if kind == "atomic" else 0}
+        if space == "global":
+            added |= {
+                "global_requests": access.requests, "global_sectors": access.sectors, "ideal_global_sectors": access.ideal_sectors,
+                "global_bytes_requested": access.bytes_requested,
+            }  # fmt: skip
+            if kind in ("load", "store"):
+                added |= {f"global_{kind}_requests": access.requests, f"global_{kind}_sectors": access.sectors}
+        else:
+            added |= {
+                "shared_requests": access.requests, "shared_wavefronts": access.wavefronts,
+                "ideal_shared_wavefronts": access.ideal_wavefronts, "shared_bytes_requested": access.bytes_requested,
+            }  # fmt: skip
+        for name, value in added.items():
+            counts[name] = counts.get(name, 0) + value
+    findings = tuple(launch.findings.values())
+    for finding in findings:
+        if finding.kind == "race":
+            lines[finding.line]["races"] = lines[finding.line].get("races", 0) + 1
+    text = {number: line for source in reversed(program.sources) for number, line in source.lines.items()}
+    return Simulation(
+        kernel=program.source.name, grid=extents[0], block=extents[1], lines={n: Counts(**c) for n, c in sorted(lines.items())},
+        accesses=tuple(accesses), findings=findings, shared_bytes=shared_bytes, source=dict(sorted(text.items())),
+        evidence=Evidence.modelled(
+            "warps of 32 lanes in lockstep; one request for each warp and access; no caches",
+            "the counting rules of gpulab.kernels.simulate",
+        ),
+        trace=tuple(launch.trace),
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""Find a kernel's text and the names it uses, and tell which of its arrays it writes.
+
+The text comes from the file or the notebook cell in which the kernel was defined. Nothing of it is executed as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulab.errors import KernelError, shown
+
+
+@dataclass(eq=False)
+class Source:
+    """A kernel or a device function: its syntax tree, with the line numbers of its file."""
+
+    name: str
+    tree: ast.FunctionDef
+    lines: dict[int, str]
+    filename: str
+    function: types.FunctionType
+    names: dict[str, Any] = field(repr=False)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Return the names of the parameters."""
+        return [a.arg for a in self.tree.args.args]
+
+    def text_of(self, line: int) -> str:
+        """Return a line without its indentation."""
+        return self.lines.get(line, "").strip()
+
+    def error(self, message: str, line: int) -> KernelError:
+        """Return the error that names a line."""
+        return KernelError(f"{self.name}, line {line} `{self.text_of(line)}`: {message}.", line)
+
+    def global_object(self, name: str) -> Any:
+        """Return what a name that is not local stands for.
+
+        Raises
+        ------
+        KeyError
+            If it stands for nothing.
+        """
+        if name in self.names:
+            return self.names[name]
+        return vars(builtins)[name]
+
+
+def plain_function(kernel: Any) -> Any:
+    """Return the Python function behind a kernel, which may be wrapped by a compiler's decorator."""
+    for attribute in ("py_func", "__wrapped__"):
+        inner = getattr(kernel, attribute, None)
+        if isinstance(inner, types.FunctionType):
+            return inner
+    return kernel
+
+
+def read_source(kernel: Any) -> Source:
+    """Return the source of a kernel.
+
+    Raises
+    ------
+    KernelError
+        If it is no Python function, its text cannot be found, or it takes arguments in ways that a kernel cannot.
+    """
+    function = plain_function(kernel)
+    if not isinstance(function, types.FunctionType):
+        raise KernelError(f"simulate: the kernel is {shown(kernel)}; expected a Python function. Pass the function itself, not its call.")
+    name = function.__name__
+    try:
+        text, first = inspect.getsourcelines(function)
+    except (OSError, TypeError) as error:
+        raise KernelError(
+            f"simulate: the text of {name} cannot be found; expected a function that was defined in a file or a notebook cell. "
+            "Write it into one."
+        ) from error
+    try:
+        tree = ast.parse(textwrap.dedent("".join(text))).body[0]
+    except SyntaxError as error:
+        raise KernelError(f"simulate: the text of {name} cannot be read: {error.msg}. Define it by a plain `def`.") from error
+    if not isinstance(tree, ast.FunctionDef):
+        raise KernelError(f"simulate: {name} is no plain function; expected one defined by `def`. Write it as `def {name}(...)`.")
+    ast.increment_lineno(tree, first - 1)
+    source = Source(
+        name, tree, {first + i: line.rstrip() for i, line in enumerate(text)}, function.__code__.co_filename, function, _names(function)
+    )
+    arguments = tree.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
+        raise source.error("expected plain parameters; defaults, * and ** are not supported", tree.lineno)
+    return source
+
+
+def _names(function: types.FunctionType) -> dict[str, Any]:
+    names = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # a name of the enclosing function that has no value yet
+            names.pop(name, None)
+    return names
+
+
+def local_names(tree: ast.FunctionDef) -> set[str]:
+    """Return the names that the function assigns, its parameters included."""
+    found = {a.arg for a in tree.args.args}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def root_name(node: ast.expr) -> str | None:
+    """Return the name at the beginning of ``a[i].b[j]``, or None where it begins with something else."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def written_names(source: Source, device_function: Callable[[ast.Call], Source | None], seen: frozenset[str] = frozenset()) -> set[str]:
+    """Return the names of arrays that the function may write, directly, through another name, or in a function that it calls."""
+    written: set[str] = set()
+    aliases: list[tuple[set[str], set[str]]] = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for part in ast.walk(target):
+                    if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
+                        written.add(root_name(part) or "")
+            if node.value is not None:
+                stored = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+                aliases.append((stored, {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}))
+        elif isinstance(node, ast.Call):
+            written |= _written_by_call(node, source, device_function, seen)
+    changed = True
+    while changed:
+        changed = False
+        for stored, used in aliases:
+            if stored & written and not used <= written:
+                written |= used
+                changed = True
+    return written
+
+
+def _written_by_call(
+    node: ast.Call, source: Source, device_function: Callable[[ast.Call], Source | None], seen: frozenset[str]
+) -> set[str]:
+    called = device_function(node)
+    if called is None:
+        is_atomic = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "atomic"
+        first = root_name(node.args[0]) if is_atomic and node.args else None
+        return {first} if first else set()
+    if called.name in seen:
+        return set()
+    inside = written_names(called, device_function, seen | {source.name, called.name})
+    return {
+        name for argument, parameter in zip(node.args, called.parameters, strict=False)
+        if parameter in inside and (name := root_name(argument))
+    }  # fmt: skip

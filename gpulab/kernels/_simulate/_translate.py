@@ -1,0 +1,432 @@
+"""Turn a kernel's statements into closures that run them for the lanes of a mask.
+
+A statement takes the lanes that arrive and returns those that go on to the next one: none (None) after ``return``, ``break`` and
+``continue``. After an ``if`` or a loop the lanes are together again.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import KernelError
+from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._expressions import Expression, Translator, index_of
+from gpulab.kernels._simulate._geometry import Mask, union
+from gpulab.kernels._simulate._machine import Machine
+from gpulab.kernels._simulate._memory import View
+from gpulab.kernels._simulate._source import Source, local_names, read_source
+
+Statement = Callable[["Frame", Mask], "Mask | None"]
+
+
+@dataclass(eq=False)
+class Loop:
+    """The lanes that left a loop's body early."""
+
+    broken: Mask | None = None
+    continued: Mask | None = None
+
+
+@dataclass(eq=False)
+class Frame:
+    """A call of a kernel or device function: variables, and the lanes that are still in it (``live``)."""
+
+    machine: Machine
+    variables: dict[str, Any]
+    live: Mask
+    is_kernel: bool
+    loops: list[Loop] = field(default_factory=list)
+    returns: int = 0
+    result: Any = None
+
+    def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+        """Give a variable a value in some lanes; the others keep theirs."""
+        old = self.variables.get(name)
+        if old is None or mask is self.live or mask.array is None:
+            self.variables[name] = value
+        else:
+            self.variables[name] = merged(mask, value, old, name, fail)
+
+    def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
+        """Return from the call in some lanes."""
+        self.returns += 1
+        if self.is_kernel:
+            self.machine.exited = union(self.machine.exited, mask)
+            if value is not None:
+                raise fail("a kernel returns nothing; expected a plain `return`")
+        elif self.result is None or mask is self.live:
+            self.result = value
+        else:
+            self.result = merged(mask, value, self.result, "the result", fail)
+
+
+def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
+    """Return the new value in the lanes of the mask and the old one elsewhere."""
+    if value is old:
+        return value
+    if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
+        return tuple(merged(mask, v, o, name, fail) for v, o in zip(value, old, strict=True))
+    if isinstance(value, View) and isinstance(old, View):
+        if value.store is old.store and value.strides == old.strides and value.shape == old.shape:
+            return View(value.store, np.where(mask.array, value.offset, old.offset), value.shape, value.strides)
+        raise fail(f"{name} is one array in some threads and another in others; expected one array. Use an index that differs instead")
+    if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
+        dtype = _types.unified(value.dtype, old.dtype)
+        return np.where(mask.array, _types.cast(value, dtype), _types.cast(old, dtype))
+    raise fail(f"{name} is of one kind in some threads and of another in others; expected one kind")
+
+
+class Function:
+    """A translated kernel or device function."""
+
+    def __init__(self, source: Source, program: Program) -> None:
+        self.source = source
+        self.body = StatementTranslator(source, program).block(source.tree.body)
+
+    def call(self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False) -> Any:
+        """Run the function in the lanes of a mask and return its value."""
+        frame = Frame(machine, dict(zip(self.source.parameters, arguments, strict=True)), mask, is_kernel)
+        self.body(frame, mask)
+        return frame.result
+
+
+class Program:
+    """A kernel with all device functions that it calls, translated once."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.uses_warp_barriers = False
+        self._functions: dict[Any, Function | None] = {source.function: None}  # None while it is being translated
+        self.sources: list[Source] = [source]
+        self.kernel = Function(source, self)
+
+    def device_function(self, python_function: Any, source: Source, line: int) -> Function:
+        """Return a device function's translation.
+
+        Raises
+        ------
+        KernelError
+            If it calls itself, directly or through others.
+        """
+        if python_function in self._functions:
+            found = self._functions[python_function]
+            if found is None:
+                raise source.error(f"{python_function.__name__} calls itself; recursion is not supported. Write it as a loop", line)
+            return found
+        self._functions[python_function] = None
+        inner = read_source(python_function)
+        self.sources.append(inner)
+        made = Function(inner, self)
+        self._functions[python_function] = made
+        return made
+
+
+class StatementTranslator:
+    """Translates the statements of one function."""
+
+    def __init__(self, source: Source, program: Program) -> None:
+        self.source = source
+        self.expressions = Translator(source, program, local_names(source.tree))
+        self._depth = 0
+        self._loops = 0
+
+    def fail(self, message: str, node: ast.AST) -> KernelError:
+        """Return the error for a node."""
+        return self.source.error(message, getattr(node, "lineno", self.source.tree.lineno))
+
+    def block(self, nodes: list[ast.stmt]) -> Statement:
+        """Return the closure of statements that follow each other."""
+        outermost = self._depth == 0
+        self._depth += 1
+        parts = [part for node in nodes if (part := self.statement(node)) is not None]
+        self._depth -= 1
+
+        def run(frame: Frame, mask: Mask) -> Mask | None:
+            going: Mask | None = mask
+            for part in parts:
+                going = part(frame, going)
+                if going is None:
+                    return None
+                if outermost:
+                    frame.live = going
+            return going
+
+        return run
+
+    def statement(self, node: ast.stmt) -> Statement | None:
+        """Return the closure of a statement, or None where it does nothing."""
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if method is None:
+            raise self.fail(f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node)
+        return method(node)
+
+    def _pass(self, node: ast.Pass) -> None:
+        return None
+
+    def _assert(self, node: ast.Assert) -> None:
+        return None  # as numba does outside of its debug mode
+
+    def _expr(self, node: ast.Expr) -> Statement | None:
+        if isinstance(node.value, ast.Constant):
+            return None
+        if not isinstance(node.value, ast.Call):
+            raise self.fail("an expression whose value is not used does nothing; expected a call or an assignment", node)
+        line, value = node.lineno, self.expressions.call(node.value, unused=True)
+
+        def run(frame: Frame, mask: Mask) -> Mask:
+            frame.machine.step(line, mask)
+            value(frame, mask)
+            return mask
+
+        return run
+
+    def _assign(self, node: ast.Assign) -> Statement:
+        line = node.lineno
+        name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else None
+        value = self.expressions.expression(node.value, assigned_to=name)
+        targets = [self.target(target) for target in node.targets]
+
+        def run(frame: Frame, mask: Mask) -> Mask:
+            frame.machine.step(line, mask)
+            new = value(frame, mask)
+            for target in targets:
+                target(frame, mask, new)
+            return mask
+
+        return run
+
+    def _annassign(self, node: ast.AnnAssign) -> Statement | None:
+        if node.value is None:
+            return None
+        return self._assign(ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node))
+
+    def _augassign(self, node: ast.AugAssign) -> Statement:
+        line = node.lineno
+        operation = self.expressions.operator(node.op, node)
+        amount = self.expressions.expression(node.value)
+        if isinstance(node.target, ast.Name):
+            name = node.target.id
+            old, target = self.expressions.expression(ast.copy_location(ast.Name(name, ast.Load()), node)), self.target(node.target)
+
+            def run_name(frame: Frame, mask: Mask) -> Mask:
+                frame.machine.step(line, mask)
+                target(frame, mask, operation(old(frame, mask), amount(frame, mask)))
+                return mask
+
+            return run_name
+        if not isinstance(node.target, ast.Subscript):
+            raise self.fail("expected a variable or an element of an array to the left", node)
+        array, index = self.expressions.array(node.target.value), self.expressions.index(node.target.slice)
+
+        def run_element(frame: Frame, mask: Mask) -> Mask:
+            frame.machine.step(line, mask)
+            view = array(frame, mask)
+            indices, from_end = index_of(view, index(frame, mask), self.source, line)
+            old = frame.machine.load(view, indices, mask, line, from_end)
+            frame.machine.store(view, indices, operation(old, amount(frame, mask)), mask, line, from_end)
+            return mask
+
+        return run_element
+
+    def target(self, node: ast.expr) -> Callable[[Frame, Mask, Any], None]:
+        """Return what stores a value: into a variable, several, or an element of an array."""
+        line = node.lineno
+        if isinstance(node, ast.Name):
+            name = node.id
+            fail = lambda message: self.fail(message, node)  # noqa: E731
+            return lambda frame, mask, value: frame.assign(name, value, mask, fail)
+        if isinstance(node, (ast.Tuple, ast.List)):
+            parts = [self.target(part) for part in node.elts]
+
+            def unpack(frame: Frame, mask: Mask, value: Any) -> None:
+                if not isinstance(value, tuple) or len(value) != len(parts):
+                    raise self.fail(f"expected {len(parts)} values to the right", node)
+                for part, item in zip(parts, value, strict=True):
+                    part(frame, mask, item)
+
+            return unpack
+        if isinstance(node, ast.Subscript):
+            array, index = self.expressions.array(node.value), self.expressions.index(node.slice)
+
+            def store(frame: Frame, mask: Mask, value: Any) -> None:
+                view = array(frame, mask)
+                indices, from_end = index_of(view, index(frame, mask), self.source, line)
+                if not isinstance(value, (np.ndarray, np.generic)):
+                    raise self.fail("only numbers can be stored in an array", node)
+                if value.dtype.kind == "c" and view.dtype.kind != "c":
+                    raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
+                frame.machine.store(view, indices, value, mask, line, from_end)
+
+            return store
+        raise self.fail("expected a variable or an element of an array to the left", node)
+
+    def _if(self, node: ast.If) -> Statement:
+        line, test = node.test.lineno, self.expressions.condition(node.test)
+        body, orelse = self.block(node.body), self.block(node.orelse) if node.orelse else None
+
+        def run(frame: Frame, mask: Mask) -> Mask | None:
+            machine = frame.machine
+            machine.step(line, mask)
+            yes, no = mask.split(test(frame, mask))
+            machine.counters.branch(line, mask, yes, no)
+            if yes is None:
+                return mask if orelse is None else orelse(frame, mask)
+            if no is None:
+                return body(frame, mask)
+            after_yes = body(frame, yes)
+            after_no = no if orelse is None else orelse(frame, no)
+            if after_yes is yes and after_no is no:
+                return mask
+            return union(after_yes, after_no)
+
+        return run
+
+    def _while(self, node: ast.While) -> Statement:
+        if node.orelse:
+            raise self.fail("`else` after a loop is not supported in a kernel", node)
+        line, test = node.test.lineno, self.expressions.condition(node.test)
+        body = self._body(node.body)
+
+        def run(frame: Frame, mask: Mask) -> Mask | None:
+            machine, loop, returns = frame.machine, Loop(), frame.returns
+            frame.loops.append(loop)
+            going: Mask | None = mask
+            out: Mask | None = None
+            while going is not None:
+                machine.step(line, going)
+                yes, no = going.split(test(frame, going))
+                machine.counters.branch(line, going, yes, no)
+                out = union(out, no)
+                if yes is None:
+                    break
+                going = union(body(frame, yes), loop.continued)
+                loop.continued = None
+            frame.loops.pop()
+            return mask if frame.returns == returns else union(out, loop.broken)
+
+        return run
+
+    def _body(self, nodes: list[ast.stmt]) -> Statement:
+        self._loops += 1
+        body = self.block(nodes)
+        self._loops -= 1
+        return body
+
+    def _for(self, node: ast.For) -> Statement:
+        if node.orelse:
+            raise self.fail("`else` after a loop is not supported in a kernel", node)
+        line, target, body = node.lineno, self.target(node.target), self._body(node.body)
+        limits = self.expressions.range_of(node.iter)
+        fail = lambda message: self.fail(message, node)  # noqa: E731
+        if limits is None:
+            values = self.expressions.expression(node.iter)
+
+            def run_values(frame: Frame, mask: Mask) -> Mask | None:
+                items = values(frame, mask)
+                if not isinstance(items, tuple):
+                    raise fail("expected `range(...)` or a tuple to loop over")
+                return run_uniform(frame, mask, items)
+
+            run_any: Statement = run_values
+        else:
+
+            def run_range(frame: Frame, mask: Mask) -> Mask | None:
+                found = [limit(frame, mask) for limit in limits]
+                for value in found:
+                    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iub":
+                        raise fail("range needs integers")
+                found = [value.reshape(-1)[0] if np.size(value) == 1 else value for value in found]
+                start, stop, step = [np.int64(0), *found, np.int64(1)] if len(found) == 1 else [*found, np.int64(1)][:3]
+                if np.any(step == 0):
+                    raise fail("range with a step of 0 has no end; expected another step")
+                if all(np.ndim(value) == 0 for value in (start, stop, step)):
+                    return run_uniform(frame, mask, (np.int64(i) for i in range(int(start), int(stop), int(step))))
+                return run_lanes(frame, mask, start, stop, step)
+
+            run_any = run_range
+
+        def run_uniform(frame: Frame, mask: Mask, items: Any) -> Mask | None:
+            machine, loop, returns = frame.machine, Loop(), frame.returns
+            frame.loops.append(loop)
+            going: Mask | None = mask
+            for item in items:
+                machine.step(line, going)
+                machine.counters.branch(line, going, going, None)
+                target(frame, going, item)
+                going = union(body(frame, going), loop.continued)
+                loop.continued = None
+                if going is None:
+                    break
+            else:
+                machine.step(line, going)
+                machine.counters.branch(line, going, None, going)
+            frame.loops.pop()
+            return mask if frame.returns == returns else union(going, loop.broken)
+
+        def run_lanes(frame: Frame, mask: Mask, start: Any, stop: Any, step: Any) -> Mask | None:
+            machine, loop, returns = frame.machine, Loop(), frame.returns
+            frame.loops.append(loop)
+            going: Mask | None = mask
+            out: Mask | None = None
+            now = start
+            up = bool(np.all(step > 0))
+            while going is not None:
+                machine.step(line, going)
+                more = now < stop if up else np.where(step > 0, now < stop, now > stop)
+                yes, no = going.split(np.atleast_2d(more))
+                machine.counters.branch(line, going, yes, no)
+                out = union(out, no)
+                if yes is None:
+                    break
+                target(frame, yes, now)
+                going = union(body(frame, yes), loop.continued)
+                loop.continued = None
+                now = now + step
+            frame.loops.pop()
+            return mask if frame.returns == returns else union(out, loop.broken)
+
+        return run_any
+
+    def _break(self, node: ast.Break) -> Statement:
+        line = node.lineno
+
+        def run(frame: Frame, mask: Mask) -> None:
+            frame.machine.step(line, mask)
+            loop = frame.loops[-1]
+            loop.broken = union(loop.broken, mask)
+
+        return run
+
+    def _continue(self, node: ast.Continue) -> Statement:
+        line = node.lineno
+
+        def run(frame: Frame, mask: Mask) -> None:
+            frame.machine.step(line, mask)
+            loop = frame.loops[-1]
+            loop.continued = union(loop.continued, mask)
+
+        return run
+
+    def _return(self, node: ast.Return) -> Statement:
+        line = node.lineno
+        empty = node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+        value: Expression | None = None if empty or node.value is None else self.expressions.expression(node.value)
+        fail = lambda message: self.fail(message, node)  # noqa: E731
+
+        def run(frame: Frame, mask: Mask) -> None:
+            frame.machine.step(line, mask)
+            frame.give(None if value is None else value(frame, mask), mask, fail)
+
+        return run
+
+
+_WORDS: dict[type, str] = {
+    ast.Import: "an import", ast.ImportFrom: "an import", ast.Try: "try", ast.With: "with", ast.FunctionDef: "a function inside a kernel",
+    ast.ClassDef: "a class", ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del", ast.Raise: "raise",
+    ast.AsyncFunctionDef: "async", ast.Match: "match",
+}  # fmt: skip

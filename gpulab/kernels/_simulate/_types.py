@@ -1,0 +1,170 @@
+"""The types that numba gives to arithmetic, for NumPy arrays.
+
+Integers narrower than 64 bits are widened by any arithmetic; an integer of 32 or 64 bits with a float gives float64, a narrower one
+keeps float32; ``/`` gives a float. Tested against numba's own inference in tests/kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+Value = Any  # a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
+INT, UINT, FLOAT, SINGLE, BOOL = (np.dtype(name) for name in ("int64", "uint64", "float64", "float32", "bool"))
+
+
+@cache
+def arithmetic_type(left: np.dtype, right: np.dtype) -> np.dtype:
+    """Return the type of + - * // % of two types."""
+    kinds = {left.kind, right.kind}
+    if kinds <= {"u", "i", "b"}:
+        return UINT if kinds == {"u"} else INT
+    return unified(left, right)
+
+
+@cache
+def unified(left: np.dtype, right: np.dtype) -> np.dtype:
+    """Return the type that holds values of both, as where two branches assign one variable."""
+    if left == right:
+        return left
+    kinds = {left.kind, right.kind}
+    if "c" in kinds:
+        return np.result_type(left, right)
+    if "f" in kinds:
+        return np.dtype(f"float{max(_float_bits(left), _float_bits(right))}")
+    if kinds == {"u", "i"}:
+        wide = max(left.itemsize, right.itemsize)
+        return (
+            np.dtype(f"int{8 * wide}") if _signed(left, right).itemsize > _unsigned(left, right).itemsize else FLOAT if wide == 8 else INT
+        )
+    return np.result_type(left, right)
+
+
+def _signed(left: np.dtype, right: np.dtype) -> np.dtype:
+    return left if left.kind == "i" else right
+
+
+def _unsigned(left: np.dtype, right: np.dtype) -> np.dtype:
+    return left if left.kind == "u" else right
+
+
+def _float_bits(dtype: np.dtype) -> int:
+    """Return the bits of the float that a type turns into beside floats."""
+    if dtype.kind == "f":
+        return 8 * dtype.itemsize
+    return 64 if dtype.itemsize >= 4 and dtype.kind in "iu" else 16
+
+
+@cache
+def float_type(dtype: np.dtype) -> np.dtype:
+    """Return the type of a function of one real number, such as ``math.sqrt``."""
+    return dtype if dtype.kind in "fc" and dtype.itemsize > 2 else SINGLE if dtype.kind == "f" else FLOAT
+
+
+def cast(value: Value, dtype: np.dtype) -> Value:
+    """Return the value in a type; no copy where it has that type."""
+    return value if value.dtype == dtype else value.astype(dtype)
+
+
+def arithmetic(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """Return a ufunc of two values with numba's result type."""
+
+    def apply(left: Value, right: Value) -> Value:
+        a, b = left.dtype, right.dtype
+        if a is b and (a is INT or a is FLOAT or a is SINGLE):
+            return ufunc(left, right)
+        dtype = arithmetic_type(a, b)
+        return ufunc(cast(left, dtype), cast(right, dtype))
+
+    return apply
+
+
+def divide(left: Value, right: Value) -> Value:
+    """Return ``left / right``: a float."""
+    dtype = arithmetic_type(left.dtype, right.dtype)
+    dtype = dtype if dtype.kind in "fc" else FLOAT
+    return np.true_divide(cast(left, dtype), cast(right, dtype))
+
+
+def bitwise(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """Return a ufunc of two integers, or of two truth values."""
+
+    def apply(left: Value, right: Value) -> Value:
+        if left.dtype.kind not in "iub" or right.dtype.kind not in "iub":
+            raise TypeError(f"a bitwise operation of {left.dtype} and {right.dtype}")
+        if left.dtype == right.dtype == BOOL:
+            return ufunc(left, right)
+        dtype = arithmetic_type(left.dtype, right.dtype)
+        return ufunc(cast(left, dtype), cast(right, dtype))
+
+    return apply
+
+
+def shift(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """Return a shift of an integer; the left one's sign decides the type."""
+
+    def apply(left: Value, right: Value) -> Value:
+        if left.dtype.kind not in "iub" or right.dtype.kind not in "iub":
+            raise TypeError(f"a shift of {left.dtype} by {right.dtype}")
+        dtype = UINT if left.dtype.kind == "u" else INT
+        return ufunc(cast(left, dtype), cast(right, dtype))
+
+    return apply
+
+
+def power(left: Value, right: Value) -> Value:
+    """Return ``left ** right``."""
+    if left.dtype.kind in "iub" and right.dtype.kind in "iub":
+        dtype = arithmetic_type(left.dtype, right.dtype)
+        base, exponent = cast(left, dtype), cast(right, dtype)
+        negative = exponent < 0
+        if dtype.kind == "i" and np.any(negative):  # as a float, then cut, which is what the compiled function does
+            return cast(np.power(cast(base, FLOAT), cast(exponent, FLOAT)), dtype)
+        return np.power(base, exponent)
+    dtype = arithmetic_type(left.dtype, right.dtype)
+    return np.power(cast(left, dtype), cast(right, dtype))
+
+
+def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """Return a comparison of two values."""
+
+    def apply(left: Value, right: Value) -> Value:
+        if left.dtype != right.dtype and not (left.dtype.kind in "iu" and right.dtype.kind in "iu"):
+            dtype = arithmetic_type(left.dtype, right.dtype)
+            left, right = cast(left, dtype), cast(right, dtype)
+        return ufunc(left, right)
+
+    return apply
+
+
+def truth(value: Value) -> Value:
+    """Return whether each value is true."""
+    return value if value.dtype is BOOL or value.dtype == BOOL else value != 0
+
+
+def constant(value: Any) -> Value:
+    """Return a Python or NumPy number with the type that numba gives its literal.
+
+    Raises
+    ------
+    TypeError
+        If it is no number.
+    """
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        return value
+    if isinstance(value, bool):
+        return np.bool_(value)
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**63:
+            return np.int64(value)
+        if value < 2**64:
+            return np.uint64(value)
+        raise TypeError(f"the integer {value} does not fit into 64 bits")
+    if isinstance(value, float):
+        return np.float64(value)
+    if isinstance(value, complex):
+        return np.complex128(value)
+    raise TypeError(f"a {type(value).__name__}")

@@ -1,0 +1,143 @@
+"""What the lanes of a warp do together: shuffles, votes, ``syncwarp``; and the votes of a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._geometry import WARP, Mask, lane_bits
+from gpulab.kernels._simulate._machine import Machine
+
+_ALL = np.int64(0xFFFFFFFF)
+
+
+def by_warp(machine: Machine, value: Any) -> np.ndarray:
+    """Return a value as an array of shape (B or 1, warps, 32)."""
+    batch = machine.batch
+    array = np.atleast_2d(value)
+    return np.broadcast_to(array, (array.shape[0], batch.width)).reshape(array.shape[0], batch.warps, WARP)
+
+
+def of_warps(machine: Machine, value: np.ndarray) -> np.ndarray:
+    """Return a value of each warp, shape (B or 1, warps), as one of each lane."""
+    return np.repeat(value, WARP, axis=1)
+
+
+def _active(machine: Machine, mask: Mask) -> np.ndarray:
+    if mask.array is None:
+        return np.ones((1, machine.batch.warps, WARP), dtype=bool)
+    return by_warp(machine, mask.array)
+
+
+def shuffle(machine: Machine, kind: str, members: Any, value: Any, lane: Any, mask: Mask, line: int) -> Any:
+    """Return the value of another lane; a lane that takes no part has none to give, which is a finding."""
+    lanes = np.arange(WARP)
+    given = by_warp(machine, lane).astype(np.int64)
+    values = by_warp(machine, value)
+    if kind == "":
+        source = given % WARP
+    elif kind == "_up":
+        source = np.where(lanes - given < 0, lanes, lanes - given)
+    elif kind == "_down":
+        source = np.where(lanes + given > WARP - 1, lanes, lanes + given)
+    else:
+        source = np.where((lanes ^ given) > WARP - 1, lanes, lanes ^ given)
+    active = _active(machine, mask)
+    bits = by_warp(machine, np.asarray(members).astype(np.int64))
+    rows = max(array.shape[0] for array in (source, values, active, bits))
+    shape = (rows, machine.batch.warps, WARP)
+    source, values, active, bits = (np.broadcast_to(array, shape) for array in (source, values, active, bits))
+    gives = np.take_along_axis(active, source, axis=2) & (bits >> source & 1).astype(bool)
+    bad = active & ~gives & (source != lanes)
+    if bad.any():
+        _inactive_source(machine, bad, source, line)
+    taken = np.take_along_axis(values, source, axis=2)
+    return np.where(gives, taken, values).reshape(rows, machine.batch.width)
+
+
+def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line: int) -> None:
+    row, warp, lane = (int(i) for i in np.argwhere(bad)[0])
+    other = int(source[row, warp, lane])
+    count = int(np.count_nonzero(bad)) * (machine.batch.blocks if len(bad) == 1 else 1)
+    machine.found(
+        "shuffle", line, "", (), (machine.thread(row, warp * WARP + lane), machine.thread(row, min(warp * WARP + other, machine.batch.width - 1))),
+        count, f"lane {lane} asks lane {other} for its value, but that lane does not take part here: what it gets is undefined",
+    )  # fmt: skip
+
+
+def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask) -> Any:
+    """Return the warp's vote among the lanes that take part: all, any, eq (all alike), or the ballot's bits."""
+    taking_part = _participants(machine, members, mask)
+    if kind == "eq":
+        lowest = np.argmax(taking_part, axis=2)[..., None]
+        values = np.broadcast_to(by_warp(machine, value), taking_part.shape)
+        alike = values == np.take_along_axis(values, lowest, axis=2)
+        return of_warps(machine, (alike | ~taking_part).all(axis=2))
+    true = by_warp(machine, _types.truth(value))
+    if kind == "all":
+        return of_warps(machine, (true | ~taking_part).all(axis=2))
+    if kind == "any":
+        return of_warps(machine, (true & taking_part).any(axis=2))
+    both = true & taking_part
+    bits = lane_bits(both.reshape(both.shape[0], machine.batch.width), machine.batch)
+    return of_warps(machine, bits.astype(np.int64))
+
+
+def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
+    bits = by_warp(machine, np.asarray(members).astype(np.int64))
+    found: np.ndarray = _active(machine, mask) & (bits >> np.arange(WARP) & 1).astype(bool)
+    return found
+
+
+def match_any(machine: Machine, members: Any, value: Any, mask: Mask) -> Any:
+    """Return for each lane the bits of the lanes that hold the same value."""
+    taking_part = _participants(machine, members, mask)
+    values = np.broadcast_to(by_warp(machine, value), taking_part.shape)
+    same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
+    bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
+    return bits.reshape(bits.shape[0], machine.batch.width)
+
+
+def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
+    """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited."""
+    barriers = machine.barriers
+    assert barriers is not None
+    arrived = mask.bits
+    named = np.uint32(0xFFFFFFFF) if members is None else by_warp(machine, np.asarray(members).astype(np.int64))[..., 0].astype(np.uint32)
+    missing = (arrived != 0) & ((named & machine.alive.bits & ~arrived) != 0)
+    if missing.any():
+        row, warp = (int(i) for i in np.argwhere(missing)[0])
+        here = np.broadcast_to(arrived, missing.shape)[row, warp]
+        absent = np.broadcast_to(named & machine.alive.bits & ~arrived, missing.shape)[row, warp]
+        threads = tuple(machine.thread(row, warp * WARP + _lowest(bits)) for bits in (int(here), int(absent)))
+        count = int(np.count_nonzero(missing)) * (machine.batch.blocks if len(missing) == 1 else 1)
+        machine.found(
+            "barrier", line, "", (), threads, count,
+            "not all lanes that this syncwarp names reach it: the first of these two does, the second does not",
+        )  # fmt: skip
+    exited = ~machine.alive.bits
+    together = np.where(arrived != 0, (arrived & named) | exited, np.uint32(0)).astype(np.uint32)
+    if len(together) > 1:
+        machine.split_shared()
+    barriers.add(together)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
+    """Return the vote of the block's threads at a barrier: how many are true, or whether all or any are."""
+    active = np.ones((1, 1), dtype=bool) if mask.array is None else mask.array
+    true = np.atleast_2d(value)
+    shape = (max(len(active), len(true)), machine.batch.width)
+    active, true = np.broadcast_to(active, shape), np.broadcast_to(true, shape)
+    if kind == "and":
+        found = (true | ~active).all(axis=1, keepdims=True)
+    elif kind == "or":
+        found = (true & active).any(axis=1, keepdims=True)
+    else:
+        return (true & active).sum(axis=1, keepdims=True)
+    return found.astype(np.int64)

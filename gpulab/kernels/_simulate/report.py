@@ -1,0 +1,276 @@
+"""What a simulation gives: counts by line and in total, findings, and where asked for, a trace of one block."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulab._result import Result
+from gpulab.evidence import Evidence
+
+Extent = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Thread(Result):
+    """A thread, as the kernel names it.
+
+    Attributes
+    ----------
+    block, thread : (int, int, int)
+        ``blockIdx`` and ``threadIdx``, x first.
+    """
+
+    block: Extent
+    thread: Extent
+
+    def __str__(self) -> str:
+        return f"thread {_short(self.thread)} of block {_short(self.block)}"
+
+
+def _short(place: Extent) -> str:
+    """Return an index without the dimensions that are 0 at its end."""
+    shown = list(place)
+    while len(shown) > 1 and shown[-1] == 0:
+        shown.pop()
+    return str(shown[0]) if len(shown) == 1 else str(tuple(shown))
+
+
+@dataclass(frozen=True)
+class Finding(Result):
+    """Something that is wrong with the kernel, or with how it was launched.
+
+    Attributes
+    ----------
+    kind : str
+        "race", "bounds", "barrier", "uninitialised" or "shuffle".
+    line : int
+        The line of the kernel's file or cell.
+    code : str
+        The text of that line.
+    array : str
+        The array's name; "" where none is concerned.
+    index : tuple of int
+        The first element concerned: for "bounds" as the kernel gave it, else counted through the array in C order.
+    threads : tuple of Thread
+        The thread, or for races the two threads, of the first case.
+    count : int
+        How many times lanes met it.
+    message : str
+        What is wrong, and what would mend it.
+    other_line : int or None
+        For a race, the line of the earlier access.
+    """
+
+    kind: str
+    line: int
+    code: str
+    array: str
+    index: tuple[int, ...]
+    threads: tuple[Thread, ...]
+    count: int
+    message: str
+    other_line: int | None = None
+
+    def again(self, count: int) -> Finding:
+        """Return the finding with so many more cases."""
+        return dataclasses.replace(self, count=self.count + count)
+
+    def __str__(self) -> str:
+        who = " and ".join(str(thread) for thread in self.threads)
+        return f"{self.kind}, line {self.line} `{self.code}`: {self.message} ({who}; {self.count:,} times)."
+
+
+@dataclass(frozen=True)
+class Counts(Result):
+    """What a line, or a whole kernel, executed and moved.
+
+    Attributes
+    ----------
+    executed_warps : int
+        Statements executed, once for each warp that had an active lane.
+    active_lanes : int
+        The lanes that were active in them; at most 32 times as many.
+    branches, divergent_branches : int
+        Tests of ``if``, ``while`` and ``for`` by warps; those that sent lanes of one warp two ways.
+    barriers : int
+        Times that a block passed ``syncthreads``.
+    global_requests : int
+        Accesses to global memory by warps: loads, stores and atomics.
+    global_sectors, ideal_global_sectors : int
+        32-byte sectors that they touched, and the fewest that could hold as many bytes.
+    global_bytes_requested : int
+        Bytes that the lanes asked for; ``global_bytes_moved`` counts whole sectors.
+    global_load_requests, global_load_sectors, global_store_requests, global_store_sectors : int
+        The same for loads and for stores alone.
+    shared_requests, shared_wavefronts, ideal_shared_wavefronts : int
+        Accesses to shared memory by warps, the passes that they took, and how many without bank conflicts.
+    shared_bytes_requested : int
+    atomic_requests : int
+        Atomics among the requests.
+    races : int
+        Kinds of races found here.
+    """
+
+    executed_warps: int = 0
+    active_lanes: int = 0
+    branches: int = 0
+    divergent_branches: int = 0
+    barriers: int = 0
+    global_requests: int = 0
+    global_sectors: int = 0
+    ideal_global_sectors: int = 0
+    global_bytes_requested: int = 0
+    global_load_requests: int = 0
+    global_load_sectors: int = 0
+    global_store_requests: int = 0
+    global_store_sectors: int = 0
+    shared_requests: int = 0
+    shared_wavefronts: int = 0
+    ideal_shared_wavefronts: int = 0
+    shared_bytes_requested: int = 0
+    atomic_requests: int = 0
+    races: int = 0
+
+    @property
+    def global_bytes_moved(self) -> int:
+        """Return the bytes of all sectors touched."""
+        return 32 * self.global_sectors
+
+    @property
+    def sectors_per_request(self) -> float | None:
+        """Return sectors per global request, or None without any."""
+        return self.global_sectors / self.global_requests if self.global_requests else None
+
+    @property
+    def ideal_sectors_per_request(self) -> float | None:
+        """Return the fewest sectors per global request, or None without any."""
+        return self.ideal_global_sectors / self.global_requests if self.global_requests else None
+
+    @property
+    def conflict_ways(self) -> float | None:
+        """Return wavefronts per wavefront that would do: 1 without bank conflicts, 32 at the worst; None without shared accesses."""
+        return self.shared_wavefronts / self.ideal_shared_wavefronts if self.ideal_shared_wavefronts else None
+
+    @property
+    def active_ratio(self) -> float | None:
+        """Return the share of lanes that were active, 0 to 1; None where nothing was executed."""
+        return self.active_lanes / (32 * self.executed_warps) if self.executed_warps else None
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True)
+class ArrayAccess(Result):
+    """One kind of access to one array in one line: ``space`` is "global" or "shared", ``kind`` "load", "store" or "atomic"."""
+
+    line: int
+    array: str
+    space: str
+    kind: str
+    requests: int
+    lanes: int
+    bytes_requested: int
+    sectors: int
+    ideal_sectors: int
+    wavefronts: int
+    ideal_wavefronts: int
+
+
+@dataclass
+class StepAccess:
+    """One access in a trace: the element of each lane of the block, -1 where the lane takes no part."""
+
+    array: str
+    space: str
+    kind: str
+    element_bytes: int
+    elements: list[int]
+
+
+@dataclass
+class Step:
+    """One statement in a trace of a block: its line, the active lanes of each warp as bits, and its accesses in order."""
+
+    line: int
+    active: tuple[int, ...]
+    accesses: list[StepAccess] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Simulation(Result):
+    """A kernel that ran as warps in lockstep: what it executed and moved, and what is wrong with it.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    grid, block : (int, int, int)
+        Blocks and threads, x first.
+    lines : dict of int to Counts
+        By line of the kernel's file or cell, device functions included.
+    accesses : tuple of ArrayAccess
+        The memory accesses in full detail.
+    findings : tuple of Finding
+        Empty for a kernel in which nothing was found.
+    shared_bytes : int
+        Shared memory of a block, static and dynamic.
+    source : dict of int to str
+        The text of the kernel's lines.
+    evidence : Evidence
+        Always MODELLED: the counts follow from rules, not from hardware.
+    trace : tuple of Step
+        The statements of one block in order, where ``trace`` was asked for. Not kept in JSON.
+    """
+
+    kernel: str
+    grid: Extent
+    block: Extent
+    lines: dict[int, Counts]
+    accesses: tuple[ArrayAccess, ...]
+    findings: tuple[Finding, ...]
+    shared_bytes: int
+    source: dict[int, str]
+    evidence: Evidence
+    trace: Any = field(default=(), compare=False, repr=False)
+
+    @property
+    def totals(self) -> Counts:
+        """Return the sum over all lines."""
+        return sum(self.lines.values(), Counts())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values, without the trace."""
+        return dataclasses.replace(self, trace=None)._plain() if self.trace else self._plain()
+
+    def _plain(self) -> dict[str, Any]:
+        return super().to_dict()
+
+    def __repr__(self) -> str:
+        t = self.totals
+        found = ", ".join(sorted({f.kind for f in self.findings})) or "nothing"
+        return (
+            f"<Simulation {self.kernel} {self.grid}x{self.block}: {t.global_requests:,} global requests, {t.global_sectors:,} sectors, "
+            f"{t.shared_wavefronts:,} wavefronts, {t.divergent_branches:,} divergent branches; found: {found}; MODELLED>"
+        )
+
+    def _repr_html_(self) -> str:
+        return "<pre>" + html.escape(self.listing()) + "</pre>"
+
+    def listing(self) -> str:
+        """Return the source with its counts beside it, and the findings."""
+        rows = [f"{'lanes':>6s} {'diverged':>9s} {'sectors/req':>11s} {'conflicts':>9s}"]
+        for number, text in self.source.items():
+            counts = self.lines.get(number)
+            if counts is None or not counts.executed_warps:
+                rows.append(f"{'':38s} {number:4d}  {text}")
+                continue
+            lanes = f"{counts.active_ratio:.0%}"
+            diverged = f"{counts.divergent_branches:,}" if counts.branches else ""
+            sectors = f"{counts.sectors_per_request:.1f}" if counts.global_requests else ""
+            ways = f"{counts.conflict_ways:.1f}-way" if counts.shared_requests else ""
+            rows.append(f"{lanes:>6s} {diverged:>9s} {sectors:>11s} {ways:>9s} {number:4d}  {text}")
+        return "\n".join([*rows, *map(str, self.findings), str(self.evidence)])
