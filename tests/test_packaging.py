@@ -53,7 +53,7 @@ def test_every_pin_is_exact_and_fits_what_the_project_requires() -> None:
         (specifier,) = pin.specifier
         assert specifier.operator == "==", pin
         assert "*" not in specifier.version, pin
-    for name, requirement in requirements("cuda12", "cuda13", "test", "dev").items():
+    for name, requirement in requirements("cuda12", "cuda13", "kernels", "test", "dev").items():
         (specifier,) = pinned[name].specifier
         assert requirement.specifier.contains(specifier.version), f"{requirement} is not met by the pinned {specifier.version}"
 
@@ -90,8 +90,9 @@ def test_pinned_packages_accept_old_patch_releases(python: str) -> None:
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_conda_environment_asks_for_what_the_project_requires(name: str) -> None:
     """Each requirement and test requirement is in the conda environment with the same lower bound, and nothing else is."""
-    extras = ("test",) if name == "environment-macos.yml" else ("test", "cuda13")
-    wanted = {CONDA_NAMES.get(package, package): str(r.specifier) for package, r in requirements(*extras).items()}
+    extras, system = (("test", "kernels"), "darwin") if name == "environment-macos.yml" else (("test", "kernels", "cuda13"), "linux")
+    needed = {package: r for package, r in requirements(*extras).items() if r.marker is None or r.marker.evaluate({"sys_platform": system})}
+    wanted = {CONDA_NAMES.get(package, package): str(r.specifier) for package, r in needed.items()}
     found = conda(name)
     (build,) = (Requirement(line) for line in PROJECT["build-system"]["requires"])
     assert found.pop("setuptools") == str(build.specifier)
@@ -101,9 +102,11 @@ def test_conda_environment_asks_for_what_the_project_requires(name: str) -> None
     assert found == wanted
 
 
-def test_macos_environment_is_the_other_one_without_cupy() -> None:
-    """CuPy has no macOS build; nothing else differs."""
-    assert set(conda("environment.yml")) - set(conda("environment-macos.yml")) == {"cupy"}
+def test_macos_environment_is_the_other_one_without_nvidia() -> None:
+    """CuPy, numba-cuda and NVIDIA's compilers have no macOS build; nothing else differs."""
+    without = set(conda("environment.yml")) - set(conda("environment-macos.yml"))
+    assert {name for name in without if not name.startswith("nvidia-")} == {"cupy", "numba-cuda"}
+    assert "nvidia-cuda-nvrtc" in without
     assert set(conda("environment-macos.yml")) <= set(conda("environment.yml"))
 
 
@@ -112,6 +115,23 @@ def test_both_cupy_extras_ask_for_the_same_release() -> None:
     both = requirements("cuda12", "cuda13")
     assert both["cupy-cuda12x"].specifier == both["cupy-cuda13x"].specifier
     assert pins()["cupy-cuda12x"].specifier == pins()["cupy-cuda13x"].specifier
+
+
+def test_nvidias_compilers_fit_the_cuda_build_of_torch() -> None:
+    """torch's CUDA build asks for exact versions of some of NVIDIA's libraries, and a pin beside them would make it impossible to install."""
+    found = {name: next(iter(pin.specifier)).version for name, pin in pins().items()}
+    assert found["torch"] == make_constraints.TORCH, "look up what the CUDA build of this torch asks for, and mend make_constraints.py"
+    for name, version in {**make_constraints.FIXED_BY_TORCH, **make_constraints.OF_THE_SAME_TOOLKIT}.items():
+        assert found[name] == version, name
+        assert version.startswith("13.0."), name
+
+
+def test_nothing_of_nvidias_compilers_is_asked_for_on_macos() -> None:
+    """There are no such wheels for macOS, so an install there must not ask for them."""
+    needed = make_constraints.needed_on()
+    asked = [name for name, systems in needed.items() if "darwin" in systems and name.startswith(("nvidia-cuda", "nvidia-nv", "numba-cuda"))]
+    assert asked == []
+    assert needed["nvidia-cuda-nvrtc"] == {"linux", "win32"}
 
 
 def test_every_core_module_is_held_by_the_contract() -> None:

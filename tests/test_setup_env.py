@@ -165,7 +165,7 @@ def test_new_gpu_brings_another_torch(installer: Installer) -> None:
     installer.facts = Facts("Linux", "x86_64", (13, 0), H200)
     setup_env.run([], None)
     assert installer.calls[0] == ("uninstall", "--yes", "torch")
-    assert installer.calls[-1][-1].endswith("[cuda13]")
+    assert installer.calls[-1][-1].endswith("[cuda13,kernels]")
 
 
 def test_damaged_stamp_means_install_again(installer: Installer) -> None:

@@ -20,23 +20,29 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 # sys_platform -> (platform_system, os_name, platform_machine) of the supported systems.
 SYSTEMS = {"linux": ("Linux", "posix", "x86_64"), "darwin": ("Darwin", "posix", "arm64"), "win32": ("Windows", "nt", "AMD64")}
-# Needed on other systems only, so not installed where this file is made. cuda-bindings belongs to the CUDA build of torch.
+# Needed on other systems only, so not installed where this file is made.
 ELSEWHERE = {
     "appnope": "0.1.4",
     "colorama": "0.4.6",
     "pywinpty": "3.1.2",
     "cupy-cuda12x": "14.2.0",
     "cupy-cuda13x": "14.2.0",
-    "cuda-bindings": "13.0.3",
 }
-# What pip does not see as a dependency of ours: the build backend, and what torch's CUDA build adds to the CPU build's list.
-_ALSO = {"setuptools": tuple(SYSTEMS), "cuda-bindings": ("linux",), "cuda-pathfinder": ("linux",)}
+# What pip does not see as a dependency of ours: the build backend.
+_ALSO = {"setuptools": tuple(SYSTEMS)}
+# The CUDA build of this torch asks for these versions exactly (its metadata: cuda-toolkit==13.0.3, and that package's own metadata), so a
+# newer pin would make it impossible to install; the CPU build, which is the one here, does not tell. Look again when torch changes.
+TORCH = "2.13.0"
+FIXED_BY_TORCH = {"nvidia-cuda-nvrtc": "13.0.88", "nvidia-cuda-runtime": "13.0.96", "nvidia-nvjitlink": "13.0.88"}
+# Kept at the release of those, though torch does not ask for them: headers and compilers of one toolkit belong together.
+OF_THE_SAME_TOOLKIT = {"nvidia-cuda-crt": "13.0.88", "nvidia-cuda-cccl": "13.0.85", "nvidia-nvvm": "13.0.88"}
 # CuPy has no builds for macOS.
 _NO_CUPY = ("darwin",)
 
 _HEADER = """\
 # The exact versions of the course, for pip's -c option; `make lab` uses them. Made by tools/make_constraints.py.
-# torch's own build (CPU, CUDA 12.6, CUDA 13) is chosen by tools/setup_env.py; NVIDIA's libraries are pinned by torch itself.
+# torch's own build (CPU, CUDA 12.6, CUDA 13) is chosen by tools/setup_env.py; it pins most of NVIDIA's libraries itself, and the few
+# that are named here have the versions that it asks for.
 """
 
 
@@ -72,7 +78,7 @@ def needed_on() -> dict[str, set[str]]:
 
 
 def _closure(environment: dict[str, str]) -> set[str]:
-    todo = direct_requirements()
+    todo = [r for r in direct_requirements() if r.marker is None or r.marker.evaluate(environment)]
     seen: set[tuple[str, str]] = set()
     while todo:
         requirement = todo.pop()

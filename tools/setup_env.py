@@ -274,7 +274,9 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
     _pip(*torch)
     # CuPy imports without a driver, and the tests of what gpulab then says need it (it has no macOS build).
     cupy = stack.extra or ("cuda13" if "test" in extras and stack.name != "apple" else None)
-    chosen = [*([cupy] if cupy else []), *extras]
+    # numba-cuda runs Python kernels on a GPU; the pinned one is for CUDA 13 alone (the tests bring it in any case, to compile).
+    kernels = ["kernels"] if stack.extra == "cuda13" else []
+    chosen = [*([cupy] if cupy else []), *kernels, *extras]
     name = f"{ROOT}[{','.join(chosen)}]" if chosen else str(ROOT)
     _pip("install", "-c", str(ROOT / "constraints.txt"), "--no-build-isolation", "-e", name)
 
