@@ -271,6 +271,11 @@ def html_badge(badge: str) -> str:
     return f'<span class="gpulab-badge" style="{_BADGE_SHAPE};{_BADGE_STYLE[badge]}">{badge}</span>'
 
 
+def shortened(text: str) -> str:
+    """Return the beginning that a caption shows of a text too long for it; "" for a text that needs no folding."""
+    return "" if len(text) <= _CAPTION_LENGTH else textwrap.shorten(text, _CAPTION_SHORT, placeholder=" …")
+
+
 def html_caption(sentence: str) -> str:
     """Return a line of text, escaped, with a badge word at its start drawn as the badge.
 
@@ -280,9 +285,9 @@ def html_caption(sentence: str) -> str:
     if word not in _BADGE_STYLE:
         return html.escape(sentence)
     rest = rest.removeprefix("· ")
-    if len(rest) <= _CAPTION_LENGTH:
+    short = shortened(rest)
+    if not short:
         return f"{html_badge(word)} {html.escape(rest)}"
-    short = textwrap.shorten(rest, _CAPTION_SHORT, placeholder=" …")
     return (
         f'<details><summary style="cursor:pointer">{html_badge(word)} {html.escape(short)}</summary>'
         f'<div style="padding:0.3em 0 0 1.2em">{html.escape(rest)}</div></details>'

@@ -229,7 +229,7 @@ def guide(figure: go.Figure, value: float, text: str, axis: str = "x", bottom: b
 def linear_axis(high: float, title: str, text: Callable[[float], str], low: float = 0.0, binary: bool = False) -> dict[str, Any]:
     """Return a linear axis from ``low`` to a little over ``high`` with round ticks (powers of two where ``binary``)."""
     span = max(high - low, 1e-300)
-    step = _round_step(span / 5, binary)
+    step = round_step(span / 5, binary)
     ticks = [k * step for k in range(math.ceil(low / step), math.floor((high + 0.02 * span) / step) + 1)]
     return {
         "type": "linear", "tickmode": "array", "tickvals": ticks, "ticktext": [ink(text(t)) for t in ticks], "tickprefix": "",
@@ -253,7 +253,8 @@ def linear_rate_axis(high: float, title: str) -> dict[str, Any]:
     return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes_per_second(v)))
 
 
-def _round_step(wanted: float, binary: bool) -> float:
+def round_step(wanted: float, binary: bool = False) -> float:
+    """Return the smallest round step (1, 2, 5 times a power of ten; a power of two where ``binary``) of at least ``wanted``."""
     if binary:
         return float(2.0 ** max(0, math.ceil(math.log2(wanted))))
     power = 10.0 ** math.floor(math.log10(wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
-from gpulab.figures._style import MID_GREY, LabFigure, frame, ink, linear_bytes_axis
+from gpulab.figures._style import MID_GREY, LabFigure, frame, ink, linear_bytes_axis, more_top
 from gpulab.units import format_bytes
 
 if TYPE_CHECKING:
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 # More points than pixels only cost time: each bucket keeps its highest point, so no peak is lost.
 _MOST_POINTS = 500
+# Of a timeline's length: what the name of a phase takes at 900 pixels, and what is too short to be seen.
+_NAME, _SLIVER = 0.07, 0.015
+_HIGHER = 15  # pixels from one line of names to the next
 # Free memory of more than this many times the longest bar would make the bars too short to read: it is told, not drawn to scale.
 _FAR, _NEAR = 4.0, 1.15
 
 
 def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
-    """Return the live bytes by category after each operator of a training step, with the peak marked.
+    """Return the live bytes by category after each operator of the training steps that were followed, with the peak marked.
 
     Parameters
     ----------
@@ -33,10 +37,10 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
     line = t.timeline
     modelled = t.evidence.badge is not Badge.MEASURED
     by_category = ", ".join(f"{name} {format_bytes(n)}" for name, n in t.peak_by_category.items() if n)
-    words = (
-        f"Live bytes during a training step of {t.label}: the peak is {format_bytes(t.peak_bytes)} in the {t.peak_phase} ({by_category})."
-    )
-    figure = frame(f"Memory of one training step: {t.label}", t.evidence, words, height=400)
+    count = len(line.steps)
+    what = t.label if count < 1 else f"one training step of {t.label}" if count == 1 else f"{count} training steps of {t.label}"
+    words = f"Live bytes during {what}: the peak is {format_bytes(t.peak_bytes)} in the {t.peak_phase} ({by_category})."
+    figure = frame(f"Memory of {what}", t.evidence, words, height=400)
     keep = _thinned(line.total_bytes)
     for category, values in line.bytes_by_category.items():
         if not np.any(values):
@@ -93,18 +97,39 @@ def _mark_peak(figure: LabFigure, index: int, nbytes: float, length: int) -> Non
     )
 
 
+def _phase_runs(line: Timeline) -> list[tuple[int, int, str]]:
+    """Return (begin, end, name) of each phase of each step; a run too short to be seen belongs to the next one."""
+    length = len(line)
+    begins = [k for k in range(length) if k == 0 or line.phases[k] != line.phases[k - 1] or k in line.steps]
+    runs: list[tuple[int, int, str]] = []
+    for k, after in zip(begins, [*begins[1:], length], strict=True):
+        begin, name = runs[-1][1] if runs else 0, line.phases[k]
+        if after - k < _SLIVER * length:
+            continue
+        if runs and runs[-1][2] == name and not any(begin <= step <= k for step in line.steps):
+            begin = runs.pop()[0]
+        runs.append((begin, after, name))
+    return [*runs[:-1], (runs[-1][0], length, runs[-1][2])] if runs else []
+
+
 def _mark_phases(figure: LabFigure, line: Timeline) -> None:
-    """Draw a thin line where a phase begins and name it, unless it is too narrow for its name."""
-    begins = [k for k in range(len(line)) if k == 0 or line.phases[k] != line.phases[k - 1] or k in line.steps]
-    for k, after in zip(begins, [*begins[1:], len(line)], strict=True):
-        if k:
-            figure.add_shape(
-                type="line", x0=k, x1=k, xref="x", y0=0, y1=1, yref="paper", line={"color": MID_GREY, "width": 1, "dash": "dot"}
-            )
-        if after - k > 0.07 * len(line):
-            figure.add_annotation(
-                x=(k + after) / 2, xref="x", y=1, yref="paper", yanchor="bottom", showarrow=False, text=ink(line.phases[k])
-            )
+    """Draw a thin line where a phase begins and name it; a name wider than its phase goes one line higher."""
+    length, last = len(line), -math.inf
+    for begin, after, name in _phase_runs(line):
+        if begin:
+            stroke = {"color": MID_GREY, "width": 1, "dash": "dot"}
+            figure.add_shape(type="line", x0=begin, x1=begin, xref="x", y0=0, y1=1, yref="paper", line=stroke)
+        middle = (begin + after) / 2
+        narrow = after - begin <= _NAME * length
+        if narrow and middle - last <= _NAME * length:
+            continue  # of many short steps only as many names as fit beside each other
+        if narrow and last == -math.inf:
+            more_top(figure, _HIGHER)
+        last = middle if narrow else last
+        figure.add_annotation(
+            x=middle, xref="x", y=1, yref="paper", yanchor="bottom", yshift=_HIGHER if narrow else 0, showarrow=False,
+            text=ink(name),
+        )  # fmt: skip
 
 
 def _short(operator: str) -> str:

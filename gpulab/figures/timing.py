@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
-from gpulab.figures._style import AXIS, LabFigure, frame, ink, more_top, seconds_axis
+from gpulab.figures._style import AXIS, LabFigure, frame, ink, linear_axis, more_top, round_step, seconds_axis
 from gpulab.units import format_ratio, format_seconds
 
 if TYPE_CHECKING:
@@ -119,13 +120,10 @@ def _linear_seconds(samples: np.ndarray, scale: float, unit: str) -> dict[str, o
     finite = samples[np.isfinite(samples)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     margin = 0.08 * (high - low) or 0.05 * high or 1e-9
-    ticks = np.linspace(low, high, 5) if high > low else np.array([low])
-    decimals = max(0, min(6, int(np.ceil(-np.log10((high - low or high or 1.0) / scale))) + 1))
-    return {
-        "range": [low - margin, high + margin], "tickmode": "array", "tickvals": ticks.tolist(),
-        "ticktext": [ink(f"{t / scale:.{decimals}f}") for t in ticks],
-        "tickprefix": "", "ticksuffix": "", "title": {"text": ink(f"time per call ({unit})")},
-    }  # fmt: skip
+    low, high = low - margin, high + margin
+    decimals = max(0, min(6, math.ceil(-math.log10(round_step((high - low) / 5) / scale) - 1e-9)))
+    axis = linear_axis(high, f"time per call ({unit})", lambda t: f"{t / scale:.{decimals}f}", low)
+    return {**axis, "range": [low, high]}
 
 
 def _times(m: Measurement) -> list[float | None]:

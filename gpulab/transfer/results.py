@@ -276,6 +276,11 @@ class Overlap(Result):
         return (self.serial_seconds - self.seconds) / possible if possible > 0 else 0.0
 
     @property
+    def ratio_text(self) -> str:
+        """``ratio`` in whole percent; nothing at all is "0%" from either side."""
+        return f"{round(100 * self.ratio)}%"
+
+    @property
     def together_seconds(self) -> float:
         """How long a copy and a compute ran at the same time in the timeline."""
         return together_seconds(self.timeline)
@@ -283,7 +288,7 @@ class Overlap(Result):
     def __repr__(self) -> str:
         return (
             f"<overlap of {format_bytes(self.nbytes)} in {self.chunks} chunks: {format_seconds(self.seconds)}, one after the other "
-            f"{format_seconds(self.serial_seconds)}, {self.ratio:.0%} of the ideal gain>"
+            f"{format_seconds(self.serial_seconds)}, {self.ratio_text} of the ideal gain>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -294,7 +299,7 @@ class Overlap(Result):
             ("one after the other", format_seconds(self.serial_seconds)),
             ("in overlapping chunks", format_seconds(self.seconds)),
             ("ideal (the longer one alone)", format_seconds(self.ideal_seconds)),
-            ("share of the ideal gain", f"{self.ratio:.0%}"),
+            ("share of the ideal gain", self.ratio_text),
             ("both at work", format_seconds(self.together_seconds)),
             *((f"note: {note.code}", note.sentence) for note in self.notes),
         ]

@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 import ipywidgets
 import plotly.graph_objects as go
 
+from gpulab._result import shortened
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.figures import mimebundle
@@ -127,6 +128,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """Return the controls, in reading order."""
         return ()
 
+    def on_screen(self, control: Control) -> bool:
+        """Return whether a control is on the screen with the values of the others; by default, where its views have it."""
+        return control.on_screen(self.values.get("view"))
+
     def changed(self, name: str) -> None:
         """React to a changed control, before the redraw."""
 
@@ -165,7 +170,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 self.values, self.controls = before
                 raise
             refused = self.controls.get(self._panel.error_control)
-            if refused is None or refused.name in values or not refused.on_screen(self.values.get("view")):
+            if refused is None or refused.name in values or not self.on_screen(refused):
                 self._panel.write(error="", error_control="")  # what another control on the screen was refused stays there
             self._send_controls()
             self._redraw()
@@ -287,7 +292,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     def _send_controls(self) -> None:
         view = self.values.get("view")
-        spec = [{**c.describe(), "hidden": not c.on_screen(view)} for c in self.controls.values()]
+        spec = [{**c.describe(), "hidden": not self.on_screen(c)} for c in self.controls.values()]
         names = [a.name for a in self.actions]
         first = view if view in names else next(iter(names), "")  # a view's own action, else the first one
         self._panel.write(spec=spec, values={name: c.raw(self.values[name]) for name, c in self.controls.items()}, first=first)
@@ -378,7 +383,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             message=message,
             headers=list(drawing.headers),
             rows=[[{"badge": cell.value} if isinstance(cell, Badge) else str(cell) for cell in row] for row in drawing.rows],
-            evidence=[{"badge": e.badge.value, "text": text} for text, e in {_words(e): e for e in drawing.evidence}.items()],
+            evidence=[
+                {"badge": e.badge.value, "text": text, "short": shortened(text)}
+                for text, e in {_words(e): e for e in drawing.evidence}.items()
+            ],
             notes=[{"code": n.code, "sentence": n.sentence} for n in dict.fromkeys(drawing.notes)],
             code=self.code,
         )

@@ -59,10 +59,23 @@ function render({ model, el }) {
     wrap.replaceChildren(table);
   }
 
+  /** One line of evidence. A long one (a model's assumptions and sources) shows its beginning and unfolds, and stays unfolded. */
+  function evidenceLine({ badge: name, text, short }, before) {
+    if (!short) return element("li", {}, badge(name), " ", text);
+    const details = before?.querySelector("details") ?? element("details", {}, element("summary"), element("div"));
+    const [summary, whole] = details.children;
+    summary.replaceChildren(badge(name), " ", short);
+    setText(whole, text);
+    return details.parentElement ?? element("li", {}, details);
+  }
+
   function drawStatus() {
-    const evidence = model.get("evidence").map((e) => element("li", {}, badge(e.badge), " ", e.text));
+    const before = [...status.children];
+    const evidence = model.get("evidence").map((e, k) => evidenceLine(e, before[k]));
     const notes = model.get("notes").map((n) => element("li", { class: "gpulab-note" }, element("span", { class: "gpulab-note-code" }, n.code), " ", n.sentence));
-    status.replaceChildren(...evidence, ...notes);
+    // A line that was there is left in place: taken out and put back, it would lose the focus.
+    for (const [k, line] of [...evidence, ...notes].entries()) if (status.children[k] !== line) status.insertBefore(line, status.children[k] ?? null);
+    while (status.children.length > evidence.length + notes.length) status.lastElementChild.remove();
     status.hidden = status.children.length === 0;
   }
 

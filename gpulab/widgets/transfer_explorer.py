@@ -116,6 +116,17 @@ class TransferExplorer(Instrument):
 
     # What controls do to each other.
 
+    def on_screen(self, control: Control) -> bool:
+        """Return whether the control means something to what is shown: the modelled link only where it is drawn or computed with."""
+        if control.name in (*_LINK_NAMES, "compute_ratio") and not self._link_matters():
+            return False
+        return super().on_screen(control)
+
+    def _link_matters(self) -> bool:
+        view = self.values["view"]
+        wanted = {"sweep": self.values["link_shown"], "break_even": self.values["against"] == "model"}
+        return bool(wanted.get(view, self.values["way"] == "model"))
+
     def changed(self, name: str) -> None:
         """Turn latency and bandwidth to those of a newly chosen link, and offer the series of the machines shown."""
         if name == "link":
@@ -243,7 +254,7 @@ class TransferExplorer(Instrument):
             return Drawing(message="Press Measure overlap: it copies and computes on this machine, in chunks and one after the other.")
         (_, header), rows = ("", "time"), [row for row in o.table()[1] if not row[0].startswith("note: ")]
         none = any(note.code == "no-overlap" for note in o.notes)
-        gain = f"{o.ratio:.0%} of the gain that is possible" if o.ratio > 0 else "nothing was gained"
+        gain = f"{o.ratio_text} of the gain that is possible" if round(100 * o.ratio) > 0 else "nothing was gained"
         gain = "no overlap happened" if none and o.chunks > 1 else gain
         message = (
             f"In {o.chunks} chunk{'s' if o.chunks > 1 else ''} it takes {format_seconds(o.seconds)}, one after the other "

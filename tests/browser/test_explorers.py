@@ -140,6 +140,29 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     clean(notebook)
 
 
+def test_a_long_line_of_evidence_unfolds_and_stays_unfolded(notebook_of: Callable[..., NotebookPage]) -> None:
+    """By keyboard alone the model's assumptions unfold; a link of other latency changes their words, not that they are seen."""
+    notebook = notebook_of([TRANSFERS])
+    page, area = notebook.page, notebook.output(0)
+    line = area.locator(".gpulab-status li").first
+    whole = line.get_by_text("known error: no recording to compare with yet")
+    assert not whole.is_visible()
+    area.locator(".gpulab-status summary").focus()
+    page.keyboard.press("Enter")
+    whole.wait_for(timeout=WAIT)
+    notebook.run_in_kernel("t.set(latency_seconds=100e-6)")
+    line.get_by_text("100 us a copy chosen").last.wait_for(timeout=WAIT)
+    assert whole.is_visible()
+    assert page.evaluate("() => document.activeElement.tagName") == "SUMMARY"
+    readable(notebook)
+    area.get_by_label("overlap", exact=True).check()
+    area.get_by_label("measured here").check()
+    area.get_by_label("Its latency").wait_for(state="hidden", timeout=WAIT)
+    assert not area.get_by_label("Its bandwidth").is_visible()
+    assert area.get_by_label("Chunks").is_visible()
+    clean(notebook)
+
+
 def test_transfers_stop_errors_and_the_keyboard(notebook_of: Callable[..., NotebookPage]) -> None:
     """By keyboard alone: a refused size is told and mended, the sweep starts, stops, and keeps what it has."""
     notebook = notebook_of([TRANSFERS])
@@ -201,7 +224,7 @@ def test_memory_every_control_of_every_view(notebook_of: Callable[..., NotebookP
     shown(notebook, "it fits on a GPU of 24 GiB")
     readable(notebook)
     area.get_by_label("timeline", exact=True).check()
-    shown(notebook, "Memory of one training step")
+    shown(notebook, "Memory of 2 training steps")
     area.get_by_label("Checkpointing").uncheck()
     area.get_by_label("Precision").select_option("float32")
     shown(notebook, "batch 8, float32, sgd: needs")

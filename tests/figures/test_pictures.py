@@ -68,13 +68,23 @@ def test_a_comparison_shows_three_times_and_the_speed_up() -> None:
     assert "GPU (measured): finished after 1.00 ms" in figure.description
 
 
+def test_a_measurements_ticks_are_round() -> None:
+    """Between 28 and 144 ms the axis counts in fifties, by hand; ticks a hundredth of a millisecond apart show their digits."""
+    m = dataclasses.replace(measured("cpu", 1e-2, LIVE), samples_seconds=np.array([28e-3, 40e-3, 144e-3]), median_seconds=40e-3)
+    ticks = [re.sub("<.*?>", "", text) for text in figures.measurement(m).layout.yaxis.ticktext]
+    assert ticks == ["50", "100", "150"]
+    near = dataclasses.replace(m, samples_seconds=np.array([10.00e-3, 10.02e-3, 10.05e-3]), median_seconds=10.02e-3)
+    ticks = [re.sub("<.*?>", "", text) for text in figures.measurement(near).layout.yaxis.ticktext]
+    assert ticks == ["10.00", "10.02", "10.04"]
+
+
 def test_a_measurement_shows_every_sample() -> None:
     """One mark a sample in the order taken, with the median and its interval in words; outliers turn the axis logarithmic."""
     m = measured("cpu", 1e-3, LIVE)
     figure = figures.measurement(m)
     assert list(figure.data[0].y) == pytest.approx(list(m.samples_seconds))
     assert "95 % interval 950 us to 1.05 ms" in words(figure)
-    assert figure.layout.yaxis.type is None
+    assert figure.layout.yaxis.type == "linear"
     wild = dataclasses.replace(m, samples_seconds=np.append(m.samples_seconds, 1.0), interval_seconds=None)
     figure = figures.measurement(wild)
     assert figure.layout.yaxis.type == "log"
@@ -203,6 +213,47 @@ def test_a_timeline_stacks_its_categories_and_names_the_peak() -> None:
     assert "backward" in words(figure)
     assert not figure.data[0].fillpattern.shape
     assert figures.memory_timeline(trace([5, 6], MODEL)).data[0].fillpattern.shape == "/"
+
+
+def phased(runs: list[tuple[str, int]], steps: tuple[int, ...] = (0,)) -> MemoryTrace:
+    """A trace whose phases have these lengths."""
+    phases = tuple(name for name, count in runs for _ in range(count))
+    line = Timeline(("aten.add.Tensor",) * len(phases), phases, steps, {"parameters": np.full(len(phases), 10)})
+    return dataclasses.replace(trace([1, 2]), timeline=line)
+
+
+def phase_names(figure: go.Figure) -> list[tuple[str, float, int]]:
+    """The names over the plot with their places and heights."""
+    over = [a for a in figure.layout.annotations if a.yref == "paper"]
+    return [(re.sub("<.*?>", "", a.text), a.x, a.yshift or 0) for a in over]
+
+
+@pytest.mark.parametrize(
+    ("steps", "title"), [((0,), "Memory of one training step of a model"), ((0, 50), "Memory of 2 training steps of a model")]
+)
+def test_a_timeline_says_how_many_steps_it_shows(steps: tuple[int, ...], title: str) -> None:
+    """The title and the description count the steps that were followed."""
+    figure = figures.memory_timeline(phased([("forward", 50), ("backward", 50)], steps))
+    assert title in words(figure)
+    assert f"Live bytes during {title.removeprefix('Memory of ')}:" in figure.description
+
+
+def test_a_narrow_phase_keeps_its_name() -> None:
+    """A forward pass of 5 % of the operators is named, one line above its wide neighbours so that the names do not meet."""
+    figure = figures.memory_timeline(phased([("forward", 5), ("backward", 25), ("optimizer", 70)]))
+    names = phase_names(figure)
+    assert [(name, x) for name, x, _ in names] == [("forward", 2.5), ("backward", 17.5), ("optimizer", 65.0)]
+    assert names[0][2] > names[1][2] == names[2][2] == 0
+    wide = figures.memory_timeline(phased([("forward", 40), ("backward", 60)]))
+    assert figure.layout.margin.t > wide.layout.margin.t  # room for the second line of names
+
+
+def test_a_single_operator_between_two_phases_is_no_phase() -> None:
+    """One operator of clearing up draws no second line beside the next phase's, and parts no phase from its name."""
+    runs = [("forward", 1), ("forward", 40), ("backward", 60), ("forward", 1), ("optimizer", 98)] * 2
+    figure = figures.memory_timeline(phased([*runs, ("forward", 1)], (1, 201)))
+    assert [shape.x0 for shape in figure.layout.shapes] == [41, 101, 200, 241, 301]
+    assert [name for name, *_ in phase_names(figure)] == ["forward", "backward", "optimizer"] * 2
 
 
 def test_thinning_a_long_timeline_keeps_the_peak() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpulab import transfer
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
-from gpulab.evidence import Badge
+from gpulab.evidence import Badge, Evidence
 from gpulab.transfer import Overlap, Span
 from gpulab.transfer.results import together_seconds
 
@@ -39,6 +39,14 @@ def test_formula_and_timeline_agree(nbytes, chunks, compute):
     assert transfer.pipeline_seconds(nbytes, chunks, LINK, compute) == pytest.approx(o.seconds)
     assert o.ideal_seconds <= o.seconds * (1 + 1e-9)
     assert Overlap.from_dict(o.to_dict()) == o
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(3.004, "0%"), (2.996, "0%"), (2.5, "50%"), (3.5, "-50%"), (1.99, "101%")])
+def test_no_gain_is_nought_from_either_side(seconds: float, share: str):
+    """Two seconds and one after the other take three (by hand); a hair more or less is "0%", never "-0%"."""
+    o = Overlap("cpu", 8, 2, 2.0, 1.0, seconds, (), (), Evidence.measured("cpu"))
+    assert ("share of the ideal gain", share) in o.table()[1]
+    assert f"{share} of the ideal gain" in repr(o)
 
 
 def test_launches_count_for_each_chunk():

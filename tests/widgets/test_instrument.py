@@ -156,7 +156,7 @@ def test_a_run_shows_its_result_everywhere() -> None:
     assert output["data"]["text/plain"] == probe._results.caption == "the number 7"
     assert output["data"]["application/vnd.plotly.v1+json"]["config"]["displayModeBar"] is False
     assert probe._results.rows == [["7", {"badge": "MEASURED"}]]
-    assert probe._results.evidence == [{"badge": "MEASURED", "text": "cpu · n = 3"}]
+    assert probe._results.evidence == [{"badge": "MEASURED", "text": "cpu · n = 3", "short": ""}]
     assert probe._results.notes == [{"code": "deadline", "sentence": "Too soon."}]
 
 

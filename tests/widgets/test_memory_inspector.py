@@ -111,7 +111,7 @@ def test_what_it_must_fit_on_is_answered_in_words(core: Core) -> None:
     assert "free on" in m._results.message
     assert 'print(p.fits("cpu"))' in m.code
     m.set(picture="timeline")
-    assert "Memory of one training step: Made-up 16" in picture(m)
+    assert "Memory of one training step of Made-up 16" in picture(m)
     assert m.code.endswith("gl.figures.memory_timeline(p)")
 
 

@@ -191,7 +191,7 @@ def test_the_break_even_uses_the_modelled_link_of_the_controls(monkeypatch: pyte
 
 
 def test_each_view_has_its_own_controls(calls: list[Any]) -> None:
-    """A control of another view is hidden; the link is on the screen in all three; a refused value leaves with its view."""
+    """A control of another view is hidden; the link is on the screen where it is used; a refused value leaves with its view."""
     t = TransferExplorer()
 
     def on_screen() -> set[str]:
@@ -204,8 +204,26 @@ def test_each_view_has_its_own_controls(calls: list[Any]) -> None:
     t.set(view="overlap")
     assert t.error == ""
     assert on_screen() == link | {"way", "nbytes", "chunks", "compute_ratio"}
+    t.set(way="here")  # a measured timeline follows no modelled link
+    assert on_screen() == {"view", "way", "nbytes", "chunks"}
+    t.set(view="sweep", link_shown=False)
+    assert not on_screen() & link - {"view"}
     t.set(view="break_even")
+    assert t.values["against"] == "model"
     assert on_screen() == link | {"workload", "against", "search_deadline"}
+
+
+def test_a_break_even_against_a_real_device_shows_no_modelled_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data go over the device's own link; a hidden slider can still be set from Python and comes back with its value."""
+    monkeypatch.setattr(devices, "available", lambda: [devices.find("cpu"), devices.Device("cuda", 0)])
+    monkeypatch.setattr(devices.Device, "name", property(str))
+    t = TransferExplorer(view="break_even", against="cuda:0")
+    hidden = {c["name"] for c in t._panel.spec if c["hidden"]}
+    assert {"link", "latency_seconds", "bandwidth_bytes_per_second"} <= hidden
+    t.set(latency_seconds=50e-6)
+    t.set(against="model")
+    assert not {c["name"] for c in t._panel.spec if c["hidden"]} & {"link", "latency_seconds", "bandwidth_bytes_per_second"}
+    assert t.link.latency_seconds == 50e-6
 
 
 def test_a_sweep_that_is_stopped_early_keeps_its_points(monkeypatch: pytest.MonkeyPatch) -> None:
