@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
 
 _MODULES = ("gpulab.lessons._nb00", "gpulab.lessons._nb02")
 
@@ -43,8 +44,10 @@ class Question:
     readings : tuple of Reading
         The first that fits is shown with the measurement.
     outcome : callable or None
-        Takes what the notebook passes to ``reveal`` and returns the number (base units) or the choice; None where that
-        is already a number, a choice or a measurement.
+        Takes what the notebook passes to ``reveal`` and returns the number (base units) or the choice; raises ``Unmeasured``
+        where it does not tell. None where what is passed is already a number, a choice or a measurement.
+    sides : callable or None
+        For an answer that compares two things: takes what is passed to ``reveal`` and returns the evidence of each by name.
     close_ratio : float
         A prediction within this factor of the measurement counts as close.
     """
@@ -52,6 +55,7 @@ class Question:
     id: str
     readings: tuple[Reading, ...] = ()
     outcome: Callable[[Any], Any] | None = None
+    sides: Callable[[Any], Mapping[str, Evidence]] | None = None
     close_ratio: float = 2.0
 
 
@@ -119,6 +123,10 @@ class Lesson:
 
 class Refused(Exception):  # noqa: N818  (not an error of the program: an answer that is wrong)
     """The answer is wrong; the message says why."""
+
+
+class Unmeasured(Exception):  # noqa: N818
+    """What was measured does not tell the answer; the message says why and what to do."""
 
 
 class NotAttempted(Exception):  # noqa: N818

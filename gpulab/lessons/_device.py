@@ -83,5 +83,6 @@ def accelerator() -> LiveDevice | transfer.ModelledDevice:
     """
     device = devices.default()
     if device.is_cpu:
-        return transfer.ModelledDevice(_MODELLED_LINK, processor=_MODELLED_PROCESSOR)
+        # A lesson's arrays lie in ordinary memory, which is pageable.
+        return transfer.ModelledDevice(transfer.link(_MODELLED_LINK, memory="pageable"), processor=_MODELLED_PROCESSOR)
     return LiveDevice(device)

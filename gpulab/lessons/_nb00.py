@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.lessons import _guard, _material
-from gpulab.lessons._content import Exercise, Lesson, Question, Reading, Refused, Usual
+from gpulab.lessons._content import Exercise, Lesson, Question, Reading, Refused, Unmeasured, Usual
 from gpulab.timing import Measurement
 from gpulab.timing.results import format_interval
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
@@ -69,6 +69,7 @@ SMALL = Question(
         ),
     ),
     outcome=lambda c: _winner_of_smallest(c) if isinstance(c, _material.Contest) else c,
+    sides=lambda c: c.sides if isinstance(c, _material.Contest) else {},
 )
 
 COPIES = Question(
@@ -90,7 +91,14 @@ COPIES = Question(
 
 def _winner_of_smallest(contest: _material.Contest) -> str:
     row = contest.rows[0]
-    return "the accelerator" if row.with_copies_seconds < row.cpu_seconds else "the CPU"
+    if row.with_copies_seconds >= row.cpu_seconds:
+        return "the CPU"
+    if row.disturbed:  # what disturbs the CPU only makes it slower, so it may have won all the same
+        raise Unmeasured(
+            f"other programs disturbed your CPU ({row.notes}), so its {format_seconds(row.cpu_seconds)} may be far too long. "
+            'When it is quiet, run products = gl.lessons.contest("matmul", again=True) and this cell again.'
+        )
+    return "the accelerator"
 
 
 # -- 00.2: which of four timings is impossible? --------------------------------------------------------------------------

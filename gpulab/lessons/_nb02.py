@@ -16,7 +16,8 @@ LOOP = Question(
         ),
         Reading(
             lambda predicted, measured: "GPU" in measured,
-            "On this machine even the copies do not make up for what the GPU gains. Look at how much of its time they take all the same.",
+            "Here, now, the GPU is ahead even with its copies; look at how much of its time they take all the same. If the CPU's notes "
+            "say contended, other programs slowed it: run the cells again when it is quiet.",
         ),
     ),
 )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import html
 import math
-import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab import devices, errors
-from gpulab._result import Result
+from gpulab._result import Result, html_caption, html_table
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _content, _predictions, _store
 from gpulab.lessons._predictions import KeptAnswer, Prediction
 from gpulab.units import format_ratio
 
-# About one line under a table at 900 pixels.
-_CAPTION_LENGTH = 110
+# Of several sides, the answer is no better than the weakest.
+_WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +37,9 @@ class Reveal(Result):
     sentence : str
         What a usual wrong answer points to, or how far off it was.
     evidence : Evidence or None
-        Of the measurement, where what was passed carries it.
+        Of the measurement, where what was passed carries it; of several sides, the weakest.
+    sides : mapping of str to Evidence
+        For an answer that compares two things: where each is from. Else empty.
     """
 
     id: str
@@ -51,28 +52,42 @@ class Reveal(Result):
     verdict: str
     sentence: str
     evidence: Evidence | None
+    sides: Mapping[str, Evidence] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         mine = f"you predicted {self.predicted_text}" if self.predicted is not None else "no prediction"
-        badge = f" ({self.evidence.badge})" if self.evidence is not None else ""
+        badge = f" ({self.badges})" if self.badges else ""
         return f"{self.id}: {mine}; the answer: {self.measured_text}{badge}. {self.sentence}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the two answers side by side."""
-        kind = str(self.evidence.badge) if self.evidence is not None else "not measured"
+        kind = self.badges or "not measured"
         return (f"Prediction {self.id}", "your answer", f"the answer ({kind})"), [(self.question, self.predicted_text, self.measured_text)]
 
-    def caption(self) -> str:
-        """Return the badge; a model's assumptions shortened, since the result that was passed states them in full."""
-        if self.evidence is None or self.evidence.badge is not Badge.MODELLED:
-            return super().caption()
-        return textwrap.shorten(f"{self.evidence.badge} · assumes {self.evidence.assumptions}", _CAPTION_LENGTH, placeholder=" ...")
+    @property
+    def badges(self) -> str:
+        """The badge; of sides that differ, each one's: "the CPU MEASURED, the GPU MODELLED"; "" without evidence."""
+        if len({each.badge for each in self.sides.values()}) > 1:
+            return ", ".join(f"{name} {each.badge}" for name, each in self.sides.items())
+        return str(self.evidence.badge) if self.evidence is not None else ""
+
+    def captions(self) -> list[str]:
+        """Return one line of evidence, or one for each side."""
+        if not self.sides:
+            return [self.caption()] if self.caption() else []
+        return [f"{each.badge} · {name}: {_rest(each)}" for name, each in self.sides.items()]
 
     def _repr_html_(self) -> str:
-        return f"{super()._repr_html_()}<p>{html.escape(self.sentence)}</p>"
+        lines = "".join(f"<div>{html_caption(line)}</div>" for line in self.captions())
+        return f"{html_table(*self.table())}{lines}<p>{html.escape(self.sentence)}</p>"
 
 
-def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None = None) -> Reveal:
+def _rest(evidence: Evidence) -> str:
+    """Return the evidence's sentence behind its badge."""
+    return evidence.sentence.removeprefix(str(evidence.badge)).strip(" ·")
+
+
+def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mapping[str, Evidence] | None = None) -> Reveal:
     """Show the prediction and the measurement side by side; without a prediction, say so and go on.
 
     Parameters
@@ -84,8 +99,9 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None =
         text is a choice, or a number with its unit; None means that this machine could not measure it.
     reason : str
         With None: why there is no measurement.
-    evidence : Evidence, optional
-        Where a plain number came from; by default that of ``measured`` itself, else MEASURED on this CPU.
+    evidence : Evidence or mapping of str to Evidence, optional
+        Where a plain number came from; by default that of ``measured`` itself, else MEASURED on this CPU. For an answer that
+        compares two things, the evidence of each by name.
 
     Raises
     ------
@@ -96,20 +112,17 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None =
         raise InputError(f"reveal: id {errors.shown(id)}; expected text such as '02.1'. Pass the id that predict was given.")
     known = _content.question(id)
     asked = _predictions.known(id) or Prediction(id, "", "", ())
-    source = evidence or getattr(measured, "evidence", None)
-    if not isinstance(source, Evidence) and measured is not None:  # a figure of the learner's own cell
-        source = Evidence.measured(devices.find("cpu").name)
+    sides, source = _evidence(known, measured, evidence)
     value, text = _outcome(asked, known, measured, reason)
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
     verdict = _verdict(kept, value, ratio, known)
     shown = Reveal(
         asked.id, asked.question, kept.value if kept else None, kept.text if kept else "no prediction", value, text, ratio, verdict,
-        _sentence(verdict, kept, value, ratio, known), source if isinstance(source, Evidence) else None,
+        _sentence(verdict, kept, value, ratio, known), source, sides,
     )  # fmt: skip
     if value is not None:
-        badge = str(source.badge) if isinstance(source, Evidence) else ""
-        record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict, "badge": badge}
+        record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict, "badge": shown.badges}
 
         def edit(content: dict[str, Any]) -> None:
             entry = content["predictions"].setdefault(id, {})
@@ -122,8 +135,29 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | None =
     return shown
 
 
+def _evidence(known: _content.Question, measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
+    """Return the evidence of each side, where there are sides, and that of the answer."""
+    sides = dict(given) if isinstance(given, Mapping) else {}
+    if not all(isinstance(each, Evidence) for each in sides.values()):
+        raise InputError(
+            f"reveal {known.id}: evidence is {errors.shown(given)}; expected the evidence of each side by its name. "
+            'Pass for example {"the CPU": cpu.evidence, "the GPU": bill.evidence}.'
+        )
+    if given is None and known.sides is not None and measured is not None:
+        sides = dict(known.sides(measured))
+    if sides:
+        return sides, min(sides.values(), key=lambda each: _WEAKEST_FIRST.index(each.badge))
+    source = given or getattr(measured, "evidence", None)
+    if not isinstance(source, Evidence) and measured is not None:  # a figure of the learner's own cell
+        source = Evidence.measured(devices.find("cpu").name)
+    return {}, source if isinstance(source, Evidence) else None
+
+
 def _outcome(asked: Prediction, known: _content.Question, measured: Any, reason: str) -> tuple[float | str | None, str]:
-    value = known.outcome(measured) if known.outcome is not None and measured is not None else measured
+    try:
+        value = known.outcome(measured) if known.outcome is not None and measured is not None else measured
+    except _content.Unmeasured as why:
+        return None, f"not measured: {why}"
     value = getattr(value, "median_seconds", value)
     if value is None:
         return None, f"not measured{': ' + reason if reason else ''}"
@@ -167,7 +201,7 @@ def _verdict(kept: KeptAnswer | None, value: float | str | None, ratio: float | 
 
 def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | None, known: _content.Question) -> str:
     if verdict == "not measured":
-        return "There is nothing to compare with on this machine."
+        return "There is nothing to compare with yet."
     if kept is None:
         return "No prediction. Next time, answer before you run this cell: the surprise is what you remember."
     if verdict == "right":

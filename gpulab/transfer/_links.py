@@ -152,7 +152,7 @@ def named_link(
     rate *= 1.0 if memory == "pinned" else _PAGEABLE_SHARE
     latency = _positive("link", "latency_seconds", _CALL_SECONDS if latency_seconds is None else latency_seconds)
     bandwidth = _positive("link", "bandwidth_bytes_per_second", rate if bandwidth_bytes_per_second is None else bandwidth_bytes_per_second)
-    words = [f"{format_seconds(latency)} a copy {'typical of a call and the wait for it' if latency_seconds is None else 'chosen'}"]
+    words = [f"{format_seconds(latency)} a copy {'(typical of a call and the wait for it)' if latency_seconds is None else 'chosen'}"]
     words.append(f"{format_bytes_per_second(bandwidth)}{'' if bandwidth_bytes_per_second is None else ' chosen'}, straight line")
     if memory == "pageable" and bandwidth_bytes_per_second is None:
         words.append("pageable memory at half the rate of pinned")

@@ -58,7 +58,7 @@ class LinkReport(Result):
             (f"{self.calls} calls", format_seconds(self.compute_seconds)),
             ("together", format_seconds(self.total_seconds)),
         ]
-        return ("", "seconds"), rows
+        return ("", "time"), rows
 
 
 class ModelledDevice:

@@ -8,10 +8,10 @@ import types
 import numpy as np
 import pytest
 
-from gpulab import devices, lessons, transfer
+from gpulab import devices, lessons, timing, transfer, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError
-from gpulab.evidence import Badge, Evidence
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.lessons import _material, _road
 from gpulab.lessons._device import LiveDevice
 
@@ -48,7 +48,11 @@ def test_claims_are_not_dressed_as_measurements(ceiling: float):
 
 def _contest(*winners: bool) -> _material.Contest:
     rows = tuple(_material.ContestRow(2**k, 1.0, 0.01, 0.1, 0.5 if wins else 2.0) for k, wins in enumerate(winners))
-    return _material.Contest("x", "n", "y", rows, Evidence.modelled("nothing", "this test"))
+    return _contest_of(*rows)
+
+
+def _contest_of(*rows: _material.ContestRow) -> _material.Contest:
+    return _material.Contest("x", "n", "y", rows, Evidence.modelled("nothing", "this test"), Evidence.measured("Slow CPU"))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,65 @@ def test_a_contest_is_kept_and_badged():
     assert str(first.evidence.badge) in headers[2]
     assert len(rows) == len(first.rows) >= 5
     assert all(row.with_copies_seconds > row.accelerator_seconds > 0 < row.returned_seconds for row in first.rows)
+
+
+def test_the_smallest_product_shows_which_side_is_measured():
+    """The accelerator's side is modelled and the CPU's measured here: the reveal says which is which, and keeps both badges."""
+    asked = lessons.predict("00.6", "Which is faster?", choices=["the CPU", "the accelerator"])
+    shown = lessons.reveal("00.6", _contest(False, True))
+    assert shown.measured == "the CPU"
+    assert shown.table()[0][-1] == "the answer (the CPU MEASURED, the accelerator MODELLED)"
+    lines = shown._repr_html_().split("<div>")[1:]
+    assert ">MEASURED</span> the CPU: on Slow CPU" in lines[0]
+    assert ">MODELLED</span> the accelerator: assumes nothing" in lines[1]
+    assert asked.revealed == "the CPU (the CPU MEASURED, the accelerator MODELLED)"
+
+
+@pytest.mark.parametrize(
+    ("notes", "verdict"), [("", "no prediction"), ("unstable", "no prediction"), ("contended, unstable", "not measured")]
+)
+def test_a_disturbed_cpu_names_no_accelerator(notes: str, verdict: str):
+    """Where another program slowed the CPU it may have won all the same: nothing is named, and the sentence says what to run."""
+    asked = lessons.predict("00.6", "Which is faster?", choices=["the CPU", "the accelerator"])
+    shown = lessons.reveal("00.6", _contest_of(_material.ContestRow(64, 9e-3, 1e-6, 2e-6, 3e-5, notes)))
+    assert shown.verdict == verdict
+    if verdict == "not measured":
+        assert 'products = gl.lessons.contest("matmul", again=True)' in shown.measured_text
+        assert asked.revealed is None
+    else:
+        assert shown.measured == "the accelerator"
+
+
+def test_a_disturbed_cpu_can_still_be_the_faster_one():
+    """A disturbance only makes the CPU slower, so a disturbed CPU that wins has won."""
+    lessons.predict("00.6", "Which is faster?", choices=["the CPU", "the accelerator"])
+    shown = lessons.reveal("00.6", _contest_of(_material.ContestRow(64, 9e-6, 1e-6, 2e-6, 3e-5, "contended")))
+    assert shown.measured == "the CPU"
+
+
+@pytest.mark.parametrize(
+    ("medians", "codes", "kept"),
+    [((5.0, 1.0), ("", ""), 5.0), ((5.0, 1.0), ("contended", ""), 1.0), ((5.0, 3.0, 4.0), ("contended",) * 3, 3.0)],
+)
+def test_a_disturbed_time_of_the_contest_is_taken_again(
+    monkeypatch: pytest.MonkeyPatch, medians: tuple[float, ...], codes: tuple[str, ...], kept: float
+):
+    """A quiet measurement is taken as it is; after a disturbed one the next quiet one, or the shortest of three (by hand)."""
+    notes = [(Note(code, "Words."),) if code else () for code in codes]
+    made = iter([types.SimpleNamespace(median_seconds=m, notes=n) for m, n in zip(medians, notes, strict=True)])
+    monkeypatch.setattr(timing, "measure", lambda *_, **__: next(made))
+    row = _material._row(workloads.get("add")(n=1024), (1.0, 1.0, 1.0))
+    assert row.cpu_seconds == kept
+    assert row.disturbed == (codes[-1] == "contended")
+
+
+def test_a_modelled_accelerator_has_a_pageable_link():
+    """A lesson's arrays lie in ordinary memory: its model copies at half of the 26 GB/s that PCI Express 4 reaches from pinned memory."""
+    gpu = lessons.accelerator()
+    if isinstance(gpu, LiveDevice):
+        pytest.skip("this machine has an accelerator")
+    gpu.to_device(np.zeros(13_000_000, dtype=np.uint8))
+    assert gpu.report().copy_seconds == pytest.approx(1e-3 + 10e-6)
 
 
 def test_a_contest_of_nothing_is_refused():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpulab import lessons
 from gpulab.devices import environment
 from gpulab.errors import GpulabError, InputError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _content, _quantities
 from gpulab.lessons._content import Question, Reading
 from gpulab.timing.results import Measurement
@@ -135,12 +135,41 @@ def test_the_badge_of_the_measurement_is_shown():
     assert "on a CPU" in html
 
 
-def test_a_models_assumptions_are_shortened_under_the_reveal():
-    """The badge stays, the paragraph does not."""
+def test_a_models_assumptions_are_folded_under_the_reveal():
+    """The badge and the beginning are seen, the paragraph unfolds."""
     lessons.predict("90.1", "How long?", unit="us")
     shown = lessons.reveal("90.1", 3e-6, evidence=Evidence.modelled("a round Earth " * 30, "a globe"))
-    assert shown.caption().startswith("MODELLED · assumes a round Earth")
-    assert len(shown.caption()) < 120
+    seen, _, folded = shown._repr_html_().partition("</summary>")
+    assert "MODELLED" in seen
+    assert seen.count("a round Earth") < 10
+    assert folded.count("a round Earth") == 30
+    assert "a globe" in folded
+
+
+def test_two_measured_sides_are_one_badge():
+    """Where both sides are measured the answer is MEASURED, and each device has its line."""
+    lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
+    sides = {"the CPU": Evidence.measured("A CPU", 9), "the GPU": Evidence.measured("A GPU", 5)}
+    shown = lessons.reveal("90.2", "the GPU", evidence=sides)
+    assert shown.table()[0][-1] == "the answer (MEASURED)"
+    assert [line.partition(": ")[2] for line in shown.captions()] == ["on A CPU · n = 9", "on A GPU · n = 5"]
+
+
+def test_an_answer_is_as_good_as_its_weakest_side():
+    """Measured against recorded is recorded, and against a model modelled."""
+    lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
+    here, there = Evidence.measured("A CPU"), Evidence(Badge.RECORDED, "A GPU", date="2026-11-01")
+    for other in (there, Evidence.modelled("a link", "a book")):
+        shown = lessons.reveal("90.2", "the GPU", evidence={"the CPU": here, "the GPU": other})
+        assert shown.evidence == other
+        assert f"the GPU {other.badge}" in shown.table()[0][-1]
+
+
+def test_a_side_without_evidence_is_refused():
+    """What is no evidence is named with what to pass."""
+    lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
+    with pytest.raises(InputError, match="expected the evidence of each side"):
+        lessons.reveal("90.2", "the GPU", evidence={"the CPU": 3.0})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("measured", [math.nan, math.inf, [1, 2], object(), {}])
