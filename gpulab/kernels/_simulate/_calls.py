@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate import _atomics, _types, _warp
-from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._geometry import Batch, Mask
 from gpulab.kernels._simulate._machine import Machine
 from gpulab.kernels._simulate._memory import View, constant_view, local_view
 from gpulab.kernels._simulate._names import Intrinsic, dtype_of, known_object
@@ -88,13 +89,29 @@ def _makes(*names: str) -> Callable[[Maker], Maker]:
 
 # -- where a thread is --------------------------------------------------------------------------------------------------------------
 
-for _axis, _letter in enumerate("xyz"):
-    INTRINSICS[f"cuda.threadIdx.{_letter}"] = lambda m, axis=_axis: m.batch.thread_index(axis)
-    INTRINSICS[f"cuda.blockIdx.{_letter}"] = lambda m, axis=_axis: m.batch.block_index(axis)
-    INTRINSICS[f"cuda.blockDim.{_letter}"] = lambda m, axis=_axis: np.int64(m.batch.block[axis])
-    INTRINSICS[f"cuda.gridDim.{_letter}"] = lambda m, axis=_axis: np.int64(m.batch.grid[axis])
+
+def _register_places() -> None:
+    def place(read: Callable[[Batch, int], Any], axis: int) -> Callable[[Machine], Any]:
+        return lambda machine: read(machine.batch, axis)
+
+    for axis, letter in enumerate("xyz"):
+        INTRINSICS[f"cuda.threadIdx.{letter}"] = place(lambda batch, i: batch.thread_index(i), axis)
+        INTRINSICS[f"cuda.blockIdx.{letter}"] = place(lambda batch, i: batch.block_index(i), axis)
+        INTRINSICS[f"cuda.blockDim.{letter}"] = place(lambda batch, i: np.int64(batch.block[i]), axis)
+        INTRINSICS[f"cuda.gridDim.{letter}"] = place(lambda batch, i: np.int64(batch.grid[i]), axis)
+
+
+_register_places()
 INTRINSICS["cuda.laneid"] = lambda m: m.batch.linear_thread % 32
 INTRINSICS["cuda.warpsize"] = lambda m: np.int64(32)
+
+
+def _grid_index(batch: Batch, axis: int) -> Any:
+    return batch.block_index(axis) * np.int64(batch.block[axis]) + batch.thread_index(axis)
+
+
+def _grid_size(batch: Batch, axis: int) -> Any:
+    return np.int64(batch.block[axis] * batch.grid[axis])
 
 
 @_makes("cuda.grid", "cuda.gridsize")
@@ -102,10 +119,7 @@ def _grid(call: Call) -> Expression:
     dimensions = call.translator.number(call.arguments(1, names=("ndim",))[0])
     if dimensions not in (1, 2, 3):
         raise call.fail(f"{call.name} takes 1, 2 or 3, written as a number")
-    if call.name == "cuda.grid":
-        of_axis = lambda b, axis: b.block_index(axis) * np.int64(b.block[axis]) + b.thread_index(axis)  # noqa: E731
-    else:
-        of_axis = lambda b, axis: np.int64(b.block[axis] * b.grid[axis])  # noqa: E731
+    of_axis = _grid_index if call.name == "cuda.grid" else _grid_size
     if dimensions == 1:
         return lambda frame, mask: of_axis(frame.machine.batch, 0)
     return lambda frame, mask: tuple(of_axis(frame.machine.batch, axis) for axis in range(dimensions))
@@ -202,16 +216,11 @@ _TESTS: dict[str, Callable[[Any], Any]] = {"isnan": np.isnan, "isinf": np.isinf,
 
 
 def _register_arithmetic() -> None:
-    for name, ufunc in _UNARY.items():
-        for module in ("math", "np"):
-            FUNCTIONS[f"{module}.{name}"] = lambda call, ufunc=ufunc: _unary(call, ufunc)
-    for name, binary in _BINARY.items():
-        for module in ("math", "np"):
-            FUNCTIONS[f"{module}.{name}"] = lambda call, binary=binary: _binary(call, binary)
-    for name, test in _TESTS.items():
-        for module in ("math", "np"):
-            FUNCTIONS[f"{module}.{name}"] = lambda call, test=test: _test(call, test)
-    FUNCTIONS["cuda.cbrt"] = lambda call: _unary(call, np.cbrt)
+    for module in ("math", "np"):
+        FUNCTIONS.update({f"{module}.{name}": functools.partial(_unary, ufunc=ufunc) for name, ufunc in _UNARY.items()})
+        FUNCTIONS.update({f"{module}.{name}": functools.partial(_binary, ufunc=ufunc) for name, ufunc in _BINARY.items()})
+        FUNCTIONS.update({f"{module}.{name}": functools.partial(_test, test=test) for name, test in _TESTS.items()})
+    FUNCTIONS["cuda.cbrt"] = functools.partial(_unary, ufunc=np.cbrt)
 
 
 def _unary(call: Call, ufunc: Callable[[Any], Any]) -> Expression:
@@ -263,8 +272,8 @@ def _extreme(call: Call) -> Expression:
             other = value(frame, mask)
             dtype = _types.unified(best.dtype, other.dtype)
             best, other = _types.cast(best, dtype), _types.cast(other, dtype)
-            best = np.where(other < best if smaller else other > best, other, best)
-            best = best if best.ndim else best[()]
+            chosen: Any = np.where(other < best if smaller else other > best, other, best)
+            best = chosen if chosen.ndim else chosen[()]
         return best
 
     return run
@@ -309,7 +318,8 @@ def _selp(call: Call) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         x, y = a(frame, mask), b(frame, mask)
         dtype = _types.unified(x.dtype, y.dtype)
-        return np.where(_types.truth(test(frame, mask)), _types.cast(x, dtype), _types.cast(y, dtype))[()]
+        chosen: Any = np.where(_types.truth(test(frame, mask)), _types.cast(x, dtype), _types.cast(y, dtype))
+        return chosen[()]
 
     return run
 
@@ -339,7 +349,8 @@ def _leading_zeros(bits: Any) -> Any:
 
 def _first_set(bits: Any) -> Any:
     lowest = bits & (~bits + bits.dtype.type(1))
-    return np.where(bits == 0, 0, np.bitwise_count(lowest - bits.dtype.type(1)).astype(np.int64) + 1)[()]
+    found: Any = np.where(bits == 0, 0, np.bitwise_count(lowest - bits.dtype.type(1)).astype(np.int64) + 1)
+    return found[()]
 
 
 def _bit_function(apply: Callable[[Any], Any]) -> Maker:
@@ -413,14 +424,12 @@ def _lanemask_lt(call: Call) -> Expression:
 
 def _register_warp() -> None:
     for kind in ("", "_up", "_down", "_xor"):
-        FUNCTIONS[f"cuda.shfl{kind}_sync"] = lambda call, kind=kind: _shuffle(call, kind)
+        FUNCTIONS[f"cuda.shfl{kind}_sync"] = functools.partial(_shuffle, kind=kind)
     for kind in ("all", "any", "eq", "ballot"):
-        FUNCTIONS[f"cuda.{kind}_sync"] = lambda call, kind=kind: _vote(call, kind)
+        FUNCTIONS[f"cuda.{kind}_sync"] = functools.partial(_vote, kind=kind)
     FUNCTIONS["cuda.match_any_sync"] = _match_any
-    for operation in _atomics.OPERATIONS:
-        FUNCTIONS[f"cuda.atomic.{operation}"] = lambda call, operation=operation: _atomic(call, operation)
-    FUNCTIONS["cuda.atomic.cas"] = lambda call: _atomic(call, "cas")
-    FUNCTIONS["cuda.atomic.compare_and_swap"] = lambda call: _atomic(call, "compare_and_swap")
+    for operation in (*_atomics.OPERATIONS, "cas", "compare_and_swap"):
+        FUNCTIONS[f"cuda.atomic.{operation}"] = functools.partial(_atomic, operation=operation)
 
 
 def _shuffle(call: Call, kind: str) -> Expression:

@@ -45,6 +45,18 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
+def _widened(value: Any) -> Any:
+    return value if value.dtype.kind in "fc" else _types.cast(value, _types.arithmetic_type(value.dtype, value.dtype))
+
+
+_UNARY: dict[type, Callable[[Any], Any]] = {
+    ast.USub: lambda value: np.negative(_widened(value)),
+    ast.UAdd: _widened,
+    ast.Not: lambda value: ~_types.truth(value),
+    ast.Invert: lambda value: np.invert(_widened(value)),
+}
+
+
 class Slice:
     """A slice in an index: its limits, None where left out."""
 
@@ -225,12 +237,7 @@ class Translator:
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
         value = self.expression(node.operand)
-        apply = {
-            ast.USub: lambda v: np.negative(v if v.dtype.kind in "fc" else _types.cast(v, _types.arithmetic_type(v.dtype, v.dtype))),
-            ast.UAdd: lambda v: v if v.dtype.kind in "fc" else _types.cast(v, _types.arithmetic_type(v.dtype, v.dtype)),
-            ast.Not: lambda v: ~_types.truth(v),
-            ast.Invert: lambda v: np.invert(v if v.dtype.kind == "f" else _types.cast(v, _types.arithmetic_type(v.dtype, v.dtype))),
-        }[type(node.op)]
+        apply = _UNARY[type(node.op)]
 
         def run(frame: Frame, mask: Mask) -> Any:
             operand = value(frame, mask)
@@ -271,6 +278,7 @@ class Translator:
             value = parts[0](frame, mask)
             going: Mask | None = mask
             for part in parts[1:]:
+                assert going is not None
                 yes, no = going.split(_rows(_types.truth(value)))
                 going = yes if is_and else no
                 if going is None:
@@ -308,7 +316,7 @@ class Translator:
                 parts.append((self._slice(part), False))
             else:
                 constant = self.number(part)
-                parts.append((self.expression(part), isinstance(constant, (int, np.integer)) and constant < 0))
+                parts.append((self.expression(part), isinstance(constant, (int, np.integer)) and bool(constant < 0)))
 
         def run(frame: Frame, mask: Mask) -> list[tuple[Any, bool]]:
             found: list[tuple[Any, bool]] = []
@@ -354,12 +362,13 @@ class Translator:
 
     def range_of(self, node: ast.expr) -> list[Expression] | None:
         """Return the limits of ``range(...)``, or None where the expression is something else."""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in self.local:
-            if self.static(node.func) == Intrinsic("range"):
-                if not 1 <= len(node.args) <= 3 or node.keywords:
-                    raise self.fail("range takes one to three numbers", node)
-                return [self.expression(argument) for argument in node.args]
-        return None
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id in self.local:
+            return None
+        if self.static(node.func) != Intrinsic("range"):
+            return None
+        if not 1 <= len(node.args) <= 3 or node.keywords:
+            raise self.fail("range takes one to three numbers", node)
+        return [self.expression(argument) for argument in node.args]
 
     def called(self, node: ast.Call) -> Any:
         """Return what a call calls: an ``Intrinsic``, a NumPy type, a Python function, or ``_UNKNOWN``."""
@@ -429,7 +438,7 @@ def _chosen(where: Mask, mask: Mask, value: Any, other: Any) -> Any:
     if where is mask or where.array is None:
         return value
     dtype = _types.unified(value.dtype, other.dtype)
-    return np.where(where.array, _types.cast(value, dtype), _types.cast(other, dtype))
+    return _types.select(where.array, _types.cast(value, dtype), _types.cast(other, dtype))
 
 
 def _power(base: Any, exponent: int) -> Any:
@@ -438,8 +447,16 @@ def _power(base: Any, exponent: int) -> Any:
 
 
 def _not_numbers(error: Exception, *values: Any) -> str:
-    kinds = ["an array" if isinstance(v, View) else "a tuple" if isinstance(v, tuple) else "nothing" if v is None else str(getattr(v, "dtype", type(v).__name__)) for v in values]  # fmt: skip
+    kinds = [_kind(value) for value in values]
     return f"the operation does not take {' and '.join(kinds)}; expected numbers that it is defined for"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, View):
+        return "an array"
+    if isinstance(value, tuple):
+        return "a tuple"
+    return "nothing" if value is None else str(getattr(value, "dtype", type(value).__name__))
 
 
 def index_of(view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> tuple[tuple[Any, ...], tuple[bool, ...]]:

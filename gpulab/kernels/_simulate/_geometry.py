@@ -131,8 +131,7 @@ class Mask:
         """Return which blocks have a lane here, shape (B or 1, 1)."""
         if self.array is None:
             return np.ones((1, 1), dtype=bool)
-        found: np.ndarray = self.array.any(axis=1, keepdims=True)
-        return found
+        return np.asarray(self.array.any(axis=1, keepdims=True))
 
     def split(self, condition: np.ndarray | np.bool_ | bool) -> tuple[Mask | None, Mask | None]:
         """Return the lanes where the condition holds and those where it does not; None for no lanes, self for all of them."""
@@ -171,7 +170,8 @@ class Mask:
         full = np.broadcast_to(value, (self.batch.blocks, self.batch.width))
         if self.array is None:
             return full.reshape(-1)
-        return full[np.broadcast_to(self.array, full.shape)]
+        found: np.ndarray = full[np.broadcast_to(self.array, full.shape)]
+        return found
 
 
 def union(first: Mask | None, second: Mask | None) -> Mask | None:

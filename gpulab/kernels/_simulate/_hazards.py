@@ -65,35 +65,51 @@ class WarpBarriers:
         return bool(reached >> lane & 1)
 
 
+# One witness of one word: thread, epoch, 2 * line + atomic, event. Sixteen bytes, moved as one complex number.
+_FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
+
+
 class _Witnesses:
     """For each word, the last thread that accessed it in one way and another one, each with its moment."""
 
-    __slots__ = ("atomic", "epoch", "event", "line", "thread")
+    __slots__ = ("any_other", "packed")
 
-    def __init__(self, words: int, events: bool) -> None:
-        self.thread = np.full((2, words), -1, dtype=np.int64)
-        self.epoch = np.zeros((2, words), dtype=np.int32)
-        self.line = np.zeros((2, words), dtype=np.int32)
-        self.atomic = np.zeros((2, words), dtype=bool)
-        self.event = np.zeros((2, words), dtype=np.int32) if events else None
+    def __init__(self, words: int) -> None:
+        fields = np.zeros((2, words, 4), dtype=_FIELDS)
+        fields[..., 0] = -1
+        self.packed = fields.view(_PACKED)[..., 0]
+        self.any_other = False
 
     def copy_rows(self, times: int) -> _Witnesses:
         """Return the same for so many rows of words."""
         new = object.__new__(_Witnesses)
-        for name in ("thread", "epoch", "line", "atomic", "event"):
-            old = getattr(self, name)
-            setattr(new, name, None if old is None else np.tile(old, (1, times)))
+        new.packed, new.any_other = np.tile(self.packed, (1, times)), self.any_other
         return new
+
+    def of(self, which: int, words: Flat) -> Flat:
+        """Return the fields of the last (0) or the other (1) witness of each word, shape (n, 4)."""
+        found: Flat = self.packed[which].take(words).view(_FIELDS).reshape(-1, 4)
+        return found
+
+
+def _moment_fields(threads: Flat, moment: Moment, atomic: bool) -> Flat:
+    fields = np.empty((len(threads), 4), dtype=_FIELDS)
+    fields[:, 0] = threads
+    fields[:, 1] = moment.epoch
+    fields[:, 2] = 2 * moment.line + atomic
+    fields[:, 3] = moment.event
+    return fields
 
 
 class Tracker:
-    """The words of one array. ``across_blocks`` for global memory: threads are numbered through the grid, and the words serve all blocks."""
+    """The words of one array. ``across_blocks`` for global memory: threads are numbered through the grid, the words serve all blocks."""
 
     def __init__(self, words: int, width: int, across_blocks: bool, events: bool) -> None:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
         self.barriers: WarpBarriers | None = None
-        self.writes, self.reads = _Witnesses(words, events), _Witnesses(words, events)
+        self.events = events
+        self.writes, self.reads = _Witnesses(words), _Witnesses(words)
         self.written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
         self._any_read = False
 
@@ -133,7 +149,7 @@ class Tracker:
 
     def clash(self, words: Flat, threads: Flat, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
         """Return two lanes that wrote one word in the same instruction, with different values; to be asked after ``write``."""
-        winner = self.writes.thread[0][words]
+        winner = self.writes.of(0, words)[:, 0]
         lost = np.flatnonzero(winner != threads)
         lost = lost[differs(lost)] if len(lost) else lost
         if not len(lost):
@@ -149,31 +165,38 @@ class Tracker:
     def _conflict(
         self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, atomic: bool, unchanged: Callable[[Flat], Flat] | None
     ) -> Conflict | None:
-        for which in (0, 1):
-            others = witnesses.thread[which][words]
-            unordered = (others >= 0) & (others != threads)
-            fresh = witnesses.epoch[which][words] == moment.epoch
-            unordered &= fresh if not self.across_blocks else fresh | (others // self.width != threads // self.width)
+        for which in (0, 1) if witnesses.any_other else (0,):
+            fields = witnesses.of(which, words)
+            others = fields[:, 0]
+            unordered = (fields[:, 1] == moment.epoch) if not self.across_blocks else self._not_ordered(fields, threads, moment)
+            unordered &= others != threads
+            if not unordered.any():
+                continue
+            unordered &= others >= 0
             if atomic:
-                unordered &= ~witnesses.atomic[which][words]
+                unordered &= (fields[:, 2] & 1) == 0
             lanes = np.flatnonzero(unordered)
-            if len(lanes) and witnesses.event is not None:
-                lanes = lanes[~self._by_warp_barrier(witnesses.event[which], words[lanes], others[lanes], threads[lanes])]
+            if len(lanes) and self.events:
+                lanes = lanes[~self._by_warp_barrier(fields[lanes], words[lanes], threads[lanes])]
             if len(lanes) and unchanged is not None and not atomic:
-                plain = ~witnesses.atomic[which][words[lanes]]
+                plain = (fields[lanes, 2] & 1) == 0
                 lanes = lanes[~(plain & unchanged(lanes))]
             if len(lanes):
                 first = int(lanes[0])
-                line = int(witnesses.line[which][words[first]])
-                return Conflict(first, int(threads[first]), int(others[first]), line, len(lanes))
+                return Conflict(first, int(threads[first]), int(others[first]), int(fields[first, 2]) >> 1, len(lanes))
         return None
 
-    def _by_warp_barrier(self, events: np.ndarray, words: Flat, others: Flat, threads: Flat) -> Flat:
+    def _not_ordered(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
+        """Return where the witness is of another block, or of this one since its last barrier."""
+        found: Flat = (fields[:, 1] == moment.epoch) | (fields[:, 0] // self.width != threads // self.width)
+        return found
+
+    def _by_warp_barrier(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
         """Return where a ``syncwarp`` since the other lane's access orders it before this one."""
         barriers = self.barriers
         assert barriers is not None
+        others, since = fields[:, 0], fields[:, 3]
         same = others // WARP == threads // WARP
-        since = events[words]
         lane, warp = threads % WARP, threads // WARP
         if self.across_blocks:
             row, warp = warp // barriers.warps - barriers.first, warp % barriers.warps
@@ -182,43 +205,46 @@ class Tracker:
         ordered = same & (since < barriers.last_full[row, warp])
         for i in np.flatnonzero(same & ~ordered)[:4096].tolist():
             ordered[i] = barriers.ordered(int(row[i]), int(warp[i]), int(others[i] % WARP), int(since[i]), int(lane[i]))
-        return ordered
+        found: Flat = ordered
+        return found
 
-    def _rank(self, witnesses: _Witnesses, which: int, words: Flat, threads: Flat, moment: Moment) -> Flat:
+    def _rank(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
         """Return how far a witness is from the thread: 3 another block, 2 another warp, 1 another lane, 0 none, itself, or long ordered."""
-        others = witnesses.thread[which][words]
-        alive = (others >= 0) & (others != threads)
-        rank = 1 + (others // WARP != threads // WARP).astype(np.int8)
-        fresh = witnesses.epoch[which][words] == moment.epoch
+        others = fields[:, 0]
+        rank = 1 + (others // WARP != threads // WARP)
+        fresh = fields[:, 1] == moment.epoch
         if self.across_blocks:
-            foreign = others // self.width != threads // self.width
-            return np.where(alive, np.where(foreign, 3, rank * fresh), 0)
-        return rank * (alive & fresh)
+            rank = np.where(others // self.width != threads // self.width, 3, rank * fresh)
+        else:
+            rank *= fresh
+        ranked: Flat = rank * ((others != threads) & (others >= 0))
+        return ranked
 
     def _record(self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, atomic: bool) -> None:
-        last, other = self._rank(witnesses, 0, words, threads, moment), self._rank(witnesses, 1, words, threads, moment)
-        moved = words[(last > 0) & (last >= other)]
-        fields = [witnesses.thread, witnesses.epoch, witnesses.line, witnesses.atomic]
-        now = [threads, moment.epoch, moment.line, atomic]
-        if witnesses.event is not None:
-            fields.append(witnesses.event)
-            now.append(moment.event)
-        for values in fields:
-            if len(moved):
-                values[1][moved] = values[0][moved]
-        for values, new in zip(fields, now, strict=True):
-            values[0][words] = new
-        winner = witnesses.thread[0][words]
+        last = witnesses.of(0, words)
+        rank = self._rank(last, threads, moment)
+        if rank.any():
+            move = rank > 0
+            if witnesses.any_other:
+                move &= rank >= self._rank(witnesses.of(1, words), threads, moment)
+            moved = np.flatnonzero(move)
+            witnesses.packed[1][words[moved]] = last[moved].reshape(-1).view(_PACKED)
+            witnesses.any_other = True
+        now = _moment_fields(threads, moment, atomic)
+        packed = now.reshape(-1).view(_PACKED)
+        witnesses.packed[0][words] = packed
+        winner = witnesses.of(0, words)[:, 0]
         lost = np.flatnonzero(winner != threads)
         if len(lost):
-            self._record_lost(fields, now, words, threads, winner, lost)
+            self._record_lost(witnesses, packed, words, threads, winner, lost)
 
-    def _record_lost(self, fields: list, now: list, words: Flat, threads: Flat, winner: Flat, lost: Flat) -> None:
+    def _record_lost(self, witnesses: _Witnesses, packed: Flat, words: Flat, threads: Flat, winner: Flat, lost: Flat) -> None:
         """Keep, of several lanes that accessed one word at once, one more beside the last: the farther, the later written."""
+        witnesses.any_other = True
+        other = witnesses.packed[1]
+        other[words[lost]] = packed[lost]
         far = lost[winner[lost] // WARP != threads[lost] // WARP]
-        groups = [lost, far]
+        other[words[far]] = packed[far]
         if self.across_blocks:
-            groups.append(lost[winner[lost] // self.width != threads[lost] // self.width])
-        for group in groups:
-            for values, new in zip(fields, now, strict=True):
-                values[1][words[group]] = new[group] if isinstance(new, np.ndarray) else new
+            far = lost[winner[lost] // self.width != threads[lost] // self.width]
+            other[words[far]] = packed[far]

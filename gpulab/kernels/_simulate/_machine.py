@@ -210,7 +210,7 @@ class Machine:
         self._touch(store, where, inside, line, "load", None)
         value = store.read(where, self.batch)
         if inside is not mask and inside.array is not None:
-            value = np.where(inside.array, value, store.dtype.type(0))
+            value = _types.select(inside.array, value, store.dtype.type(0))
         return value
 
     def store(self, view: View, indices: tuple[Any, ...], value: Any, mask: Mask, line: int, from_end: tuple[bool, ...]) -> None:
@@ -267,7 +267,8 @@ class Machine:
             size = shape[0] if len(shape) == 1 else shape
             self.found(
                 "bounds", line, view.store.name, shown, (self.thread(row, lane),), outside.lanes,
-                f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is outside of {view.store.name}, whose shape is {size}{wrapped}",
+                f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is outside of {view.store.name}, "
+                f"whose shape is {size}{wrapped}",
             )  # fmt: skip
             wraps = bad & (np.atleast_2d(index) >= -extent) & (np.atleast_2d(index) < 0)
             if wraps.any():  # numba's rule, so that the values are those of numba
@@ -407,7 +408,7 @@ class Machine:
         """Return for some lanes whether memory holds their value already: in all blocks, where blocks are alike."""
         new, now = (flat.of(v, lanes, self.batch) for v in (value, store.read(places, self.batch)))
         same: np.ndarray = (new == now) | ((new != new) & (now != now))  # noqa: PLR0124 - nan
-        return same.all(axis=0) if same.ndim == 2 else same
+        return np.asarray(same.all(axis=0)) if same.ndim == 2 else same
 
 
 @dataclass(frozen=True, eq=False)

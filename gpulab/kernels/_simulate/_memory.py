@@ -34,10 +34,11 @@ class Store:
         self.writable = writable
         self.tracker: Any = None
 
-    def read(self, where: np.ndarray | np.generic, batch: Batch) -> np.ndarray | np.generic:
+    def read(self, where: Any, batch: Batch) -> Any:
         """Return the elements at places within bounds; the shape follows that of the places."""
+        # mode="wrap" only because NumPy is faster with it: nothing is out of bounds here.
         if self.space in ("global", "constant"):
-            return self.data.take(where) if np.ndim(where) else self.data[where]
+            return self.data.take(where, mode="wrap") if np.ndim(where) else self.data[where]
         if self.space == "local":
             if np.ndim(where) == 0 or np.size(where) == 1:
                 return self.data[int(where)]
@@ -45,11 +46,11 @@ class Store:
         if np.ndim(where) == 0 or np.size(where) == 1:
             return self.data[:, int(where), None]
         if where.shape[0] == 1:
-            return self.data.take(where[0], axis=1)
+            return self.data.take(where[0], axis=1, mode="wrap")
         rows = np.arange(batch.blocks)[:, None] * self.data.shape[1]
-        return self.data.reshape(-1).take(where + rows)
+        return self.data.reshape(-1).take(where + rows, mode="wrap")
 
-    def write(self, where: np.ndarray | np.generic, value: Any, mask: Mask) -> None:
+    def write(self, where: Any, value: Any, mask: Mask) -> None:
         """Write values at places within bounds; of lanes that write one place at once, the last one stays."""
         batch = mask.batch
         if self.space == "local":

@@ -78,7 +78,7 @@ def _module_name(module: types.ModuleType) -> str | None:
     if module is np:
         return "np"
     name = module.__name__
-    if name == "numba" or name == "numba.types" or name == "numba.core.types":
+    if name in {"numba", "numba.types", "numba.core.types"}:
         return "numba"
     if name in ("numba.cuda", "numba_cuda.numba.cuda"):
         return "cuda"

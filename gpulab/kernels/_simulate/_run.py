@@ -29,7 +29,7 @@ _MOST_GRID = (2**31 - 1, 65535, 65535)
 # Shared memory that a block may ask for where it asks for the most (compute capability 9.0 and 10.0).
 MOST_SHARED_BYTES = 227 * 1024
 # Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the caches.
-_LANES_AT_ONCE = 1 << 17
+_LANES_AT_ONCE = 1 << 18
 _KINDS = "biufc"
 
 
@@ -135,7 +135,7 @@ def _given_numbers(dynamic_shared_bytes: Any, max_steps: Any, trace: Any, blocks
         ("max_steps", max_steps, 1, 2**62),
         ("trace", 0 if trace is None else trace, 0, blocks - 1),
     ):
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not least <= value <= most:
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
             raise InputError(f"simulate: {name}={shown(value)}; expected a whole number from {least} to {most:,}. Pass one of these.")
 
 

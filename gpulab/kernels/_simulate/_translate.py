@@ -7,7 +7,7 @@ A statement takes the lanes that arrive and returns those that go on to the next
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,17 +67,18 @@ class Frame:
 
 def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
     """Return the new value in the lanes of the mask and the old one elsewhere."""
-    if value is old:
+    chosen = mask.array
+    if value is old or chosen is None:
         return value
     if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
         return tuple(merged(mask, v, o, name, fail) for v, o in zip(value, old, strict=True))
     if isinstance(value, View) and isinstance(old, View):
         if value.store is old.store and value.strides == old.strides and value.shape == old.shape:
-            return View(value.store, np.where(mask.array, value.offset, old.offset), value.shape, value.strides)
+            return View(value.store, np.where(chosen, value.offset, old.offset), value.shape, value.strides)
         raise fail(f"{name} is one array in some threads and another in others; expected one array. Use an index that differs instead")
     if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
         dtype = _types.unified(value.dtype, old.dtype)
-        return np.where(mask.array, _types.cast(value, dtype), _types.cast(old, dtype))
+        return _types.select(chosen, _types.cast(value, dtype), _types.cast(old, dtype))
     raise fail(f"{name} is of one kind in some threads and of another in others; expected one kind")
 
 
@@ -147,20 +148,20 @@ class StatementTranslator:
         self._depth -= 1
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
-            going: Mask | None = mask
             for part in parts:
-                going = part(frame, going)
+                going = part(frame, mask)
                 if going is None:
                     return None
+                mask = going
                 if outermost:
-                    frame.live = going
-            return going
+                    frame.live = mask
+            return mask
 
         return run
 
     def statement(self, node: ast.stmt) -> Statement | None:
         """Return the closure of a statement, or None where it does nothing."""
-        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        method: Callable[[Any], Statement | None] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             raise self.fail(f"{_WORDS.get(type(node), type(node).__name__)} is not supported in a kernel", node)
         return method(node)
@@ -320,77 +321,33 @@ class StatementTranslator:
     def _for(self, node: ast.For) -> Statement:
         if node.orelse:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
-        line, target, body = node.lineno, self.target(node.target), self._body(node.body)
+        parts = _ForLoop(node.lineno, self.target(node.target), self._body(node.body))
         limits = self.expressions.range_of(node.iter)
-        fail = lambda message: self.fail(message, node)  # noqa: E731
         if limits is None:
             values = self.expressions.expression(node.iter)
 
             def run_values(frame: Frame, mask: Mask) -> Mask | None:
                 items = values(frame, mask)
                 if not isinstance(items, tuple):
-                    raise fail("expected `range(...)` or a tuple to loop over")
-                return run_uniform(frame, mask, items)
+                    raise self.fail("expected `range(...)` or a tuple to loop over", node)
+                return parts.over(frame, mask, items)
 
-            run_any: Statement = run_values
-        else:
+            return run_values
+        counters = limits
 
-            def run_range(frame: Frame, mask: Mask) -> Mask | None:
-                found = [limit(frame, mask) for limit in limits]
-                for value in found:
-                    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iub":
-                        raise fail("range needs integers")
-                found = [value.reshape(-1)[0] if np.size(value) == 1 else value for value in found]
-                start, stop, step = [np.int64(0), *found, np.int64(1)] if len(found) == 1 else [*found, np.int64(1)][:3]
-                if np.any(step == 0):
-                    raise fail("range with a step of 0 has no end; expected another step")
-                if all(np.ndim(value) == 0 for value in (start, stop, step)):
-                    return run_uniform(frame, mask, (np.int64(i) for i in range(int(start), int(stop), int(step))))
-                return run_lanes(frame, mask, start, stop, step)
+        def run_range(frame: Frame, mask: Mask) -> Mask | None:
+            found = [limit(frame, mask) for limit in counters]
+            if not all(isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub" for value in found):
+                raise self.fail("range needs integers", node)
+            found = [value.reshape(-1)[0] if np.size(value) == 1 else value for value in found]
+            start, stop, step = [np.int64(0), *found, np.int64(1)] if len(found) == 1 else [*found, np.int64(1)][:3]
+            if np.any(step == 0):
+                raise self.fail("range with a step of 0 has no end; expected another step", node)
+            if all(np.ndim(value) == 0 for value in (start, stop, step)):
+                return parts.over(frame, mask, (np.int64(i) for i in range(int(start), int(stop), int(step))))
+            return parts.lane_by_lane(frame, mask, start, stop, step)
 
-            run_any = run_range
-
-        def run_uniform(frame: Frame, mask: Mask, items: Any) -> Mask | None:
-            machine, loop, returns = frame.machine, Loop(), frame.returns
-            frame.loops.append(loop)
-            going: Mask | None = mask
-            for item in items:
-                machine.step(line, going)
-                machine.counters.branch(line, going, going, None)
-                target(frame, going, item)
-                going = union(body(frame, going), loop.continued)
-                loop.continued = None
-                if going is None:
-                    break
-            else:
-                machine.step(line, going)
-                machine.counters.branch(line, going, None, going)
-            frame.loops.pop()
-            return mask if frame.returns == returns else union(going, loop.broken)
-
-        def run_lanes(frame: Frame, mask: Mask, start: Any, stop: Any, step: Any) -> Mask | None:
-            machine, loop, returns = frame.machine, Loop(), frame.returns
-            frame.loops.append(loop)
-            going: Mask | None = mask
-            out: Mask | None = None
-            now = start
-            up = bool(np.all(step > 0))
-            while going is not None:
-                machine.step(line, going)
-                more = now < stop if up else np.where(step > 0, now < stop, now > stop)
-                yes, no = going.split(np.atleast_2d(more))
-                machine.counters.branch(line, going, yes, no)
-                out = union(out, no)
-                if yes is None:
-                    break
-                target(frame, yes, now)
-                going = union(body(frame, yes), loop.continued)
-                loop.continued = None
-                now = now + step
-            frame.loops.pop()
-            return mask if frame.returns == returns else union(out, loop.broken)
-
-        return run_any
+        return run_range
 
     def _break(self, node: ast.Break) -> Statement:
         line = node.lineno
@@ -423,6 +380,59 @@ class StatementTranslator:
             frame.give(None if value is None else value(frame, mask), mask, fail)
 
         return run
+
+
+@dataclass(frozen=True, eq=False)
+class _ForLoop:
+    """The body of a ``for``, and the two ways to run it."""
+
+    line: int
+    target: Callable[[Frame, Mask, Any], None]
+    body: Statement
+
+    def over(self, frame: Frame, mask: Mask, items: Iterable[Any]) -> Mask | None:
+        """Run the loop where all lanes take the same values."""
+        machine, loop, returns = frame.machine, Loop(), frame.returns
+        frame.loops.append(loop)
+        going: Mask | None = mask
+        for item in items:
+            assert going is not None
+            machine.step(self.line, going)
+            machine.counters.branch(self.line, going, going, None)
+            self.target(frame, going, item)
+            going = union(self.body(frame, going), loop.continued)
+            loop.continued = None
+            if going is None:
+                break
+        else:
+            assert going is not None
+            machine.step(self.line, going)
+            machine.counters.branch(self.line, going, None, going)
+        frame.loops.pop()
+        return mask if frame.returns == returns else union(going, loop.broken)
+
+    def lane_by_lane(self, frame: Frame, mask: Mask, start: Any, stop: Any, step: Any) -> Mask | None:
+        """Run the loop where the limits differ between lanes: each leaves when its own values end."""
+        machine, loop, returns = frame.machine, Loop(), frame.returns
+        frame.loops.append(loop)
+        going: Mask | None = mask
+        out: Mask | None = None
+        now = start
+        up = bool(np.all(step > 0))
+        while going is not None:
+            machine.step(self.line, going)
+            more = now < stop if up else np.where(step > 0, now < stop, now > stop)
+            yes, no = going.split(np.atleast_2d(more))
+            machine.counters.branch(self.line, going, yes, no)
+            out = union(out, no)
+            if yes is None:
+                break
+            self.target(frame, yes, now)
+            going = union(self.body(frame, yes), loop.continued)
+            loop.continued = None
+            now = now + step
+        frame.loops.pop()
+        return mask if frame.returns == returns else union(out, loop.broken)
 
 
 _WORDS: dict[type, str] = {

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 Value = Any  # a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_WORTH_BITS = 4096
 INT, UINT, FLOAT, SINGLE, BOOL = (np.dtype(name) for name in ("int64", "uint64", "float64", "float32", "bool"))
 
 
@@ -36,19 +38,11 @@ def unified(left: np.dtype, right: np.dtype) -> np.dtype:
     if "f" in kinds:
         return np.dtype(f"float{max(_float_bits(left), _float_bits(right))}")
     if kinds == {"u", "i"}:
-        wide = max(left.itemsize, right.itemsize)
-        return (
-            np.dtype(f"int{8 * wide}") if _signed(left, right).itemsize > _unsigned(left, right).itemsize else FLOAT if wide == 8 else INT
-        )
+        signed, unsigned = (left, right) if left.kind == "i" else (right, left)
+        if signed.itemsize > unsigned.itemsize:
+            return signed
+        return FLOAT if unsigned.itemsize == 8 else INT
     return np.result_type(left, right)
-
-
-def _signed(left: np.dtype, right: np.dtype) -> np.dtype:
-    return left if left.kind == "i" else right
-
-
-def _unsigned(left: np.dtype, right: np.dtype) -> np.dtype:
-    return left if left.kind == "u" else right
 
 
 def _float_bits(dtype: np.dtype) -> int:
@@ -138,6 +132,21 @@ def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], 
         return ufunc(left, right)
 
     return apply
+
+
+def select(mask: np.ndarray, value: Value, other: Value) -> Value:
+    """Return the value where the mask holds and the other elsewhere, both of one type.
+
+    As ``np.where``, which takes ten times as long on masks without a pattern: bits are chosen here, without a branch.
+    """
+    dtype = value.dtype
+    bits = _BITS.get(dtype.itemsize)
+    if bits is None or mask.size < _WORTH_BITS:
+        return np.where(mask, value, other)
+    chosen = np.negative(mask.astype(bits))  # all ones where it holds
+    a, b = np.asarray(value).view(bits), np.asarray(other).view(bits)
+    found: np.ndarray = ((a ^ b) & chosen) ^ b
+    return found.view(dtype)
 
 
 def truth(value: Value) -> Value:

@@ -61,8 +61,9 @@ def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line
     row, warp, lane = (int(i) for i in np.argwhere(bad)[0])
     other = int(source[row, warp, lane])
     count = int(np.count_nonzero(bad)) * (machine.batch.blocks if len(bad) == 1 else 1)
+    asker, asked = (machine.thread(row, warp * WARP + i) for i in (lane, other))
     machine.found(
-        "shuffle", line, "", (), (machine.thread(row, warp * WARP + lane), machine.thread(row, min(warp * WARP + other, machine.batch.width - 1))),
+        "shuffle", line, "", (), (asker, asked),
         count, f"lane {lane} asks lane {other} for its value, but that lane does not take part here: what it gets is undefined",
     )  # fmt: skip
 
