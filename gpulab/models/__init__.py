@@ -1,21 +1,32 @@
 """Pure arithmetic about processors, nothing measured: what a launch can occupy, what an access touches, what a roof allows."""
 
+from gpulab.models._access import AccessPattern, access_at, access_pattern
 from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
+from gpulab.models._ceilings import roofline
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import BlockLimits, Occupancy, OccupancySweep, occupancy, occupancy_sweep
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
+from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
 
 __all__ = [
     "LIMITERS",
+    "AccessPattern",
+    "ArithmeticRoof",
     "BlockLimits",
+    "MemoryRoof",
     "Occupancy",
     "OccupancySweep",
     "OccupancyTable",
+    "Roofline",
+    "RooflinePoint",
     "SmLimits",
+    "access_at",
+    "access_pattern",
     "compute_capabilities",
     "occupancy",
     "occupancy_sweep",
     "occupancy_table",
+    "roofline",
     "sectors_per_request",
     "shared_wavefronts",
     "sm_limits",

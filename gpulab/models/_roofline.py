@@ -1,0 +1,388 @@
+"""The roofline: what arithmetic and memory allow a piece of work at best, and where a measured one stands beneath.
+
+Roofs come from a data sheet, from what this machine has just shown, or from a recording, and each keeps its badge. Nothing is drawn here.
+Source of the model: Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", CACM 52 (4), 2009.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from gpulab._given import is_finite, items
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds
+
+Bound = Literal["memory", "arithmetic"]
+
+
+@dataclass(frozen=True)
+class ArithmeticRoof(Result):
+    """The most arithmetic of one number format.
+
+    Attributes
+    ----------
+    name : str
+        The arithmetic, such as "float32" or "tf32".
+    flops_per_second : float
+    source : str
+    evidence : Evidence
+    """
+
+    name: str
+    flops_per_second: float
+    source: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class MemoryRoof(Result):
+    """The most traffic of one level of memory.
+
+    Attributes
+    ----------
+    name : str
+        "L1d", "L2", "L3" or "DRAM".
+    bytes_per_second : float
+    capacity_bytes : float
+        What the level holds; infinite where not known.
+    source : str
+    evidence : Evidence
+    """
+
+    name: str
+    bytes_per_second: float
+    capacity_bytes: float
+    source: str
+    evidence: Evidence
+
+
+R = TypeVar("R", ArithmeticRoof, MemoryRoof)
+
+
+@dataclass(frozen=True, repr=False)
+class RooflinePoint(Result):
+    """One piece of work under a roofline.
+
+    Attributes
+    ----------
+    label : str
+    flops, nbytes : float
+        Of one call.
+    arithmetic, memory : str
+        The roofs that it stands under.
+    attainable_seconds : float
+        The least time that both roofs allow.
+    bound_by : str
+        "memory" or "arithmetic": the roof that asks for more time.
+    seconds : float or None
+        Of one call, measured or recorded; None for a point that was only predicted.
+    evidence : Evidence
+        Of ``seconds``; where that is None, MODELLED.
+    """
+
+    label: str
+    flops: float
+    nbytes: float
+    arithmetic: str
+    memory: str
+    attainable_seconds: float
+    bound_by: Bound
+    seconds: float | None
+    evidence: Evidence
+
+    @property
+    def intensity_flops_per_byte(self) -> float:
+        """Arithmetic intensity; infinite for work that moves nothing."""
+        return self.flops / self.nbytes if self.nbytes else math.inf
+
+    @property
+    def attainable_flops_per_second(self) -> float:
+        """The roof over this intensity; 0 for work without arithmetic, whose roof is ``attainable_bytes_per_second``."""
+        return self.flops / self.attainable_seconds
+
+    @property
+    def attainable_bytes_per_second(self) -> float:
+        """The traffic at that rate."""
+        return self.nbytes / self.attainable_seconds
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """What was reached; None for a predicted point."""
+        return None if self.seconds is None else self.flops / self.seconds
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """The traffic that was reached, counted as ``nbytes`` a call; None for a predicted point."""
+        return None if self.seconds is None else self.nbytes / self.seconds
+
+    @property
+    def share_of_roof(self) -> float | None:
+        """Attainable time over actual time: 1 on the roof, above 1 over it; None for a predicted point."""
+        return None if self.seconds is None else self.attainable_seconds / self.seconds
+
+    @property
+    def explanation(self) -> str:
+        """One or two sentences: which roof binds, and how far beneath it the point lies."""
+        roof = self.memory if self.bound_by == "memory" else self.arithmetic
+        what = (
+            "no arithmetic" if not self.flops else "no traffic" if not self.nbytes else f"{self.intensity_flops_per_byte:.3g} FLOP a byte"
+        )
+        least = f"{self.label}: {what}, so {roof} binds: at least {format_seconds(self.attainable_seconds)}."
+        if self.seconds is None or self.share_of_roof is None:
+            return least
+        if self.share_of_roof > 1.0:
+            over = f"It took {format_seconds(self.seconds)}, above the roof by {self.share_of_roof:.3g} times"
+            return f"{least} {over}: a cache helps, the roof is too low, or the count or the clock is wrong."
+        return f"{least} It took {format_seconds(self.seconds)}: {100 * self.share_of_roof:.3g} % of the roof."
+
+    def __repr__(self) -> str:
+        return f"<{self.explanation.rstrip('.')}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return intensity, the binding roof, what it allows and what was reached."""
+        return _POINT_HEADERS, [_row(self)]
+
+
+_POINT_HEADERS = ("work", "FLOP a byte", "bound by", "attainable", "reached", "of the roof")
+
+
+def _row(point: RooflinePoint) -> tuple[str, ...]:
+    def rate(flops: float | None, nbytes: float | None) -> str:
+        if flops is None or nbytes is None:
+            return "not measured"
+        return format_flops_per_second(flops) if point.flops else format_bytes_per_second(nbytes)
+
+    share = "" if point.share_of_roof is None else f"{100 * point.share_of_roof:.3g} % ({point.evidence.badge})"
+    roof = point.memory if point.bound_by == "memory" else point.arithmetic
+    attainable = rate(point.attainable_flops_per_second, point.attainable_bytes_per_second)
+    reached = rate(point.flops_per_second, point.bytes_per_second)
+    return point.label, f"{point.intensity_flops_per_byte:.3g}", f"{point.bound_by} ({roof})", attainable, reached, share
+
+
+@dataclass(frozen=True, repr=False)
+class Roofline(Result):
+    """The roofs of one device, and the work placed beneath them.
+
+    Attributes
+    ----------
+    device : str
+        Its name, for titles.
+    arithmetic : tuple of ArithmeticRoof
+    memory : tuple of MemoryRoof
+        Fastest level first; a level whose rate nobody states is left out.
+    points : tuple of RooflinePoint
+    notes : tuple of Note
+        What makes measured roofs doubtful, such as a neighbour on the cores.
+    evidence : Evidence
+        Of the roofs.
+    """
+
+    device: str
+    arithmetic: tuple[ArithmeticRoof, ...]
+    memory: tuple[MemoryRoof, ...]
+    points: tuple[RooflinePoint, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def arithmetic_roof(self, name: str = "float32") -> ArithmeticRoof:
+        """Return the roof of an arithmetic.
+
+        Raises
+        ------
+        InputError
+            If this roofline has none of that name.
+        """
+        return _named(self.arithmetic, name, f"arithmetic of {self.device}")
+
+    def memory_roof(self, name: str | None = None, working_set_bytes: float = math.inf) -> MemoryRoof:
+        """Return the roof of a level of memory; with None, of the fastest that holds a working set (infinite: main memory).
+
+        Raises
+        ------
+        InputError
+            If this roofline has no such level, or none that holds the working set.
+        """
+        if name is not None:
+            return _named(self.memory, name, f"memory of {self.device}")
+        fits = [level for level in self.memory if working_set_bytes <= level.capacity_bytes or level.name == "DRAM"]
+        if not fits:
+            known = ", ".join(level.name for level in self.memory) or "none"
+            raise InputError(
+                f"roofline: the rate of {self.device}'s main memory is not stated (levels: {known}); expected one that holds "
+                f'{format_bytes(working_set_bytes)}. Use ceilings="measured", or name a level.'
+            )
+        return fits[0]
+
+    def ridge_flops_per_byte(self, arithmetic: str = "float32", memory: str | None = None) -> float:
+        """Return the arithmetic intensity at which memory and arithmetic bind alike.
+
+        Raises
+        ------
+        InputError
+            If there is no such roof.
+        """
+        return self.arithmetic_roof(arithmetic).flops_per_second / self.memory_roof(memory).bytes_per_second
+
+    def attainable_flops_per_second(self, intensity_flops_per_byte: float, arithmetic: str = "float32", memory: str | None = None) -> float:
+        """Return the lower of the two roofs at an arithmetic intensity.
+
+        Raises
+        ------
+        InputError
+            If the intensity is negative or not a number, or there is no such roof. Infinity is the arithmetic's own roof.
+        """
+        peak = self.arithmetic_roof(arithmetic).flops_per_second
+        if intensity_flops_per_byte == math.inf:
+            return peak
+        intensity = _amount("attainable_flops_per_second", "intensity_flops_per_byte", intensity_flops_per_byte)
+        return min(peak, intensity * self.memory_roof(memory).bytes_per_second)
+
+    def place(
+        self,
+        label: str,
+        flops: float,
+        nbytes: float,
+        *,
+        seconds: float | None = None,
+        evidence: Evidence | None = None,
+        arithmetic: str = "float32",
+        memory: str | None = None,
+        working_set_bytes: float = math.inf,
+    ) -> RooflinePoint:
+        """Return where a piece of work stands.
+
+        Parameters
+        ----------
+        label : str
+        flops, nbytes : float
+            Of one call; not both 0.
+        seconds : float, optional
+            Of one call; None places a prediction.
+        evidence : Evidence, optional
+            Where ``seconds`` comes from; needed with it.
+        arithmetic, memory : str
+            The roofs; ``memory=None`` takes the level that holds ``working_set_bytes``.
+        working_set_bytes : float
+
+        Returns
+        -------
+        RooflinePoint
+
+        Raises
+        ------
+        InputError
+            If a number is negative or not finite, there is no such roof, or a time comes without its evidence (or the other way round).
+        """
+        if not isinstance(label, str):
+            raise InputError(f"place: label={shown(label)}; expected text. Pass the words for the table.")
+        work, traffic = _amount("place", "flops", flops), _amount("place", "nbytes", nbytes)
+        if not work and not traffic:
+            raise InputError(f"place: {shown(label)} has 0 FLOPs and 0 bytes; expected work of either kind. Count it first.")
+        if (seconds is None) != (evidence is None) or not (evidence is None or isinstance(evidence, Evidence)):
+            raise InputError(f"place: seconds={shown(seconds)} with evidence={shown(evidence)}; expected both or neither. Pass both.")
+        if seconds is not None and not _amount("place", "seconds", seconds):
+            raise InputError("place: seconds=0; expected a positive time. A call that takes none was not measured.")
+        if working_set_bytes != math.inf:
+            _amount("place", "working_set_bytes", working_set_bytes)
+        top, level = self.arithmetic_roof(arithmetic), self.memory_roof(memory, working_set_bytes)
+        computing, moving = work / top.flops_per_second, traffic / level.bytes_per_second
+        return RooflinePoint(
+            label=label,
+            flops=work,
+            nbytes=traffic,
+            arithmetic=top.name,
+            memory=level.name,
+            attainable_seconds=max(computing, moving),
+            bound_by="memory" if moving > computing else "arithmetic",
+            seconds=None if seconds is None else float(seconds),
+            evidence=evidence if evidence is not None else _predicted(top, level),
+        )
+
+    def place_workload(self, workload: Any, measurement: Any = None, *, arithmetic: str | None = None) -> RooflinePoint:
+        """Return where a workload of the catalogue stands.
+
+        Parameters
+        ----------
+        workload : Workload
+            From ``gpulab.workloads``; its FLOPs, bytes and working set are counted there.
+        measurement : Measurement, optional
+            What ``gl.measure`` returned for it, or a recorded one; its badge stays with the point. None places a prediction.
+        arithmetic : str, optional
+            None takes the workload's number format; pass "tf32" where that was allowed.
+
+        Returns
+        -------
+        RooflinePoint
+
+        Raises
+        ------
+        InputError
+            If these are no workload and no measurement, or the roofline lacks that arithmetic.
+        """
+        if not all(hasattr(workload, name) for name in ("label", "flops", "nbytes", "working_set_bytes", "arithmetic_dtype")):
+            raise InputError(f'place_workload: {shown(workload)}; expected a workload. Pass gl.workloads.get("matmul")(n=1024).')
+        if measurement is not None and not all(hasattr(measurement, name) for name in ("median_seconds", "evidence")):
+            raise InputError(f"place_workload: measurement={shown(measurement)}; expected what gl.measure returns. Pass that, or None.")
+        return self.place(
+            workload.label,
+            workload.flops,
+            workload.nbytes,
+            seconds=None if measurement is None else measurement.median_seconds,
+            evidence=None if measurement is None else measurement.evidence,
+            arithmetic=workload.arithmetic_dtype if arithmetic is None else arithmetic,
+            working_set_bytes=workload.working_set_bytes,
+        )
+
+    def with_points(self, points: Iterable[RooflinePoint]) -> Roofline:
+        """Return the same roofs with these points in place of the ones before.
+
+        Raises
+        ------
+        InputError
+            If one is no point.
+        """
+        given = items("with_points", "points", points)
+        wrong = next((point for point in given if not isinstance(point, RooflinePoint)), None)
+        if wrong is not None or not all(isinstance(point, RooflinePoint) for point in given):
+            raise InputError(f"with_points: {shown(wrong)} is no point; expected what place() returns. Pass a list of those.")
+        return dataclasses.replace(self, points=tuple(given))
+
+    def __repr__(self) -> str:
+        tops = [f"{roof.name} {format_flops_per_second(roof.flops_per_second)}" for roof in self.arithmetic]
+        slopes = [f"{roof.name} {format_bytes_per_second(roof.bytes_per_second)}" for roof in self.memory]
+        codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
+        return f"<roofline of {self.device} ({self.evidence.badge}): {', '.join(tops + slopes)}, {len(self.points)} points{codes}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the points; without any, the roofs; and the notes."""
+        notes = [(f"note: {note.code}", note.sentence) for note in self.notes]
+        if self.points:
+            return _POINT_HEADERS, [*(_row(point) for point in self.points), *((*note, "", "", "", "") for note in notes)]
+        rows = [(roof.name, format_flops_per_second(roof.flops_per_second), roof.source) for roof in self.arithmetic]
+        rows += [(roof.name, format_bytes_per_second(roof.bytes_per_second), roof.source) for roof in self.memory]
+        return (self.device, "at most", "source"), [*rows, *((*note, "") for note in notes)]
+
+
+def _named(roofs: Sequence[R], name: Any, what: str) -> R:
+    found = next((roof for roof in roofs if roof.name == name), None)
+    if found is None:
+        known = ", ".join(roof.name for roof in roofs) or "none is known"
+        raise InputError(f"roofline: no roof {shown(name)} among the {what}; expected one of: {known}. Pass one of these.")
+    return found
+
+
+def _amount(function: str, name: str, value: Any) -> float:
+    if not is_finite(value) or value < 0:
+        raise InputError(f"{function}: {name}={shown(value)}; expected a number from 0 that is finite. Pass a count or a rate.")
+    return float(value)
+
+
+def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
+    assumed = "arithmetic and traffic overlap fully, each byte moves once, nothing else takes time"
+    return Evidence.modelled(assumed, f"the roofs {top.name} ({top.source}) and {level.name} ({level.source})", device=top.evidence.device)
