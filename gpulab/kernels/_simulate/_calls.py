@@ -401,7 +401,9 @@ def _syncwarp(call: Call) -> Expression:
 @_makes("cuda.threadfence", "cuda.threadfence_block", "cuda.threadfence_system")
 def _fence(call: Call) -> Expression:
     call.arguments(0)
-    return lambda frame, mask: None  # lockstep: every write is seen at once
+    if call.name != "cuda.threadfence_block":
+        call.translator.program.uses_fences = True
+    return lambda frame, mask: frame.machine.fence(mask)
 
 
 @_makes("cuda.nanosleep")

@@ -1,8 +1,9 @@
 """Who touched each word last, and whether two threads' accesses are ordered.
 
 Two accesses of one word race when two threads make them, at least one writes, not both are atomic, and nothing orders them. Threads of
-one block are ordered by ``syncthreads``, lanes of one warp also by ``syncwarp``; threads of different blocks never are. Two plain writes
-of the same value are let pass: whoever comes last, the memory is the same.
+one block are ordered by ``syncthreads``, lanes of one warp also by ``syncwarp``. Threads of different blocks are ordered only by the way of
+the last block: one writes, calls ``threadfence``, and then an atomic; the other calls an atomic later. (Fences and atomics count for the
+whole block here.) Two plain writes of the same value are let pass: whoever comes last, the memory is the same.
 
 For each word two witnesses of each kind are kept: the last thread that wrote (read) it, and one more that differs from it as much as
 possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered with one of the two, if
@@ -11,6 +12,7 @@ it is unordered with any thread since the last barrier.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +25,7 @@ Flat = np.ndarray  # one entry for each lane that takes part
 
 @dataclass(frozen=True)
 class Moment:
-    """When lanes access: ``epoch`` counts the barriers of their block, ``event`` the warp barriers so far, ``line`` is the source line."""
+    """When lanes access: ``epoch`` counts the barriers of their block, ``event`` all ``syncwarp``, fences and atomics so far."""
 
     epoch: Flat | int
     event: int
@@ -46,19 +48,19 @@ class WarpBarriers:
 
     def __init__(self, rows: int, warps: int, first: int) -> None:
         self.rows, self.warps, self.first = rows, warps, first
-        self.masks: list[np.ndarray] = []
+        self.masks: list[tuple[int, np.ndarray]] = []
         self.last_full = np.full((rows, warps), -1, dtype=np.int64)
 
-    def add(self, bits: np.ndarray) -> None:
+    def add(self, event: int, bits: np.ndarray) -> None:
         """Add a call; ``bits`` are the lanes that arrived, shape (rows or 1, warps)."""
-        event = len(self.masks) + 1
-        self.masks.append(bits)
+        self.masks.append((event, bits))
         self.last_full[np.broadcast_to(bits == 0xFFFFFFFF, self.last_full.shape)] = event
 
     def ordered(self, row: int, warp: int, first_lane: int, since: int, lane: int) -> bool:
         """Return whether a chain of calls after event ``since`` leads from one lane to the other."""
         reached = 1 << first_lane
-        for masks in self.masks[since:]:
+        for event, masks in self.masks[bisect.bisect_right(self.masks, since, key=lambda call: call[0]) :]:
+            assert event > since
             bits = int(masks[row if len(masks) > 1 else 0, warp])
             if bits & reached:
                 reached |= bits
@@ -101,6 +103,29 @@ def _moment_fields(threads: Flat, moment: Moment, atomic: bool) -> Flat:
     return fields
 
 
+class Fences:
+    """What each block has published to the others, by ``threadfence`` and an atomic after it, and when it last looked, by an atomic."""
+
+    def __init__(self, blocks: int) -> None:
+        self._fenced = np.full(blocks, -1, dtype=np.int64)
+        self._covered, self._published, self._looked = self._fenced.copy(), self._fenced.copy(), self._fenced.copy()
+
+    def fence(self, blocks: Flat, event: int) -> None:
+        """Note that blocks call ``threadfence``."""
+        self._fenced[blocks] = event
+
+    def atomic(self, blocks: Flat, event: int) -> None:
+        """Note that blocks call an atomic on global memory."""
+        self._covered[blocks] = self._fenced[blocks]
+        self._published[blocks] = self._looked[blocks] = event
+
+    def ordered(self, earlier: Flat, since: Flat, later: Flat) -> Flat:
+        """Return where an access of one block at an event comes before what another block does now."""
+        published, looked = self._published[earlier], self._looked[later]
+        found: Flat = (since < self._covered[earlier]) & ((published < looked) | ((published == looked) & (earlier < later)))
+        return found
+
+
 class Tracker:
     """The words of one array. ``across_blocks`` for global memory: threads are numbered through the grid, the words serve all blocks."""
 
@@ -108,6 +133,7 @@ class Tracker:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
         self.barriers: WarpBarriers | None = None
+        self.fences: Fences | None = None
         self.events = events
         self.writes, self.reads = _Witnesses(words), _Witnesses(words)
         self.written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
@@ -178,6 +204,9 @@ class Tracker:
             lanes = np.flatnonzero(unordered)
             if len(lanes) and self.events:
                 lanes = lanes[~self._by_warp_barrier(fields[lanes], words[lanes], threads[lanes])]
+            if len(lanes) and self.fences is not None:
+                blocks = others[lanes] // self.width, threads[lanes] // self.width
+                lanes = lanes[~self.fences.ordered(blocks[0], fields[lanes, 3], blocks[1])]
             if len(lanes) and unchanged is not None and not atomic:
                 plain = (fields[lanes, 2] & 1) == 0
                 lanes = lanes[~(plain & unchanged(lanes))]
@@ -194,7 +223,8 @@ class Tracker:
     def _by_warp_barrier(self, fields: Flat, words: Flat, threads: Flat) -> Flat:
         """Return where a ``syncwarp`` since the other lane's access orders it before this one."""
         barriers = self.barriers
-        assert barriers is not None
+        if barriers is None:
+            return np.zeros(len(threads), dtype=bool)
         others, since = fields[:, 0], fields[:, 3]
         same = others // WARP == threads // WARP
         lane, warp = threads % WARP, threads // WARP

@@ -11,7 +11,7 @@ import numpy as np
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._counters import Counters
 from gpulab.kernels._simulate._geometry import Batch, Mask
-from gpulab.kernels._simulate._hazards import Conflict, Moment, Tracker, WarpBarriers
+from gpulab.kernels._simulate._hazards import Conflict, Fences, Moment, Tracker, WarpBarriers
 from gpulab.kernels._simulate._memory import Store, View, shared_view
 from gpulab.kernels._simulate._source import Source
 from gpulab.kernels._simulate.report import Finding, Step, StepAccess, Thread
@@ -27,8 +27,10 @@ class Launch:
     dynamic_bytes: int
     shared_limit: int
     uses_warp_barriers: bool
+    fences: Fences | None
     steps: int = 0
     epoch: int = 0
+    event: int = 0
     findings: dict[tuple, Finding] = field(default_factory=dict)
     traced_block: int | None = None
     trace: list[Step] = field(default_factory=list)
@@ -231,7 +233,21 @@ class Machine:
         where, inside = self.locate(view, indices, mask, line, "update", from_end)
         if inside is not None:
             self._touch(view.store, where, inside, line, "atomic", None)
+            if self.launch.fences is not None and view.store.space == "global":
+                self.launch.event += 1
+                self.launch.fences.atomic(self._blocks_of(inside), self.launch.event)
         return where, inside
+
+    def fence(self, mask: Mask) -> None:
+        """Let the lanes call ``threadfence``."""
+        if self.launch.fences is not None:
+            self.launch.event += 1
+            self.launch.fences.fence(self._blocks_of(mask), self.launch.event)
+
+    def _blocks_of(self, mask: Mask) -> np.ndarray:
+        """Return the numbers of the blocks that have a lane here."""
+        here = np.broadcast_to(mask.blocks, (self.batch.blocks, 1))[:, 0]
+        return self.batch.first + np.flatnonzero(here)
 
     def locate(
         self, view: View, indices: tuple[Any, ...], mask: Mask, line: int, verb: str, from_end: tuple[bool, ...]
@@ -306,7 +322,7 @@ class Machine:
             return None
         tracker: Tracker = store.tracker
         flat = self._flat(store, places, mask)
-        moment = Moment(self._epochs(mask, tracker), len(self.barriers.masks) if self.barriers else 0, line)
+        moment = Moment(self._epochs(mask, tracker), self.launch.event, line)
         if tracker.written is not None and kind != "store":
             self._unwritten(store, flat, line)
         if kind == "load":

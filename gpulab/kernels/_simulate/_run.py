@@ -15,7 +15,7 @@ from gpulab.evidence import Evidence
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._counters import Counters
 from gpulab.kernels._simulate._geometry import WARP, Batch, Extent
-from gpulab.kernels._simulate._hazards import Tracker
+from gpulab.kernels._simulate._hazards import Fences, Tracker
 from gpulab.kernels._simulate._machine import Launch, Machine
 from gpulab.kernels._simulate._memory import View, global_view
 from gpulab.kernels._simulate._source import Source, read_source, written_names
@@ -106,7 +106,7 @@ def simulate(
     written = written_names(source, lambda node: _device_source(node, program))
     arguments = _arguments(source, args, written)
     launch = Launch(source, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
-                    traced_block=trace, stop=stop)  # fmt: skip
+                    Fences(math.prod(extents[0])) if program.uses_fences else None, traced_block=trace, stop=stop)  # fmt: skip
     changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
     before = [view.store.data.copy() for view in changing]
     try:
@@ -220,6 +220,7 @@ def _run(program: Program, launch: Launch, extents: tuple[Extent, Extent], argum
     for view in arguments:
         if isinstance(view, View) and view.store.writable and view.store.tracker is None:
             view.store.tracker = Tracker(max(view.store.elements, 1), width, True, launch.uses_warp_barriers)
+            view.store.tracker.fences = launch.fences
     shared_bytes = 0
     with np.errstate(all="ignore"):
         for first in range(0, blocks, together):

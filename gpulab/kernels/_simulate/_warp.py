@@ -122,7 +122,8 @@ def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
     together = np.where(arrived != 0, (arrived & named) | exited, np.uint32(0)).astype(np.uint32)
     if len(together) > 1:
         machine.split_shared()
-    barriers.add(together)
+    machine.launch.event += 1
+    barriers.add(machine.launch.event, together)
 
 
 def _lowest(bits: int) -> int:
