@@ -6,7 +6,7 @@ All of it comes from the learner's own machine; what no machine here can measure
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,15 @@ _GIB = 2**30
 _PROCESSOR, _LINK = "nvidia-h200", "pcie5-x16"
 # Which sizes of a workload a contest walks through: half a minute of CPU would be too long, so matmul ends at 1024.
 _CONTEST_SIZES = {"matmul": (64, 128, 256, 512, 1024), "add": (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24)}
+# Notes that say that something else used or slowed the CPU: it only ever makes a time longer.
+_DISTURBANCES = ("contended", "stalled", "throttled")
 _claims: Claims | None = None
 _contests: dict[tuple[str, str], Contest] = {}
+
+
+def disturbed(codes: Iterable[str]) -> bool:
+    """Return whether the notes of a measurement say that something else used or slowed the CPU, so that its time may be too long."""
+    return any(code in _DISTURBANCES for code in codes)
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,7 @@ class ContestRow(Result):
     @property
     def disturbed(self) -> bool:
         """Whether the CPU's time may be too long because something else used the CPU."""
-        return any(code in self.notes for code in _DISTURBANCES)
+        return disturbed(self.notes.split(", "))
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,8 +238,6 @@ def contest(workload: str = "matmul", dtype: str = "float32", again: bool = Fals
 Times = Callable[[workloads.Workload], tuple[float, float, float]]
 
 
-# Notes that say that something else used the CPU: it only ever makes a time longer.
-_DISTURBANCES = ("contended", "stalled", "throttled")
 # A disturbed time is taken again this often at most: half a second a size, and a short disturbance is over by then.
 _TRIES = 3
 # Notes that are no disturbance: set-up, batching and the deadline are as they should be here.
@@ -251,7 +256,7 @@ def _undisturbed(work: workloads.Workload) -> Measurement:
     inputs = work.inputs("cpu")
     while len(tried) < _TRIES:
         m = timing.measure(work.run, *inputs, device="cpu", deadline=_POINT_SECONDS, label=work.label)
-        if not any(note.code in _DISTURBANCES for note in m.notes):
+        if not disturbed(note.code for note in m.notes):
             return m
         tried.append(m)
     return min(tried, key=lambda m: m.median_seconds)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from gpulab.lessons._content import Lesson, Question, Reading
+from collections.abc import Mapping
+from typing import Any
+
+from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
+from gpulab.lessons._material import disturbed
 from gpulab.lessons._nb02_exercises import CHUNKS, FIT, FRUGAL, SHARE
 from gpulab.lessons._road import TwoKinds
+from gpulab.units import format_seconds
 
 LOOP = Question(
     "02.1",
@@ -16,11 +21,32 @@ LOOP = Question(
         ),
         Reading(
             lambda predicted, measured: "GPU" in measured,
-            "Here, now, the GPU is ahead even with its copies; look at how much of its time they take all the same. If the CPU's notes "
-            "say contended, other programs slowed it: run the cells again when it is quiet.",
+            "On this machine even the copies do not make up for what the GPU gains. Look at how much of its time they take all the same.",
         ),
     ),
+    outcome=lambda pair: _faster(pair) if _is_pair(pair) else pair,
+    sides=lambda pair: {name: each.evidence for name, each in pair.items()} if _is_pair(pair) else {},
 )
+
+
+def _is_pair(given: Any) -> bool:
+    """Return whether it is the CPU's measurement and the GPU's bill, by their names."""
+    kinds = {"the CPU": "median_seconds", "the GPU": "total_seconds"}
+    return isinstance(given, Mapping) and set(given) == set(kinds) and all(hasattr(given[name], kind) for name, kind in kinds.items())
+
+
+def _faster(pair: Mapping[str, Any]) -> str:
+    """Return which of the CPU's measurement and the GPU's bill is the shorter."""
+    cpu, bill = pair["the CPU"], pair["the GPU"]
+    if cpu.median_seconds <= bill.total_seconds:
+        return "the CPU"
+    if disturbed(note.code for note in cpu.notes):  # that only makes the CPU slower, so it may have won all the same
+        raise Unmeasured(
+            f"other programs disturbed your CPU, so its {format_seconds(cpu.median_seconds)} may be far too long. "
+            "When it is quiet, run the cell above and this one again."
+        )
+    return "the GPU"
+
 
 LATENCY = Question(
     "02.3",

@@ -102,6 +102,29 @@ def test_a_disturbed_cpu_names_no_accelerator(notes: str, verdict: str):
         assert shown.measured == "the accelerator"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "code", "answer"),
+    [(2e-3, "deadline", "the CPU"), (2e-3, "contended", "the CPU"), (9e-3, "deadline", "the GPU"), (9e-3, "contended", None)],
+)
+def test_the_loop_is_judged_like_the_product(seconds: float, code: str, answer: str | None):
+    """A bill of 5 ms against the CPU: the shorter wins, each side keeps its badge, and a disturbed CPU loses to nobody."""
+    lessons.predict("02.1", "Which is faster?", choices=["the GPU", "the CPU"])
+    bill = transfer.LinkReport(200, 100, 1e6, 4e-3, 1e-3, Evidence.modelled("a link", "a book"))
+    cpu = types.SimpleNamespace(median_seconds=seconds, notes=(Note(code, "Words."),), evidence=Evidence.measured("Slow CPU", 9))
+    shown = lessons.reveal("02.1", {"the CPU": cpu, "the GPU": bill})
+    assert shown.measured == answer
+    assert shown.table()[0][-1] == "the answer (the CPU MEASURED, the GPU MODELLED)"
+    assert ("run the cell above and this one again" in shown.measured_text) == (answer is None)
+
+
+@pytest.mark.parametrize("junk", [{}, {"the CPU": 1.0, "the GPU": 2.0}, {"the CPU": None}, [1, 2]])
+def test_what_is_no_pair_of_times_is_refused_in_words(junk: object):
+    """The reveal of the loop takes a measurement and a bill by their names, or a choice; the rest is told in one sentence."""
+    lessons.predict("02.1", "Which is faster?", choices=["the GPU", "the CPU"])
+    with pytest.raises(InputError, match="expected"):
+        lessons.reveal("02.1", junk)
+
+
 def test_a_disturbed_cpu_can_still_be_the_faster_one():
     """A disturbance only makes the CPU slower, so a disturbed CPU that wins has won."""
     lessons.predict("00.6", "Which is faster?", choices=["the CPU", "the accelerator"])
