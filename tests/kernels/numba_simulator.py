@@ -1,0 +1,36 @@
+"""Runs the tests' kernels under Numba's own simulator and writes what their arrays hold afterwards.
+
+    NUMBA_ENABLE_CUDASIM=1 python numba_simulator.py RESULTS.npz
+
+A process of its own: the simulator replaces ``numba.cuda`` when numba is imported, so the switch must be set before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import numpy as np
+
+MODULES = ("kernels_of_the_manual", "kernels_of_puzzles", "kernels_of_ours")
+
+
+def main(path: str) -> None:
+    """Run each case that Numba's simulator can run."""
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") != "1":
+        raise SystemExit("numba_simulator: NUMBA_ENABLE_CUDASIM is not set to 1; expected it before numba is imported. Set it.")
+    from numba import cuda
+
+    results: dict[str, np.ndarray] = {}
+    for module in MODULES:
+        for case in importlib.import_module(module).CASES:
+            if case.numba:
+                arguments = case.arguments()
+                cuda.jit(case.kernel)[case.grid, case.block, 0, case.dynamic_shared_bytes](*arguments)
+                results |= {f"{case.name}/{n}": a for n, a in enumerate(arguments) if isinstance(a, np.ndarray)}
+    np.savez(path, **results)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

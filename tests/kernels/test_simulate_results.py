@@ -1,0 +1,105 @@
+"""The simulator's results: kernels of three collections against a plain per-thread executor, Numba's own simulator, and NumPy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import per_thread
+import pytest
+from kernel_case import Arguments, Case, copies
+from kernels_of_ours import CASES as OURS
+from kernels_of_puzzles import CASES as PUZZLES
+from kernels_of_the_manual import CASES as MANUAL
+
+from gpulab.kernels import simulate
+
+CASES = [*MANUAL, *PUZZLES, *OURS]
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+_HERE = Path(__file__).parent
+
+
+def _simulated(case: Case) -> Arguments:
+    arguments = case.arguments()
+    simulate(case.kernel, case.grid, case.block, *arguments, dynamic_shared_bytes=case.dynamic_shared_bytes)
+    return arguments
+
+
+def _agree(case: Case, found: np.ndarray, expected: object, what: str) -> None:
+    if case.tolerance is None:
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+    else:
+        np.testing.assert_allclose(found, expected, rtol=case.tolerance, atol=case.tolerance, err_msg=what)
+
+
+@every_case
+def test_results_are_those_of_threads_that_run_one_by_one(case: Case) -> None:
+    """Every array holds what it holds when each thread runs the kernel's Python code for itself."""
+    found, expected = _simulated(case), case.arguments()
+    per_thread.run(case.kernel, case.grid, case.block, *expected, dynamic_shared_bytes=case.dynamic_shared_bytes)
+    for number, (array, wanted) in enumerate(zip(found, expected, strict=True)):
+        if isinstance(array, np.ndarray):
+            _agree(case, array, wanted, f"argument {number}")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.expected], ids=lambda case: case.name)
+def test_results_are_what_numpy_says(case: Case) -> None:
+    """Where the answer is known, the arrays hold it; arrays that only go in stay as they are."""
+    assert case.expected is not None
+    before = case.arguments()
+    known = case.expected(*copies(before))
+    found = _simulated(case)
+    for number, wanted in known.items():
+        array = found[number]
+        assert isinstance(array, np.ndarray)
+        _agree(case, array, wanted, f"argument {number}")
+    outputs = min(known)
+    for number in range(outputs):  # inputs come before what is known; outputs that nothing is known of come after
+        np.testing.assert_array_equal(found[number], before[number])
+
+
+@every_case
+def test_nothing_is_found_wrong_with_a_correct_kernel(case: Case) -> None:
+    """These kernels are correct: no race, no access out of bounds, no barrier that some threads miss."""
+    arguments = case.arguments()
+    simulation = simulate(case.kernel, case.grid, case.block, *arguments, dynamic_shared_bytes=case.dynamic_shared_bytes)
+    assert simulation.findings == ()
+
+
+@every_case
+def test_results_do_not_depend_on_how_many_blocks_run_together(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks taken one at a time leave the same in every array as all of them at once."""
+    together = _simulated(case)
+    monkeypatch.setattr("gpulab.kernels._simulate._run._LANES_AT_ONCE", 1)
+    for one, other in zip(together, _simulated(case), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture(scope="module")
+def numbas_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """Return what Numba's simulator leaves in the arrays, by "case/argument"."""
+    pytest.importorskip("numba")
+    path = tmp_path_factory.mktemp("numba") / "results.npz"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(_HERE.parent.parent)}
+    subprocess.run([sys.executable, str(_HERE / "numba_simulator.py"), str(path)], env=environment, check=True, timeout=300)
+    with np.load(path) as results:
+        return dict(results)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.numba], ids=lambda case: case.name)
+def test_results_are_those_of_numbas_simulator(case: Case, numbas_results: dict[str, np.ndarray]) -> None:
+    """Every array holds what it holds after Numba's own simulator, which knows no warps."""
+    for number, array in enumerate(_simulated(case)):
+        if isinstance(array, np.ndarray):
+            _agree(case, array, numbas_results[f"{case.name}/{number}"], f"argument {number}")
+
+
+def test_the_collections_are_large_enough() -> None:
+    """There are the puzzles, thirty kernels of the manual and thirty of ours at least; no two cases share a name."""
+    assert len({case.kernel for case in OURS}) >= 30
+    assert len({case.kernel for case in MANUAL}) >= 30
+    assert len({case.kernel for case in PUZZLES}) >= 14
+    assert len({case.name for case in CASES}) == len(CASES)
