@@ -34,6 +34,8 @@ class Launch:
     findings: dict[tuple, Finding] = field(default_factory=dict)
     traced_block: int | None = None
     trace: list[Step] = field(default_factory=list)
+    max_trace_steps: int = 100_000
+    trace_cut: bool = False
     stop: Callable[[], None] | None = None
 
 
@@ -49,9 +51,10 @@ class Machine:
         self.shared: dict[int, View] = {}
         self.shared_bytes = 0
         self.dynamic: list[View] = []
+        self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
         self.barriers = WarpBarriers(batch.blocks, batch.warps, batch.first) if launch.uses_warp_barriers else None
+        self._recording = False
         self._threads = batch.linear_thread[0]
-        self._global_threads: np.ndarray | None = None
 
     # -- statements ---------------------------------------------------------------------------------------------------------------
 
@@ -78,7 +81,10 @@ class Machine:
         if row is not None:
             bits = mask.bits[row if len(mask.bits) > 1 else 0]
             if bits.any():
-                self.launch.trace.append(Step(line, tuple(bits.tolist()), []))
+                self._recording = len(self.launch.trace) < self.launch.max_trace_steps
+                if self._recording:
+                    self.launch.trace.append(Step(line, tuple(bits.tolist()), []))
+                self.launch.trace_cut |= not self._recording
 
     def _traced_row(self) -> int | None:
         block = self.launch.traced_block
@@ -179,22 +185,15 @@ class Machine:
         for view in self.dynamic:
             if view.dtype == dtype:
                 return view
-        elements = nbytes // dtype.itemsize
         if not self.dynamic:
             self._more_shared(nbytes, line)
-            view = shared_view(name, (elements,), dtype, self.batch)
-            view.store.tracker = self._new_tracker(max(elements, 1))
-        else:
-            first = self.dynamic[0].store
-            if first.dtype.itemsize != dtype.itemsize:
-                raise self.launch.source.error(
-                    f"dynamic shared memory is used as {first.dtype} and as {dtype}; expected elements of one size. "
-                    "Use static shared arrays for one of them",
-                    line,
-                )
-            store = Store(name, "shared", first.data.view(dtype), elements)
-            store.tracker = first.tracker
-            view = View(store, np.int64(0), (np.int64(elements),), (1,))
+            self._dynamic_bytes = shared_view(name, (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch).store.data
+        elements = nbytes // dtype.itemsize
+        store = Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
+        # Arrays of one element size share their words. Between sizes no hazard is looked for.
+        known = [view.store.tracker for view in self.dynamic if view.dtype.itemsize == dtype.itemsize]
+        store.tracker = known[0] if known else self._new_tracker(max(elements, 1))
+        view = View(store, np.int64(0), (np.int64(elements),), (1,))
         self.dynamic.append(view)
         return view
 
@@ -338,7 +337,7 @@ class Machine:
 
     def _trace_access(self, store: Store, places: np.ndarray, mask: Mask, kind: str) -> None:
         row = self._traced_row()
-        if row is None or not self.launch.trace:
+        if row is None or not self._recording:
             return
         elements = np.broadcast_to(places[row if len(places) > 1 else 0], (self.batch.width,))
         if mask.array is not None:
@@ -346,7 +345,7 @@ class Machine:
             if not active.any():
                 return
             elements = np.where(active, elements, -1)
-        self.launch.trace[-1].accesses.append(StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements.tolist()))
+        self.launch.trace[-1].accesses.append(StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements.copy()))
 
     def _unwritten(self, store: Store, flat: _Flat, line: int) -> None:
         lanes = store.tracker.unwritten(flat.words)

@@ -41,10 +41,10 @@ class Store:
             return self.data.take(where, mode="wrap") if np.ndim(where) else self.data[where]
         if self.space == "local":
             if np.ndim(where) == 0 or np.size(where) == 1:
-                return self.data[int(where)]
+                return self.data[int(where)].copy()
             return np.take_along_axis(self.data, np.broadcast_to(where, self.data.shape[1:])[None], axis=0)[0]
         if np.ndim(where) == 0 or np.size(where) == 1:
-            return self.data[:, int(where), None]
+            return self.data[:, int(where), None].copy()
         if where.shape[0] == 1:
             return self.data.take(where[0], axis=1, mode="wrap")
         rows = np.arange(batch.blocks)[:, None] * self.data.shape[1]

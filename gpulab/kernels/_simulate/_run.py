@@ -42,6 +42,7 @@ def simulate(
     max_steps: int = 2_000_000,
     trace: int | None = None,
     stop: Callable[[], None] | None = None,
+    progress: Callable[[float, str], None] | None = None,
 ) -> Simulation:
     """Run a Python kernel as warps in lockstep; count what it moves, and find what is wrong with it.
 
@@ -61,6 +62,8 @@ def simulate(
         The number of a block whose statements and accesses are kept, warp by warp, in ``.trace``.
     stop : callable, optional
         Called now and then; what it raises ends the simulation.
+    progress : callable, optional
+        Called as ``progress(share, words)`` after each batch of blocks, ``share`` from 0 to 1.
 
     Returns
     -------
@@ -110,7 +113,7 @@ def simulate(
     changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
     before = [view.store.data.copy() for view in changing]
     try:
-        shared_bytes = _run(program, launch, extents, arguments)
+        shared_bytes = _run(program, launch, extents, arguments, progress)
     except BaseException:  # an interrupt as well: arrays are as they were before
         for view, data in zip(changing, before, strict=True):
             view.store.data[...] = data
@@ -212,7 +215,13 @@ def _check_array(source: Source, name: str, array: np.ndarray, written: bool) ->
         raise InputError(f"simulate: {name} is read-only and {source.name} writes to it; expected an array that may change. Pass a copy.")
 
 
-def _run(program: Program, launch: Launch, extents: tuple[Extent, Extent], arguments: list[Any]) -> int:
+def _run(
+    program: Program,
+    launch: Launch,
+    extents: tuple[Extent, Extent],
+    arguments: list[Any],
+    progress: Callable[[float, str], None] | None,
+) -> int:
     grid, block = extents
     blocks = math.prod(grid)
     width = -(-math.prod(block) // WARP) * WARP
@@ -236,6 +245,9 @@ def _run(program: Program, launch: Launch, extents: tuple[Extent, Extent], argum
                     f"{program.source.name}: calls are nested too deeply; expected a few. Write the kernel flatter."
                 ) from error
             shared_bytes = max(shared_bytes, machine.shared_bytes)
+            if progress is not None:
+                done = first + batch.blocks
+                progress(done / blocks, f"{done:,} of {blocks:,} blocks")
     return shared_bytes
 
 
@@ -274,5 +286,5 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
             "warps of 32 lanes in lockstep; one request for each warp and access; no caches",
             "the counting rules of gpulab.kernels.simulate",
         ),
-        trace=tuple(launch.trace),
+        trace=tuple(launch.trace), trace_cut=launch.trace_cut,
     )  # fmt: skip

@@ -59,7 +59,7 @@ class Frame:
             self.machine.exited = union(self.machine.exited, mask)
             if value is not None:
                 raise fail("a kernel returns nothing; expected a plain `return`")
-        elif self.result is None or mask is self.live:
+        elif self.result is None:
             self.result = value
         else:
             self.result = merged(mask, value, self.result, "the result", fail)

@@ -72,8 +72,8 @@ def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask) -> A
     """Return the warp's vote among the lanes that take part: all, any, eq (all alike), or the ballot's bits."""
     taking_part = _participants(machine, members, mask)
     if kind == "eq":
+        taking_part, values = _alike(taking_part, by_warp(machine, value))
         lowest = np.argmax(taking_part, axis=2)[..., None]
-        values = np.broadcast_to(by_warp(machine, value), taking_part.shape)
         alike = values == np.take_along_axis(values, lowest, axis=2)
         return of_warps(machine, (alike | ~taking_part).all(axis=2))
     true = by_warp(machine, _types.truth(value))
@@ -92,10 +92,15 @@ def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
     return found
 
 
+def _alike(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both with as many blocks as the one that has more."""
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    return np.broadcast_to(first, shape), np.broadcast_to(second, shape)
+
+
 def match_any(machine: Machine, members: Any, value: Any, mask: Mask) -> Any:
     """Return for each lane the bits of the lanes that hold the same value."""
-    taking_part = _participants(machine, members, mask)
-    values = np.broadcast_to(by_warp(machine, value), taking_part.shape)
+    taking_part, values = _alike(_participants(machine, members, mask), by_warp(machine, value))
     same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
     bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
     return bits.reshape(bits.shape[0], machine.batch.width)

@@ -7,6 +7,8 @@ import html
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gpulab._result import Result
 from gpulab.evidence import Evidence
 
@@ -180,18 +182,18 @@ class ArrayAccess(Result):
     ideal_wavefronts: int
 
 
-@dataclass
+@dataclass(slots=True)
 class StepAccess:
-    """One access in a trace: the element of each lane of the block, -1 where the lane takes no part."""
+    """One access in a trace: the element of each lane of the block (an int64 array), -1 where the lane takes no part."""
 
     array: str
     space: str
     kind: str
     element_bytes: int
-    elements: list[int]
+    elements: np.ndarray
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """One statement in a trace of a block: its line, the active lanes of each warp as bits, and its accesses in order."""
 
@@ -224,6 +226,8 @@ class Simulation(Result):
         Always MODELLED: the counts follow from rules, not from hardware.
     trace : tuple of Step
         The statements of one block in order, where ``trace`` was asked for. Not kept in JSON.
+    trace_cut : bool
+        Whether the trace ends before the block does, after 100,000 statements.
     """
 
     kernel: str
@@ -236,6 +240,7 @@ class Simulation(Result):
     source: dict[int, str]
     evidence: Evidence
     trace: Any = field(default=(), compare=False, repr=False)
+    trace_cut: bool = False
 
     @property
     def totals(self) -> Counts:
