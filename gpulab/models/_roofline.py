@@ -19,6 +19,8 @@ from gpulab.evidence import Evidence, Note
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds
 
 Bound = Literal["memory", "arithmetic"]
+# A millionth of an operation a call is no count; far smaller ones would make times of zero.
+_LEAST_COUNT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,7 @@ class Roofline(Result):
         """
         if not isinstance(label, str):
             raise InputError(f"place: label={shown(label)}; expected text. Pass the words for the table.")
-        work, traffic = _amount("place", "flops", flops), _amount("place", "nbytes", nbytes)
+        work, traffic = _count("flops", flops), _count("nbytes", nbytes)
         if not work and not traffic:
             raise InputError(f"place: {shown(label)} has 0 FLOPs and 0 bytes; expected work of either kind. Count it first.")
         if (seconds is None) != (evidence is None) or not (evidence is None or isinstance(evidence, Evidence)):
@@ -381,6 +383,13 @@ def _amount(function: str, name: str, value: Any) -> float:
     if not is_finite(value) or value < 0:
         raise InputError(f"{function}: {name}={shown(value)}; expected a number from 0 that is finite. Pass a count or a rate.")
     return float(value)
+
+
+def _count(name: str, value: Any) -> float:
+    amount = _amount("place", name, value)
+    if 0.0 < amount < _LEAST_COUNT:
+        raise InputError(f"place: {name}={shown(value)}; expected 0, or a count of one call. Pass whole operations and bytes.")
+    return amount
 
 
 def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:

@@ -26,7 +26,7 @@ MADE = Roofline(
     (),
     SHEET,
 )
-AMOUNTS = st.floats(0, 1e15) | st.integers(0, 10**15)
+AMOUNTS = st.just(0.0) | st.floats(1e-6, 1e15) | st.integers(0, 10**15)
 
 
 def test_ridges_by_hand() -> None:
@@ -193,6 +193,7 @@ def test_bad_input_gets_one_sentence() -> None:
         *(lambda v=v: MADE.place("work", v, 1.0) for v in (-1, math.nan, math.inf, "1", None, True, 10**400, np.array([1.0]))),
         lambda: MADE.place("work", 1.0, -1.0),
         lambda: MADE.place("work", 0, 0),
+        lambda: MADE.place("work", 5e-324, 1e9),  # its least time would be zero
         lambda: MADE.place(5, 1.0, 1.0),
         lambda: MADE.place("work", 1.0, 1.0, seconds=1.0),
         lambda: MADE.place("work", 1.0, 1.0, evidence=MEASURED),
