@@ -84,6 +84,14 @@ def inflation_of_signs(signs: np.ndarray) -> Inflation:
     return _longest_credible(Inflation(1.0, float(len(signs))), _batch_scales(signs))
 
 
+def understates(found: Inflation, signs: np.ndarray) -> bool:
+    """Return whether batch means vary more than ``found`` allows, which was estimated without the batches whose error is too large.
+
+    Strong memory in few samples leaves no batches to estimate by, and the signs would pass for independent ones.
+    """
+    return any(scale.variance > found.ratio * (1 + MODEL_DOUBT * math.sqrt(2 / scale.count)) for scale in _batch_scales(signs))
+
+
 def _model(ranks: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the model's inflation and the correlations of the signs at lags 1, 2, ..."""
     n = len(ranks)

@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from gpulab.errors import InputError
-from gpulab.timing._dependence import Inflation, centred_ranks, inflation, inflation_of_signs
+from gpulab.timing._dependence import Inflation, centred_ranks, inflation, inflation_of_signs, understates
 from gpulab.timing._states import Levels, split_levels
 
 Interval = tuple[float, float]
@@ -33,6 +33,9 @@ _FOR_LOOKING = 1.03
 _FAR_HALF = 0.25
 _NEAREST, _STEP = 0.15, 0.025
 _FORGETS = 3.0  # signs about a far quantile must remember so many times less than those about the median for their own test to count
+# By samples: below the first number they say too little, below the second their signs must look independent, since strong memory leaves
+# no batches to estimate it by. Without this, AR(1) with rho = 0.9 is covered in 73 % at 100 samples, with rho = 0.98 in 70 % at 300.
+_FEWEST_FAR, _FEWEST_TO_ESTIMATE = 100, 600
 _INTERVAL_SHARE = 0.08  # a level seen in less than this share of the window can't be the median's
 _WIDER = 2.5  # times the interval: the part of the samples over which the density at the median is measured before stopping
 _STOP_SHARE = 0.03  # but a smaller share is reason enough to look on before stopping
@@ -218,12 +221,14 @@ def _furthest(samples: np.ndarray, ordered: np.ndarray, side: int, half: float, 
     and then lie far above it, and remember nothing: that the median is among them can be excluded, however little is known of the level.
     """
     n = len(samples)
+    if n < _FEWEST_FAR:
+        return half
     away = _NEAREST
     while away < half:
         share = 0.5 + side * away
         signs = ((samples > _quantile(ordered, share)) - (1 - share)) / math.sqrt(share * (1 - share))
-        own = inflation_of_signs(signs)
-        if own.ratio * _FORGETS < memory.ratio and away > _half(own, n):
+        own = inflation_of_signs(signs) if n >= _FEWEST_TO_ESTIMATE else Inflation(1.0, float(n))
+        if own.ratio * _FORGETS < memory.ratio and away > _half(own, n) and not understates(own, signs):
             return away
         away += _STEP
     return half

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpulab.errors import InputError
 from gpulab.timing import _dependence
-from gpulab.timing._states import split_levels
+from gpulab.timing._states import _spread, split_levels
 from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval, median_ratio, ratio_interval, t_quantile, two_levels
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -291,3 +291,95 @@ def test_ratio_interval_refuses_with_a_reason() -> None:
     assert "zero" in ratio_interval(good, np.zeros(50), paired=True)[1]
     with pytest.raises(InputError, match="50 and 3 samples can't be pairs"):
         ratio_interval(good, np.ones(3), paired=True)
+
+
+WANDERING = [process for process in interval_coverage.PROCESSES if "wandering" in process.name]
+
+
+@pytest.mark.parametrize("process", WANDERING, ids=lambda process: process.name)
+@pytest.mark.parametrize("n", [300, 1500])
+def test_interval_of_a_wandering_level_stays_out_of_the_slow_calls(process: processes.Process, n: int) -> None:
+    """The bound is no call that is slow at random (5 % above the highest level), mirrored too, and the truth is inside."""
+    covered = far = mirrored = 0
+    for seed in range(30):
+        drawn = process.draw(np.random.default_rng(seed), n)
+        low, high = median_interval(drawn.durations_seconds)[0]
+        covered += low <= process.truth(drawn, n)[0] <= high
+        far += high > 1.05 * drawn.levels.max()
+        mirrored += -median_interval(-drawn.durations_seconds)[0][0] > 1.05 * drawn.levels.max()
+    assert covered >= 28
+    assert far <= 1
+    assert mirrored <= 1
+
+
+# In 100 samples of rho = 0.9, or 300 of 0.98, signs far out change too seldom to tell their memory.
+@pytest.mark.parametrize(("rho", "n"), [(0.9, 100), (0.98, 300), (0.98, 700), (0.98, 1000)])
+def test_long_memory_is_covered_by_few_samples(rho: float, n: int) -> None:
+    """An autoregression is no level with slow calls: its interval covers with few samples as with many."""
+    covered = 0
+    for seed in range(RUNS):
+        low, high = median_interval(processes.autoregressive(np.random.default_rng(seed), n, rho))[0]
+        covered += low <= 0.0 <= high
+    assert covered / RUNS >= LEAST
+
+
+def test_long_memory_keeps_its_width() -> None:
+    """AR(1) 0.98: the bounds are Hazen's quantiles at 1/2 -+ 1.03 t sqrt(inflation / n) / 2 in 85 % of runs and more: nothing cuts them."""
+    n, same = 1000, 0
+    for seed in range(100):
+        samples = processes.autoregressive(np.random.default_rng(seed), n, 0.98)
+        memory = _dependence.inflation(_dependence.centred_ranks(samples)[0])
+        half = min(0.475, 1.03 * t_quantile(memory.degrees_of_freedom) * math.sqrt(memory.ratio / n) / 2)
+        expected = np.quantile(samples, [0.5 - half, 0.5 + half], method="hazen")
+        same += bool(np.allclose(median_interval(samples)[0], expected, rtol=1e-9))
+    assert same >= 85
+
+
+def test_signs_that_remember_contradict_independence() -> None:
+    """Runs of eight equal signs vary eight times as much in their means as independent ones do, and an inflation of eight allows that."""
+    runs = np.repeat(np.random.default_rng(0).permutation([1.0, -1.0] * 50), 8)
+    single = np.random.default_rng(0).permutation([1.0, -1.0] * 400)
+    assert _dependence.understates(_dependence.Inflation(1.0, 800.0), runs)
+    assert not _dependence.understates(_dependence.Inflation(8.0, 800.0), runs)
+    assert not _dependence.understates(_dependence.Inflation(1.0, 800.0), single)
+
+
+def test_a_density_that_falls_off_beside_the_interval_forbids_stopping() -> None:
+    """400 samples, the interval within the middle 45 to 55 %: where a jump lies at 57 % or at 43 %, sampling goes on; at 90 % it stops."""
+    narrow = 1 + 1e-6 * shuffled(400)
+    assert is_precise(narrow, 0.02)
+    assert is_precise(np.where(shuffled(400) >= 360, 1.5, narrow), 0.02)
+    assert not is_precise(np.where(shuffled(400) >= 228, 1.5, narrow), 0.02)
+    assert not is_precise(np.where(shuffled(400) < 172, 0.5, narrow), 0.02)
+
+
+def test_levels_are_looked_for_from_twenty_samples_and_three_percent_on() -> None:
+    """Twenty samples are enough, nineteen not; a level of just 3 % is one; ten switches resolve it, nine do not."""
+    assert two_levels(held_states([10, 10])) is not None
+    assert two_levels(held_states([10, 9])) is None
+    rare = two_levels(held_states([970, 30]))
+    assert rare is not None
+    assert rare.fast_share == 0.97
+    assert two_levels(held_states([50] * 10)).unresolved
+    assert not two_levels(held_states([50] * 11)).unresolved
+
+
+def test_spread_of_a_level_by_hand() -> None:
+    """The quartiles of a normal cluster lie 1.349 standard deviations apart: those of 0 .. 99 are 25 and 75."""
+    assert _spread(np.arange(100.0)) == pytest.approx(50 / 1.349)
+
+
+def test_inflation_of_a_second_order_autoregression_matches_theory() -> None:
+    """Correlations by Yule and Walker from roots 0.98 and 0.5, those of the signs as above; the model sees both roots."""
+    first, second = 0.98 + 0.5, -0.98 * 0.5
+    correlations = [1.0, first / (1 - second)]
+    while len(correlations) < 3000:
+        correlations.append(first * correlations[-1] + second * correlations[-2])
+    expected = 1 + 4 / math.pi * sum(math.asin(value) for value in correlations[1:])
+    found = []
+    for seed in range(20):
+        values = np.random.default_rng(seed).standard_normal(8500).tolist()
+        for i in range(2, len(values)):
+            values[i] += first * values[i - 1] + second * values[i - 2]
+        found.append(_dependence._model(_dependence.centred_ranks(np.array(values[500:]))[0])[0])
+    assert np.mean(found) == pytest.approx(expected, rel=0.2)
