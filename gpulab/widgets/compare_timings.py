@@ -16,8 +16,9 @@ from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, S
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
 
-# Without an accelerator of one's own: a recorded one, or the data-sheet model of one behind a named link.
-_MODEL = {"link": "pcie5-x16", "processor": "nvidia-h200"}
+# Without an accelerator of one's own: a recorded one, or the data-sheet model of one behind a named link. The data lie in
+# ordinary memory, which is pageable, as in the lesson's own table.
+_LINK, _MEMORY, _PROCESSOR = "pcie5-x16", "pageable", "nvidia-h200"
 _NO_RECORDING = "Other machines: not recorded yet for this workload, size and dtype."
 
 
@@ -122,7 +123,8 @@ class CompareTimings(Instrument):
 
     def _break_even_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         against = values["against"]
-        other = _MODEL if against == "model" else {"device": against}
+        model = {"link": transfer.link(_LINK, memory=_MEMORY), "processor": _PROCESSOR}
+        other = model if against == "model" else {"device": against}
         if against.startswith("recording "):
             other = {"recording": against.removeprefix("recording ")}
         return {"dtype": values["dtype"], **other, "deadline": 10 * values["deadline"]}
@@ -175,6 +177,8 @@ def _draw_break_even(b: BreakEven | None) -> Drawing:
 
 def _literal(value: Any) -> str:
     """Return the value as Python code with double quotes, as the course writes it."""
+    if isinstance(value, transfer.Link):
+        return f'gl.transfer.link("{_LINK}", memory="{_MEMORY}")'
     return repr(value).replace("'", '"')
 
 
