@@ -286,3 +286,10 @@ def test_function_of_host_arrays_on_both_devices():
     c = gl.compare(lambda x: (x @ x).sum(0), np.random.default_rng(0).random((512, 512), dtype=np.float32), deadline=0.3)
     assert [row.measurement.device for row in c.rows][:2] == ["cpu", "cuda:0"]
     assert c.speedup is not None
+
+
+@pytest.mark.parametrize(("dtype", "significand_bits"), [("float64", 53), ("float32", 24), ("tf32", 11), ("float16", 11), ("bfloat16", 8)])
+def test_tolerance_is_some_roundings_of_the_format(dtype, significand_bits):
+    """A chain of operations errs by more than four single roundings (IEEE 754: 2^-p), and a wrong result by more than a tenth."""
+    allowed = _agreement.tolerance_for(("float32",), tf32=True) if dtype == "tf32" else _agreement.tolerance_for((dtype,), tf32=False)
+    assert 4 * 2.0**-significand_bits < allowed < 0.1

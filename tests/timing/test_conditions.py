@@ -102,3 +102,10 @@ def test_counters_of_the_machine_at_hand_only_grow():
         start, end = getattr(before, field.name), getattr(after, field.name)
         if field.name not in ("gpu", "frequency_hertz", "base_frequency_hertz") and start is not None:
             assert end >= start, field.name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's clock ticks")
+def test_a_tick_is_the_systems(monkeypatch):
+    """250 ticks a second are 4 ms each (sysconf(3), _SC_CLK_TCK)."""
+    monkeypatch.setattr(conditions.os, "sysconf", {"SC_CLK_TCK": 250}.__getitem__)
+    assert conditions._tick_seconds() == pytest.approx(0.004)

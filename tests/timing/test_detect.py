@@ -92,6 +92,8 @@ def test_below_the_base_clock_is_throttled():
         (GpuReadings(0, slowed_seconds=5.0), GpuReadings(1, slowed_seconds=5.2, reasons=("power cap",)), ["throttled"]),
         (GpuReadings(0, slowed_seconds=5.0, reasons=("power cap",)), GpuReadings(1, slowed_seconds=5.01, reasons=("power cap",)), []),
         (GpuReadings(0, reasons=("power cap",)), GpuReadings(1, reasons=("power cap",)), ["throttled"]),
+        (GpuReadings(0), GpuReadings(1, slowed_seconds=5.0), []),  # the counter came only with the second reading
+        (GpuReadings(0, slowed_seconds=5.0), GpuReadings(1), []),
         (GpuReadings(0, clock_hertz=1.9e9), GpuReadings(1, clock_hertz=1.5e9, reasons=("power cap",)), ["throttled"]),
         (GpuReadings(0, clock_hertz=1.9e9), GpuReadings(1, clock_hertz=1.5e9), []),
         (GpuReadings(0), GpuReadings(1, neighbours=2, neighbour_busy_ratio=0.3), ["contended"]),

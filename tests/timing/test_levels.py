@@ -110,3 +110,10 @@ def test_condensed_points_are_medians_in_order():
     assert len(points) == 64
     assert points[1] == np.median(samples[10:20])
     assert np.all(np.diff(points) > 0)
+
+
+def test_wandering_below_what_was_asked_is_not_told():
+    """Levels two per cent apart are not told where three are the least, however little noise there is; where one is, they are."""
+    samples = _noise(9, 2000, 0.002) * np.where(np.arange(2000) // 100 % 2, 1.02, 1.0)
+    assert wander(samples, 0.03) is None
+    assert wander(samples, 0.01) == pytest.approx(0.02, rel=0.1)

@@ -98,3 +98,37 @@ def test_cpu_ceiling_has_a_peak_and_levels():
     ceiling = _ceiling.of(Device("cpu"), ("float32",), memory=False)
     assert ceiling.flops_per_second == devices.spec("cpu").peak("float32").value
     assert ceiling.levels == ()
+
+
+def test_rate_of_half_a_second_is_twice_the_bytes():
+    """100 GB in half a second are 200 GB/s: the sentence says the rate, not the bytes."""
+    (note,) = check(0.5, None, 1e11, 2.0**34, CEILING)
+    assert note.sentence.startswith("200 GB/s is ")
+
+
+def test_room_above_measured_rates_by_hand(monkeypatch):
+    """Measured rates get room: main memory a fourth, a cache as much again; a stated rate below that stays the bound."""
+
+    def levels(*figures):
+        return tuple(
+            devices.MemoryLevel(name, size, rate, "") for (name, size), rate in zip((("L2", 1e6), ("DRAM", 1e10)), figures, strict=True)
+        )
+
+    class Stated:
+        flops_per_second = {}
+        levels = ()
+
+        @staticmethod
+        def peak(dtype):
+            return None
+
+    class Found:
+        levels = ()
+
+    monkeypatch.setattr(devices, "spec", lambda device: Stated)
+    monkeypatch.setattr(devices, "ceilings", lambda device, refresh=False: Found)
+    Found.levels = levels(1e11, 4e10)
+    Stated.levels = levels(None, None)
+    assert [level.bytes_per_second for level in _ceiling.of(Device("cpu"), (), memory=True).levels] == [2e11, 5e10]
+    Stated.levels = levels(1.5e11, 9e10)
+    assert [level.bytes_per_second for level in _ceiling.of(Device("cpu"), (), memory=True).levels] == [1.5e11, 5e10]
