@@ -377,6 +377,16 @@ def dynamic_twice(x, out):
     out[t] = head[n - 1 - t] + tail[(t + 3) % tail.size]
 
 
+def dynamic_of_two_sizes(x, out):
+    wide = cuda.shared.array(0, float64)
+    narrow = cuda.shared.array(0, int16)
+    t, n = cuda.threadIdx.x, cuda.blockDim.x
+    wide[t] = x[t] * 0.5
+    narrow[4 * n + t] = x[n - 1 - t]
+    cuda.syncthreads()
+    out[t] = wide[(t + 1) % n] * 4 + narrow[4 * n + (t + 2) % n]
+
+
 def insertion_sort(m, out):
     kept = cuda.local.array(6, int32)
     i = cuda.grid(1)
@@ -606,6 +616,8 @@ CASES = [
          lambda x, out: {1: 2 * x[::-1, ::-1, ::-1] + 2 * np.roll(x, -1, 1)}),
     Case(dynamic_twice, 1, 40, _all(_ints(-9, 9, 40), _zeros(40, dtype=np.float64)), dynamic_shared_bytes=80 * 4,
          expected=lambda x, out: {1: x[::-1] + ((np.arange(40) + 3) % 40) ** 2}),
+    Case(dynamic_of_two_sizes, 1, 40, _all(_ints(-9, 9, 40), _zeros(40, dtype=np.float64)), dynamic_shared_bytes=40 * 8 + 40 * 2,
+         expected=lambda x, out: {1: 2 * np.roll(x, -1) + np.roll(x[::-1], -2)}),
     Case(insertion_sort, 2, 33, _all(_ints(-9, 9, 66, 6), _zeros(66, 6)), lambda m, out: {1: np.sort(m, 1)}),
     Case(local_table, 2, 33, _all(_ints(0, 99, 66), _zeros(66)), numba=False),
     Case(binary_search, 2, 33, _all(lambda rng: np.unique(rng.integers(0, 60, 40)), _ints(0, 60, 66), _zeros(66)),

@@ -35,8 +35,8 @@ def add_ten_square(out, a, size):
 def broadcast_sum(out, a, b, size):
     i = cuda.threadIdx.x
     j = cuda.threadIdx.y
-    if i < size:
-        if j < size:  # noqa: SIM102 - nested on purpose
+    if i < size:  # noqa: SIM102 - nested on purpose
+        if j < size:
             out[i, j] = a[i, 0] + b[0, j]
 
 
