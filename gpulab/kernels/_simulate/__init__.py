@@ -11,5 +11,6 @@ The parts, in the order in which a simulation passes through them:
 A value has shape (blocks or 1, threads or 1): what is equal in all blocks or all threads is computed, and counted, once.
 
 Lockstep is a model. Since Volta the lanes of a warp may run apart; only ``syncwarp`` orders them. Hazards are found by that rule, but
-a lane that waits in a loop for another lane of its own warp hangs here though hardware since Volta lets it pass.
+a lane that waits in a loop for another lane of its own warp, or for a block that runs beside it (a lock), hangs here though hardware
+since Volta lets it pass.
 """

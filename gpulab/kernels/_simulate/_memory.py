@@ -41,10 +41,10 @@ class Store:
             return self.data.take(where, mode="wrap") if np.ndim(where) else self.data[where]
         if self.space == "local":
             if np.ndim(where) == 0 or np.size(where) == 1:
-                return self.data[int(where)].copy()
+                return self.data[np.asarray(where).item()].copy()
             return np.take_along_axis(self.data, np.broadcast_to(where, self.data.shape[1:])[None], axis=0)[0]
         if np.ndim(where) == 0 or np.size(where) == 1:
-            return self.data[:, int(where), None].copy()
+            return self.data[:, np.asarray(where).item(), None].copy()
         if where.shape[0] == 1:
             return self.data.take(where[0], axis=1, mode="wrap")
         rows = np.arange(batch.blocks)[:, None] * self.data.shape[1]
@@ -66,7 +66,7 @@ class Store:
 
     def _write_local(self, where: Any, value: Any, mask: Mask) -> None:
         if np.ndim(where) == 0 or np.size(where) == 1:
-            slot = self.data[int(where)]
+            slot = self.data[np.asarray(where).item()]
             if mask.array is None:
                 slot[...] = value
             else:

@@ -81,7 +81,8 @@ def simulate(
     Notes
     -----
     Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders them: hazards are found by that rule.
-    A lane that waits in a loop for a lane of its own warp never ends here, though hardware since Volta lets it pass.
+    A lane that waits in a loop for a lane of its own warp, or for a block that runs beside it, never ends here, though hardware since
+    Volta lets it pass. Fences and atomics that order blocks count for whole blocks.
 
     Examples
     --------
