@@ -24,6 +24,7 @@ from gpulab.errors import GpulabError, InputError
 _FIRST_NOTEBOOK = "00_start_here.ipynb"
 _COPY_NAME = "my-notebooks"
 _ADDRESS = "127.0.0.1"
+_PORT_RETRIES = 50
 # What the learner must not loosen through pass-through arguments: who can reach the server, and with what.
 _GUARDED = ("ip", "token", "password", "allow_origin", "allow_remote_access", "root_dir", "notebook-dir", "port")
 
@@ -173,7 +174,7 @@ def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra
     return [
         f"--ServerApp.ip={_ADDRESS}",
         f"--ServerApp.port={port or 8888}",
-        f"--ServerApp.port_retries={0 if port else 50}",
+        f"--ServerApp.port_retries={0 if port else _PORT_RETRIES}",
         f"--ServerApp.root_dir={copy}",
         f"--ServerApp.open_browser={open_browser}",
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it, without a question
@@ -201,6 +202,30 @@ def _check_port(port: int | None) -> None:
             raise InputError(
                 f"lab: port {port} cannot be used ({error.strerror}); expected a free one. Leave --port out to take the first free one."
             ) from error
+
+
+def _listen(server: Any, *, any_port: bool) -> None:
+    """Take the port now, and the next free one where another server was faster.
+
+    JupyterLab looks for a free port first and takes it later: of two servers that start in the same instant one would give up.
+    It also tells the browser its port before it has it, so the port is taken before ``server.start()``.
+    """
+    take = server._bind_http_server_tcp
+
+    def take_a_free_one() -> bool:
+        for _ in range(_PORT_RETRIES):
+            if take():
+                return True
+            if not any_port:
+                return False
+            server._find_http_port()
+        return False
+
+    async def taken() -> None:
+        """Runs after what JupyterLab has put into the loop, which is the taking of the port."""
+
+    server._bind_http_server_tcp = take_a_free_one
+    server.io_loop.run_sync(taken)
 
 
 def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, extra: Iterable[str] = ()) -> int:
@@ -236,9 +261,10 @@ def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, ext
     # variable could be read by other users or by every kernel.
     server.identity_provider.token = secrets.token_hex(24)
     server.identity_provider.token_generated = False  # the address is printed below, once
-    message = f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: {copy}. Stop with Ctrl-C."
-    server.io_loop.add_callback(print, message, flush=True)  # once it answers, not before
     try:
+        _listen(server, any_port=port is None)
+        message = f"JupyterLab is at\n    {_address_of(server.server_info())}\nYour notebooks: {copy}. Stop with Ctrl-C."
+        server.io_loop.add_callback(print, message, flush=True)  # once it answers, not before
         server.start()
     except KeyboardInterrupt:
         server.log.debug("stopped before it had begun to listen")

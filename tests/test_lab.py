@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -127,3 +133,45 @@ def test_running_server_is_opened_again(course: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(_lab, "serve", lambda *a, **k: pytest.fail("a second server was started"))
     assert _lab.run_lab(parse("--no-browser")) == 0
     assert "http://127.0.0.1:9/lab/tree/00_start_here.ipynb?token=secret" in capsys.readouterr().out
+
+
+LOSING = """
+import socket, sys
+from jupyter_server.serverapp import ServerApp
+find, winners = ServerApp._find_http_port, []
+def find_and_lose(self):
+    find(self)
+    if not winners:  # another server takes the port between the look and the taking
+        winners.append(socket.create_server((self.ip, self.port)))
+        print("lost", self.port, flush=True)
+ServerApp._find_http_port = find_and_lose
+from gpulab import cli
+sys.exit(cli.main(["lab", "--no-browser", "--dir", sys.argv[1]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_port_that_another_server_takes_first_is_no_end(tmp_path: Path) -> None:
+    """Of two that start in the same instant, the one that loses its port takes another, says that one, and answers there."""
+    own = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "JUPYTER_CONFIG_DIR": str(tmp_path / "config")}
+    server = subprocess.Popen(
+        [sys.executable, "-c", LOSING, str(tmp_path / "mine")], env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert server.stdout is not None
+        said = ""
+        for line in server.stdout:
+            said += line
+            if "token=" in line:
+                break
+        lost, found = re.search(r"lost (\d+)", said), re.search(r"http://127\.0\.0\.1:(\d+)/lab/\S+token=(\w+)", said)
+        assert lost is not None, said
+        assert found is not None, said
+        assert lost[1] != found[1]
+        asked = urllib.request.Request(f"http://127.0.0.1:{found[1]}/api/status", headers={"Authorization": f"token {found[2]}"})
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(asked, timeout=60) as answer:
+            assert answer.status == 200
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
