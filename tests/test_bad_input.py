@@ -8,7 +8,9 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import threading
+import types
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 import gpulab as gl
 from gpulab import _given
 from gpulab.errors import GpulabError, InputError, MeasurementError, StoppedError, message_of, shown
+from gpulab.recorder import _run
 
 # Longer than this is no sentence any more, whatever was given.
 LONGEST_MESSAGE = 800
@@ -77,6 +80,9 @@ LINK = gl.transfer.link("pcie4")
 H200 = gl.transfer.processor("nvidia-h200")
 X = np.ones(8, dtype=np.float32)
 FOUR = [1024, 2048, 4096, 8192]
+LAYER = torch.nn.Linear(4, 4)
+XT = torch.ones(2, 4)
+PREDICTION = gl.memory.predict(LAYER, XT, loss=torch.sum)
 
 
 def _nothing(*args: Any) -> None:
@@ -157,6 +163,30 @@ CALLS: dict[str, Any] = {
     "break_even deadline": lambda v: gl.transfer.break_even("add", [64], "cpu", deadline=v),
     "recordings.load": gl.recordings.load,
     "recordings.read": gl.recordings.read,
+    "predict model": lambda v: gl.memory.predict(v, XT, loss=torch.sum),
+    "predict input": lambda v: gl.memory.predict(LAYER, v, loss=torch.sum),
+    "predict loss": lambda v: gl.memory.predict(LAYER, XT, loss=v),
+    "predict optimizer": lambda v: gl.memory.predict(LAYER, XT, loss=torch.sum, optimizer=v),
+    "predict factory": lambda v: gl.memory.predict(LAYER, XT, loss=torch.sum, optimizer=lambda parameters: v),
+    "predict precision": lambda v: gl.memory.predict(LAYER, XT, loss=torch.sum, precision=v),
+    "predict checkpoint": lambda v: gl.memory.predict(LAYER, XT, loss=torch.sum, checkpoint=v),
+    "predict targets": lambda v: gl.memory.predict(LAYER, XT, loss=torch.nn.functional.mse_loss, targets=v),
+    "predict device": lambda v: gl.memory.predict(LAYER, XT, loss=torch.sum, device=v),
+    "predict progress": lambda v: gl.memory.predict(LAYER, XT, loss=torch.sum, progress=v),
+    "predict stop": lambda v: gl.memory.predict(LAYER, XT, loss=torch.sum, stop=v),
+    "fits": PREDICTION.fits,
+    "trace model": lambda v: gl.memory.trace(v if not callable(v) else 5, XT, loss=torch.sum),
+    "trace input": lambda v: gl.memory.trace(LAYER, v, loss=torch.sum),
+    "trace steps": lambda v: gl.memory.trace(LAYER, XT, loss=torch.sum, steps=v),
+    "trace checkpoint": lambda v: gl.memory.trace(LAYER, XT, loss=torch.sum, checkpoint=v),
+    "trace device": lambda v: gl.memory.trace(LAYER, XT, loss=torch.sum, device=v),
+    "trace progress": lambda v: gl.memory.trace(LAYER, XT, loss=torch.sum, progress=v),
+    "trace stop": lambda v: gl.memory.trace(LAYER, XT, loss=torch.sum, stop=v),
+    "snapshot device": gl.memory.snapshot,
+    "snapshot names": lambda v: gl.memory.snapshot("cpu", v),
+    "snapshot value": lambda v: gl.memory.snapshot("cpu", {"x": v, 5: v, b"y": [v]}),
+    "release device": gl.memory.release,
+    "release outputs": lambda v: gl.memory.release("cpu", v),
     "recorder minutes": lambda v: gl.recorder.record("x.json", minutes=v, only=["transfer"]),
     "recorder only": lambda v: gl.recorder.record("x.json", minutes=1e-9, only=[v]),
     "recorder name": lambda v: gl.recorder.record("x.json", minutes=1e-9, only=["transfer"], name=v),
@@ -178,6 +208,138 @@ def test_junk_gets_one_sentence(name: str, value: Any, tmp_path_factory: pytest.
         assert "expected" in text
     finally:
         os.chdir(before)
+
+
+HOLDS_ITSELF: list[Any] = [1]
+HOLDS_ITSELF.append(HOLDS_ITSELF)
+
+
+class NoParameters(torch.nn.Linear):
+    """A module that does not say what its parameters are."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        """Fail."""
+        raise RuntimeError("no parameters")
+
+
+MEMORY_JUNK = {
+    "an input that holds itself": lambda f: f(LAYER, HOLDS_ITSELF, loss=torch.sum),
+    "a module without answers": lambda f: f(NoParameters(4, 4), XT, loss=torch.sum),
+    "a factory that makes no optimizer": lambda f: f(LAYER, XT, loss=torch.sum, optimizer=lambda parameters: 5),
+    "an optimizer without a text": lambda f: f(LAYER, XT, loss=torch.sum, optimizer=lambda parameters: BrokenRepr()),
+    "a loss that is no tensor": lambda f: f(LAYER, XT, loss=lambda out: out.sum().item),
+    "a loss whose error has no text": lambda f: f(LAYER, XT, loss=_silent),
+    "an input of another shape": lambda f: f(LAYER, torch.ones(3, 5), loss=torch.sum),
+    "progress that raises": lambda f: f(LAYER, XT, loss=torch.sum, progress=lambda *a: 1 / 0),
+    "stop that raises": lambda f: f(LAYER, XT, loss=torch.sum, stop=lambda: 1 / 0),
+}
+
+
+def _silent(out: Any) -> Any:
+    raise SilentError
+
+
+@pytest.mark.parametrize("name", ["predict", "trace"])
+@pytest.mark.parametrize("kind", MEMORY_JUNK)
+def test_a_step_that_cannot_be_followed_leaves_all_as_it_was(name: str, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """One sentence of ours, nothing printed or logged; the model, the modes and the generators are as before, and the next call works."""
+    function = getattr(gl.memory, name)
+
+    def state() -> tuple[Any, ...]:
+        weight = LAYER.weight
+        return (id(weight), weight.grad, weight.sum().item(), torch.get_rng_state().sum().item(), torch.is_grad_enabled(),
+                torch._C._len_torch_dispatch_stack(), "forward" in LAYER.__dict__)  # fmt: skip
+
+    before = state()
+    with pytest.raises(GpulabError, match="expected") as caught:
+        MEMORY_JUNK[kind](function)
+    assert len(str(caught.value)) <= LONGEST_MESSAGE
+    assert "\n" not in str(caught.value)
+    assert state() == before
+    assert capfd.readouterr() == ("", "")
+    assert function(LAYER, XT, loss=torch.sum).peak_bytes > 0
+
+
+LOST = "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported at some other API call"
+
+
+def test_a_step_whose_device_vanishes_is_told_as_that() -> None:
+    """A loss or an optimizer on a device that is lost ends as DeviceError, one that does not fit as OutOfMemoryError."""
+
+    def lost(out: Any) -> Any:
+        raise torch.AcceleratorError(LOST)
+
+    def full(out: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with pytest.raises(gl.errors.DeviceError, match="unspecified launch failure"):
+        gl.memory.trace(LAYER, XT, loss=lost)
+    with pytest.raises(gl.errors.OutOfMemoryError, match="does not hold it"):
+        gl.memory.trace(LAYER, XT, loss=full)
+
+
+@pytest.fixture(name="fragile")
+def _fragile(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
+    """A CUDA device in name only, whose every answer is counted and which is lost from the answer number ``at`` on."""
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path / "turns"))
+    asked = types.SimpleNamespace(count=0, at=math.inf)
+
+    def answer(value: Any) -> Any:
+        def ask(*args: Any) -> Any:
+            asked.count += 1
+            if asked.count >= asked.at:
+                raise torch.AcceleratorError(LOST)
+            return value
+
+        return ask
+
+    about = types.SimpleNamespace(
+        name="Fake", major=9, minor=0, total_memory=2**33, multi_processor_count=132, L2_cache_size=2**25, uuid="0"
+    )
+    answers = {
+        "get_device_name": "Fake", "get_device_properties": about, "mem_get_info": (2**32, 2**33), "synchronize": None,
+        "memory_allocated": 0, "memory_reserved": 0, "memory_stats": {}, "empty_cache": None, "get_arch_list": [],
+    }  # fmt: skip
+    for name, value in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer(value))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    return asked
+
+
+ON_FRAGILE = {
+    "measure": lambda: gl.measure(_nothing, device="cuda", deadline=0.005),
+    "compare": lambda: gl.compare({"a": _nothing, "b": _nothing}, devices=["cuda"], deadline=0.005),
+    "snapshot": lambda: gl.memory.snapshot("cuda"),
+    "release": lambda: gl.memory.release("cuda"),
+    "let go": lambda: _run._let_go(gl.devices.find("cuda")),
+}
+
+
+@pytest.mark.parametrize("name", ON_FRAGILE)
+def test_a_device_that_vanishes_at_any_moment(name: str, fragile: Any) -> None:
+    """Whichever of its answers is the last one, what follows is DeviceError (or a result); the collector and the turn are free."""
+    ON_FRAGILE[name]()
+    total, ended = fragile.count, 0
+    assert total
+    for at in [*range(1, min(total, 30) + 1), max(1, total - 5), max(1, total // 2)]:
+        fragile.count, fragile.at = 0, at
+        try:
+            ON_FRAGILE[name]()
+        except gl.errors.DeviceError:
+            ended += 1
+        assert gc.get_freeze_count() == 0
+    assert ended
+    assert not gl.measure(_nothing, device="cpu", deadline=0.005).has_note("turn-taking")
+
+
+def test_a_measured_ceiling_leaves_the_learners_generator_alone() -> None:
+    """The numbers that follow a seed are the same with and without a ceiling measured in between."""
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    gl.devices._ceilings._product_rate("float32", gl.devices.find("cpu"), _ticking())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @settings(max_examples=300, deadline=None)

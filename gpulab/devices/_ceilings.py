@@ -244,7 +244,9 @@ def _product_rate(dtype: str, device: _device.Device, clock: Callable[[], float]
 
     def seconds(n: int, runs: int) -> float:
         # Random numbers: products of zeros draw less power, and a GPU then clocks higher than it can at work.
-        a, b = (torch.randn(n, n, device=str(device)).to(kind) for _ in range(2))
+        # From a generator of our own: the learner's seed gives the same numbers with and without a measurement before.
+        generator = torch.Generator(str(device)).manual_seed(0)
+        a, b = (torch.randn(n, n, device=str(device), generator=generator).to(kind) for _ in range(2))
         out = torch.empty(n, n, device=str(device), dtype=kind)
         return _streams.repeated(lambda: torch.mm(a, b, out=out), device.synchronize, clock, _PRODUCT_SECONDS / 2, runs)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulab.errors import DeviceError, InputError, StoppedError
+from gpulab import _given, devices
+from gpulab.errors import DeviceError, GpulabError, InputError, StoppedError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.memory.results import CATEGORIES, Prediction
 
@@ -91,6 +94,8 @@ def predict(
     """
     from gpulab.memory import _step
 
+    progress, stop = _given.callback("predict", "progress", progress), _given.callback("predict", "stop", stop)
+    checkpoint = _given.flag("predict", "checkpoint", checkpoint)
     _step.check_precision("predict", precision)
     name, factory = _step.optimizer_factory("predict", optimizer)
     fake = _Fake(_device_type(model, device), stop)
@@ -120,12 +125,16 @@ def _device_type(model: Any, device: Any) -> str:
             kinds = {p.device.type for p in model.parameters()}
             return "cuda" if "cuda" in kinds else "cpu"
         return "cpu"
-    kind = torch.device(str(device)).type if str(device) not in ("gpu", "rocm") else "cuda"
+    try:
+        name = device if isinstance(device, str) else str(device) if isinstance(device, (torch.device, devices.Device)) else ""
+        kind = torch.device({"gpu": "cuda", "rocm": "cuda"}.get(name, name)).type
+    except RuntimeError:  # torch knows no such device
+        kind = ""
     if kind == "cpu":
         return kind
     if kind != "cuda" or not torch.cuda.is_available():
         raise DeviceError(
-            f"predict: this PyTorch cannot make fake tensors on {str(device)!r}; expected 'cpu', or 'cuda' on a machine that has it. "
+            f"predict: this PyTorch cannot make fake tensors on {shown(device)}; expected 'cpu', or 'cuda' on a machine that has it. "
             "Pass device=None: the prediction follows the CPU's rules and says how CUDA differs; ask .fits(bytes) with the GPU's memory."
         )
     return kind
@@ -157,6 +166,7 @@ class _Fake:
             torch.enable_grad(),
             autocast_off(self.device_type),
             _square_masks_causal(),
+            _fake_errors_unlogged(),
             self.mode,
         ):
             yield
@@ -205,6 +215,21 @@ class _Fake:
 
 
 @contextlib.contextmanager
+def _fake_errors_unlogged() -> Iterator[None]:
+    """Keep PyTorch from logging the traceback of an operator that fails on fakes: the error itself is told in one sentence."""
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(elsewhere)
+    try:
+        yield
+    finally:
+        logger.removeFilter(elsewhere)
+
+
+@contextlib.contextmanager
 def _square_masks_causal() -> Iterator[None]:
     """Let ``nn.Transformer`` take a square mask for the causal one: it would look at the values, which a fake has not."""
     from torch.nn.modules import transformer
@@ -229,8 +254,16 @@ def _made(factory: Any, device_type: str) -> Any:
 
     if not callable(factory):
         raise InputError(f"predict: model is a {type(factory).__name__}; expected a torch.nn.Module or a function that makes one.")
-    with torch.device(device_type):
-        model = factory()
+    try:
+        with torch.device(device_type):
+            model = factory()
+    except GpulabError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"predict: the model's factory raised {type(error).__name__} ({message_of(error)}); expected it to return a torch.nn.Module. "
+            "Pass a module, or a function that makes one without arguments."
+        ) from error
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"predict: the model's factory returned a {type(model).__name__}; expected a torch.nn.Module.")
     return model

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices
+from gpulab import _given, devices
 from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.evidence import Evidence, Note
@@ -98,6 +98,8 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     ------
     DeviceError
         If the machine has no such device, or it vanished.
+    InputError
+        If ``outputs`` is neither True nor False.
 
     Examples
     --------
@@ -105,13 +107,15 @@ def release(device: Any = None, outputs: bool = False) -> Released:
     >>> memory.release("cpu").device
     'cpu'
     """
+    outputs = _given.flag("release", "outputs", outputs)
     where = devices.find(device)
     _wait(where)
     free, resident = where.free_bytes, _host.resident_bytes()
     what = [_clear_tracebacks(), *_outputs(where, drop=outputs)]
     collected = gc.collect()
     what.append(f"Collected garbage ({collected} unreachable objects).")
-    what += _empty_caches()
+    with devices.guard(f"release: emptying the caches of {where}"):
+        what += _empty_caches()
     _trim_heap()
     return Released(
         device=str(where),

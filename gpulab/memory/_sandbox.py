@@ -91,7 +91,13 @@ class Lender:
         import torch
         from torch.utils._pytree import tree_map_only
 
-        return tree_map_only(torch.Tensor, self.tensor, value)
+        try:
+            return tree_map_only(torch.Tensor, self.tensor, value)
+        except RecursionError as error:
+            raise InputError(
+                f"{self.function}: a {type(value).__name__} of the inputs or the model holds itself, so it has no end; expected lists, "
+                "tuples and mappings of finite depth. Take it out."
+            ) from error
 
 
 def unwrapped(function: str, model: Any) -> Any:

@@ -140,8 +140,9 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
     elif not isinstance(names, Mapping):
         raise InputError(f"snapshot: names is a {type(names).__name__}; expected a mapping of names to objects. Pass globals().")
     where = devices.find(device)
-    tensors = held(where, names)
-    parts, notes = (_host_parts if where.is_cpu else _device_parts)(where, sum(t.nbytes for t in tensors))
+    with devices.guard(f"snapshot: asking {where} who holds its memory"):
+        tensors = held(where, names)
+        parts, notes = (_host_parts if where.is_cpu else _device_parts)(where, sum(t.nbytes for t in tensors))
     total = sum(parts.values())
     return Snapshot(str(where), where.name, total, parts, tuple(tensors), notes, Evidence.measured(where.name))
 
@@ -244,7 +245,8 @@ def storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str,
 
 def _private_last(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Plain names first, then private ones, then IPython's output cache, so that a tensor gets its best name."""
-    return sorted(names.items(), key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh")))
+    named = [(name, value) for name, value in names.items() if isinstance(name, str)]
+    return sorted(named, key=lambda item: (item[0].startswith("_"), item[0] in ("Out", "_oh")))
 
 
 def _is_tensor(item: Any) -> bool:

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gpulab.errors import GpulabError, InputError
+from gpulab import _given
+from gpulab.devices._failures import translate
+from gpulab.errors import GpulabError, InputError, message_of, shown
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).
 PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
@@ -20,9 +22,7 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
 
 def check_precision(function: str, precision: str) -> tuple[str | None, str | None, bool]:
     """Return what a precision means, or refuse an unknown one."""
-    if precision not in PRECISIONS:
-        raise InputError(f"{function}: precision {precision!r} is unknown; expected one of {', '.join(PRECISIONS)}. Pass 'float32'.")
-    return PRECISIONS[precision]
+    return PRECISIONS[_given.word(function, "precision", precision, PRECISIONS)]
 
 
 def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any], Any] | None]:
@@ -48,12 +48,16 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             return "SGD with momentum", lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
         if optimizer.lower() not in known:
             names = ", ".join([*sorted(known), "sgd-momentum"])
-            raise InputError(f"{function}: optimizer {optimizer!r} is unknown; expected one of {names}, or a factory. Pass 'adam'.")
+            raise InputError(f"{function}: optimizer {shown(optimizer)} is unknown; expected one of {names}, or a factory. Pass 'adam'.")
         name = known[optimizer.lower()]
         return name, lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-3)
     if not callable(optimizer):
         raise InputError(f"{function}: optimizer is a {type(optimizer).__name__}; expected a name or a factory. Pass 'adam'.")
-    return getattr(optimizer, "__name__", "optimizer").replace("<lambda>", "own optimizer"), optimizer
+    try:
+        name = str(optimizer.__name__).replace("<lambda>", "own optimizer")
+    except Exception:  # a partial has no name, and some callables answer no question at all
+        name = "optimizer"
+    return name, optimizer
 
 
 def loss_of(function: str, value: Any) -> Any:
@@ -120,7 +124,7 @@ class Step:
 
     def prepare(self, tracker: Any, factory: Callable[[Any], Any] | None, scaler: Any) -> None:
         """Make the optimizer for the parameters that are not frozen."""
-        trained = [p for p in self.model.parameters() if p.requires_grad]
+        trained = self._guard("model", lambda: [p for p in self.model.parameters() if p.requires_grad])
         if not trained:
             raise InputError(
                 f"{self.function}: the model has no parameter that requires a gradient; expected at least one. Unfreeze a layer."
@@ -129,17 +133,20 @@ class Step:
             tracker.in_optimizer = True  # Adagrad makes its state at once
             self.optimizer = self._guard("optimizer", lambda: factory(trained))
             tracker.in_optimizer = False
+            if not (callable(getattr(self.optimizer, "step", None)) and callable(getattr(self.optimizer, "zero_grad", None))):
+                raise InputError(
+                    f"{self.function}: the optimizer's factory returned {shown(self.optimizer)}; expected an optimizer with step() and "
+                    "zero_grad(). Return for example torch.optim.Adam(parameters)."
+                )
             self.scaler = scaler if self.scaled else None
 
     def run(self, tracker: Any) -> None:
         """Take one step: release the gradients, forward, backward, optimizer."""
         tracker.begin_step()
-        if self.optimizer is not None:
-            self.optimizer.zero_grad()
-        else:
-            self.model.zero_grad()
+        owner = self.model if self.optimizer is None else self.optimizer
+        self._guard("zero_grad", owner.zero_grad)
         loss = self._guard("forward", self._forward)
-        scaled = self.scaler.scale(loss) if self.scaler else loss
+        scaled = self.scaler.scale(loss) if self.scaler is not None else loss
         self._guard("backward", scaled.backward)
         tracker.mark_gradients()
         if self.optimizer is not None:
@@ -173,21 +180,21 @@ class Step:
         except (GpulabError, Stopped):
             raise
         except Exception as error:
-            raise InputError(explain(self.function, part, error)) from error
+            of_device = translate(error, f"{self.function}: {part}")
+            raise of_device or InputError(explain(self.function, part, error)) from error
 
 
 def explain(function: str, part: str, error: Exception) -> str:
     """Return one sentence for an error from inside the model, its loss or its optimizer."""
     name = type(error).__name__
     if name in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
-        operator = getattr(error, "func", None) or str(error).splitlines()[0]
+        operator = getattr(error, "func", None) or message_of(error)
         return (
             f"{function}: in {part}, {operator} depends on the values of a tensor, which a prediction does not have; "
             "expected a step whose shapes and branches depend on shapes only. Use memory.trace, which runs the step."
         )
-    first = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
     return (
-        f"{function}: {part} raised {name}: {first}; expected a step that runs. "
+        f"{function}: {part} raised {name}: {message_of(error) or 'no message'}; expected a step that runs. "
         "Try it by hand on a small batch: the cause is above this message."
     )
 

@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulab import devices
-from gpulab.errors import GpulabError, InputError, StoppedError
+from gpulab import _given, devices
+from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.results import CATEGORIES, MemoryTrace
 
 _PEAK_TENSORS = 50
+_MOST_STEPS = 1000  # every operator of every step is kept: more would fill the memory that is looked at
 
 
 def trace(
@@ -40,7 +41,7 @@ def trace(
     loss, optimizer, targets, precision, checkpoint
         As in ``predict``; for a model only. ``optimizer=None`` stops after the backward pass.
     steps : int
-        Training steps of a model. The second shows the optimizer's state from its start.
+        Training steps of a model, 1000 at most. The second shows the optimizer's state from its start.
     device : optional
         Whose memory to follow; None takes the device of the model's parameters or of the first tensor among the
         inputs, else the best there is.
@@ -55,7 +56,9 @@ def trace(
     Raises
     ------
     InputError
-        If the step raises, or an argument cannot be used.
+        If the step of a model raises, or an argument cannot be used.
+    DeviceError, OutOfMemoryError
+        If the device vanished, or the step does not fit.
     StoppedError
         If ``stop`` asked before the first operator.
 
@@ -71,8 +74,10 @@ def trace(
 
     from gpulab.memory import _step
 
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"trace: steps is {steps!r}; expected a whole number of at least 1. Pass steps=2.")
+    progress, stop = _given.callback("trace", "progress", progress), _given.callback("trace", "stop", stop)
+    checkpoint = _given.flag("trace", "checkpoint", checkpoint)
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= _MOST_STEPS:
+        raise InputError(f"trace: steps is {shown(steps)}; expected a whole number from 1 to {_MOST_STEPS}. Pass steps=2.")
     _step.check_precision("trace", precision)
     is_model = isinstance(model_or_fn, torch.nn.Module)
     if not is_model and not callable(model_or_fn):
@@ -95,8 +100,13 @@ def _device_of(model_or_fn: Any, inputs: Any) -> devices.Device:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    parameters = list(model_or_fn.parameters()) if isinstance(model_or_fn, torch.nn.Module) else []
-    tensors = [x for x in (*parameters, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
+    from gpulab.memory import _step
+
+    try:
+        parameters = list(model_or_fn.parameters()) if isinstance(model_or_fn, torch.nn.Module) else []
+        tensors = [x for x in (*parameters, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
+    except Exception as error:  # a module of somebody else's that does not answer, or a list that holds itself
+        raise InputError(_step.explain("trace", "looking for the device", error)) from error
     if any(t.is_meta for t in tensors):
         raise InputError("trace: the model lies on the meta device, which has no memory; expected a real device. Use memory.predict.")
     return devices.find(tensors[0].device) if tensors else devices.default()

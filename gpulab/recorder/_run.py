@@ -76,7 +76,8 @@ def _let_go(device: Device) -> None:
     if device.torch_type == "cuda":
         import torch
 
-        torch.cuda.empty_cache()
+        with devices.guard(f"record: emptying the cache of {device}"):
+            torch.cuda.empty_cache()
 
 
 class _Run:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpulab._files import try_lock
-from gpulab.devices import Device
+from gpulab.devices import Device, guard
 from gpulab.errors import StoppedError
 
 # Long enough for the measurements of a few neighbours (two seconds each), short enough for a learner who waits.
@@ -97,10 +97,11 @@ def _identity(device: Device) -> str:
     torch = sys.modules.get("torch")
     if device.torch_type != "cuda":
         return ""
-    if torch is not None:
-        return str(getattr(torch.cuda.get_device_properties(device.index), "uuid", ""))
-    cupy = sys.modules.get("cupy")
-    properties = cupy.cuda.runtime.getDeviceProperties(device.index) if cupy is not None else {}
+    with guard(f"asking {device} for its identity"):
+        if torch is not None:
+            return str(getattr(torch.cuda.get_device_properties(device.index), "uuid", ""))
+        cupy = sys.modules.get("cupy")
+        properties = cupy.cuda.runtime.getDeviceProperties(device.index) if cupy is not None else {}
     return bytes(properties.get("uuid", b""))[:16].hex()
 
 
