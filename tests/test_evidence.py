@@ -22,6 +22,7 @@ def _environment(**changes):
 def test_measured_says_device_and_count():
     """A measured figure names its device and how many samples stand behind it."""
     assert Evidence.measured("cpu", 12).sentence == "MEASURED on cpu · n = 12"
+    assert Evidence.measured("cpu", 0).samples == 0  # stopped before the first: a count, and no mistake
 
 
 def test_recorded_says_machine_date_driver_versions_and_command():
