@@ -13,6 +13,8 @@ _WHERE = {
     "CompareTimings": "gpulab.widgets.compare_timings",
     "TransferExplorer": "gpulab.widgets.transfer_explorer",
     "MemoryInspector": "gpulab.widgets.memory_inspector",
+    "OccupancyExplorer": "gpulab.widgets.occupancy_explorer",
+    "SimtMicroscope": "gpulab.widgets.simt_microscope",
     "Instrument": "gpulab.widgets._instrument",
 }
 
@@ -34,4 +36,6 @@ if TYPE_CHECKING:
     from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
     from gpulab.widgets.machine_card import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
+    from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
+    from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope
     from gpulab.widgets.transfer_explorer import TransferExplorer as TransferExplorer

@@ -1,0 +1,417 @@
+"""A kernel under the microscope: its lines with their counts, and one warp that steps through them, lane by lane."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpulab import kernels
+from gpulab.errors import InputError, StoppedError, shown
+from gpulab.kernels import Simulation
+from gpulab.widgets._controls import Choice, Control, Number
+from gpulab.widgets._instrument import Action, Drawing, Instrument
+from gpulab.widgets._simt_counts import show_source, table_of, verdict
+from gpulab.widgets._simt_examples import EXAMPLES
+from gpulab.widgets._simt_launch import Launch
+from gpulab.widgets._simt_panel import MicroscopePanel
+from gpulab.widgets._simt_walk import LANES, Walk, warps_of
+from gpulab.widgets._work import Progress, Stop, in_one_sentence
+
+_OWN = "own"
+
+
+class SimtMicroscope(Instrument):
+    """Run a kernel as warps in lockstep, and look at each line, each step, each lane.
+
+    Parameters
+    ----------
+    kernel : callable or str, optional
+        A kernel as ``gpulab.kernels.simulate`` takes it, or the name of one of the microscope's own (``example_names()``).
+        Not given, the first of these is shown.
+    grid, block : int or tuple of up to 3 int, optional
+        Blocks of the grid and threads of a block; needed with a kernel of yours.
+    *args : ndarray or number
+        The kernel's arguments. The microscope works on copies: your arrays stay as they are.
+    dynamic_shared_bytes : int
+        As for ``simulate``.
+    **values
+        Initial values of controls: ``block_number`` (the block that is followed), ``warp``, ``step`` (from 1).
+
+    Notes
+    -----
+    Edit the kernel in its own cell and run that; then press Run here (or call ``run()``), which reads the newest function of that name.
+    ``load`` puts another kernel, launch or arguments under the microscope.
+
+    Examples
+    --------
+    >>> m = SimtMicroscope("transpose_tiled", step=6)
+    >>> m.words[-1]
+    'load from tile, 4 bytes a lane, shared memory: bank 0: 32 words, 32-way conflict; 32 wavefronts instead of 1'
+    """
+
+    title = "SIMT microscope"
+    summary = "One kernel, warp by warp: what each line executes and moves, and which lanes, sectors and banks take part in each step."
+    actions: tuple[Action, ...] = (Action("run", "Run", "Read the kernel again and run it on fresh copies of its arrays.", measures=False),)
+
+    def __init__(
+        self, kernel: Any = None, grid: Any = None, block: Any = None, *args: Any, dynamic_shared_bytes: int = 0, **values: Any
+    ) -> None:
+        self._own: Launch | None = None
+        self._follows = False  # whether the kernel's name stood for it when it was given, so that Run may read the newest one
+        if isinstance(kernel, str):
+            values = {"kernel": kernel, **values}
+        elif kernel is not None:
+            self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes)
+            self._follows = self._own.newest() is self._own
+        self._microscope = MicroscopePanel()
+        self._microscope.on_msg(self._on_step)
+        self._examples: dict[str, Launch] = {}
+        self._outputs: Mapping[str, np.ndarray] = {}
+        self._walk: Walk | None = None
+        self._found: tuple[Walk, Mapping[str, np.ndarray]] | None = None  # what the work leaves for ``ended``
+        self._rows: Sequence[Sequence[str]] = ()
+        self._again = 0  # counts the wishes to run the same thing once more
+        self._tried: tuple[Any, ...] | None = None
+        later = {name: values.pop(name) for name in ("step",) if name in values}
+        super().__init__(**values)
+        self.children = (self._panel, self._microscope, self._results)
+        self._run_if_wanted()
+        if later:
+            self.set(**later)
+
+    # Controls.
+
+    def make_controls(self) -> Sequence[Control]:
+        """Return the kernel, the block and the warp that are followed; the step has its own buttons under them."""
+        return [self._kernel_control(), self._block_control(), self._warp_control(), self._step_control()]
+
+    def _kernel_control(self) -> Control:
+        own = [(_OWN, f"{self._own.name} (yours)")] if self._own else []
+        options = [*own, *((name, example.label) for name, example in EXAMPLES.items())]
+        words = "Yours, or one of the microscope's own: Show the code has its cell, to copy and change."
+        return Choice(name="kernel", label="Kernel", options=options, help=words)
+
+    def _block_control(self) -> Control:
+        most = self.launch.blocks - 1
+        words = f"The block that is followed, 0 to {most:,}, counted with x first; the counts are those of all blocks."
+        return Number(name="block_number", label="Block", default=0, minimum=0, maximum=most, integer=True, help=words)
+
+    def _warp_control(self) -> Control:
+        threads = min(self.launch.threads, 1024)  # a larger block is refused by the simulation
+        options = [(w, f"{w}: threads {LANES * w} to {min(LANES * w + LANES, threads) - 1}") for w in range(warps_of((threads,)))]
+        words = "The warp that is followed: 32 threads in the order of their numbers."
+        return Choice(name="warp", label="Warp", options=options, help=words, shows_only=True)
+
+    def _step_control(self) -> Control:
+        most = len(self._walk.steps(self._shown_warp)) if self._walk is not None else 0
+        return Number(name="step", label="Step", default=1, minimum=1, maximum=max(most, 1), integer=True, shows_only=True)
+
+    def on_screen(self, control: Control) -> bool:
+        """Return whether a control is among those on top; the step is not."""
+        return control.name != "step"
+
+    def changed(self, name: str) -> None:
+        """Fit the block and the warp to another kernel, and the step to another warp."""
+        if name == "kernel":
+            self.replace_control(self._block_control())
+            self.replace_control(self._warp_control())
+            self.values["step"] = 1
+        elif name == "warp":
+            self._follow_warp()
+
+    @property
+    def _shown_warp(self) -> int:
+        """The chosen warp, or the last one that the result has: for a moment a new kernel's controls stand over the old result."""
+        assert self._walk is not None
+        return min(int(self.values["warp"]), self._walk.warps - 1)
+
+    def _follow_warp(self) -> None:
+        """Stay at the same moment of the block: the new warp's first step that is not before it."""
+        place = self._place
+        self.replace_control(self._step_control())
+        if self._walk is None or place is None:
+            return
+        steps = self._walk.steps(self._shown_warp)
+        if len(steps):
+            self.values["step"] = min(int(np.searchsorted(steps, place)), len(steps) - 1) + 1
+
+    # What is driven from Python.
+
+    @property
+    def launch(self) -> Launch:
+        """The kernel under the microscope with its launch."""
+        name = self.values["kernel"] if hasattr(self, "values") else _OWN if self._own else next(iter(EXAMPLES))
+        if name == _OWN:
+            assert self._own is not None
+            return self._own
+        if name not in self._examples:
+            self._examples[name] = EXAMPLES[name].launch()
+        return self._examples[name]
+
+    @property
+    def step(self) -> int:
+        """The step of the chosen warp, from 1; set it to go there."""
+        return int(self.values["step"])
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self.set(step=value)
+
+    @property
+    def warp(self) -> int:
+        """The warp of the block, from 0; set it to follow another one."""
+        return int(self.values["warp"])
+
+    @warp.setter
+    def warp(self, value: int) -> None:
+        self.set(warp=value)
+
+    @property
+    def block_number(self) -> int:
+        """The block of the grid, from 0; set it to follow another one."""
+        return int(self.values["block_number"])
+
+    @block_number.setter
+    def block_number(self, value: int) -> None:
+        self.set(block_number=value)
+        self.wait()
+
+    @property
+    def steps(self) -> int:
+        """How many steps the chosen warp has."""
+        self.wait()
+        return int(self._microscope.position.get("steps", 0))
+
+    @property
+    def line(self) -> int:
+        """The line at which the warp is."""
+        self.wait()
+        return int(self._microscope.position.get("line", 0))
+
+    @property
+    def words(self) -> list[str]:
+        """What the picture shows, in words: the lanes, then each access of the step."""
+        self.wait()
+        position = self._microscope.position
+        return [position["words"], *(f"{a['title']}: {a['words']}" for a in position["accesses"])] if position else []
+
+    @property
+    def outputs(self) -> Mapping[str, np.ndarray]:
+        """The arrays as the kernel left them, by the kernel's parameters: copies, yours are unchanged."""
+        self.wait()
+        return self._outputs
+
+    def go_to(self, line: int) -> None:
+        """Go to the warp's next step at a line; after the last one, to the first.
+
+        Raises
+        ------
+        InputError
+            If the warp never executes the line.
+        """
+        self.wait()
+        with self._lock:
+            step = None if self._walk is None else self._walk.next_at(self._shown_warp, self.step, line)
+        if step is None:
+            raise InputError(f"Warp {self.warp} never executes line {shown(line)}; expected one of its lines. Choose another line or warp.")
+        self.set(step=step)
+
+    def load(self, kernel: Any, grid: Any = None, block: Any = None, *args: Any, dynamic_shared_bytes: int | None = None) -> None:
+        """Put a kernel under the microscope and run it; grid, block and arguments that are not given stay those of before.
+
+        Raises
+        ------
+        InputError
+            If grid and block are not given and there are none yet.
+        """
+        with self._lock:
+            before = self._own
+            if before is not None:
+                grid, block = before.grid if grid is None else grid, before.block if block is None else block
+                args = args or before.arguments
+                dynamic_shared_bytes = before.dynamic_shared_bytes if dynamic_shared_bytes is None else dynamic_shared_bytes
+            self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes or 0)
+            self._follows = self._own.newest() is self._own
+            self.controls["kernel"] = self._kernel_control()
+            self._again += 1
+            step = self.values["step"]
+            super().set(kernel=_OWN)
+            self.values["step"] = step  # an edited kernel is looked at where the last one was
+            self._run_if_wanted()
+
+    def wait(self) -> None:
+        """Return when no run is under way; an interrupt of the kernel stops it."""
+        while self.running and self._job is not None:
+            job = self._job
+            try:
+                job.join()
+            except KeyboardInterrupt:
+                self.stop()
+                job.join()
+                raise
+            if self._job is job:
+                return
+
+    @staticmethod
+    def example_names() -> list[str]:
+        """Return the names of the microscope's own kernels."""
+        return list(EXAMPLES)
+
+    # Runs begin by themselves: at the start, and when another kernel or block is chosen.
+
+    def set(self, **values: Any) -> None:
+        """Set controls by name, as the mouse would; another kernel or block is run at once."""
+        if "step" in values or "warp" in values:
+            if values.keys() & {"kernel", "block_number"}:
+                self.set(**{name: value for name, value in values.items() if name in ("kernel", "block_number")})
+                values = {name: value for name, value in values.items() if name not in ("kernel", "block_number")}
+            self.wait()
+        self._apply(values)
+
+    def _apply(self, values: Mapping[str, Any]) -> None:
+        super().set(**values)
+        self._run_if_wanted()
+
+    def _set_from_panel(self, name: str, raw: Any) -> None:
+        with self._lock:
+            control = self._control(name)
+            try:
+                value = control.read(raw)
+            except InputError as error:
+                self._panel.write(error=str(error), error_control=name)
+                return
+        self._apply({name: value})  # the kernel's main thread does not wait
+
+    def run(self, action: str | None = None, wait: bool = False) -> None:
+        """Read the kernel again and run it; a run under way begins anew."""
+        with self._lock:
+            self._again += 1
+            if self._own is not None and self._follows:
+                self._own = self._own.newest()
+            under_way = self.running and action in (None, "run")
+            if not under_way:
+                super().run(action)
+        if wait:
+            self.wait()
+
+    def _wanted(self) -> tuple[Any, ...]:
+        return self.values["kernel"], self.values["block_number"], self._again
+
+    def _run_if_wanted(self) -> None:
+        with self._lock:
+            if not self.running and self._wanted() != self._tried:
+                super().run("run")
+
+    def _stale(self, action: str) -> bool:
+        """What is on the screen belongs to the controls, or a run is under way."""
+        return False
+
+    # The work.
+
+    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Simulation:
+        """Run ``gl.kernels.simulate`` for the controls as they are now; when they move meanwhile, begin anew."""
+        while True:
+            with self._lock:
+                wanted = self._tried = self._wanted()
+                launch, number = self.launch, self.values["block_number"]
+            try:
+                return self._simulate(launch, number, progress, lambda wanted=wanted: stop() or self._wanted() != wanted)  # type: ignore[misc]
+            except StoppedError:
+                if stop():
+                    raise
+
+    def _simulate(self, launch: Launch, block_number: int, progress: Progress, stop: Stop) -> Simulation:
+        begun = time.monotonic()
+        name = launch.name
+
+        def now_and_then() -> None:
+            progress(0.0, f"{name}: simulating for {time.monotonic() - begun:.0f} s")
+            if stop():
+                raise StoppedError(f"{name}: stopped; nothing was counted.")
+
+        arguments = launch.copies()
+        s = kernels.simulate(
+            launch.kernel, launch.grid, launch.block, *arguments, dynamic_shared_bytes=launch.dynamic_shared_bytes, trace=block_number,
+            stop=now_and_then,
+        )  # fmt: skip
+        if stop():
+            raise StoppedError(f"{name}: stopped.")
+        self._found = Walk(s), {n: np.asarray(a) for n, a in zip(launch.parameters, arguments, strict=False) if np.ndim(a)}
+        return s
+
+    def ended(self, action: str) -> None:
+        """Show the new result; the step stays where it still fits."""
+        if self._found is not None:
+            self._walk, self._outputs = self._found
+            self._microscope.write(
+                source=show_source(self._walk.simulation), label=f"Source of {self._walk.simulation.kernel} with its counts"
+            )
+            self._rows = table_of(self._walk.simulation, self._outputs)
+        self.replace_control(self._warp_control())
+        self.replace_control(self._step_control())
+
+    def _end(self, job: Any, action: Any, values: dict[str, Any], result: Any, sentence: str) -> None:
+        if sentence:  # what was on the screen belongs to another kernel, or to an older text of this one
+            with self._lock:
+                self.results.clear()
+                self._walk, self._outputs, self._rows = None, {}, ()
+                self.replace_control(self._step_control())
+                self._send_controls()
+                self._redraw()
+        super()._end(job, action, values, result, sentence)
+        self._run_if_wanted()  # a control may have moved in the last moment of the work
+
+    # What is shown.
+
+    _place: int | None = None  # of the step that is shown, in the trace of the block
+
+    def draw(self, values: Mapping[str, Any]) -> Drawing:
+        """Show the step; return the totals, the findings and the arrays as a table."""
+        if self._walk is None:
+            self._place = None
+            self._microscope.write(source=[], position={})
+            return Drawing(message="Nothing is under the microscope: press Run." if not self.running else "")
+        s, warp = self._walk.simulation, self._shown_warp
+        steps = self._walk.steps(warp)
+        self._place = int(steps[min(values["step"], len(steps)) - 1]) if len(steps) else None
+        self._microscope.write(position=self._walk.show(warp, min(values["step"], max(len(steps), 1))))
+        headers = ("", "count", "meaning")
+        return Drawing(None, headers, self._rows, [s.evidence], (), verdict(s))
+
+    def _on_step(self, _: Any, content: Any, __: Any) -> None:
+        """Handle what the browser sent from the step's own controls; nothing that arrives here may end the instrument."""
+        try:
+            if content.get("do") == "set":
+                self._set_from_panel(str(content.get("name")), content.get("raw"))
+            elif content.get("do") == "line":
+                with self._lock:
+                    step = None if self._walk is None else self._walk.next_at(self._shown_warp, self.step, content.get("line"))
+                if step is not None:
+                    self._apply({"step": step})
+        except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
+            self._panel.write(error=in_one_sentence(error), error_control="")
+        finally:
+            self._microscope.send({"ack": content.get("seq") if isinstance(content, dict) else None})
+
+    def close(self) -> None:
+        """Stop the work and close the widgets."""
+        self._microscope.close()
+        super().close()
+
+    def code_for(self, values: Mapping[str, Any]) -> str:
+        """Return the call of ``gl.kernels.simulate`` and the step that is shown."""
+        launch, number, place = self.launch, values["block_number"], self._place
+        dynamic = f", dynamic_shared_bytes={launch.dynamic_shared_bytes}" if launch.dynamic_shared_bytes else ""
+        call = f"s = gl.kernels.simulate({launch.code()}{dynamic}, trace={number})"
+        if values["kernel"] == _OWN:
+            numpy = "import numpy as np\n\n" if "np." in launch.code() else ""
+            head = f"{numpy}import gpulab as gl\n\n# Arrays change in place here, as on a GPU; the microscope works on copies.\n"
+        else:
+            head = EXAMPLES[values["kernel"]].cell
+        first = LANES * values["warp"]
+        lanes = f"list(a.elements[{first}:{first + LANES}])"
+        step = "" if place is None else f"\nstep = s.trace[{place}]\nprint(step.line, [(a.array, a.kind, {lanes}) for a in step.accesses])"
+        return f"{head}{call}\nprint(s.listing()){step}"
