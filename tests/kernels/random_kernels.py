@@ -179,8 +179,9 @@ class Writer:
 
     def _update(self, indent: int) -> None:
         name = self.pick(*_INTS)
-        self.line(indent, self.pick(f"{name} ^= {self.integer(1)[0]} & 0xFF", f"{name} //= {self.pick(2, 3, -5)}", f"{name} >>= 1",
-                                    f"{name} += {self.small(1)}", f"{name} -= {self.small(1)}", f"{name} *= {self.pick(-1, 3)}"))  # fmt: skip
+        change = self.pick(f"^= {self.integer(1)[0]} & 0xFF", f"//= {self.pick(2, 3, -5)}", ">>= 1", f"+= {self.small(1)}",
+                           f"-= {self.small(1)}", f"*= {self.pick(-1, 3)}")  # fmt: skip
+        self.line(indent, f"{name} {change}")
         self.line(indent, f"{name} %= {self.pick(4099, 65521, -257)}")
 
     def _two(self, indent: int) -> None:

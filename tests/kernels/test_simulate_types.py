@@ -1,0 +1,122 @@
+"""The types of the simulator's arithmetic against what numba-cuda's own compiler infers, for every operation and pair of types.
+
+The compiler's inference needs no GPU. Where it has no answer (a typing error), the simulator must refuse.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from random_kernels import function_of
+
+from gpulab.errors import KernelError
+from gpulab.kernels import simulate
+from gpulab.kernels._simulate._translate import Frame
+
+pytest.importorskip("numba.cuda", reason="numba-cuda is not installed; its inference is the reference")
+
+NAMES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "bool")
+BINARY: dict[str, Callable[..., Any]] = {
+    "p + q": operator.add, "p - q": operator.sub, "p * q": operator.mul, "p / q": operator.truediv, "p // q": operator.floordiv,
+    "p % q": operator.mod, "p ** q": operator.pow, "p & q": operator.and_, "p | q": operator.or_, "p ^ q": operator.xor,
+    "p << q": operator.lshift, "p >> q": operator.rshift, "p < q": operator.lt, "p <= q": operator.le, "p > q": operator.gt,
+    "p >= q": operator.ge, "p == q": operator.eq, "p != q": operator.ne, "min(p, q)": min, "max(p, q)": max,
+    "math.atan2(p, q)": math.atan2, "math.hypot(p, q)": math.hypot, "math.copysign(p, q)": math.copysign, "math.fmod(p, q)": math.fmod,
+    "math.pow(p, q)": math.pow, "pow(p, q)": pow,
+}  # fmt: skip
+UNARY: dict[str, Callable[..., Any]] = {
+    "-p": operator.neg, "+p": operator.pos, "~p": operator.invert, "not p": operator.not_, "abs(p)": abs, "int(p)": int, "float(p)": float,
+    "bool(p)": bool, "round(p)": round,
+    **{f"math.{f.__name__}(p)": f for f in (
+        math.sqrt, math.exp, math.expm1, math.log, math.log2, math.log10, math.log1p, math.sin, math.cos, math.tan, math.asin, math.acos,
+        math.atan, math.sinh, math.cosh, math.tanh, math.asinh, math.acosh, math.atanh, math.fabs, math.floor, math.ceil, math.trunc,
+        math.erf, math.erfc, math.gamma, math.lgamma, math.radians, math.degrees, math.isnan, math.isinf, math.isfinite)},
+}  # fmt: skip
+# With numbers written in the kernel, of integers and of all types.
+LITERALS = ("p << 1", "1 << p", "p & 1", "p | 256")
+ALL_LITERALS = (
+    "p + 1", "1 - p", "p * 2.0", "p / 2", "p // 2", "p % 3", "p ** 2", "2 ** p", "p < 1.5", "min(p, 0)", "max(p, 0.5)", "-p * 3",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def context() -> Any:
+    """Return numba-cuda's inference."""
+    from numba.cuda.descriptor import cuda_target
+
+    cuda_target.typing_context.refresh()
+    return cuda_target.typing_context
+
+
+def _inferred(context: Any, function: Callable[..., Any], *names: str) -> str | None:
+    """Return the type that the compiler gives a function of some types; None where it refuses."""
+    from numba import types
+    from numba.core.errors import NumbaError
+
+    given = tuple(getattr(types, "boolean" if name == "bool" else name) for name in names)
+    try:
+        signature = context.resolve_function_type(function, given, {})
+    except NumbaError:
+        return None
+    return None if signature is None else str(signature.return_type)
+
+
+@pytest.fixture
+def type_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
+    """Return a function that tells the type which the simulator gives an expression of p and q; None where it refuses."""
+    seen: list[str] = []
+    assign = Frame.assign
+
+    def spy(self: Frame, name: str, value: Any, *more: Any) -> None:
+        seen.append(str(value.dtype))
+        assign(self, name, value, *more)
+
+    monkeypatch.setattr(Frame, "assign", spy)
+
+    def tell(expression: str, *names: str) -> str | None:
+        parameters = ", ".join("pq"[: len(names)])
+        text = f"import math\ndef kernel({parameters}):\n    v = {expression}\n"
+        seen.clear()
+        try:
+            simulate(function_of(text, filename=f"<{expression}>"), 1, 1, *(np.dtype(name).type(1) for name in names))
+        except KernelError:
+            return None
+        return seen[-1]
+
+    return tell
+
+
+def _differences(found: Iterator[tuple[tuple[str, ...], str | None, str | None]]) -> list[str]:
+    return [f"{', '.join(names)}: {ours}, numba {theirs}" for names, ours, theirs in found if ours != theirs]
+
+
+@pytest.mark.parametrize("expression", BINARY)
+def test_an_operation_of_two_types_gives_the_type_that_the_compiler_infers(context: Any, type_of: Any, expression: str) -> None:
+    """All 121 pairs of types."""
+    pairs = itertools.product(NAMES, repeat=2)
+    assert not _differences((pair, type_of(expression, *pair), _inferred(context, BINARY[expression], *pair)) for pair in pairs)
+
+
+@pytest.mark.parametrize("expression", UNARY)
+def test_a_function_of_one_type_gives_the_type_that_the_compiler_infers(context: Any, type_of: Any, expression: str) -> None:
+    """All 11 types."""
+    assert not _differences(((name,), type_of(expression, name), _inferred(context, UNARY[expression], name)) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_in_the_text_have_the_types_that_the_compiler_gives_them(type_of: Any, name: str) -> None:
+    """An integer literal is int64, a float literal float64; a power of a literal keeps its base's type. Inferred by numba.njit."""
+    import numba
+
+    expressions = ALL_LITERALS if name.startswith("float") else (*LITERALS, *ALL_LITERALS)
+    function = function_of(f"def everything(p):\n    return ({', '.join(expressions)},)\n", "everything", f"<literals {name}>")
+    compiled = numba.njit(function)
+    compiled.compile((getattr(numba.types, "boolean" if name == "bool" else name),))
+    theirs = [str(part) for part in compiled.nopython_signatures[0].return_type]
+    assert not _differences(((text,), type_of(text, name), their) for text, their in zip(expressions, theirs, strict=True))
