@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import shlex
 import sys
 import types
 from collections.abc import Callable
@@ -21,6 +22,7 @@ def register(shell: Any) -> None:
     """Register all magics and display hooks with an IPython shell; calling it twice does no harm."""
     shell.register_magic_function(functools.partial(gpu_time, shell), "line_cell", "gpu_time")
     shell.register_magic_function(functools.partial(gpu_memory, shell), "cell", "gpu_memory")
+    shell.register_magic_function(functools.partial(gpu_compile, shell), "cell", "gpu_compile")
     _register_displays(shell)
 
 
@@ -208,3 +210,57 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     finally:
         display(watch.result())  # type: ignore[no-untyped-call]
     return value
+
+
+def gpu_compile(shell: Any, line: str, cell: str) -> Any:
+    """Compile a cell of CUDA C++ under ``%%gpu_compile [--arch sm_90] [options]`` and show what each kernel takes; no GPU is needed.
+
+    Parameters
+    ----------
+    shell : IPython shell
+        Where ``-o NAME`` leaves the result as a variable.
+    line, cell : str
+        As IPython gives them. Options: ``--arch`` what to compile for, ``--name 'tile<16>'`` a template's instance to make (once for
+        each), ``-o NAME``; every other word goes to the compiler, such as ``-use_fast_math`` or ``-DTILE=16``.
+
+    Returns
+    -------
+    None
+        An error is shown in the cell, with its line.
+    """
+    from IPython.display import display
+
+    from gpulab.kernels import compile_cuda
+
+    try:
+        found = _compile_options(line)
+        result = compile_cuda(cell, found["--arch"][-1] if found["--arch"] else "sm_90", found[""], names=found["--name"])
+        if found["-o"]:
+            shell.user_ns[found["-o"][-1]] = result
+    except GpulabError as error:
+        print(error, file=sys.stderr)
+        return None
+    display(result)  # type: ignore[no-untyped-call]
+    return None
+
+
+def _compile_options(line: str) -> dict[str, list[str]]:
+    """Split a magic's line into its own options, each with its values, and the compiler's words under ""."""
+    found: dict[str, list[str]] = {"--arch": [], "--name": [], "-o": [], "": []}
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise InputError(f"%%gpu_compile: cannot read {line.strip()!r} ({error}); expected closed quotes. Mend the line.") from error
+    while words:
+        word, equals, value = words.pop(0).partition("=")
+        if word not in found or not word:
+            found[""].append(f"{word}{equals}{value}")
+            continue
+        if not equals:
+            if not words:
+                raise InputError(f"%%gpu_compile: {word} stands alone; expected a value behind it, such as --arch sm_80. Write it.")
+            value = words.pop(0)
+        if word == "-o" and not value.isidentifier():
+            raise InputError(f"%%gpu_compile: -o {value!r} is no name of a variable; expected one such as -o made. Mend it.")
+        found[word].append(value)
+    return found

@@ -102,3 +102,31 @@ def test_value_that_is_missing():
     """An option without its value is named."""
     with pytest.raises(InputError, match="--flops stands alone"):
         magics._time_options("--flops")
+
+
+def test_compile_shows_the_table_and_keeps_the_result(shell, capsys):
+    """%%gpu_compile compiles the cell for the asked GPU, shows what each kernel takes, and leaves the result where it is asked to."""
+    code = """template<int N> __global__ void t(float* x) {
+    __shared__ float a[N]; a[threadIdx.x] = x[0]; __syncthreads(); x[1] = a[threadIdx.x ^ 1] + EXTRA; }"""
+    shell.run_cell(f"%%gpu_compile --arch=sm_80 -DEXTRA=2 --name 't<64>' -o made\n{code}")
+    made = shell.user_ns["made"]
+    assert (made.arch, made.options, made.kernels["t<64>"].shared_bytes) == ("sm_80", ("-DEXTRA=2",), 256)
+    assert "t<64>" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("", "__global__ void k(float* x) {\n  x[0] = foo;\n}", 'line 2, column 10: identifier "foo" is undefined'),
+        ("--arch", "__global__ void k() {}", "stands alone"),
+        ("--arch sm_50", "__global__ void k() {}", "sm_75"),
+        ("-o 3x", "__global__ void k() {}", "no name of a variable"),
+        ("'open", "__global__ void k() {}", "closed quotes"),
+    ],
+)
+def test_compile_refuses_in_the_cell(shell, capsys, line, code, words):
+    """An error of the source or of the line is shown as text, without a traceback."""
+    shell.run_cell(f"%%gpu_compile {line}\n{code}")
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert "Traceback" not in shown.err + shown.out

@@ -118,7 +118,7 @@ def test_both_cupy_extras_ask_for_the_same_release() -> None:
 
 
 def test_nvidias_compilers_fit_the_cuda_build_of_torch() -> None:
-    """torch's CUDA build asks for exact versions of some of NVIDIA's libraries, and a pin beside them would make it impossible to install."""
+    """The CUDA build of torch asks for exact versions of some of NVIDIA's libraries; another pin would make it impossible to install."""
     found = {name: next(iter(pin.specifier)).version for name, pin in pins().items()}
     assert found["torch"] == make_constraints.TORCH, "look up what the CUDA build of this torch asks for, and mend make_constraints.py"
     for name, version in {**make_constraints.FIXED_BY_TORCH, **make_constraints.OF_THE_SAME_TOOLKIT}.items():
@@ -129,7 +129,9 @@ def test_nvidias_compilers_fit_the_cuda_build_of_torch() -> None:
 def test_nothing_of_nvidias_compilers_is_asked_for_on_macos() -> None:
     """There are no such wheels for macOS, so an install there must not ask for them."""
     needed = make_constraints.needed_on()
-    asked = [name for name, systems in needed.items() if "darwin" in systems and name.startswith(("nvidia-cuda", "nvidia-nv", "numba-cuda"))]
+    asked = [
+        name for name, systems in needed.items() if "darwin" in systems and name.startswith(("nvidia-cuda", "nvidia-nv", "numba-cuda"))
+    ]
     assert asked == []
     assert needed["nvidia-cuda-nvrtc"] == {"linux", "win32"}
 

@@ -14,6 +14,10 @@ _PUBLIC: dict[str, str] = {
     "simulate": "gpulab.kernels._simulate._run",
     "Simulation": "gpulab.kernels._simulate.report",
     "Finding": "gpulab.kernels._simulate.report",
+    "compile_cuda": "gpulab.kernels._compile",
+    "compile_python": "gpulab.kernels._compile",
+    "CompiledModule": "gpulab.kernels._compile",
+    "KernelFacts": "gpulab.kernels._compile",
     "cuda": "gpulab.kernels._language",
     **dict.fromkeys(
         ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),

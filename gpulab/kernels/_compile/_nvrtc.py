@@ -1,0 +1,104 @@
+"""Ask the helper process that holds NVIDIA's compiler libraries; the learner's own process never loads them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gpulab
+from gpulab.errors import GpulabError
+from gpulab.kernels._compile import _jitlink, _libraries, _nvrtc_library
+from gpulab.kernels._compile._nvrtc_library import FILE, INVALID_OPTION, SUCCESS, Output
+from gpulab.kernels._compile._worker import Worker
+
+__all__ = ["FILE", "INVALID_OPTION", "SUCCESS", "Output", "architectures", "assemble", "compile_program", "serve", "version"]
+
+_PATH = json.dumps([str(Path(gpulab.__file__).parent.parent), *sys.path])
+_worker = Worker("compile_cuda", ["-c", f"import sys; sys.path[:] = {_PATH}; from gpulab.kernels._compile._nvrtc import serve; serve()"])
+
+
+def _asked(function: str, *arguments: Any) -> Any:
+    if _libraries.find_library("nvrtc") is None and function != "assemble":
+        raise _libraries.missing("nvrtc")  # known without starting a process
+    answer = _worker.ask((function, arguments))
+    if isinstance(answer, GpulabError):
+        raise answer
+    return answer
+
+
+@functools.cache
+def version() -> str:
+    """Return NVRTC's version, such as "13.0".
+
+    Raises
+    ------
+    MissingLibraryError
+        If it is not installed.
+    """
+    return str(_asked("version"))
+
+
+@functools.cache
+def architectures() -> tuple[int, ...]:
+    """Return the compute capabilities that NVRTC compiles for, times ten: 75, 80, ... 120.
+
+    Raises
+    ------
+    MissingLibraryError
+        If it is not installed.
+    """
+    return tuple(_asked("architectures"))
+
+
+def compile_program(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Output:
+    """Compile a source whose text and options hold no NUL; what the compiler refuses is in the output's code.
+
+    Raises
+    ------
+    MissingLibraryError
+        If NVRTC is not installed.
+    CompileError
+        If the source ended the compiler.
+    """
+    output: Output = _asked("compile_program", source, tuple(options), tuple(names))
+    return output
+
+
+def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
+    """Return (machine code, the assembler's log) of a piece of PTX.
+
+    Raises
+    ------
+    CompileError
+        If the assembler refuses it.
+    MissingLibraryError
+        If nvJitLink is not installed.
+    """
+    code, log = _asked("assemble", ptx, arch, tuple(options))
+    return code, log
+
+
+def serve() -> None:
+    """Answer requests until the input ends; the helper process runs this."""
+    functions: dict[str, Callable[..., Any]] = {
+        "version": _nvrtc_library.version, "architectures": _nvrtc_library.architectures,
+        "compile_program": _nvrtc_library.compile_program, "assemble": _jitlink.assemble,
+    }  # fmt: skip
+    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not mix with the answers
+    while len(head := asked.read(8)) == 8:
+        function, arguments = pickle.loads(asked.read(struct.unpack("<Q", head)[0]))
+        try:
+            answer = functions[function](*arguments)
+        except GpulabError as error:
+            answer = error
+        data = pickle.dumps(answer)
+        answers.write(struct.pack("<Q", len(data)) + data)
+        answers.flush()

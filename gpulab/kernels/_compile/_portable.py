@@ -1,0 +1,179 @@
+"""Make a Python kernel into plain data that another process can compile: its code, and what its names stand for.
+
+A kernel leans on names of its module or cell: ``cuda``, ``float32``, ``TILE``, a device function. Each is sent as a number or array, as
+the name of a module, or as a function of its own; so the kernel may come from a notebook, may be wrapped by ``cuda.jit`` or not, and its
+``cuda`` may be Numba's, Numba's simulator's or gpulab's own.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import marshal
+import pickle
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import CompileError, InputError, shown
+
+_PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray, np.dtype)
+# What the worker understands: one of these words, then what it needs.
+Value = tuple[str, Any]
+
+
+def function_of(kernel: object, who: str) -> types.FunctionType:
+    """Return the plain function of a kernel, wrapped by ``cuda.jit`` or not.
+
+    Raises
+    ------
+    InputError
+        If it is no Python function.
+    """
+    plain = getattr(kernel, "py_func", None) or getattr(kernel, "fn", None) or kernel
+    if not isinstance(plain, types.FunctionType):
+        raise InputError(
+            f"{who}: kernel={shown(kernel)}; expected a Python function, plain or wrapped by cuda.jit. Pass the function itself."
+        )
+    return plain
+
+
+def source_of(function: types.FunctionType) -> str:
+    """Return a function's text; empty where it was not typed into a file or cell."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
+def options_of(kernel: object) -> dict[str, Any]:
+    """Return what a ``cuda.jit`` around the function asked of the compiler."""
+    asked = getattr(kernel, "targetoptions", None) or {}
+    known = ("fastmath", "max_registers", "launch_bounds", "inline")
+    return {name: asked[name] for name in known if asked.get(name) not in (None, False)}
+
+
+def portable(function: types.FunctionType, who: str, seen: dict[int, int] | None = None) -> dict[str, Any]:
+    """Return a function as plain data; one that was already met is only named by its number.
+
+    Raises
+    ------
+    CompileError
+        If it leans on something that is no number, array, module or function.
+    """
+    seen = {} if seen is None else seen
+    if id(function) in seen:
+        return {"again": seen[id(function)]}
+    seen[id(function)] = number = len(seen)
+    code, closure = function.__code__, inspect.getclosurevars(function)
+    inner = {name: _value(name, value, function, who, seen) for name, value in closure.nonlocals.items()}
+    loaded = sorted({name for name in _global_names(code) if name in function.__globals__})
+    outer = {name: _value(name, function.__globals__[name], function, who, seen) for name in loaded}
+    return {
+        "number": number, "code": marshal.dumps(code), "name": function.__name__, "globals": outer,
+        "closure": [inner.get(name) for name in code.co_freevars], "source": source_of(function), "line": code.co_firstlineno,
+    }  # fmt: skip
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
+
+
+def line_of_name(code: types.CodeType, name: str) -> int | None:
+    """Return the line on which a function reads a global name; None if it does not."""
+    line: int | None = None
+    for step in dis.get_instructions(code):
+        line = step.starts_line if step.starts_line is not None else line
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == name:
+            return int(line) if line is not None else None
+    return None
+
+
+def _home(value: object) -> str:
+    """The module that a value belongs to, as far as it can be told."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    module = getattr(value, "__module__", None)
+    return module if isinstance(module, str) else type(value).__module__
+
+
+def _value(name: str, value: Any, function: types.FunctionType, who: str, seen: dict[int, int]) -> Value:
+    home = _home(value)
+    if isinstance(value, types.FunctionType) and not home.startswith(("gpulab", "numba", "numpy", "math")):
+        return "function", (portable(value, who, seen), {})
+    if hasattr(value, "py_func") and isinstance(value.py_func, types.FunctionType):
+        return "function", (portable(value.py_func, who, seen), options_of(value))
+    if hasattr(value, "fn") and isinstance(value.fn, types.FunctionType):  # Numba's simulator
+        return "function", (portable(value.fn, who, seen), {})
+    if isinstance(value, types.ModuleType):
+        stands_in = home.startswith(("numba.cuda", "numba_cuda", "gpulab.kernels"))
+        return "module", "numba.cuda" if stands_in else home
+    if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, (*_PLAIN, tuple)) for item in value)):
+        return "value", pickle.dumps(value)
+    if getattr(value, "is_gpulab_cuda", False) is True:  # gpulab's own cuda, where Numba is not imported here
+        return ("numba", value.path[1:]) if value.path else ("module", "numba.cuda")
+    if home.startswith("numba"):
+        plain = getattr(value, "__name__", None) or getattr(value, "name", None) or name
+        return "numba", str(plain)
+    if isinstance(value, (type, types.BuiltinFunctionType, np.ufunc)):
+        return "value", pickle.dumps(value)
+    line = function.__code__.co_firstlineno
+    raise CompileError(
+        f"{who}: line {line}: {function.__name__} uses {name!r}, which is a {type(value).__name__}; expected numbers, arrays, modules and "
+        "functions. Pass it as an argument of the kernel.",
+        line,
+    )
+
+
+def described(argument: Any, who: str) -> Value:
+    """Return an argument's type: what matters for compiling is the kind of number, the dimensions and the layout, not the values.
+
+    Raises
+    ------
+    InputError
+        If a kernel cannot take it.
+    """
+    if isinstance(argument, tuple):
+        return "tuple", [described(item, who) for item in argument]
+    if isinstance(argument, np.generic):
+        return "scalar", argument.dtype
+    if isinstance(argument, (bool, int, float, complex)):  # as Numba has it: int64, float64
+        return "scalar", np.dtype(next(kind for kind in (bool, int, float, complex) if isinstance(argument, kind)))
+    interface = getattr(argument, "__cuda_array_interface__", None)
+    if isinstance(interface, dict):
+        dtype, shape = np.dtype(interface["typestr"]), interface["shape"]
+        return "array", (dtype, len(shape), _layout(shape, interface.get("strides"), dtype.itemsize))
+    try:
+        array = argument if isinstance(argument, np.ndarray) else np.asarray(argument.detach())
+    except (AttributeError, TypeError, RuntimeError, ValueError):
+        raise InputError(
+            f"{who}: an argument is a {type(argument).__name__}; expected examples of what the kernel is launched with: arrays, numbers, "
+            'tuples of them. Pass one, or signature="void(float32[::1], int32)".'
+        ) from None
+    if array.dtype.kind not in "biufc" and array.dtype.names is None:
+        raise InputError(f"{who}: an array has dtype {array.dtype}; expected numbers. Convert it, for example to float32.")
+    return "array", (array.dtype, array.ndim, _layout(array.shape, array.strides, array.dtype.itemsize))
+
+
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int) -> str:
+    """C, F, or A for neither, as Numba writes it."""
+    if strides is None:
+        return "C"
+
+    def dense(order: Iterator[int]) -> bool:
+        step = itemsize
+        for axis in order:
+            if shape[axis] > 1 and strides[axis] != step:
+                return False
+            step *= shape[axis]
+        return True
+
+    axes = range(len(shape))
+    return "C" if dense(iter(reversed(axes))) else "F" if dense(iter(axes)) else "A"
