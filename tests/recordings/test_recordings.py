@@ -206,3 +206,18 @@ def test_thinning_keeps_the_ends_and_the_order(n, keep):
     assert kept[-1] == n - 1
     assert np.all(np.diff(kept) > 0)
     assert KEPT_SAMPLES == 32
+
+
+def test_table_has_rates_by_hand():
+    """2 GFLOP and 5 MB in a millisecond are 2 TFLOP/s and 5 GB/s."""
+    entry = Entry("catalogue", {"workload": "matmul", "n": 1024, "dtype": "float32"}, a_timing(nbytes=5.0e6))
+    (row,) = a_recording(entries=(entry,)).table()[1]
+    assert row[1:] == ("1.00 ms", "2.00 TFLOP/s", "5.00 GB/s")
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are():
+    """The error lists every recording that can be loaded."""
+    assert recordings.names()
+    with pytest.raises(RecordingError) as raised:
+        recordings.load("no-such-machine")
+    assert all(name in str(raised.value) for name in recordings.names())
