@@ -1,0 +1,374 @@
+"""What the simulator refuses: one sentence that names the line, arrays as they were, and the next kernel runs as if nothing had been."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+from random_kernels import function_of
+
+from gpulab.errors import GpulabError, InputError, KernelError
+from gpulab.kernels import cuda, simulate
+
+HEADER = """
+import math
+import os
+import random
+import time
+import numpy as np
+from gpulab.kernels import cuda, float32, int32
+
+class Thing:
+    field = 3
+
+def direct(v):
+    return direct(v - 1) if v > 0 else 0
+
+def ping(v):
+    return pong(v - 1)
+
+def pong(v):
+    return ping(v - 1)
+
+def two(p, q):
+    return p + q
+
+def with_default(p, q=1):
+    return p + q
+
+def nothing(p):
+    p += 1
+
+def wrong_inside(p):
+    with open("x"):
+        return p
+
+words = {"a": 1}
+names = ["a", "b"]
+text = "text"
+size = 32
+"""
+
+# The body of ``kernel(x, out)`` and the line of it that the message must name; the first line of the body stores, so that arrays change.
+REFUSED: dict[str, str] = {
+    "import": "import os  # HERE",
+    "import from": "from math import sqrt  # HERE",
+    "open": "f = open('x')  # HERE",
+    "with": "with open('x') as f:  # HERE\n    pass",
+    "try": "try:  # HERE\n    out[i] = 1\nexcept ValueError:\n    pass",
+    "raise": "raise ValueError  # HERE",
+    "yield": "yield i  # HERE",
+    "await": "v = (yield)  # HERE",
+    "lambda": "f = lambda v: v  # HERE",
+    "list comprehension": "v = [k for k in range(3)]  # HERE",
+    "generator": "v = sum(k for k in range(3))  # HERE",
+    "set": "v = {1, 2}  # HERE",
+    "dictionary": "v = {1: 2}  # HERE",
+    "list": "v = [1, 2]  # HERE",
+    "dict outside": "v = words['a']  # HERE",
+    "list outside": "v = names[0]  # HERE",
+    "string": "v = 'a'  # HERE",
+    "string outside": "v = text  # HERE",
+    "f-string": "v = f'{i}'  # HERE",
+    "class": "class A:  # HERE\n    pass",
+    "class outside": "v = Thing()  # HERE",
+    "attribute outside": "v = Thing.field  # HERE",
+    "function inside": "def inner(v):  # HERE\n    return v",
+    "global": "global size  # HERE\nsize = 3",
+    "del": "del i  # HERE",
+    "match": "match i:  # HERE\n    case 1:\n        pass",
+    "walrus": "v = (w := i)  # HERE",
+    "star call": "v = two(*(i, i))  # HERE",
+    "keyword to device function": "v = two(p=i, q=i)  # HERE",
+    "device function, too few": "v = two(i)  # HERE",
+    "device function, too many": "v = two(i, i, i)  # HERE",
+    "recursion": "v = direct(i)  # HERE?",
+    "recursion of two": "v = ping(i)  # HERE?",
+    "refused inside a device function": "v = wrong_inside(i)  # HERE?",
+    "default in a device function": "v = with_default(i)  # HERE?",
+    "nothing used as a value": "out[i] = nothing(i)  # HERE",
+    "undefined name": "out[i] = undefined_name  # HERE",
+    "undefined function": "out[i] = undefined_function(i)  # HERE",
+    "unset variable": "out[i] = later  # HERE\nlater = 3",
+    "os": "v = os.getpid()  # HERE",
+    "random": "v = random.random()  # HERE",
+    "time": "v = time.time()  # HERE",
+    "print": "print(i)  # HERE",
+    "eval": "v = eval('i')  # HERE",
+    "dunder": "v = x.__class__  # HERE",
+    "numpy function": "v = np.zeros(3)  # HERE",
+    "method of an array": "v = x.sum()  # HERE",
+    "unknown of cuda": "v = cuda.no_such_thing(i)  # HERE",
+    "unknown of math": "v = math.no_such_thing(i)  # HERE",
+    "math with too many": "v = math.sqrt(i, i)  # HERE",
+    "grid of four": "v = cuda.grid(4)  # HERE",
+    "grid of a variable": "v = cuda.grid(i)  # HERE",
+    "barrier with a number": "cuda.syncthreads(i)  # HERE",
+    "slice with a step": "v = x[::2]  # HERE",
+    "too many indices": "v = x[i, i]  # HERE",
+    "float index": "v = x[0.5]  # HERE",
+    "divided index": "v = x[i / 2]  # HERE",
+    "index of a number": "v = i[0]  # HERE",
+    "array as number": "out[i] = x + 1  # HERE",
+    "array stored": "out[i] = x  # HERE",
+    "tuple stored": "out[i] = (1, 2)  # HERE",
+    "too few unpacked": "a, b, c = 1, 2  # HERE",
+    "float bits": "v = 1.5 & i  # HERE",
+    "float shift": "v = i << 0.5  # HERE",
+    "float range": "for k in range(0.5):  # HERE\n    pass",
+    "range of four": "for k in range(1, 2, 3, 4):  # HERE\n    pass",
+    "step of zero": "for k in range(0, 5, 0):  # HERE\n    pass",
+    "loop over an array": "for v in x:  # HERE\n    pass",
+    "for else": "for k in range(3):  # HERE\n    pass\nelse:\n    pass",
+    "while else": "while i < 0:  # HERE\n    pass\nelse:\n    pass",
+    "in": "v = i in (1, 2)  # HERE",
+    "is": "v = i is None  # HERE",
+    "matrix product": "v = x @ x  # HERE",
+    "returned value": "return i  # HERE",
+    "shared of a variable size": "v = cuda.shared.array(i, float32)  # HERE",
+    "shared without a type": "v = cuda.shared.array(3)  # HERE",
+    "shared of a wrong type": "v = cuda.shared.array(3, Thing)  # HERE",
+    "local of a variable size": "v = cuda.local.array(x.size, float32)  # HERE",
+    "local empty": "v = cuda.local.array(0, float32)  # HERE",
+    "too much shared": "v = cuda.shared.array(100000, float32)  # HERE\nv[i] = 1",
+    "const of an argument": "v = cuda.const.array_like(x)  # HERE",
+    "atomic of a number": "cuda.atomic.add(i, 0, 1)  # HERE",
+    "atomic, too few": "cuda.atomic.add(out, 1)  # HERE",
+    "huge integer": "v = 99999999999999999999999  # HERE",
+    "None": "v = None  # HERE",
+    "bare name": "i  # HERE",
+    "bare sum": "i + 1  # HERE",
+    "attribute assigned": "x.size = 3  # HERE",
+    "kind changes": "v = x\nif i > 3:\n    v = 1  # HERE\nout[i] = 0",
+    "endless": "while True:  # HERE\n    out[i] += 1",
+    "endless while of a variable": "while i >= 0:  # HERE\n    i += 1\n    i -= 1",
+    "complex into floats": "out[i] = 1j  # HERE",
+    "complex order": "v = 1j < 2j  # HERE",
+}  # fmt: skip
+
+
+def _kernel(body: str) -> tuple[Any, int, list[str]]:
+    """Return ``kernel(x, out)`` with the body, and the number of its marked line, and the lines."""
+    marked = "# HERE" in body
+    text = HEADER + "def kernel(x, out):\n    i = cuda.grid(1)\n    out[i] = 99\n" + textwrap.indent(body, "    ") + "\n"
+    lines = text.splitlines()
+    line = next((n for n, written in enumerate(lines, 1) if "# HERE" in written), 0)
+    assert bool(line) == marked
+    return function_of(text, filename=f"<refused {abs(hash(body))}>"), line, lines
+
+
+def _one_sentence(message: str) -> None:
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert len(message) < 400
+    assert not re.search(r"Traceback|<class|object at 0x", message)
+
+
+def _still_works() -> None:
+    values = np.arange(40.0)
+    simulate(_doubled, 2, 32, values)
+    np.testing.assert_array_equal(values, 2 * np.arange(40.0))
+
+
+def _doubled(values: Any) -> None:
+    i = cuda.grid(1)
+    if i < values.size:
+        values[i] *= 2
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_that_cannot_run_is_refused_with_its_line(name: str) -> None:
+    """The message names the line and quotes it; arrays are as they were; the next kernel runs."""
+    kernel, line, lines = _kernel(REFUSED[name])
+    x, out = np.arange(64.0), np.full(64, 7.0)
+    with pytest.raises(KernelError) as caught:
+        simulate(kernel, 2, 32, x, out, max_steps=2000)
+    message = str(caught.value)
+    _one_sentence(message)
+    named = re.search(r"line (\d+) `", message)
+    assert named, message
+    if "HERE?" not in REFUSED[name]:  # a fault inside a device function may be named there
+        assert int(named[1]) == line, message
+    assert lines[int(named[1]) - 1].strip() in message
+    np.testing.assert_array_equal(x, np.arange(64.0))
+    np.testing.assert_array_equal(out, np.full(64, 7.0))
+    _still_works()
+
+
+HEADS = {
+    "star parameter": "def kernel(x, *out):",
+    "keyword only": "def kernel(x, *, out):",
+    "two stars": "def kernel(x, **out):",
+    "default": "def kernel(x, out=None):",
+    "positional only": "def kernel(x, out, /):",
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_parameters_that_a_kernel_cannot_have_are_refused(name: str) -> None:
+    """Defaults, stars and marks between parameters; the message names the line of the ``def``."""
+    kernel = function_of(f"{HEADS[name]}\n    pass\n", filename=f"<head {name}>")
+    out = np.zeros(3)
+    with pytest.raises(KernelError, match="line 1 `def kernel"):
+        simulate(kernel, 1, 1, out, out)
+
+
+def _copies(x: Any, out: Any) -> None:
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i]
+
+
+_X, _OUT = np.arange(64.0), np.zeros(64)
+_READ_ONLY = np.zeros(64)
+_READ_ONLY.flags.writeable = False
+_OVERLAPPING = np.zeros(70)
+GIVEN: dict[str, tuple[Any, Any, tuple[Any, ...], str]] = {
+    "too few arguments": (2, 32, (_X,), "2 arguments"),
+    "too many arguments": (2, 32, (_X, _OUT, 3), "2 arguments"),
+    "none": (2, 32, (), "2 arguments"),
+    "not contiguous": (1, 32, (np.zeros(128)[::2], _OUT), "contiguous"),
+    "transposed": (1, 32, (_X, np.zeros((4, 8)).T), "contiguous"),
+    "reversed": (1, 32, (_X[::-1], _OUT), "contiguous"),
+    "read-only and written": (2, 32, (_X, _READ_ONLY), "read-only"),
+    "objects": (2, 32, (np.array([1, None], dtype=object), _OUT), "object"),
+    "strings": (2, 32, (np.array(["a", "b"]), _OUT), "type"),
+    "dates": (2, 32, (np.zeros(3, "datetime64[s]"), _OUT), "type"),
+    "records": (2, 32, (np.zeros(3, [("a", int)]), _OUT), "type"),
+    "swapped bytes": (2, 32, (np.zeros(64, ">f8"), _OUT), "type"),
+    "a list": (2, 32, ([1, 2, 3], _OUT), "list"),
+    "a string": (2, 32, ("text", _OUT), "x='text'"),
+    "nothing": (2, 32, (None, _OUT), "x=None"),
+    "a dictionary": (2, 32, ({}, _OUT), "x="),
+    "a huge integer": (2, 32, (2**70, _OUT), "64 bits"),
+    "overlapping": (2, 32, (_OVERLAPPING[:64], _OVERLAPPING[6:]), "overlap"),
+    "zero blocks": (0, 32, (_X, _OUT), "grid=0"),
+    "zero threads": (2, 0, (_X, _OUT), "block=0"),
+    "zero in one direction": ((2, 0), 32, (_X, _OUT), "grid="),
+    "negative": (2, -32, (_X, _OUT), "block=-32"),
+    "four dimensions": ((1, 1, 1, 1), 32, (_X, _OUT), "grid="),
+    "no dimensions": ((), 32, (_X, _OUT), "grid="),
+    "too many threads": (2, 1025, (_X, _OUT), "1,024"),
+    "too many threads in all": (2, (32, 33), (_X, _OUT), "1,056"),
+    "too deep a block": (2, (1, 1, 65), (_X, _OUT), "64"),
+    "too many blocks": ((1, 65536), 32, (_X, _OUT), "65,535"),
+    "half a block": (1.5, 32, (_X, _OUT), "grid=1.5"),
+    "a true grid": (True, 32, (_X, _OUT), "grid=True"),
+    "a text as block": (2, "32", (_X, _OUT), "block='32'"),
+    "no block": (2, None, (_X, _OUT), "block=None"),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_launch_that_cannot_be_is_refused(name: str) -> None:
+    """Grids, blocks and arguments that do not fit: one sentence that names the value, nothing changed."""
+    grid, block, arguments, words = GIVEN[name]
+    before = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+    with pytest.raises(InputError, match=re.escape(words)) as caught:
+        simulate(_copies, grid, block, *arguments)
+    _one_sentence(str(caught.value))
+    for array, kept in zip(arguments, before, strict=True):
+        if isinstance(array, np.ndarray):
+            np.testing.assert_array_equal(array, kept)
+    _still_works()
+
+
+@pytest.mark.parametrize("options", [
+    {"dynamic_shared_bytes": -1}, {"dynamic_shared_bytes": 1 << 30}, {"dynamic_shared_bytes": 1.5}, {"dynamic_shared_bytes": "8"},
+    {"max_steps": 0}, {"max_steps": "many"}, {"trace": 2}, {"trace": -1}, {"trace": True},
+])  # fmt: skip
+def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    """The message names the option and its value."""
+    (name,) = options
+    with pytest.raises(InputError, match=name) as caught:
+        simulate(_copies, 2, 32, _X.copy(), _OUT.copy(), **options)
+    _one_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("kernel", [3, None, "text", len, print, np.add, int, object(), [_copies]], ids=repr)
+def test_what_is_no_python_function_is_refused(kernel: Any) -> None:
+    """Numbers, types, built-in functions."""
+    with pytest.raises(GpulabError) as caught:
+        simulate(kernel, 1, 1)
+    _one_sentence(re.sub(r"<object object at 0x\w+>|<class 'int'>", "", str(caught.value)))
+
+
+def test_a_lambda_and_an_async_function_are_refused() -> None:
+    """Kernels are plain functions."""
+    names: dict[str, Any] = {}
+    text = "f = lambda x: x\nasync def g(x):\n    pass\n"
+    for name in "fg":
+        names[name] = function_of(text, name, f"<no plain function {name}>")
+        with pytest.raises(KernelError, match="plain") as caught:
+            simulate(names[name], 1, 1, np.zeros(3))
+        _one_sentence(str(caught.value))
+
+
+def test_a_function_without_text_is_refused() -> None:
+    """Code that was only executed has no text to read."""
+    names: dict[str, Any] = {}
+    exec("def kernel(x):\n    x[0] = 1\n", names)
+    x = np.zeros(3)
+    with pytest.raises(KernelError, match=r"text of kernel cannot be found.*file or a notebook cell") as caught:
+        simulate(names["kernel"], 1, 1, x)
+    _one_sentence(str(caught.value))
+    assert not x.any()
+
+
+def test_read_only_arrays_may_be_read() -> None:
+    """Only what is written must be writable, also where it is written under another name or in a device function."""
+    out = np.zeros(64)
+    source = np.arange(64.0)
+    source.flags.writeable = False
+    simulate(_copies, 2, 32, source, out)
+    np.testing.assert_array_equal(out, source)
+    for body in ("y = x\ny[i] = 1", "row = x[2:]\nrow[i] = 1", "stores(x, i)", "cuda.atomic.add(x, i, 1)", "x[i] += 1", "a, x[i] = 1, 2"):
+        text = f"{HEADER}\ndef stores(v, i):\n    v[i] = 3\n\ndef kernel(x):\n    i = cuda.grid(1)\n{textwrap.indent(body, '    ')}\n"
+        with pytest.raises(InputError, match="read-only"):
+            simulate(function_of(text, filename=f"<read only {abs(hash(body))}>"), 1, 32, source)
+    np.testing.assert_array_equal(source, np.arange(64.0))
+
+
+class _StopError(Exception):
+    """Raised by the test's ``stop``."""
+
+
+@pytest.mark.parametrize("error", [_StopError, KeyboardInterrupt])
+def test_an_interrupt_in_the_middle_leaves_arrays_as_before(error: type[BaseException]) -> None:
+    """Whatever ``stop`` raises comes out as it is, at a moment when blocks had already stored."""
+    kernel, _, _ = _kernel("for k in range(500):\n    out[i] += x[i]")
+    x, out = np.arange(64.0), np.full(64, 7.0)
+    seen = []
+
+    def stop() -> None:
+        seen.append(out.copy())
+        if len(seen) == 5:
+            raise error
+
+    with pytest.raises(error):
+        simulate(kernel, 2, 32, x, out, stop=stop)
+    assert (seen[-1] != 7.0).any()  # the kernel had changed it
+    np.testing.assert_array_equal(out, np.full(64, 7.0))
+    _still_works()
+
+
+def test_an_endless_loop_ends_at_the_bound_that_was_asked_for() -> None:
+    """A loop that needs more steps than the default of the test runs with a larger bound, and is refused with a smaller one."""
+    kernel, _, _ = _kernel("for k in range(400):\n    out[i] += 1")
+    out = np.zeros(32)
+    with pytest.raises(KernelError, match=r"after 300 statements.*larger max_steps"):
+        simulate(kernel, 1, 32, out, out, max_steps=300)
+    assert not out.any()
+    simulate(kernel, 1, 32, np.zeros(32), out, max_steps=3000)
+    np.testing.assert_array_equal(out, np.full(32, 499.0))
+
+
+def test_out_of_bounds_is_a_finding_and_no_refusal() -> None:
+    """A kernel with a fault that runs on a GPU runs here as well, and says so."""
+    kernel, line, _ = _kernel("out[i + 40] = 3  # HERE")
+    out = np.zeros(64)
+    simulation = simulate(kernel, 1, 64, out.copy(), out)
+    assert [(f.kind, f.line) for f in simulation.findings if f.kind == "bounds"] == [("bounds", line)]
