@@ -12,7 +12,7 @@ import pytest
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _checks, _content, _guard
+from gpulab.lessons import _checks, _content, _guard, _store
 from gpulab.lessons._content import Exercise, Lesson, Question, Refused
 
 
@@ -271,3 +271,11 @@ def test_start_again_asks_for_a_number():
     """Anything but a notebook's number is refused."""
     with pytest.raises(InputError, match="such as '02'"):
         lessons.start_again("")
+
+
+@pytest.mark.parametrize("spoiled", ["two", -3, None, 1.5])
+def test_a_spoiled_count_of_hints_begins_anew(spoiled: object, capsys: pytest.CaptureFixture[str]):
+    """A progress file in which the count is no count gives the first hint, and no error."""
+    _store.change(lambda content: content["exercises"].update({"91.2": {"hints": spoiled}}))
+    lessons.hint("91.2")
+    assert capsys.readouterr().out == "91.2 hint 1 of 2: Add.\n"

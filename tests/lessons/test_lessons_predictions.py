@@ -36,6 +36,8 @@ def _measurement(seconds: float) -> Measurement:
         ("MiB", 2, 2 * 2**20),
         ("MiB", "2 GiB", 2 * 2**30),
         ("KiB", "64 kB", 64e3),
+        ("KiB", 3, 3 * 1024),
+        ("GiB", 1, 1024**3),
         ("GB/s", "25", 25e9),
         ("GB/s", "25 GB/s", 25e9),
         ("GB/s", "800 MB/s", 800e6),
