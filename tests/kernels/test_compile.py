@@ -157,7 +157,7 @@ def test_names_are_those_of_the_source() -> None:
     __global__ void same(float* y) { y[0] = 1; }
     """
     module = compile_cuda(source, names=["tile<16>", "tile<64 * 2>"])
-    assert list(module.kernels) == ["tile<16>", "tile<64 * 2>", "ns::two", "same(int*)", "same(float*)"]
+    assert list(module.kernels) == ["tile<16>", "tile<64 * 2>", "ns::two", "same(float*)", "same(int*)"]
     assert (module.kernels["tile<16>"].shared_bytes, module.kernels["tile<64 * 2>"].shared_bytes) == (64, 512)
     assert module.kernels["ns::two"].line == 3
     assert module.kernels["ns::two"].symbol == "_ZN2ns3twoEPd"

@@ -168,7 +168,7 @@ def facts_of(cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tup
                 log=log,
             )
         usage, name = used[kernel.symbol], shown_as[kernel.symbol]
-        where = _names.kernel_place(source, name)
+        where = _names.kernel_place(source, name) if not name.endswith(")") else None  # overloads: a text search cannot tell them apart
         found.append(
             KernelFacts(
                 name=name, symbol=kernel.symbol, line=where[0] if where else None,
@@ -178,5 +178,6 @@ def facts_of(cubin: bytes, arch: str, log: str, source: str, asked: Sequence[tup
                 max_threads=kernel.max_threads, code_bytes=kernel.code_bytes,
             )
         )  # fmt: skip
-    found.sort(key=lambda facts: (facts.line is None, facts.line or 0))
+    order = [name for name, _ in asked]
+    found.sort(key=lambda k: (k.line is None, k.line or 0, order.index(k.name) if k.name in order else len(order), k.name))
     return {facts.name: facts for facts in found}

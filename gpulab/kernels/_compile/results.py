@@ -21,7 +21,7 @@ class KernelFacts(Result):
     name, symbol : str
         As the source has it; as the machine code has it.
     line : int or None
-        Where it stands in the source, from 1; None where a macro made it.
+        Where it stands in the source, from 1; None where a macro made it, and for overloads of one name.
     registers : int
         32-bit registers of each thread, at most 255.
     shared_bytes : int
