@@ -1,0 +1,83 @@
+"""The values of the simulator's arithmetic, at the ends of each type's range too, against what numba's compiler computes for scalars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from random_kernels import function_of
+
+from gpulab.kernels import simulate
+
+numba = pytest.importorskip("numba", reason="numba is not installed; its compiler is the reference")
+
+SHARED = (
+    "p + q", "p - q", "p * q", "p / q", "p // q", "p % q", "p < q", "p <= q", "p > q", "p == q", "p != q", "min(p, q)", "max(p, q)", "-p",
+    "abs(p)", "p + 1", "p * 2.0", "p if q > 0 else p - 1", "p and q", "p or q", "not p", "float64(p)", "float32(p)", "1 - p // q",
+)  # fmt: skip
+INTEGERS = ("p & q", "p | q", "p ^ q", "~p", "p << (q & 31)", "p >> (q & 31)", "p ** (q & 7)", "p ** 3", "int8(p)", "uint16(p)", "int32(p)",
+            "uint32(p)", "int64(p)", "uint64(p)", "int8(p) * uint8(q)", "uint32(p) * uint32(q)", "uint8(p) - uint8(q)")  # fmt: skip
+FLOATS = ("int32(p / 1e6)", "int64(p / 1e6)", "p * p - q", "math.floor(p / q)", "math.sqrt(abs(p))", "p - float32(0.1)", "p - 0.1")
+PAIRS = (
+    ("int8", "uint8"), ("int32", "int32"), ("uint32", "int32"), ("uint32", "uint32"), ("int64", "uint64"), ("uint64", "uint64"),
+    ("int64", "int64"), ("int32", "uint16"), ("float32", "float32"), ("float32", "int32"), ("float64", "int64"), ("float32", "float64"),
+    ("int16", "float32"), ("uint16", "float32"),
+)  # fmt: skip
+
+
+def _numbers(name: str, rng: np.random.Generator) -> np.ndarray:
+    dtype = np.dtype(name)
+    if dtype.kind == "f":
+        return np.concatenate([[1.5, -1.5, 0.1, 3.0, -2.0, 1e-3], rng.uniform(-1e4, 1e4, 58)]).astype(dtype)
+    limits = np.iinfo(dtype)
+    edges = [limits.max, limits.min + 1, 1, 2, 3, limits.max // 2, 100]
+    small = rng.integers(1, 100, 20) * (rng.choice([-1, 1], 20) if dtype.kind == "i" else 1)
+    wide = rng.integers(limits.min + 1, limits.max, 37, dtype=dtype)
+    found = np.concatenate([np.array(edges, dtype=dtype), small.astype(dtype), np.where(wide == 0, dtype.type(1), wide)])
+    return rng.permutation(found)
+
+
+HEADER = "import math\nfrom numba import int8, uint8, uint16, int32, uint32, int64, uint64, float32, float64\nfrom numba import cuda\n"
+# The compiler knows no tuple display of more than thirty parts.
+_PART = 20
+
+
+def _computed(expressions: tuple[str, ...], p: np.ndarray, q: np.ndarray) -> list[np.ndarray]:
+    """Return what the compiler's code gives for each expression, in the types that it infers."""
+    body = "".join(f"    r{n} = {text}\n" for n, text in enumerate(expressions))
+    names = [f"r{n}" for n in range(len(expressions))]
+    parts = ", ".join(f"({', '.join(names[n : n + _PART])},)" for n in range(0, len(names), _PART))
+    compiled = numba.njit(error_model="numpy")(function_of(f"{HEADER}def scalar(p, q):\n{body}    return {parts}\n", "scalar", "<scalar>"))
+    rows = [[value for part in compiled(a, b) for value in part] for a, b in zip(p, q, strict=True)]
+    types = [str(kind) for part in compiled.nopython_signatures[0].return_type for kind in part]
+    return [np.array(column, dtype=kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+
+
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_arithmetic_gives_the_values_that_the_compiler_computes(left: str, right: str) -> None:
+    """Equal values, bit by bit, for 64 pairs of numbers with the ends of the range among them."""
+    expressions = (*SHARED, *(FLOATS if "float" in left + right else INTEGERS))
+    rng = np.random.default_rng(7)
+    p, q = _numbers(left, rng), _numbers(right, rng)
+    theirs = _computed(expressions, p, q)
+    outputs = [np.zeros_like(array) for array in theirs]
+    names = [f"o{n}" for n in range(len(expressions))]
+    stores = "".join(f"    {name}[i] = {text}\n" for name, text in zip(names, expressions, strict=True))
+    text = f"{HEADER}def kernel(pp, qq, {', '.join(names)}):\n    i = cuda.grid(1)\n    p, q = pp[i], qq[i]\n{stores}"
+    simulate(function_of(text, filename=f"<values {left} {right}>"), 2, 32, p, q, *outputs)
+    wrong = []
+    for expression, found, expected in zip(expressions, outputs, theirs, strict=True):
+        bad = np.flatnonzero(found != expected)
+        if bad.size:
+            n = bad[0]
+            wrong.append(f"{expression} at p={p[n]!r}, q={q[n]!r}: {found[n]!r}, numba {expected[n]!r} ({bad.size} of 64)")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_everything_compared_is_a_number() -> None:
+    """No divisor is 0, so that no result rests on what a processor makes of that."""
+    rng = np.random.default_rng(7)
+    for pair in PAIRS:
+        numbers: list[Any] = [_numbers(name, rng) for name in pair]
+        assert all((array != 0).all() and len(array) == 64 for array in numbers)
