@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -432,3 +433,12 @@ def test_neighbour_is_noted(monkeypatch):
     thread.join()
     (note,) = (note for note in m.notes if note.code == "turn-taking")
     assert "waited" in note.sentence
+
+
+def test_table_has_rates_by_hand():
+    """2 GFLOP and 5 MB in a millisecond are 2 TFLOP/s and 5 GB/s; what is not known has no row."""
+    m = gl.measure(lambda: None, deadline=0.01, flops=2e9, nbytes=5e6)
+    rows = dict(dataclasses.replace(m, median_seconds=1e-3).table()[1])
+    assert (rows["arithmetic"], rows["memory traffic"]) == ("2.00 TFLOP/s", "5.00 GB/s")
+    rows = dict(dataclasses.replace(m, flops=None, nbytes=None).table()[1])
+    assert not {"arithmetic", "memory traffic"} & set(rows)
