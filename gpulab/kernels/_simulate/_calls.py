@@ -240,7 +240,10 @@ def _binary(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
 
     def run(frame: Frame, mask: Mask) -> Any:
         a, b = left(frame, mask), right(frame, mask)
-        dtype = _types.float_type(_types.unified(a.dtype, b.dtype))
+        if ufunc in (np.fmod, np.copysign, np.power):
+            dtype = _types.float_pair_type(a.dtype, b.dtype, ufunc is np.power)
+        else:
+            dtype = _types.float_type(_types.arithmetic_type(a.dtype, b.dtype))
         return ufunc(_types.cast(a, dtype), _types.cast(b, dtype))
 
     return run
@@ -257,7 +260,12 @@ _register_arithmetic()
 @_makes("abs", "np.abs", "np.absolute")
 def _abs(call: Call) -> Expression:
     (value,) = call.numbers(1)
-    return lambda frame, mask: np.abs(value(frame, mask))
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found = value(frame, mask)
+        return np.abs(found) if found.dtype.kind != "b" else found.astype(np.int8)
+
+    return run
 
 
 @_makes("min", "max", "np.minimum", "np.maximum")

@@ -53,7 +53,7 @@ _UNARY: dict[type, Callable[[Any], Any]] = {
     ast.USub: lambda value: np.negative(_widened(value)),
     ast.UAdd: _widened,
     ast.Not: lambda value: ~_types.truth(value),
-    ast.Invert: lambda value: np.invert(_widened(value)),
+    ast.Invert: lambda value: np.invert(value if value.dtype.kind == "b" else _widened(value)),
 }
 
 
@@ -86,6 +86,8 @@ class Translator:
                 return known_object(self.source.global_object(node.id))
             except KeyError:
                 raise self.fail(f"the name {node.id} is not defined", node) from None
+            except AttributeError as error:
+                raise self.fail(str(error), node) from error
         if isinstance(node, ast.Attribute):
             owner = self.static(node.value)
             if owner is _UNKNOWN:
@@ -393,7 +395,8 @@ class Translator:
             if len(node.args) != 1 or node.keywords:
                 raise self.fail(f"{words} takes one number", node)
             value = self.expression(node.args[0])
-            return lambda frame, mask: self._cast(value(frame, mask), found, node)
+            keeps = {"int": "iu", "float": "f"}.get(words, "")  # Python's own int and float leave narrower types as they are
+            return lambda frame, mask: self._cast(value(frame, mask), found, node, keeps)
         if found is _UNKNOWN or not callable(found) or not hasattr(found, "__code__"):
             raise self.fail(
                 f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours", node
@@ -408,7 +411,11 @@ class Translator:
 
     _call = call
 
-    def _cast(self, value: Any, dtype: np.dtype, node: ast.AST) -> Any:
+    def _cast(self, value: Any, dtype: np.dtype, node: ast.AST, keeps: str) -> Any:
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in keeps:
+            return value
+        if keeps == "f" and getattr(value, "dtype", None) == _types.BOOL:
+            raise self.fail("float() takes no truth value; expected a number", node)
         if not isinstance(value, (np.ndarray, np.generic)) or (value.dtype.kind == "c" and dtype.kind != "c"):
             raise self.fail(f"{dtype} can be made of a real number only", node)
         return _types.cast(value, dtype)
@@ -442,7 +449,7 @@ def _chosen(where: Mask, mask: Mask, value: Any, other: Any) -> Any:
 
 
 def _power(base: Any, exponent: int) -> Any:
-    dtype = base.dtype if base.dtype.kind in "fc" else _types.arithmetic_type(base.dtype, base.dtype)
+    dtype = base.dtype if base.dtype.kind in "fc" else _types.INT
     return np.power(_types.cast(base, dtype), dtype.type(exponent))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 Value = Any  # a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _WORTH_BITS = 4096
+_NARROW = tuple(np.dtype(name) for name in ("int8", "int16", "uint8", "bool"))
 INT, UINT, FLOAT, SINGLE, BOOL = (np.dtype(name) for name in ("int64", "uint64", "float64", "float32", "bool"))
 
 
@@ -24,6 +25,8 @@ def arithmetic_type(left: np.dtype, right: np.dtype) -> np.dtype:
     kinds = {left.kind, right.kind}
     if kinds <= {"u", "i", "b"}:
         return UINT if kinds == {"u"} else INT
+    if {left, right} == {np.dtype(np.uint16), SINGLE}:
+        return FLOAT  # as numba resolves it, though a float32 holds every uint16
     return unified(left, right)
 
 
@@ -41,7 +44,7 @@ def unified(left: np.dtype, right: np.dtype) -> np.dtype:
         signed, unsigned = (left, right) if left.kind == "i" else (right, left)
         if signed.itemsize > unsigned.itemsize:
             return signed
-        return FLOAT if unsigned.itemsize == 8 else INT
+        return FLOAT if unsigned.itemsize == 8 else np.dtype(f"int{16 * unsigned.itemsize}")
     return np.result_type(left, right)
 
 
@@ -49,7 +52,7 @@ def _float_bits(dtype: np.dtype) -> int:
     """Return the bits of the float that a type turns into beside floats."""
     if dtype.kind == "f":
         return 8 * dtype.itemsize
-    return 64 if dtype.itemsize >= 4 and dtype.kind in "iu" else 16
+    return 64 if dtype.itemsize >= 4 else 16
 
 
 @cache
@@ -109,16 +112,36 @@ def shift(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Va
     return apply
 
 
+@cache
+def power_type(left: np.dtype, right: np.dtype) -> np.dtype:
+    """Return the type of ``left ** right``: a float keeps its type under an integer exponent."""
+    if left == BOOL and right == np.int32:
+        return SINGLE  # as numba resolves it
+    if left.kind == "f" and right.kind in "iu":
+        return left
+    return arithmetic_type(left, right)
+
+
+@cache
+def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype:
+    """Return the type of ``math.fmod``, ``copysign`` or ``pow``: float32 of two integers that it holds exactly."""
+    narrow = [dtype in _NARROW for dtype in (left, right)]
+    if all(narrow) or (is_power and narrow[0] and right == np.int32):
+        return SINGLE
+    if is_power and left.kind == "f" and right in (np.int32, np.uint16):
+        return float_type(left)
+    return float_type(arithmetic_type(left, right))
+
+
 def power(left: Value, right: Value) -> Value:
     """Return ``left ** right``."""
-    if left.dtype.kind in "iub" and right.dtype.kind in "iub":
-        dtype = arithmetic_type(left.dtype, right.dtype)
+    dtype = power_type(left.dtype, right.dtype)
+    if dtype.kind in "iu":
         base, exponent = cast(left, dtype), cast(right, dtype)
         negative = exponent < 0
         if dtype.kind == "i" and np.any(negative):  # as a float, then cut, which is what the compiled function does
             return cast(np.power(cast(base, FLOAT), cast(exponent, FLOAT)), dtype)
         return np.power(base, exponent)
-    dtype = arithmetic_type(left.dtype, right.dtype)
     return np.power(cast(left, dtype), cast(right, dtype))
 
 
@@ -126,6 +149,8 @@ def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], 
     """Return a comparison of two values."""
 
     def apply(left: Value, right: Value) -> Value:
+        if "c" in (left.dtype.kind, right.dtype.kind) and ufunc not in (np.equal, np.not_equal):
+            raise TypeError("complex numbers have no order")
         if left.dtype != right.dtype and not (left.dtype.kind in "iu" and right.dtype.kind in "iu"):
             dtype = arithmetic_type(left.dtype, right.dtype)
             left, right = cast(left, dtype), cast(right, dtype)
