@@ -134,6 +134,11 @@ def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
     shape = tuple(shape) if isinstance(shape, tuple) else (shape,)
     if not shape or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
         raise call.fail("the shape of an array in a kernel must be a constant: numbers, or names of numbers outside of the kernel")
+    if any(isinstance(part, ast.BinOp) for part in ast.walk(shape_node)):
+        call.translator.program.notes.append(
+            f"line {call.line}: numba-cuda takes no arithmetic in the shape `{ast.unparse(shape_node)}`. "
+            "For a GPU, name its value outside of the kernel."
+        )
     found = type_node.value if isinstance(type_node, ast.Constant) else call.translator.static(type_node)
     dtype = dtype_of(found)
     if dtype is None:

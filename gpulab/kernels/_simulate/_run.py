@@ -287,5 +287,5 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
             "warps of 32 lanes in lockstep; one request for each warp and access; no caches",
             "the counting rules of gpulab.kernels.simulate",
         ),
-        trace=tuple(launch.trace), trace_cut=launch.trace_cut,
+        notes=tuple(program.notes), trace=tuple(launch.trace), trace_cut=launch.trace_cut,
     )  # fmt: skip

@@ -102,6 +102,7 @@ class Program:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.uses_warp_barriers = self.uses_fences = False
+        self.notes: list[str] = []
         self._functions: dict[Any, Function | None] = {source.function: None}  # None while it is being translated
         self.sources: list[Source] = [source]
         self.kernel = Function(source, self)

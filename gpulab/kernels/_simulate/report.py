@@ -224,6 +224,8 @@ class Simulation(Result):
         The text of the kernel's lines.
     evidence : Evidence
         Always MODELLED: the counts follow from rules, not from hardware.
+    notes : tuple of str
+        What the microscope accepts and a GPU's compiler would not.
     trace : tuple of Step
         The statements of one block in order, where ``trace`` was asked for. Not kept in JSON.
     trace_cut : bool
@@ -239,6 +241,7 @@ class Simulation(Result):
     shared_bytes: int
     source: dict[int, str]
     evidence: Evidence
+    notes: tuple[str, ...] = ()
     trace: Any = field(default=(), compare=False, repr=False)
     trace_cut: bool = False
 
@@ -278,4 +281,4 @@ class Simulation(Result):
             sectors = f"{counts.sectors_per_request:.1f}" if counts.global_requests else ""
             ways = f"{counts.conflict_ways:.1f}-way" if counts.shared_requests else ""
             rows.append(f"{lanes:>6s} {diverged:>9s} {sectors:>11s} {ways:>9s} {number:4d}  {text}")
-        return "\n".join([*rows, *map(str, self.findings), str(self.evidence)])
+        return "\n".join([*rows, *map(str, self.findings), *self.notes, str(self.evidence)])
