@@ -4,6 +4,7 @@ from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
+from gpulab.figures.occupancy import occupancy
 from gpulab.figures.timing import comparison, measurement
 from gpulab.figures.transfer import break_even, overlap, sweep
 
@@ -17,6 +18,7 @@ __all__ = [
     "memory_snapshot",
     "memory_timeline",
     "mimebundle",
+    "occupancy",
     "overlap",
     "palette",
     "sweep",

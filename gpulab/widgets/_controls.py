@@ -13,6 +13,8 @@ from typing import Any
 
 from gpulab.errors import InputError, shown
 
+_MOST_NAMED = 40  # options that an error names; of more, the first ones and the last
+
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
@@ -102,7 +104,8 @@ class _Options(Control):
                 return option
             if option is value or (isinstance(value, str) and value == text):
                 return option
-        texts = ", ".join(text for _, text in _pairs(self.options))
+        named = [text for _, text in _pairs(self.options)]
+        texts = ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
         raise InputError(f"{self.label}: {shown(value)} is not among the choices; expected one of {texts}. Choose one of these.")
 
     def read(self, raw: Any) -> Any:

@@ -1,0 +1,146 @@
+"""The instruments about a GPU's limits in JupyterLab: every control after all cells ran, keyboard, both themes, 900 pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from lab_driver import NotebookPage
+
+pytestmark = pytest.mark.browser
+
+WAIT = 60_000
+OCCUPANCY = """
+import gpulab as gl
+from gpulab.kernels import KernelFacts
+
+o = gl.widgets.OccupancyExplorer(compute_capability="9.0")
+facts = KernelFacts("tile", "tile", 1, 72, 8192, 0, 0, 0, 0, 8, 1, None, 640)
+o
+"""
+
+
+def state(notebook: NotebookPage, expression: str) -> str:
+    """What the kernel holds, as text."""
+    return notebook.run_in_kernel(f"print({expression})").strip()
+
+
+def shown(notebook: NotebookPage, text: str) -> None:
+    """Wait until the instrument shows a text."""
+    notebook.output(0).get_by_text(text).first.wait_for(timeout=WAIT)
+
+
+def clean(notebook: NotebookPage) -> None:
+    """Nothing went wrong in the browser or the kernel, and nothing left the machine."""
+    assert notebook.errors == []
+    assert notebook.kernel_errors() == []
+    assert notebook.broken_outputs() == []
+    assert notebook.outside == []
+
+
+def readable(notebook: NotebookPage) -> None:
+    """In both themes at 900 pixels: no serious axe violation, nothing that sticks out, no text of the picture cut or on another one."""
+    notebook.page.set_viewport_size({"width": 900, "height": 1000})
+    for theme in ("dark", "light"):
+        notebook.set_theme(theme)
+        assert notebook.axe() == []
+        notebook.page.wait_for_function("() => document.querySelector('.gpulab-picture .main-svg')?.clientWidth < 800", timeout=WAIT)
+        assert _cut_off(notebook) == []
+        assert _collisions(notebook) == []
+
+
+def _cut_off(notebook: NotebookPage) -> list[Any]:
+    return notebook.page.evaluate(
+        """() => {
+            const parts = [...document.querySelectorAll('.gpulab, .gpulab *')];
+            const seen = parts.filter(e => e.checkVisibility() && !e.closest('.gpulab-hidden, pre, select'));
+            const right = e => e.getBoundingClientRect().right;
+            const cut = seen.filter(e => right(e) > right(e.closest('.jp-OutputArea-output')) + 1 && !e.closest('.gpulab-table'));
+            return cut.map(e => e.className + ': ' + e.innerText.slice(0, 60)); }"""
+    )
+
+
+def _collisions(notebook: NotebookPage) -> list[str]:
+    """Titles, ticks, legend entries and annotations of the picture that leave it or lie on each other."""
+    return notebook.page.evaluate(
+        """() => {
+            const svg = document.querySelector('.gpulab-picture .js-plotly-plot');
+            const names = '.gtitle, .gtitle-subtitle, .xtitle, .ytitle, .x2title, .x3title, .legendtext, .annotation-text, .xtick text';
+            const found = [...svg.querySelectorAll(names)].filter(e => e.textContent.trim()).map(e => ({
+                text: e.textContent, box: e.getBoundingClientRect()}));
+            const all = svg.getBoundingClientRect(), bad = [];
+            found.forEach(({text, box}, k) => {
+                if (box.left < all.left - 1 || box.right > all.right + 1 || box.bottom > all.bottom + 1) bad.push('cut: ' + text);
+                found.slice(k + 1).forEach(other => {
+                    const b = other.box, across = Math.min(box.right, b.right) - Math.max(box.left, b.left);
+                    if (across > 1 && Math.min(box.bottom, b.bottom) - Math.max(box.top, b.top) > 3) bad.push(text + ' on ' + other.text);
+                });
+            });
+            return bad; }"""
+    )
+
+
+def test_occupancy_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
+    """Each control moves the sentence, the table and the picture at once; a loaded kernel fills them and stays in the list."""
+    notebook = notebook_of([OCCUPANCY])
+    area = notebook.output(0)
+    shown(notebook, "All 64 warp slots are taken")
+    readable(notebook)
+    area.get_by_label("Threads of a block").fill("33")
+    area.get_by_label("Threads of a block").press("Enter")
+    shown(notebook, "The last warp of each block uses 1 of its 32 lanes.")
+    area.get_by_label("Registers of a thread").fill("255")
+    shown(notebook, "The register file holds 8 warps of 255 registers a thread: 4 blocks.")  # 65,536 / (256 x 32) warps of 2 a block
+    assert area.get_by_label("Registers of a thread").get_attribute("aria-valuetext") == "255"
+    area.get_by_label("Shared memory of a block (bytes)").fill("100000")
+    area.get_by_label("Shared memory of a block (bytes)").press("Enter")
+    shown(notebook, "Shared memory of 228 KiB holds 2 blocks")
+    area.get_by_label("Compute capability").select_option("8.6, such as A10")
+    shown(notebook, "Occupancy 4.2% on compute capability 8.6")  # one block of 2 warps in 48 slots
+    area.get_by_label("Barriers of a block").fill("16")
+    area.get_by_label("Compute capability").select_option("9.0, such as H100 SXM")
+    shown(notebook, "16 of 64")
+    readable(notebook)
+    assert not area.get_by_label("Kernel", exact=True).is_visible()
+    notebook.run_in_kernel("o.load(facts, compute_capability='sm_80')")
+    shown(notebook, "Kernel tile, compiled for 8.0: 72 registers a thread, 8,192 bytes of shared memory.")
+    assert area.get_by_label("Shared memory of a block (bytes)").input_value() == "8192"
+    area.get_by_label("Kernel", exact=True).select_option("none: numbers of your own")
+    area.get_by_text("Kernel tile").first.wait_for(state="detached", timeout=WAIT)
+    area.get_by_label("Kernel", exact=True).select_option("tile (8.0)")
+    shown(notebook, "Kernel tile")
+    area.get_by_text("Show the code").click()
+    shown(notebook, 'o = gl.models.occupancy(33, 72, 8192, "8.0")')
+    readable(notebook)
+    clean(notebook)
+
+
+def test_occupancy_by_keyboard_and_in_time(notebook_of: Callable[..., NotebookPage]) -> None:
+    """Tab and arrows alone move a launch by whole warps; what is refused is told at its control; a dragged slider keeps its last value."""
+    notebook = notebook_of([OCCUPANCY])
+    page, area = notebook.page, notebook.output(0)
+    area.get_by_label("Threads of a block").focus()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => document.activeElement.value === '224'", timeout=WAIT)
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    shown(notebook, "The register file holds 8 warps of 255 registers a thread")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("-5")
+    page.keyboard.press("Enter")
+    shown(notebook, "expected a whole number from 0 to 262144")
+    assert page.evaluate("() => document.activeElement.getAttribute('aria-invalid')") == "true"
+    page.keyboard.press("Control+A")
+    page.keyboard.type("1024")
+    page.keyboard.press("Enter")
+    area.get_by_role("alert").wait_for(state="hidden", timeout=WAIT)
+    page.evaluate(
+        """() => { const range = document.querySelector('.gpulab-slider input');
+            for (let k = 0; k < 200; k++) { range.value = k; range.dispatchEvent(new Event('input', {bubbles: true})); }
+            range.value = 16; range.dispatchEvent(new Event('input', {bubbles: true})); }"""
+    )
+    shown(notebook, "A block has 7 warps: 9 blocks fill 63 of 64 warp slots")
+    assert state(notebook, "o.values['registers_per_thread'], o.error") == "16"
+    clean(notebook)

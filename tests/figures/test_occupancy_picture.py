@@ -1,0 +1,72 @@
+"""The picture of an occupancy against numbers derived by hand from the limits of an SM."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from gpulab import figures, models
+
+
+def plain(text: str) -> str:
+    """A text without mark-up."""
+    return re.sub("<.*?>", "", text)
+
+
+def traces(figure: go.Figure, panel: str) -> dict[str, Any]:
+    """The named traces of one panel ("x", "x2" or "x3"), by name."""
+    return {plain(t.name): t for t in figure.data if t.xaxis == panel and t.name}
+
+
+def test_the_launch_stands_on_each_curve() -> None:
+    """256 threads of 64 registers on 9.0: 4 blocks of 8 warps, half of 64 slots (65,536 / 64 / 32 = 32 warps), in each panel's own unit."""
+    figure = figures.occupancy(models.occupancy(256, 64, 4096, "9.0"))
+    here = [traces(figure, panel)["this launch"] for panel in ("x", "x2", "x3")]
+    assert [(t.x[0], t.y[0]) for t in here] == [(256, 0.5), (64, 0.5), (4096, 0.5)]
+    assert all("50.0%" in t.text[0] and t.marker.symbol == "circle-open" for t in here)
+    assert [t.showlegend for t in here] == [True, False, False]
+    assert "Occupancy 50.0% on compute capability 9.0: 4 blocks x 8 warps in 64 slots" in plain(figure.layout.title.text)
+    assert "MODELLED" in plain(figure.layout.title.subtitle.text)
+    assert "The register file holds 32 warps" in figure.description
+
+
+def test_the_cliffs_of_the_register_curve() -> None:
+    """Blocks of 8 warps on 9.0: 8 blocks up to 32 registers, then 65,536 / (registers rounded up to 8) / 256 of them, each a mark."""
+    figure = figures.occupancy(models.occupancy(256, 32, 0, "9.0"))
+    marks = traces(figure, "x2")["limited by registers"]
+    by_hand = {33: 6, 41: 5, 49: 4, 65: 3, 81: 2, 129: 1}  # 40 -> 6.4, 48 -> 5.3, 64 -> 4, 80 -> 3.2, 128 -> 2, 255 -> 1
+    assert dict(zip(marks.x, marks.y, strict=True)) == {x: blocks / 8 for x, blocks in by_hand.items()}
+    assert marks.marker.symbol == "square-open"
+
+
+def test_what_limits_has_its_own_symbol_and_one_entry_in_the_legend() -> None:
+    """With one warp a block, 32 block slots limit to half; no two limiters share a symbol, none has two legend entries."""
+    figure = figures.occupancy(models.occupancy(32, 32, 0, "9.0"))
+    few = traces(figure, "x")["limited by block slots"]
+    assert (few.x, few.y) == ((32,), (0.5,))
+    named = [t for t in figure.data if t.name and plain(t.name) != "this launch"]
+    symbols = {plain(t.name): t.marker.symbol for t in named}
+    assert len(set(symbols.values())) == len(symbols)
+    shown = [plain(t.name) for t in named if t.showlegend]
+    assert sorted(shown) == sorted(symbols)
+
+
+@pytest.mark.parametrize("shared", [0, 240 * 1024])
+def test_a_launch_beyond_the_curve_is_still_inside_the_axis(shared: int) -> None:
+    """More shared memory than an SM has is 0 %, and the ring lies within the axis."""
+    figure = figures.occupancy(models.occupancy(256, 32, shared, "8.6"))
+    low, high = figure.layout.xaxis3.range
+    assert low <= shared <= high
+    assert traces(figure, "x3")["this launch"].y[0] == (0.0 if shared else 1.0)
+
+
+def test_each_axis_says_its_unit() -> None:
+    """Threads, registers, KiB, and the share of warp slots in per cent."""
+    layout = figures.occupancy(models.occupancy(256, 32)).layout
+    titles = [plain(axis.title.text) for axis in (layout.xaxis, layout.xaxis2, layout.xaxis3, layout.yaxis)]
+    assert titles == ["threads of a block", "registers of a thread", "KiB of shared memory of a block", "share of warp slots"]
+    assert [plain(t) for t in layout.xaxis3.ticktext][:3] == ["0", "64", "128"]
+    assert [plain(t) for t in layout.yaxis.ticktext] == ["0%", "25%", "50%", "75%", "100%"]
