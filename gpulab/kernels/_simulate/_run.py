@@ -275,7 +275,8 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
             }  # fmt: skip
         for name, value in added.items():
             counts[name] = counts.get(name, 0) + value
-    findings = tuple(launch.findings.values())
+    # In the order of the text, however the blocks were batched.
+    findings = tuple(sorted(launch.findings.values(), key=lambda f: (f.line, f.kind, f.other_line or 0, f.array)))
     for finding in findings:
         if finding.kind == "race":
             lines[finding.line]["races"] = lines[finding.line].get("races", 0) + 1

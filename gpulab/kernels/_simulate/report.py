@@ -102,7 +102,7 @@ class Counts(Result):
     global_requests : int
         Accesses to global memory by warps: loads, stores and atomics.
     global_sectors, ideal_global_sectors : int
-        32-byte sectors that they touched, and the fewest that could hold as many bytes.
+        32-byte sectors that they touched, and the fewest that could hold as many bytes, or fewer where lanes ask for the same bytes.
     global_bytes_requested : int
         Bytes that the lanes asked for; ``global_bytes_moved`` counts whole sectors.
     global_load_requests, global_load_sectors, global_store_requests, global_store_sectors : int
