@@ -133,6 +133,12 @@ class Writer:
             return f"{self.integer(depth - 1)[0]} % {self.pick(2, 3, 5)} == {self.pick(0, 1)}"
         return f"{self.integer(depth - 1)[0]} {self.pick('<', '<=', '>', '>=', '==', '!=')} {self.integer(0)[0]}"
 
+    def varying(self) -> str:
+        """Return a test that differs from thread to thread as a rule: what leaves loops and functions early."""
+        return (
+            f"({self.pick('i', 'x[i]', 'a') if self.is_kernel else 'a'} + {self.pick(*_INTS)}) % {self.pick(3, 2, 5)} == {self.pick(0, 1)}"
+        )
+
     def floating(self, depth: int) -> str:
         """Return an expression of a float64."""
         if depth <= 0:
@@ -216,7 +222,14 @@ class Writer:
         self.line(indent, f"{fuel} = {self.integer(1)[0]} % 5")
         self.line(indent, self.pick(f"while {fuel} > 0:", f"while {fuel} > 0 and {self.condition(1)}:", f"while {fuel}:"))
         self.line(indent + 1, f"{fuel} -= 1")
-        self.block(indent + 1, depth, True)
+        self._loop_body(indent + 1, depth)
+
+    def _loop_body(self, indent: int, depth: int) -> None:
+        """Write statements; half of the time the loop is left in their midst."""
+        self.block(indent, depth, True)
+        if self.draw(st.booleans()):
+            self._leave(indent, depth, True)
+            self._assign(indent)
 
     def _for(self, indent: int, depth: int, in_loop: bool) -> None:
         many, few = f"{self.integer(1)[0]} % 5", f"{self.integer(0)[0]} % 3"
@@ -224,14 +237,14 @@ class Writer:
                            f"range(3, {many}, {self.pick(1, -1)})", "(2, -1, 7)")  # fmt: skip
         self.line(indent, f"for {self.pick('k', 'd')} in {limits}:")
         self.line(indent + 1, f"{self.pick(*_INTS)} ^= k & 63")
-        self.block(indent + 1, depth, True)
+        self._loop_body(indent + 1, depth)
 
     def _leave(self, indent: int, depth: int, in_loop: bool) -> None:
-        self.line(indent, f"if {self.condition(1)}:")
-        self.line(indent + 1, self.pick("break", "continue", self._return()))
+        self.line(indent, f"if {self.pick(self.varying(), self.condition(1))}:")
+        self.line(indent + 1, self.pick("continue", "break", self._return()))
 
     def _return_if(self, indent: int, depth: int, in_loop: bool) -> None:
-        self.line(indent, f"if {self.condition(1)}:")
+        self.line(indent, f"if {self.pick(self.varying(), self.condition(1))}:")
         self.line(indent + 1, self._return())
 
     def _return(self) -> str:
@@ -244,7 +257,9 @@ def _helper(draw: Draw, name: str, helpers: tuple[str, ...]) -> str:
     writer.line(1, "c, d, k = 1, a - b, 0")
     writer.line(1, "f, g = 0.5, 0.25 * b")
     writer.block(1, 2, False)
-    writer.line(1, f"return {writer.small(1)}")
+    writer._return_if(1, 1, False)
+    writer.block(1, 1, False)
+    writer.line(1, f"return {writer.pick(*_INTS)}")
     return "\n".join(writer.lines) + "\n"
 
 
@@ -261,7 +276,8 @@ def kernel_texts(draw: Draw) -> str:
         writer.line(indent, line)
     for _ in range(draw(st.integers(2, 5))):
         writer.statement(1, 3, False)
-    writer.line(1, "out[i, 3] = a + 3 * b + 5 * c + 7 * d")
+    calls = "".join(f" + {name}(a, i)" for name in names)
+    writer.line(1, f"out[i, 3] = a + 3 * b + 5 * c + 7 * d{calls}")
     writer.line(1, "real[i] += f + g")
     return text + "\n".join(writer.lines) + "\n"
 

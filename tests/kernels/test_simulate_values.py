@@ -11,6 +11,7 @@ from random_kernels import function_of
 from gpulab.kernels import simulate
 
 numba = pytest.importorskip("numba", reason="numba is not installed; its compiler is the reference")
+pytest.importorskip("numba.cuda", reason="numba-cuda is not installed; kernels here name its types")
 
 SHARED = (
     "p + q", "p - q", "p * q", "p / q", "p // q", "p % q", "p < q", "p <= q", "p > q", "p == q", "p != q", "min(p, q)", "max(p, q)", "-p",
@@ -48,7 +49,7 @@ def _computed(expressions: tuple[str, ...], p: np.ndarray, q: np.ndarray) -> lis
     body = "".join(f"    r{n} = {text}\n" for n, text in enumerate(expressions))
     names = [f"r{n}" for n in range(len(expressions))]
     parts = ", ".join(f"({', '.join(names[n : n + _PART])},)" for n in range(0, len(names), _PART))
-    compiled = numba.njit(error_model="numpy")(function_of(f"{HEADER}def scalar(p, q):\n{body}    return {parts}\n", "scalar", "<scalar>"))
+    compiled = numba.njit(error_model="numpy")(function_of(f"{HEADER}def scalar(p, q):\n{body}    return {parts},\n", "scalar", "<scalar>"))
     rows = [[value for part in compiled(a, b) for value in part] for a, b in zip(p, q, strict=True)]
     types = [str(kind) for part in compiled.nopython_signatures[0].return_type for kind in part]
     return [np.array(column, dtype=kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
@@ -73,6 +74,23 @@ def test_arithmetic_gives_the_values_that_the_compiler_computes(left: str, right
             n = bad[0]
             wrong.append(f"{expression} at p={p[n]!r}, q={q[n]!r}: {found[n]!r}, numba {expected[n]!r} ({bad.size} of 64)")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "int32", "uint32", "uint64"])
+def test_a_sign_and_a_complement_are_taken_in_the_width_of_the_integer(name: str) -> None:
+    """So that the negative of the least int8 is itself, and the complement of a uint32 has 32 bits; then they are widened."""
+    limits = np.iinfo(name)
+    p = np.array([limits.min, limits.max, 0, 1, limits.max - 1], dtype=name)
+    minus, inverted, size = _computed(("-p", "~p", "abs(p)"), p, p)
+    found = [np.zeros_like(array) for array in (minus, inverted, size)]
+    simulate(_signs, 1, 5, p, *found)
+    for array, wanted in zip(found, (minus, inverted, size), strict=True):
+        np.testing.assert_array_equal(array, wanted)
+
+
+def _signs(p: Any, minus: Any, inverted: Any, size: Any) -> None:
+    i = numba.cuda.grid(1)
+    minus[i], inverted[i], size[i] = -p[i], ~p[i], abs(p[i])
 
 
 def test_everything_compared_is_a_number() -> None:
