@@ -48,3 +48,18 @@ def copies(arguments: Arguments) -> Arguments:
     """Return the arguments with arrays of their own; what was given twice stays one array."""
     made = {id(a): a.copy() for a in arguments if isinstance(a, np.ndarray)}
     return tuple(made.get(id(a), a) for a in arguments)
+
+
+def ints(low: int, high: int, *shape: int, dtype: Any = np.int64) -> Callable[[np.random.Generator], np.ndarray]:
+    """Return what makes an array of random whole numbers from low to below high."""
+    return lambda rng: rng.integers(low, high, shape).astype(dtype)
+
+
+def zeros(*shape: int, dtype: Any = np.int64) -> Callable[[np.random.Generator], np.ndarray]:
+    """Return what makes an array of zeros."""
+    return lambda rng: np.zeros(shape, dtype)
+
+
+def together(*makers: Callable[[np.random.Generator], Any]) -> Callable[[np.random.Generator], Arguments]:
+    """Return what makes all of these."""
+    return lambda rng: tuple(maker(rng) for maker in makers)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from kernel_case import DOUBLE, SINGLE, Case
+from kernel_case import DOUBLE, SINGLE, Case, ints, together, zeros
 
-from gpulab.kernels import cuda, float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from gpulab.kernels import cuda, float16, float32, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 
 ROWS = 3
 WEIGHTS = (2, -3, 5)
@@ -256,40 +256,6 @@ def from_the_end(x, out):
     out[i] = x[-1] * 10 + x[-3]
 
 
-def warp_prefix(x, out):
-    i = cuda.grid(1)
-    lane = i % 32
-    value = x[i]
-    for step in (1, 2, 4, 8, 16):
-        other = cuda.shfl_up_sync(ALL, value, step)
-        if lane >= step:
-            value += other
-    out[i] = value
-
-
-def vote_and_count(x, out):
-    i = cuda.grid(1)
-    lane = cuda.threadIdx.x & 31
-    ballot = cuda.ballot_sync(ALL, x[i] > 0)
-    below = ballot & ((1 << lane) - 1)
-    out[i] = cuda.popc(below) * 100 + cuda.popc(ballot)
-
-
-def same_value(x, out):
-    i = cuda.grid(1)
-    mates = cuda.match_any_sync(ALL, x[i])
-    out[i, 0] = mates
-    out[i, 1] = 1 if cuda.ffs(mates) - 1 == i % 32 else 0
-
-
-def half_warp_shuffle(x, out):
-    i = cuda.grid(1)
-    if i % 32 < 16:
-        out[i] = cuda.shfl_sync(0xFFFF, x[i], (i + 5) % 16)
-    else:
-        out[i] = -cuda.shfl_xor_sync(0xFFFF0000, x[i], 9)
-
-
 def bit_functions(x, y, out):
     i = cuda.grid(1)
     out[i, 0] = cuda.popc(x[i])
@@ -305,86 +271,6 @@ def logic_of_bits(x, y, out):
     i = cuda.grid(1)
     a, b = x[i], y[i]
     out[i] = ((a & b) | (a ^ 0x55)) + (~b << 2) - (a >> (b & 3))
-
-
-def count_in_block(x, out):
-    i = cuda.grid(1)
-    n = cuda.syncthreads_count(i < x.size and x[i] > 0)
-    if cuda.threadIdx.x == 0:
-        out[cuda.blockIdx.x] = n
-
-
-def atomics_of_integers(x, a):
-    i = cuda.grid(1)
-    cuda.atomic.add(a, 0, x[i])
-    cuda.atomic.sub(a, 1, x[i])
-    cuda.atomic.min(a, 2, x[i])
-    cuda.atomic.max(a, 3, x[i])
-    cuda.atomic.and_(a, 4, x[i] | 0xF0)
-    cuda.atomic.or_(a, 5, 1 << (x[i] & 31))
-    cuda.atomic.xor(a, 6, x[i])
-    cuda.atomic.inc(a, 7, 40)
-    cuda.atomic.dec(a, 8, 25)
-
-
-def old_values(x, a, out):
-    i = cuda.grid(1)
-    slot = i % 3
-    out[i, 0] = cuda.atomic.add(a, slot, x[i])
-    out[i, 1] = cuda.atomic.max(a, 3 + slot, x[i])
-    out[i, 2] = cuda.atomic.exch(a, 6 + slot, i)
-    out[i, 3] = cuda.atomic.xor(a, 9 + slot, x[i])
-    out[i, 4] = cuda.atomic.inc(a, 12, 10)
-    out[i, 5] = cuda.atomic.cas(a, 13, i, i + 1)
-
-
-def atomics_of_floats(x, a):
-    i = cuda.grid(1)
-    cuda.atomic.add(a, 0, x[i])
-    cuda.atomic.min(a, 1, x[i])
-    cuda.atomic.max(a, 2, x[i])
-    cuda.atomic.sub(a, 3, x[i])
-
-
-def atomics_in_shared(x, out):
-    bins = cuda.shared.array((2, 4), int32)
-    t = cuda.threadIdx.x
-    if t < 8:
-        bins[t // 4, t % 4] = 0
-    cuda.syncthreads()
-    v = x[cuda.grid(1)]
-    cuda.atomic.add(bins, (v & 1, (v >> 1) & 3), v)
-    cuda.syncthreads()
-    if t < 8:
-        out[cuda.blockIdx.x, t] = bins[t // 4, t % 4]
-
-
-def shared_cube(x, out):
-    cube = cuda.shared.array((2, 3, 4), float64)
-    i, j, k = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
-    cube[k, j, i] = x[k, j, i] * 2
-    cuda.syncthreads()
-    out[k, j, i] = cube[1 - k, 2 - j, 3 - i] + cube[k, (j + 1) % 3, i]
-
-
-def dynamic_twice(x, out):
-    t, n = cuda.threadIdx.x, cuda.blockDim.x
-    head = cuda.shared.array(0, float32)[:n]
-    tail = cuda.shared.array(0, uint32)[n:]
-    head[t] = x[t]
-    tail[t] = t * t
-    cuda.syncthreads()
-    out[t] = head[n - 1 - t] + tail[(t + 3) % tail.size]
-
-
-def dynamic_of_two_sizes(x, out):
-    wide = cuda.shared.array(0, float64)
-    narrow = cuda.shared.array(0, int16)
-    t, n = cuda.threadIdx.x, cuda.blockDim.x
-    wide[t] = x[t] * 0.5
-    narrow[4 * n + t] = x[n - 1 - t]
-    cuda.syncthreads()
-    out[t] = wide[(t + 1) % n] * 4 + narrow[4 * n + (t + 2) % n]
 
 
 def insertion_sort(m, out):
@@ -447,31 +333,6 @@ def rounding_of_each(x, out):
     out[i, 7] = math.copysign(1.0, x[i]) * math.fmod(x[i], 0.75)
 
 
-def two_loops_one_barrier(x, out):
-    kept = cuda.shared.array(48, int32)
-    t = cuda.threadIdx.x
-    kept[t] = x[cuda.grid(1)]
-    for turn in range(3):
-        cuda.syncthreads()
-        value = kept[(t + turn + 1) % 48]
-        cuda.syncthreads()
-        if t % (turn + 2) == 0:
-            kept[t] = value - kept[t]
-    out[cuda.grid(1)] = kept[t]
-
-
-def leave_before_barrier(x, out):
-    kept = cuda.shared.array(64, int32)
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    if i >= x.size:
-        return
-    kept[t] = x[i]
-    cuda.syncthreads()
-    other = t ^ 1
-    last = min(x.size - cuda.blockIdx.x * 64, 64)
-    out[i] = kept[other] if other < last else -1
-
-
 def complex_product(z, w, out):
     i = cuda.grid(1)
     p = z[i] * w[i] + 2j
@@ -505,18 +366,6 @@ def endless_left_by_break(x, out):
     out[i] = n
 
 
-def _ints(low, high, *shape, dtype=np.int64):
-    return lambda rng: rng.integers(low, high, shape).astype(dtype)
-
-
-def _zeros(*shape, dtype=np.int64):
-    return lambda rng: np.zeros(shape, dtype)
-
-
-def _all(*makers):
-    return lambda rng: tuple(maker(rng) for maker in makers)
-
-
 def _with_gaps(rng):
     return rng.integers(-9, 9, 66), rng.integers(-9, 9, 66), rng.choice([-4, -2, -1, 1, 2, 3], 66), np.zeros((66, 2), np.int64)
 
@@ -538,103 +387,62 @@ def _wrapped(u, out32, out64):
         return {1: u * np.uint32(2654435761) + np.uint32(0xFFFFFFF0), 2: state * np.uint64(0xFF51AFD7ED558CCD)}
 
 
-def _positives_below(x, out):
-    positive = x.reshape(-1, 32) > 0
-    return {1: ((np.cumsum(positive, 1) - positive) * 100 + positive.sum(1, keepdims=True)).reshape(-1)}
-
-
-def _reduced(x, a):
-    ufuncs = {0: (np.add, x), 1: (np.subtract, x), 2: (np.minimum, x), 3: (np.maximum, x), 4: (np.bitwise_and, x | 0xF0),
-              5: (np.bitwise_or, np.uint32(1) << (x & 31)), 6: (np.bitwise_xor, x)}  # fmt: skip
-    made = a.copy()
-    for at, (ufunc, values) in ufuncs.items():
-        for v in values:
-            made[at] = ufunc(made[at], v)
-    made[7], made[8] = (int(a[7]) + x.size) % 41, (int(a[8]) - x.size) % 26
-    return {1: made}
-
-
-def _float_atomics(x, a):
-    return {1: [a[0] + x.sum(), min(a[1], x.min()), max(a[2], x.max()), a[3] - x.sum()]}
-
-
 _u32 = np.uint32
 CASES = [
-    Case(nested_leaps, 3, 33, _all(_ints(0, 50, 90), _zeros(90))),
-    Case(collatz, 2, 40, _all(_ints(1, 200, 80), _zeros(80)), _collatz),
-    Case(greatest_divisor, 2, 35, _all(_ints(0, 500, 70), _ints(0, 500, 70), _zeros(70)), lambda a, b, out: {2: np.gcd(a, b)}),
-    Case(swap_three, 2, 33, _all(_ints(0, 99, 66, 3), _zeros(66, 3)), lambda x, out: {1: np.sort(x, 1)}),
-    Case(place_3d, (2, 3, 2), (4, 2, 3), _all(_zeros(6, 5, 7))),
-    Case(narrow_integers, 2, 33, _all(_ints(-900, 900, 66), _zeros(66, dtype=np.int8), _zeros(66, dtype=np.uint8),
-         _zeros(66, dtype=np.int16), _zeros(66, dtype=np.uint16)),
+    Case(nested_leaps, 3, 33, together(ints(0, 50, 90), zeros(90))),
+    Case(collatz, 2, 40, together(ints(1, 200, 80), zeros(80)), _collatz),
+    Case(greatest_divisor, 2, 35, together(ints(0, 500, 70), ints(0, 500, 70), zeros(70)), lambda a, b, out: {2: np.gcd(a, b)}),
+    Case(swap_three, 2, 33, together(ints(0, 99, 66, 3), zeros(66, 3)), lambda x, out: {1: np.sort(x, 1)}),
+    Case(place_3d, (2, 3, 2), (4, 2, 3), together(zeros(6, 5, 7))),
+    Case(narrow_integers, 2, 33, together(ints(-900, 900, 66), zeros(66, dtype=np.int8), zeros(66, dtype=np.uint8),
+         zeros(66, dtype=np.int16), zeros(66, dtype=np.uint16)),
          lambda x, *_: {1: (x * 3).astype("i1"), 2: (x - 200).astype("u1"), 3: (x * x).astype("i2"), 4: (x * 77 + 5).astype("u2")},
          numba=False),
-    Case(widths_of_eight, 2, 33, _all(_ints(-128, 128, 66, dtype=np.int8), _ints(0, 256, 66, dtype=np.uint8),
-         _ints(-(2**31), 2**31, 66, dtype=np.int32), _ints(0, 2**32, 66, dtype=_u32), _zeros(66, 8)), numba=False),
-    Case(wrap_around, 2, 33, _all(_ints(0, 2**32, 66, dtype=_u32), _zeros(66, dtype=_u32), _zeros(66, dtype=np.uint64)), _wrapped,
+    Case(widths_of_eight, 2, 33, together(ints(-128, 128, 66, dtype=np.int8), ints(0, 256, 66, dtype=np.uint8),
+         ints(-(2**31), 2**31, 66, dtype=np.int32), ints(0, 2**32, 66, dtype=_u32), zeros(66, 8)), numba=False),
+    Case(wrap_around, 2, 33, together(ints(0, 2**32, 66, dtype=_u32), zeros(66, dtype=_u32), zeros(66, dtype=np.uint64)), _wrapped,
          numba=False),
-    Case(flags_of, 2, 33, _all(_ints(0, 9, 66), _zeros(66, dtype=bool), _zeros(66, dtype=bool)),
+    Case(flags_of, 2, 33, together(ints(0, 9, 66), zeros(66, dtype=bool), zeros(66, dtype=bool)),
          lambda x, e, b: {1: x % 2 == 0, 2: (x % 2 == 0) & (x > 3) | (x == 0)}),
-    Case(halves, 2, 33, _all(lambda rng: rng.uniform(-9, 9, 66).astype(np.float16), _zeros(66, dtype=np.float16)),
+    Case(halves, 2, 33, together(lambda rng: rng.uniform(-9, 9, 66).astype(np.float16), zeros(66, dtype=np.float16)),
          lambda h, out: {1: (h.astype(np.float32) * np.float32(1.5) + np.float32(0.25)).astype(np.float16)}),
-    Case(row_views, 2, 16, _all(_ints(0, 99, 30, 7), _zeros(30)), lambda m, out: {1: m.sum(1) + 10 * m[:, 2:5].sum(1)}),
-    Case(slices_of, 1, 40, _all(_ints(0, 99, 33), _zeros(40)),
+    Case(row_views, 2, 16, together(ints(0, 99, 30, 7), zeros(30)), lambda m, out: {1: m.sum(1) + 10 * m[:, 2:5].sum(1)}),
+    Case(slices_of, 1, 40, together(ints(0, 99, 33), zeros(40)),
          lambda x, out: {1: [x[i % 10] + 2 * x[10 + i % 23] + 3 * x[3 + i % 27] for i in range(40)]}),
-    Case(write_through_view, 1, 33, _all(_ints(0, 9, 34, 4))),
-    Case(early_leave, 3, 32, _all(_ints(-9, 9, 85), _ints(0, 9, 85))),
-    Case(middle_returns, 3, 33, _all(_ints(-20, 90, 99), _zeros(99))),
-    Case(device_writes, 2, 16, _all(_ints(50, 99, 27, 5)), lambda m: {0: np.where(np.arange(5) < np.arange(27)[:, None],
+    Case(write_through_view, 1, 33, together(ints(0, 9, 34, 4))),
+    Case(early_leave, 3, 32, together(ints(-9, 9, 85), ints(0, 9, 85))),
+    Case(middle_returns, 3, 33, together(ints(-20, 90, 99), zeros(99))),
+    Case(device_writes, 2, 16, together(ints(50, 99, 27, 5)), lambda m: {0: np.where(np.arange(5) < np.arange(27)[:, None],
          np.arange(27)[:, None], m)}),
-    Case(guarded_loads, 2, 33, _all(_ints(0, 4, 66), _zeros(66))),
-    Case(chain_of_tests, 2, 33, _all(_ints(-6, 7, 66), _zeros(66))),
-    Case(grid_stride_2d, (2, 2), (5, 3), _all(_ints(0, 99, 17, 23)),
+    Case(guarded_loads, 2, 33, together(ints(0, 4, 66), zeros(66))),
+    Case(chain_of_tests, 2, 33, together(ints(-6, 7, 66), zeros(66))),
+    Case(grid_stride_2d, (2, 2), (5, 3), together(ints(0, 99, 17, 23)),
          lambda m: {0: 2 * m + np.arange(17)[:, None] - np.arange(23)}),
-    Case(downward, 2, 33, _all(_ints(0, 99, 66), _zeros(66))),
+    Case(downward, 2, 33, together(ints(0, 99, 66), zeros(66))),
     Case(range_of_each, 2, 33, _with_gaps, lambda start, stop, step, out: {3: [
         (len(range(*limits)), [-77, *range(*limits)][-1]) for limits in zip(start.tolist(), stop.tolist(), step.tolist(), strict=True)]}),
-    Case(tuple_loop, 2, 33, _all(_ints(0, 9, 66), _zeros(66)), lambda x, out: {1: 7 * x - np.where(x > 3, 0, 3 * x) - 3}),
-    Case(captured_table, 2, 33, _all(_ints(0, 9, 66), _zeros(66)),
+    Case(tuple_loop, 2, 33, together(ints(0, 9, 66), zeros(66)), lambda x, out: {1: 7 * x - np.where(x > 3, 0, 3 * x) - 3}),
+    Case(captured_table, 2, 33, together(ints(0, 9, 66), zeros(66)),
          lambda x, out: {1: TABLE[x % 2, np.arange(66) % 3] + 3 + 2}),
-    Case(from_the_end, 1, 33, _all(_ints(0, 9, 12), _zeros(33)), lambda x, out: {1: np.full(33, x[-1] * 10 + x[-3])}, numba=False),
-    Case(warp_prefix, 2, 64, _all(_ints(-9, 9, 128), _zeros(128)), lambda x, out: {1: np.cumsum(x.reshape(4, 32), 1).ravel()}, numba=False),
-    Case(vote_and_count, 2, 64, _all(_ints(-9, 9, 128), _zeros(128)), _positives_below, numba=False),
-    Case(same_value, 2, 64, _all(_ints(0, 6, 128, dtype=np.int32), _zeros(128, 2)), numba=False),
-    Case(half_warp_shuffle, 2, 64, _all(_ints(0, 99, 128), _zeros(128)), lambda x, out: {1: [
-        x[i // 32 * 32 + (i % 32 + 5) % 16] if i % 32 < 16 else -x[i // 32 * 32 + (i % 32 ^ 9)] for i in range(128)]}, numba=False),
-    Case(bit_functions, 2, 33, _all(_ints(0, 2**32, 66, dtype=_u32), _ints(0, 2**60, 66), _zeros(66, 7)), numba=False),
-    Case(logic_of_bits, 2, 33, _all(_ints(-999, 999, 66), _ints(-999, 999, 66), _zeros(66)),
+    Case(from_the_end, 1, 33, together(ints(0, 9, 12), zeros(33)), lambda x, out: {1: np.full(33, x[-1] * 10 + x[-3])}, numba=False),
+    Case(bit_functions, 2, 33, together(ints(0, 2**32, 66, dtype=_u32), ints(0, 2**60, 66), zeros(66, 7)), numba=False),
+    Case(logic_of_bits, 2, 33, together(ints(-999, 999, 66), ints(-999, 999, 66), zeros(66)),
          lambda a, b, out: {2: ((a & b) | (a ^ 0x55)) + (~b << 2) - (a >> (b & 3))}),
-    Case(count_in_block, 3, 40, _all(_ints(-9, 9, 100), _zeros(3)),
-         lambda x, out: {1: [(x[:40] > 0).sum(), (x[40:80] > 0).sum(), (x[80:] > 0).sum()]}),
-    Case(atomics_of_integers, 3, 33, _all(_ints(0, 2**20, 99, dtype=_u32),
-         lambda rng: np.array([5, 2**31, 2**31, 7, 2**32 - 1, 2, 9, 3, 20], dtype=_u32)), _reduced),
-    Case(old_values, 2, 33, _all(_ints(0, 99, 66, dtype=_u32), _ints(0, 5, 14, dtype=_u32), _zeros(66, 6)), numba=False),
-    Case(atomics_of_floats, 2, 33, _all(lambda rng: rng.integers(-99, 99, 66) / 8, _zeros(4, dtype=np.float64)), _float_atomics),
-    Case(atomics_in_shared, 2, 48, _all(_ints(0, 99, 96, dtype=np.int32), _zeros(2, 8)), lambda x, out: {1: [[
-        b[(b & 1 == k // 4) & (b >> 1 & 3 == k % 4)].sum() for k in range(8)] for b in x.reshape(2, 48)]}),
-    Case(shared_cube, 1, (4, 3, 2), _all(lambda rng: rng.uniform(-1, 1, (2, 3, 4)), _zeros(2, 3, 4, dtype=np.float64)),
-         lambda x, out: {1: 2 * x[::-1, ::-1, ::-1] + 2 * np.roll(x, -1, 1)}),
-    Case(dynamic_twice, 1, 40, _all(_ints(-9, 9, 40), _zeros(40, dtype=np.float64)), dynamic_shared_bytes=80 * 4,
-         expected=lambda x, out: {1: x[::-1] + ((np.arange(40) + 3) % 40) ** 2}),
-    Case(dynamic_of_two_sizes, 1, 40, _all(_ints(-9, 9, 40), _zeros(40, dtype=np.float64)), dynamic_shared_bytes=40 * 8 + 40 * 2,
-         expected=lambda x, out: {1: 2 * np.roll(x, -1) + np.roll(x[::-1], -2)}),
-    Case(insertion_sort, 2, 33, _all(_ints(-9, 9, 66, 6), _zeros(66, 6)), lambda m, out: {1: np.sort(m, 1)}),
-    Case(local_table, 2, 33, _all(_ints(0, 99, 66), _zeros(66)), numba=False),
-    Case(binary_search, 2, 33, _all(lambda rng: np.unique(rng.integers(0, 60, 40)), _ints(0, 60, 66), _zeros(66)),
+    Case(insertion_sort, 2, 33, together(ints(-9, 9, 66, 6), zeros(66, 6)), lambda m, out: {1: np.sort(m, 1)}),
+    Case(local_table, 2, 33, together(ints(0, 99, 66), zeros(66)), numba=False),
+    Case(binary_search, 2, 33, together(lambda rng: np.unique(rng.integers(0, 60, 40)), ints(0, 60, 66), zeros(66)),
          lambda s, w, out: {2: [int(np.flatnonzero(s == v)[0]) if v in s else -1 for v in w]}),
-    Case(newton_root, 2, 33, _all(lambda rng: rng.uniform(0.01, 500, 66), _zeros(66, dtype=np.float64)),
+    Case(newton_root, 2, 33, together(lambda rng: rng.uniform(0.01, 500, 66), zeros(66, dtype=np.float64)),
          lambda x, out: {1: np.sqrt(x)}, DOUBLE),
-    Case(rounding_of_each, 2, 33, _all(lambda rng: rng.uniform(-9, 9, 66), _zeros(66, 8, dtype=np.float64)), tolerance=DOUBLE),
-    Case(two_loops_one_barrier, 2, 48, _all(_ints(-99, 99, 96, dtype=np.int32), _zeros(96))),
-    Case(leave_before_barrier, 2, 64, _all(_ints(0, 99, 101, dtype=np.int32), _zeros(101)), numba=False),
-    Case(complex_product, 2, 16, _all(lambda rng: rng.uniform(-1, 1, 32) + 1j * rng.uniform(-1, 1, 32),
-         lambda rng: rng.uniform(-1, 1, 32) + 0.5j, _zeros(32, 2, dtype=np.float64)),
+    Case(rounding_of_each, 2, 33, together(lambda rng: rng.uniform(-9, 9, 66), zeros(66, 8, dtype=np.float64)), tolerance=DOUBLE),
+    Case(complex_product, 2, 16, together(lambda rng: rng.uniform(-1, 1, 32) + 1j * rng.uniform(-1, 1, 32),
+         lambda rng: rng.uniform(-1, 1, 32) + 0.5j, zeros(32, 2, dtype=np.float64)),
          lambda z, w, out: {2: np.stack([(z * w).real, (z * w).imag + 2], 1)}, DOUBLE),
-    Case(fused_and_selected, 2, 33, _all(_ints(-99, 99, 66), _zeros(66)),
+    Case(fused_and_selected, 2, 33, together(ints(-99, 99, 66), zeros(66)),
          lambda x, out: {1: 3 * x + 7 + np.where(x % 2 == 0, 100, -100)}),
-    Case(powers, 2, 33, _all(_ints(-99, 99, 66), _zeros(66, 4)), lambda x, out: {1: np.stack([
+    Case(powers, 2, 33, together(ints(-99, 99, 66), zeros(66, 4)), lambda x, out: {1: np.stack([
         x**2, x**3 - (-2) ** (np.arange(66) % 5), 2 ** (np.arange(66) % 20), x**2], 1)}),
-    Case(endless_left_by_break, 2, 33, _all(_ints(0, 15, 66), _ints(90, 99, 66))),
-    Case(newton_root, 2, 33, _all(lambda rng: rng.uniform(1, 500, 66).astype(np.float32), _zeros(66, dtype=np.float32)),
+    Case(endless_left_by_break, 2, 33, together(ints(0, 15, 66), ints(90, 99, 66))),
+    Case(newton_root, 2, 33, together(lambda rng: rng.uniform(1, 500, 66).astype(np.float32), zeros(66, dtype=np.float32)),
          lambda x, out: {1: np.sqrt(x)}, SINGLE, label="single"),
 ]  # fmt: skip

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-MODULES = ("kernels_of_the_manual", "kernels_of_puzzles", "kernels_of_ours")
+MODULES = ("kernels_of_the_manual", "kernels_of_puzzles", "kernels_of_ours", "kernels_of_lanes")
 
 
 def main(path: str) -> None:

@@ -11,12 +11,14 @@ import numpy as np
 import per_thread
 import pytest
 from kernel_case import Arguments, Case, copies
-from kernels_of_ours import CASES as OURS
+from kernels_of_lanes import CASES as OF_LANES
+from kernels_of_ours import CASES as OF_THREADS
 from kernels_of_puzzles import CASES as PUZZLES
 from kernels_of_the_manual import CASES as MANUAL
 
 from gpulab.kernels import simulate
 
+OURS = [*OF_THREADS, *OF_LANES]
 CASES = [*MANUAL, *PUZZLES, *OURS]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 _HERE = Path(__file__).parent
