@@ -170,7 +170,8 @@ def _float_atomics(x, a):
 
 
 CASES = [
-    Case(warp_prefix, 2, 64, together(ints(-9, 9, 128), zeros(128)), lambda x, out: {1: np.cumsum(x.reshape(4, 32), 1).ravel()}, numba=False),
+    Case(warp_prefix, 2, 64, together(ints(-9, 9, 128), zeros(128)),
+         lambda x, out: {1: np.cumsum(x.reshape(4, 32), 1).ravel()}, numba=False),
     Case(vote_and_count, 2, 64, together(ints(-9, 9, 128), zeros(128)), _positives_below, numba=False),
     Case(same_value, 2, 64, together(ints(0, 6, 128, dtype=np.int32), zeros(128, 2)), numba=False),
     Case(half_warp_shuffle, 2, 64, together(ints(0, 99, 128), zeros(128)), lambda x, out: {1: [
