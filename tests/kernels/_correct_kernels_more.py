@@ -473,3 +473,40 @@ launches(
         for g in (1, 3)
     ),
 )  # fmt: skip
+
+
+def zeros(n: int) -> np.ndarray:
+    """Return float32 zeros."""
+    return np.zeros(n, np.float32)
+
+
+def last_block_done(x, part, count, out):
+    last = cuda.shared.array(1, int32)
+    sums = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    sums[t] = x[cuda.grid(1)]
+    cuda.syncthreads()  # loaded
+    if t == 0:
+        total = float32(0)
+        for k in range(64):
+            total += sums[k]
+        part[cuda.blockIdx.x] = total
+        cuda.threadfence()  # before the ticket
+        last[0] = cuda.atomic.add(count, 0, 1)
+    cuda.syncthreads()  # ticket is there
+    if last[0] == cuda.gridDim.x - 1 and t == 0:
+        cuda.threadfence()  # after the ticket
+        total = float32(0)
+        for k in range(cuda.gridDim.x):
+            total += part[k]
+        out[0] = total
+
+
+launches(
+    last_block_done,
+    *(
+        Launch(last_block_done, g, 64, lambda g=g: (floats(64 * g), zeros(g), np.zeros(1, np.int32), zeros(1)),
+               lambda x, part, count, out: {3: x.sum(keepdims=True)})
+        for g in (1, 5, 20)
+    ),
+)  # fmt: skip

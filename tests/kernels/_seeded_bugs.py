@@ -466,3 +466,18 @@ bug(
 )
 bug("butterfly_of_half", ("range(4)", "range(5)"), kind="shuffle", at="shfl_xor_sync")
 bug("butterfly_of_half", ("t % 32 < 16:", "t % 32 < 12:"), kind="shuffle", at="shfl_xor_sync")
+bug(
+    "last_block_done",
+    without("cuda.threadfence()  # before the ticket"),
+    kind="race",
+    at=("part[cuda.blockIdx.x] =", "+= part[k]"),
+    launch=1,
+)
+bug(
+    "last_block_done",
+    ("last[0] == cuda.gridDim.x - 1", "last[0] == cuda.gridDim.x - 2"),
+    kind="race",
+    at=("part[cuda.blockIdx.x] =", "+= part[k]"),
+    launch=1,
+)
+no_barrier("last_block_done", "ticket is there", "last[0] = cuda", "if last[0] ==")
