@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from gpulab.kernels import Finding, Simulation
 from gpulab.kernels._simulate.report import Counts
 
-COLUMNS = ("line", "source", "active lanes", "divergent branches", "sectors / request (ideal)", "bank conflicts", "requests")
+COLUMNS = ("line", "source", "active lanes", "divergent branches", "sectors / request (ideal)", "bank conflict", "requests")
 _FIRST_VALUES = 8  # of each array
 
 
@@ -45,10 +46,10 @@ def _cells(counts: Counts) -> list[dict[str, Any]]:
         {"text": f"{counts.divergent_branches:,} of {counts.branches:,}" if counts.branches else "", "look": counts.divergent_branches > 0},
         {"text": "" if sectors is None else f"{sectors:.1f} ({ideal:.1f})", "look": counts.global_sectors > counts.ideal_global_sectors},
         {
-            "text": "" if ways is None else f"{ways:.1f}-way" if ways > 1 else "none",
+            "text": "" if ways is None else f"{ways:.3g}-way" if ways > 1 else "none",
             "look": counts.shared_wavefronts > counts.ideal_shared_wavefronts,
         },
-        {"text": ", ".join(requests), "look": False},
+        {"text": "\n".join(requests), "look": False},
     ]
 
 
@@ -111,5 +112,6 @@ def verdict(s: Simulation) -> str:
     where = f"{s.kernel}, grid {s.grid}, block {s.block}"
     if not s.findings:
         return f"{where}: no race, no access out of bounds and no wrong barrier was found."
-    found = ", ".join(f"{f.kind} in line {f.line}" for f in s.findings)
+    places = Counter(f"{f.kind} in line {f.line}" for f in s.findings)
+    found = ", ".join(f"{place} ({count})" if count > 1 else place for place, count in places.items())
     return f"{where}: {len(s.findings)} finding{'s' if len(s.findings) > 1 else ''}: {found}."

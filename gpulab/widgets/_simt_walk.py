@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.kernels import Simulation
-from gpulab.kernels._simulate.report import StepAccess
+from gpulab.kernels._simulate.report import Step, StepAccess
 from gpulab.models import AccessPattern, access_at
 
 LANES = 32
@@ -84,9 +84,19 @@ class Walk:
                 {"state": "on" if on else "off" if there else "none", "title": _thread(warp * LANES + lane, self.simulation.block)}
                 for lane, (on, there) in enumerate(zip(lanes, exist, strict=True))
             ],
-            "accesses": [shown for access in now.accesses if (shown := show_access(access, warp)) is not None],
+            "accesses": self._accesses(now, warp, sum(lanes)),
             "lines": self.lines(warp),
         }
+
+    def _accesses(self, step: Step, warp: int, active: int) -> list[dict[str, Any]]:
+        outside = {(f.line, f.array) for f in self.simulation.findings if f.kind == "bounds"}
+        shown = [(access, show_access(access, warp)) for access in step.accesses]
+        for access, found in shown:
+            missing = 0 if found is None else active - sum(sum(part["lanes"]) for part in found["parts"])
+            if found is not None and missing and (step.line, access.array) in outside:
+                found["words"] += f"; {missing} active {_lanes(missing)} {'takes' if missing == 1 else 'take'} no part: see the finding"
+                found["good"] = False
+        return [found for _, found in shown if found is not None]
 
 
 def warps_of(block: Sequence[int]) -> int:

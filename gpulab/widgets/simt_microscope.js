@@ -35,18 +35,17 @@ function drawSectors(part, words) {
   const width = (WIDTH - gaps) / Math.max(columns.length, 4);
   let x = (WIDTH - gaps - width * columns.length) / 2;
   const links = svg("g"), boxes = svg("g");
-  let labelled = -Infinity;
+  const every = Math.ceil((Math.max(...columns.map((column) => column.label.length)) * 6 + 8) / (width + near));
   columns.forEach((column, k) => {
     if (k > 0) x += column.gap ? far : near;
     const cell = width / column.cells.length;
     column.cells.forEach(({ label, lanes: who }, c) => {
-      const kind = who.length ? "touched" : "idle";
+      const kind = who.length ? "touched" : cell < 8 ? "bare" : "idle";
       boxes.append(box(x + c * cell, top, cell, height, kind, `element ${label}: ${laneWords(who)}`));
       for (const lane of who) links.append(link(lane, x + (c + 0.5) * cell, top));
     });
     boxes.append(svg("rect", { class: "gpulab-frame", x, y: top, width, height }));
-    const needs = column.label.length * 7 + 6;
-    if (x - labelled >= 0 && x + needs <= WIDTH + 4) { boxes.append(svg("text", { class: "gpulab-mark", x, y: top + height + 11 }, column.label)); labelled = x + needs; }
+    if (k % every === 0) boxes.append(svg("text", { class: "gpulab-mark", x: x + width / 2, y: top + height + 11 }, column.label));
     x += width;
   });
   node.append(links, ...lanes.map((on, lane) => laneBox(lane, on ? "on" : "off", on ? "takes part" : "takes no part")), boxes);
@@ -57,7 +56,7 @@ function drawSectors(part, words) {
 function drawBanks(part, words) {
   const { columns, lanes } = part;
   const most = Math.max(...columns.map((column) => column.cells.length));
-  const top = 56, head = 16, cell = Math.max(5, Math.min(14, 190 / most));
+  const top = 56, head = 16, cell = Math.max(4, Math.min(14, 130 / most));
   const node = picture(top + head + most * cell + 16, words);
   const links = svg("g"), boxes = svg("g");
   columns.forEach((column, bank) => {
@@ -74,9 +73,18 @@ function drawBanks(part, words) {
 }
 
 const LEGENDS = {
-  sectors: "Above the 32 lanes, below the sectors of 32 bytes that they touch: filled is what they asked for, empty is moved for nothing. Numbers: a sector's first element.",
-  banks: "Above the 32 lanes, below the 32 banks: under each the words that it must deliver, one after the other. Lanes with the same word share it.",
+  sectors: "Device memory: above the 32 lanes, below the sectors of 32 bytes that they touch. Filled is what they asked for, empty is moved for nothing; the number is a sector's first element.",
+  banks: "Shared memory: above the 32 lanes, below the 32 banks, and under each bank the words that it must deliver, one after the other. Lanes with the same word share it.",
 };
+
+/** A line of code that keeps its indentation when it is broken: what does not fit goes on further in. */
+function hanging(text) {
+  const indent = text.length - text.trimStart().length + 4;
+  const code = element("code", {}, text);
+  code.style.paddingLeft = `${indent}ch`;
+  code.style.textIndent = `-${indent}ch`;
+  return code;
+}
 
 function render({ model, el }) {
   const uid = unique("gpulab-scope");
@@ -156,7 +164,7 @@ function render({ model, el }) {
         number = element("button", { type: "button", class: "gpulab-line", title: "Go to the warp's next step at this line", "aria-label": `Line ${line}: go to the warp's next step there` }, String(line));
         number.addEventListener("click", () => { wish = null; post({ do: "line", line }); });
       }
-      body.append(element("tr", { "data-line": line }, element("th", { scope: "row" }, number), element("td", {}, element("code", {}, text)),
+      body.append(element("tr", { "data-line": line }, element("th", { scope: "row" }, number), element("td", {}, hanging(text)),
         ...cells.map((cell) => element("td", { class: cell.look ? "gpulab-look" : null }, cell.text))));
       for (const finding of findings) {
         body.append(element("tr", { class: "gpulab-finding" }, element("td"), element("td", { colspan: columns.length - 1 }, element("span", { class: "gpulab-badge" }, finding.kind), " ", finding.words)));
@@ -171,9 +179,12 @@ function render({ model, el }) {
       const here = Number(row.dataset.line) === position().line;
       if (!here) { row.removeAttribute("aria-current"); continue; }
       row.setAttribute("aria-current", "step");
+      let last = row; // its findings belong to it
+      while (last.nextElementSibling?.classList.contains("gpulab-finding")) last = last.nextElementSibling;
       const above = wrap.querySelector("thead").offsetHeight;
-      if (row.offsetTop - above < wrap.scrollTop) wrap.scrollTop = row.offsetTop - above;
-      else if (row.offsetTop + row.offsetHeight > wrap.scrollTop + wrap.clientHeight) wrap.scrollTop = row.offsetTop + row.offsetHeight - wrap.clientHeight;
+      const first = row.offsetTop - above, end = last.offsetTop + last.offsetHeight - wrap.clientHeight;
+      if (first < wrap.scrollTop) wrap.scrollTop = first;
+      else if (end > wrap.scrollTop) wrap.scrollTop = Math.min(end, first);
     }
   }
 
@@ -199,8 +210,8 @@ function render({ model, el }) {
       const draw = access.kind === "sectors" ? drawSectors : drawBanks;
       const title = element("p", { class: "gpulab-access-title" }, element("strong", {}, access.title), ": ", element("span", { class: access.good ? null : "gpulab-look" }, access.words));
       const parts = access.parts.flatMap((part) => [...(part.title ? [element("p", { class: "gpulab-legend" }, part.title)] : []), draw(part, `${access.title}: ${access.words}`)]);
-      return element("div", { class: "gpulab-access" }, title, ...parts, legend(access.kind));
-    }));
+      return element("div", { class: "gpulab-access" }, title, ...parts);
+    }), ...Object.keys(LEGENDS).filter((kind) => at.accesses?.some((access) => access.kind === kind)).map(legend));
     if (JSON.stringify(at.lines ?? []) !== executed) drawSource();
     else drawLine();
     root.hidden = !at.steps && !model.get("source").length;
@@ -209,6 +220,7 @@ function render({ model, el }) {
 
   // What scrolls must be reachable by keyboard.
   const watch = new ResizeObserver(() => {
+    drawLine();
     if (wrap.scrollHeight > wrap.clientHeight + 1 || wrap.scrollWidth > wrap.clientWidth + 1) {
       wrap.tabIndex = 0; wrap.setAttribute("role", "region"); wrap.setAttribute("aria-label", model.get("label"));
     } else for (const attribute of ["tabindex", "role", "aria-label"]) wrap.removeAttribute(attribute);

@@ -48,12 +48,12 @@ class SimtMicroscope(Instrument):
     Examples
     --------
     >>> m = SimtMicroscope("transpose_tiled", step=6)
-    >>> m.words[-1]
+    >>> m.words[1]
     'load from tile, 4 bytes a lane, shared memory: bank 0: 32 words, 32-way conflict; 32 wavefronts instead of 1'
     """
 
     title = "SIMT microscope"
-    summary = "One kernel, warp by warp: what each line executes and moves, and which lanes, sectors and banks take part in each step."
+    summary = "One kernel, warp by warp: what each line executes and moves, and which lanes, sectors and banks each step takes."
     actions: tuple[Action, ...] = (Action("run", "Run", "Read the kernel again and run it on fresh copies of its arrays.", measures=False),)
 
     def __init__(
@@ -91,7 +91,11 @@ class SimtMicroscope(Instrument):
     def _kernel_control(self) -> Control:
         own = [(_OWN, f"{self._own.name} (yours)")] if self._own else []
         options = [*own, *((name, example.label) for name, example in EXAMPLES.items())]
-        words = "Yours, or one of the microscope's own: Show the code has its cell, to copy and change."
+        words = (
+            "Edit yours in its own cell, run that cell, and press Run here."
+            if self._own
+            else "The code at the end is the kernel's cell: copy it, change it, and put yours under the microscope as its last line says."
+        )
         return Choice(name="kernel", label="Kernel", options=options, help=words)
 
     def _block_control(self) -> Control:
@@ -178,6 +182,12 @@ class SimtMicroscope(Instrument):
     def block_number(self, value: int) -> None:
         self.set(block_number=value)
         self.wait()
+
+    @property
+    def result(self) -> Any:
+        """The ``Simulation``, with the trace of the block; None where the run failed."""
+        self.wait()
+        return super().result
 
     @property
     def steps(self) -> int:
@@ -373,7 +383,7 @@ class SimtMicroscope(Instrument):
         if self._walk is None:
             self._place = None
             self._microscope.write(source=[], position={})
-            return Drawing(message="Nothing is under the microscope: press Run." if not self.running else "")
+            return Drawing(message="Nothing to show: press Run if no run is under way.")
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps(warp)
         self._place = int(steps[min(values["step"], len(steps)) - 1]) if len(steps) else None
@@ -398,8 +408,9 @@ class SimtMicroscope(Instrument):
 
     def close(self) -> None:
         """Stop the work and close the widgets."""
-        self._microscope.close()
-        super().close()
+        if hasattr(self, "_results"):  # one that was refused while it was made has none yet
+            self._microscope.close()
+            super().close()
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the call of ``gl.kernels.simulate`` and the step that is shown."""
@@ -414,4 +425,5 @@ class SimtMicroscope(Instrument):
         first = LANES * values["warp"]
         lanes = f"list(a.elements[{first}:{first + LANES}])"
         step = "" if place is None else f"\nstep = s.trace[{place}]\nprint(step.line, [(a.array, a.kind, {lanes}) for a in step.accesses])"
-        return f"{head}{call}\nprint(s.listing()){step}"
+        again = f"\n# The same under the microscope: gl.widgets.SimtMicroscope({launch.code()}{dynamic})"
+        return f"{head}{call}\nprint(s.listing()){step}{again}"

@@ -1,0 +1,498 @@
+"""SimtMicroscope: the step, the lanes, the boxes that they touch, the counts beside the source, and how the controls move.
+
+Expected sectors and banks are derived by hand: a sector holds 32 bytes, word w of shared memory lies in bank w % 32.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpulab import kernels
+from gpulab.errors import InputError
+from gpulab.kernels import cuda, float32, float64
+from gpulab.widgets import SimtMicroscope
+
+SECONDS = 60
+
+
+def position(m: SimtMicroscope) -> dict[str, Any]:
+    """What the panel draws."""
+    m.wait()
+    return dict(m._microscope.position)
+
+
+def lit(m: SimtMicroscope) -> list[int]:
+    """The lanes that are lit."""
+    return [lane for lane, box in enumerate(position(m)["lanes"]) if box["state"] == "on"]
+
+
+def cells(access: dict[str, Any], part: int = 0) -> list[list[list[int]]]:
+    """The lanes of each cell of each column of an access's picture."""
+    return [[cell["lanes"] for cell in column["cells"]] for column in access["parts"][part]["columns"]]
+
+
+def row(m: SimtMicroscope, line: int) -> dict[str, Any]:
+    """The counts beside a line: text and whether it is worth a look, by column."""
+    m.wait()
+    names = ("lanes", "branches", "sectors", "conflict", "requests")
+    (found,) = (r for r in m._microscope.source if r["line"] == line)
+    return {**dict(zip(names, found["cells"], strict=True)), "findings": found["findings"]}
+
+
+def send(m: SimtMicroscope, **content: Any) -> list[Any]:
+    """Send a message from the browser's step controls; return what is answered."""
+    answers: list[Any] = []
+    m._microscope.send = answers.append
+    m._on_step(None, content, [])
+    return answers
+
+
+# What is shown.
+
+
+def test_a_tile_read_along_its_columns_meets_one_bank() -> None:
+    """32 x 32 floats: the lanes of warp 0 read words 0, 32, 64, ..., all in bank 0; they write 32 neighbours, which fill four sectors."""
+    m = SimtMicroscope("transpose_tiled", step=6)
+    load, store = position(m)["accesses"]
+    assert load["words"] == "bank 0: 32 words, 32-way conflict; 32 wavefronts instead of 1"
+    assert cells(load) == [[[lane] for lane in range(32)], *[[]] * 31]
+    assert store["words"] == "32 lanes, 4 sectors: ideal"
+    assert cells(store) == [[[8 * sector + k] for k in range(8)] for sector in range(4)]
+    assert [column["gap"] for column in store["parts"][0]["columns"]] == [False] * 4
+    assert row(m, 14) == {
+        "lanes": {"text": "100%", "look": False}, "branches": {"text": "", "look": False}, "sectors": {"text": "4.0 (4.0)", "look": False},
+        "conflict": {"text": "32-way", "look": True}, "requests": {"text": "128 device\n128 shared", "look": False}, "findings": [],
+    }  # fmt: skip
+
+
+def test_one_more_column_takes_the_conflict_away() -> None:
+    """With 33 words a row, warp w reads words 33 * lane + w: bank (lane + w) % 32, each bank once."""
+    m = SimtMicroscope("transpose_padded", warp=3, step=6)
+    load, _ = position(m)["accesses"]
+    assert load["words"] == "32 lanes, 1 wavefront: no conflict"
+    assert cells(load) == [[[(bank - 3) % 32]] for bank in range(32)]
+    assert row(m, 14)["conflict"] == {"text": "none", "look": False}
+
+
+def test_a_column_of_a_matrix_touches_32_sectors_for_one_element_each() -> None:
+    """Rows of 64 floats are 8 sectors long, so the naive transpose writes 32 sectors that stand apart."""
+    m = SimtMicroscope("transpose_naive", step=3)
+    (store,) = position(m)["accesses"]
+    assert store["words"] == "32 lanes, 32 sectors, where 4 would do"
+    assert store["good"] is False
+    assert cells(store) == [[[lane], *[[]] * 7] for lane in range(32)]
+    assert [column["gap"] for column in store["parts"][0]["columns"]] == [False, *[True] * 31]
+    assert [column["label"] for column in store["parts"][0]["columns"]] == [str(64 * lane) for lane in range(32)]
+    assert row(m, 11)["sectors"] == {"text": "32.0 (4.0)", "look": True}
+
+
+def test_a_branch_lights_half_of_the_lanes_and_then_the_other_half() -> None:
+    """Even lanes take line 11, odd ones line 13; all four warps of the launch diverge at line 10."""
+    m = SimtMicroscope("odd_and_even", step=3)
+    assert (m.line, lit(m)) == (11, list(range(0, 32, 2)))
+    assert m.words[0] == "Warp 0 at line 11: 16 of 32 lanes active (every second lane from 0 to 30), the others idle."
+    m.step = 4
+    assert (m.line, lit(m)) == (13, list(range(1, 32, 2)))
+    assert row(m, 10)["branches"] == {"text": "4 of 4", "look": True}
+    assert row(m, 11)["lanes"]["text"] == "50%"
+
+
+def test_the_guard_leaves_four_lanes_of_the_last_block() -> None:
+    """100 elements in blocks of 32: block 3 begins at 96."""
+    m = SimtMicroscope("vector_add", block_number=3, step=3)
+    assert lit(m) == [0, 1, 2, 3]
+    assert m.words[1] == "load from x, 4 bytes a lane, device memory: 4 lanes, 1 sector: ideal"
+    assert cells(position(m)["accesses"][0]) == [[[0], [1], [2], [3], [], [], [], []]]
+    m.block_number = 0
+    assert lit(m) == list(range(32))
+
+
+def test_findings_stand_at_their_line() -> None:
+    """Without the guard 28 threads of block 3 reach outside of each of three arrays; the step says so too."""
+    m = SimtMicroscope("vector_add_unguarded", block_number=3, step=2)
+    found = row(m, 10)["findings"]
+    assert [f["kind"] for f in found] == ["bounds"] * 3
+    assert "28 times" in found[0]["words"]
+    assert m.words[1].endswith("4 lanes, 1 sector: ideal; 28 active lanes take no part: see the finding")
+    assert m._results.message.endswith("3 findings: bounds in line 10 (3).")
+    assert [r[0] for r in m._results.rows[:3]] == ["bounds, line 10"] * 3
+    assert [e["badge"] for e in m._results.evidence] == ["MODELLED"]
+
+
+def odd_block(out: Any) -> None:
+    """A block that does not fill its second warp."""
+    out[cuda.grid(1)] = 1
+
+
+def test_lanes_without_a_thread_are_not_there() -> None:
+    """A block of 33 threads has a second warp with one lane."""
+    m = SimtMicroscope(odd_block, 1, 33, np.zeros(33, np.float32), warp=1)
+    boxes = position(m)["lanes"]
+    assert [box["state"] for box in boxes] == ["on", *["none"] * 31]
+    assert boxes[0]["title"] == "threadIdx 32"
+    assert m.words[0].endswith("all 1 lane active; the block has no threads for the other 31.")
+
+
+def wide(x: Any, out: Any) -> None:
+    """Eight-byte elements in shared memory, and one element that all lanes read."""
+    tile = cuda.shared.array(32, float64)
+    i = cuda.threadIdx.x
+    tile[i] = x[i]
+    cuda.syncthreads()
+    out[i] = tile[2 * i % 32] + tile[5]
+
+
+def test_eight_byte_elements_go_by_half_warps() -> None:
+    """Lane i stores to banks 2i and 2i + 1: two parts without conflict. At stride 2 lanes 0 and 8 of a part meet in bank 0."""
+    m = SimtMicroscope(wide, 1, 32, np.ones(32), np.zeros(32))
+    m.go_to(_line_of(wide, "tile[i] ="))
+    _, store = position(m)["accesses"]
+    assert store["words"] == "32 lanes, 2 wavefronts: no conflict"
+    assert [part["title"] for part in store["parts"]] == ["first half-warp", "second half-warp"]
+    assert cells(store, 1) == [[[16 + bank // 2]] for bank in range(32)]
+    assert store["parts"][0]["lanes"] == [True] * 16 + [False] * 16
+    m.go_to(_line_of(wide, "out[i]"))
+    strided, one, _ = position(m)["accesses"]
+    assert strided["words"] == "bank 0 (as in 15 more): 2 words, 2-way conflict; 4 wavefronts instead of 2"
+    assert cells(strided)[0] == [[0], [8]]
+    assert one["words"] == "32 lanes, 2 wavefronts: one word for all, a broadcast, no conflict"
+
+
+def votes(counts: Any, x: Any) -> None:
+    """Eight lanes on each of four counters."""
+    cuda.atomic.add(counts, x[cuda.threadIdx.x], 1)
+
+
+def test_atomics_on_one_element_are_said_to_take_turns() -> None:
+    """Lanes 0, 4, 8, ... update counter 0; the four counters lie in one sector."""
+    m = SimtMicroscope(votes, 1, 32, np.zeros(4, np.int32), np.arange(32, dtype=np.int32) % 4)
+    assert m.words[-1] == (
+        "atomic on counts, 4 bytes a lane, device memory: 32 lanes, 1 sector: ideal; up to 8 lanes update one element, one after the other"
+    )
+    assert cells(position(m)["accesses"][-1])[0][0] == list(range(0, 32, 4))
+    assert m.outputs["counts"].tolist() == [8, 8, 8, 8]
+
+
+@pytest.mark.parametrize("name", SimtMicroscope.example_names())
+def test_each_example_computes_what_its_name_says(name: str) -> None:
+    """Outputs equal NumPy's; only the two wrong ones have findings."""
+    m = SimtMicroscope(name)
+    out = m.outputs["out"]
+    assert m.error == "", m.traceback
+    a, x = np.arange(4096, dtype=np.float32).reshape(64, 64), np.arange(1024, dtype=np.float32)
+    expected = {
+        "vector_add": x[:100] + 1, "vector_add_unguarded": x[:100] + 1,
+        "odd_and_even": np.where(x[:128] % 2 == 0, 2 * x[:128], x[:128] + 1),
+        "strided_copy": x[::8], "transpose_naive": a.T, "transpose_tiled": a.T, "transpose_padded": a.T,
+        "block_sum": [8128, 24512], "block_sum_no_barrier": [8128, 24512],
+    }  # fmt: skip
+    assert np.array_equal(out, expected[name])
+    kinds = {"vector_add_unguarded": {"bounds"}, "block_sum_no_barrier": {"race"}}
+    assert {f.kind for f in m.result.findings} == kinds.get(name, set())
+
+
+@pytest.mark.parametrize("name", SimtMicroscope.example_names())
+def test_the_code_shown_gives_the_same_counts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cell runs by itself, has the same line numbers, and ends at the step that is shown."""
+    m = SimtMicroscope(name)
+    m.step = m.steps
+    linecache.cache["<the cell>"] = (len(m.code), None, m.code.splitlines(keepends=True), "<the cell>")
+    names: dict[str, Any] = {}
+    exec(compile(m.code, "<the cell>", "exec"), names)
+    assert names["s"].lines == m.result.lines
+    assert names["s"].source == m.result.source
+    assert names["step"].line == m.line
+    assert str(m.line) in capsys.readouterr().out.splitlines()[-1]
+
+
+# Moving about.
+
+
+def test_python_and_the_browser_lead_to_the_same_state() -> None:
+    """A message from the step's slider does what setting ``step`` does; the same for a line's button and ``go_to``."""
+    by_mouse, by_python = SimtMicroscope("block_sum"), SimtMicroscope("block_sum")
+    by_mouse.wait()
+    assert send(by_mouse, do="set", name="step", raw=12, seq=7) == [{"ack": 7}]
+    by_python.step = 12
+    assert position(by_mouse) == position(by_python)
+    send(by_mouse, do="line", line=17, seq=8)
+    by_python.go_to(17)
+    assert position(by_mouse) == position(by_python)
+    assert by_mouse.line == 17
+    assert by_mouse.step > 12
+
+
+def test_a_step_neither_simulates_nor_sends_the_source_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moving is only looking: what costs time is done once."""
+    m = SimtMicroscope("block_sum")
+    m.wait()
+    monkeypatch.setattr(kernels, "simulate", lambda *a, **k: pytest.fail("simulated again"))
+    changes: list[str] = []
+    m._microscope.observe(lambda change: changes.append(change["name"]), names=["source", "position"])
+    for step in range(2, m.steps + 1):
+        m.step = step
+    m.warp = 2
+    assert set(changes) == {"position"}
+    assert len(changes) == m.result.trace.__len__()  # 42 moves and one to another warp: as many as the 43 steps of warp 0
+
+
+def test_another_warp_stays_at_the_same_moment() -> None:
+    """Warp 3 skips the sums of warps 0 and 1: from such a step it goes to its next one, the barrier after it."""
+    m = SimtMicroscope("block_sum")
+    m.go_to(16)
+    at = m.step
+    m.warp = 3
+    assert m.line == 17
+    assert m.step == at  # one step fewer behind it, one place further on
+    assert position(m)["words"].startswith("Warp 3 at line 17: all 32 lanes active")
+    assert 16 not in position(m)["lines"]
+    m.warp = 0
+    assert m.line == 17
+
+
+def test_a_line_is_found_again_and_again() -> None:
+    """go_to takes the next step at the line, after the last one the first, and refuses a line that the warp never executes."""
+    m = SimtMicroscope("block_sum", warp=0)
+    seen = []
+    for _ in range(8):
+        m.go_to(16)
+        seen.append(m.step)
+    assert seen == [8, 13, 18, 23, 28, 33, 38, 8]
+    with pytest.raises(InputError, match="never executes line 13"):
+        SimtMicroscope("vector_add").go_to(13)
+
+
+def test_what_moves_out_of_range_is_refused_in_words() -> None:
+    """The steps are those of the warp, the blocks those of the grid; nothing changes."""
+    m = SimtMicroscope("vector_add", step=2)
+    for bad, words in (
+        ({"step": 4}, "from 1 to 3"),
+        ({"step": 0}, "from 1 to 3"),
+        ({"block_number": 4}, "from 0 to 3"),
+        ({"warp": 1}, "0: threads"),
+    ):
+        with pytest.raises(InputError, match=words):
+            m.set(**bad)
+    assert (m.step, m.warp, m.block_number) == (2, 0, 0)
+    m.set(kernel="transpose_tiled")
+    assert (m.step, m.values["block_number"]) == (1, 0)
+
+
+@pytest.mark.parametrize("junk", [math.nan, -1, 10**400, "junk", b"x", [], {}, np.array([1, 2]), object(), 1j, None])
+def test_junk_leaves_everything_as_it_was(junk: Any) -> None:
+    """Every control refuses it in one sentence, and a junk message is survived."""
+    m = SimtMicroscope("vector_add", step=2)
+    before, shown = dict(m.values), position(m)
+    for name in [*before, "nosuch"]:
+        with pytest.raises(InputError) as caught:
+            m.set(**{name: junk})
+        assert len(str(caught.value)) < 800
+    send(m, do="set", name="step", raw=repr(junk), seq=1)
+    assert m.error
+    assert send(m, do="line", line=repr(junk), seq=2) == [{"ack": 2}]
+    assert (m.values, position(m)) == (before, shown)
+
+
+# A kernel of the learner's.
+
+
+def _line_of(kernel: Callable[..., None], text: str) -> int:
+    lines, first = inspect.getsourcelines(kernel)
+    return int(first + next(k for k, line in enumerate(lines) if text in line))
+
+
+def twice(x: Any, y: Any, factor: Any) -> None:
+    """Both arrays are written."""
+    i = cuda.grid(1)
+    x[i] = factor * x[i]
+    y[i] += x[i]
+
+
+def test_the_learners_arrays_are_not_touched() -> None:
+    """Runs work on copies: nothing changes outside, ``outputs`` has the results; an array given twice stays one array."""
+    x, y = np.arange(64, dtype=np.float32), np.ones(64, np.float32)
+    m = SimtMicroscope(twice, 2, 32, x, y, 3.0)
+    assert np.array_equal(m.outputs["x"], 3 * np.arange(64))
+    assert np.array_equal(m.outputs["y"], 3 * np.arange(64) + 1)
+    assert np.array_equal(x, np.arange(64))
+    assert np.array_equal(y, np.ones(64))
+    assert "factor" not in m.outputs
+    m.run(wait=True)
+    assert np.array_equal(m.outputs["x"], 3 * np.arange(64))  # fresh copies, not those of the last run
+    m.load(twice, 2, 32, x, x, 3.0)
+    assert np.array_equal(m.outputs["y"], 6 * np.arange(64))
+    assert np.array_equal(x, np.arange(64))
+
+
+def test_what_the_simulation_refuses_is_refused_here() -> None:
+    """Copies do not hide overlapping, strided or read-only arrays; the sentence is shown, the arrays are as they were."""
+    base = np.arange(128, dtype=np.float32)
+    fixed = np.ones(64, np.float32)
+    fixed.flags.writeable = False
+    for x, y, words in ((base[:64], base[32:96], "overlap"), (base[::2], fixed.copy(), "not contiguous"), (base[:64], fixed, "read-only")):
+        m = SimtMicroscope(twice, 2, 32, x, y, 3.0)
+        m.wait()
+        assert words in m.error
+        assert m.words == []
+    assert np.array_equal(base, np.arange(128))
+
+
+def test_a_tensor_is_copied_too() -> None:
+    """CPU tensors of torch run as arrays do, and stay as they were."""
+    torch = pytest.importorskip("torch")
+    x = torch.ones(32)
+    m = SimtMicroscope(odd_block, 1, 32, 0 * x)
+    assert m.outputs["out"].tolist() == [1.0] * 32
+    y = torch.zeros(32)
+    m.load(odd_block, 1, 32, y)
+    m.wait()
+    assert y.sum() == 0
+
+
+@pytest.fixture
+def cell() -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Run a notebook cell: always in the same namespace, each time a new text, as IPython does."""
+    names: dict[str, Any] = {"cuda": cuda, "float32": float32, "np": np}
+    made: list[str] = []
+
+    def run(text: str) -> dict[str, Any]:
+        made.append(f"<a learner's cell {len(made)}>")
+        linecache.cache[made[-1]] = (len(text), None, text.splitlines(keepends=True), made[-1])
+        exec(compile(text, made[-1], "exec"), names)
+        return names
+
+    yield run
+    for name in made:
+        linecache.cache.pop(name, None)
+
+
+def test_run_reads_the_edited_cell(cell: Callable[[str], dict[str, Any]]) -> None:
+    """The cell is edited and run, then Run shows the new text at the same step; before Run nothing changes."""
+    names = cell("def k(x):\n    i = cuda.grid(1)\n    x[i * 2] = 1\nx = np.zeros(64, np.float32)\n")
+    m = SimtMicroscope(names["k"], 1, 32, names["x"], step=2)
+    assert m.words[1].endswith("32 lanes, 8 sectors, where 4 would do")
+    assert "simulate(k, 1, 32, x, trace=0)" in m.code
+    cell("def k(x):\n    i = cuda.grid(1)\n    x[i] = 1\n")
+    assert m.words[1].endswith("8 sectors, where 4 would do")
+    m.run(wait=True)
+    assert m.step == 2
+    assert m.words[1].endswith("32 lanes, 4 sectors: ideal")
+    assert m._microscope.source[2]["text"] == "    x[i] = 1"
+
+
+def test_an_older_function_of_the_same_name_stays_under_the_microscope(cell: Callable[[str], dict[str, Any]]) -> None:
+    """A function that its name did not stand for when it was given is not replaced by the one that the name stands for."""
+    old = cell("def k(x):\n    x[cuda.grid(1)] = 1\n")["k"]
+    cell("def k(x):\n    x[cuda.grid(1)] = 2\n")
+    m = SimtMicroscope(old, 1, 32, np.zeros(32, np.float32))
+    m.run(wait=True)
+    assert m.outputs["x"].tolist() == [1.0] * 32
+
+
+def test_a_kernel_that_cannot_run_says_why_and_the_next_one_runs(cell: Callable[[str], dict[str, Any]]) -> None:
+    """The sentence names the line; what was on the screen is taken away, since it is no longer this kernel's."""
+    good = cell("def k(x):\n    i = cuda.grid(1)\n    x[i] = 1\n")["k"]
+    m = SimtMicroscope(good, 1, 32, np.zeros(32, np.float32))
+    assert m.words
+    m.load(cell("def k(x):\n    open('/etc/hosts')\n")["k"])
+    m.wait()
+    assert "k, line 2 `open('/etc/hosts')`" in m.error
+    assert "\n" not in m.error
+    assert (m._microscope.source, m._microscope.position, m._results.rows, m.result) == ([], {}, [], None)
+    m.load(good)
+    assert m.words
+    assert m.error == ""
+    assert m.outputs["x"].tolist() == [1.0] * 32
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "words"), [(1, 2048, "1 to 1,024"), (0, 32, "grid=0"), ("x", 32, "grid='x'"), (1, (2, 2**40), "block=")]
+)
+def test_impossible_launches_are_told_inside(grid: Any, block: Any, words: str) -> None:
+    """What ``simulate`` says about the grid or the block is the instrument's error."""
+    m = SimtMicroscope(odd_block, grid, block, np.zeros(32, np.float32))
+    m.wait()
+    assert words in m.error
+
+
+def test_a_kernel_needs_a_launch() -> None:
+    """Without grid or block the call is refused in one sentence; from then on ``load`` keeps what is not given again."""
+    with pytest.raises(InputError, match="twice comes without a grid"):
+        SimtMicroscope(twice)
+    with pytest.raises(InputError, match="without a block"):
+        SimtMicroscope().load(twice, 2)
+    with pytest.raises(InputError, match="expected one of"):
+        SimtMicroscope("no_such_kernel")
+
+
+def test_the_code_of_a_learners_kernel_names_what_was_given() -> None:
+    """Arrays are written as parameters where no variable holds them, numbers as they are; dynamic shared memory is kept."""
+    m = SimtMicroscope(twice, (2, 1), 32, np.zeros(64, np.float32), np.zeros(64, np.float32), np.float32(3), dynamic_shared_bytes=128)
+    assert "s = gl.kernels.simulate(twice, (2, 1), 32, x, y, np.float32(3.0), dynamic_shared_bytes=128, trace=0)" in m.code
+    assert m.code.startswith("import numpy as np\n\nimport gpulab as gl")
+
+
+# Runs.
+
+
+def endless(x: Any) -> None:
+    """Never ends by itself."""
+    while True:
+        x[0] += 1
+
+
+def test_stop_ends_an_endless_kernel() -> None:
+    """The run is under way at once; Stop ends it without an error, and another kernel can be looked at."""
+    m = SimtMicroscope(endless, 1, 32, np.zeros(1))
+    assert m.running
+    assert m._panel.state == "running"
+    m.stop()
+    m.wait()
+    assert not m.running
+    assert m.error == ""
+    assert "stopped" in m._panel.progress
+    assert "press Run" in m._results.message
+    m.set(kernel="vector_add")
+    assert m.words
+
+
+def test_the_kernel_chosen_last_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run under way is left when another kernel is chosen; only the last result is shown."""
+    real, begun, seen = kernels.simulate, threading.Event(), []
+
+    def simulate(kernel: Any, *args: Any, stop: Callable[[], None], **options: Any) -> Any:
+        seen.append(kernel.__name__)
+        begun.set()
+        while kernel.__name__ != "block_sum":
+            stop()
+            threading.Event().wait(0.005)
+        return real(kernel, *args, stop=stop, **options)
+
+    monkeypatch.setattr(kernels, "simulate", simulate)
+    m = SimtMicroscope("vector_add")
+    for name in ("odd_and_even", "strided_copy", "block_sum"):
+        assert begun.wait(SECONDS)
+        begun.clear()
+        m.set(kernel=name)
+    m.wait()
+    assert seen[0] == "vector_add"
+    assert seen[-1] == m.result.kernel == "block_sum"
+    assert m._tried is not None
+    assert m.error == ""
+
+
+def test_run_during_a_run_begins_anew_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``run(wait=True)`` right after the start returns with the result and without an error."""
+    m = SimtMicroscope("block_sum")
+    m.run(wait=True)
+    assert m.error == ""
+    assert m.result.kernel == "block_sum"
+    assert not m.running
