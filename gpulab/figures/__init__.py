@@ -2,6 +2,7 @@
 
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
+from gpulab.figures.access import access
 from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
 from gpulab.figures.occupancy import occupancy
@@ -10,6 +11,7 @@ from gpulab.figures.transfer import break_even, overlap, sweep
 
 __all__ = [
     "LabFigure",
+    "access",
     "break_even",
     "comparison",
     "machine",

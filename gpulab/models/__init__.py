@@ -5,11 +5,14 @@ from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
 from gpulab.models._ceilings import roofline
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import BlockLimits, Occupancy, OccupancySweep, occupancy, occupancy_sweep
+from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
 from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
 
 __all__ = [
+    "ACCESS_KINDS",
     "LIMITERS",
+    "AccessKind",
     "AccessPattern",
     "ArithmeticRoof",
     "BlockLimits",
@@ -23,6 +26,7 @@ __all__ = [
     "access_at",
     "access_pattern",
     "compute_capabilities",
+    "named_access",
     "occupancy",
     "occupancy_sweep",
     "occupancy_table",

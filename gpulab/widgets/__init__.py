@@ -14,6 +14,7 @@ _WHERE = {
     "TransferExplorer": "gpulab.widgets.transfer_explorer",
     "MemoryInspector": "gpulab.widgets.memory_inspector",
     "OccupancyExplorer": "gpulab.widgets.occupancy_explorer",
+    "AccessPatterns": "gpulab.widgets.access_patterns",
     "SimtMicroscope": "gpulab.widgets.simt_microscope",
     "Instrument": "gpulab.widgets._instrument",
 }
@@ -33,6 +34,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from gpulab.widgets._instrument import Instrument as Instrument
+    from gpulab.widgets.access_patterns import AccessPatterns as AccessPatterns
     from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
     from gpulab.widgets.machine_card import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector

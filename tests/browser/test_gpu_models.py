@@ -144,3 +144,38 @@ def test_occupancy_by_keyboard_and_in_time(notebook_of: Callable[..., NotebookPa
     shown(notebook, "A block has 7 warps: 9 blocks fill 63 of 64 warp slots")
     assert state(notebook, "o.values['registers_per_thread'], o.error") == "16"
     clean(notebook)
+
+
+def test_access_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
+    """Each control moves the counts and the picture at once; the keyboard alone steps through strides; the code follows."""
+    notebook = notebook_of(["import gpulab as gl\n\na = gl.widgets.AccessPatterns()\na"])
+    page, area = notebook.page, notebook.output(0)
+    shown(notebook, "One warp: 4 sectors where 4 would do; 1 wavefront where 1 would do")
+    readable(notebook)
+    area.get_by_label("Stride (elements)").focus()
+    page.keyboard.press("ArrowRight")
+    shown(notebook, "One warp: 8 sectors where 4 would do; 2 wavefronts where 1 would do")
+    assert area.get_by_label("Stride (elements)").get_attribute("aria-valuetext") == "2"
+    area.get_by_label("Offset (elements)").fill("3")
+    shown(notebook, "One warp: 9 sectors where 4 would do")
+    area.get_by_label("Stride (elements)").fill("32")
+    shown(notebook, "32 words meet in one bank: 32 wavefronts for 1.")
+    readable(notebook)
+    area.get_by_label("Element", exact=True).select_option("16 bytes (float4)")
+    shown(notebook, "512 needed")
+    readable(notebook)
+    area.get_by_label("Active lanes").fill("8")
+    shown(notebook, "8 lanes need 128 B")
+    area.get_by_label("Lane i takes").select_option("backwards: offset + (31 - i) * stride")
+    area.get_by_label("Active lanes").fill("0")
+    shown(notebook, "No lane is active: no request is made.")
+    readable(notebook)
+    area.get_by_label("Active lanes").fill("32")
+    area.get_by_label("Element", exact=True).select_option("1 byte (int8)")
+    for kind in ("two lanes an element", "a block 16 wide", "a block 8 wide", "a swizzled column", "scattered", "a stride"):
+        option = area.get_by_label("Lane i takes").locator("option").filter(has_text=f"{kind}:").inner_text()
+        area.get_by_label("Lane i takes").select_option(option)
+    area.get_by_text("Show the code").click()
+    shown(notebook, "a = gl.models.access_pattern(32, 3, 1)")
+    assert state(notebook, "a.error, a.values['kind']") == "strided"
+    clean(notebook)
