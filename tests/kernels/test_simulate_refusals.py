@@ -288,7 +288,11 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     _one_sentence(str(caught.value))
 
 
-@pytest.mark.parametrize("kernel", [3, None, "text", len, print, np.add, int, object(), [_copies]], ids=repr)
+@pytest.mark.parametrize(
+    "kernel",
+    [3, None, "text", len, print, np.add, int, object(), [_copies]],
+    ids=lambda kernel: type(kernel).__name__ + getattr(kernel, "__name__", ""),
+)
 def test_what_is_no_python_function_is_refused(kernel: Any) -> None:
     """Numbers, types, built-in functions."""
     with pytest.raises(GpulabError) as caught:

@@ -50,10 +50,11 @@ def _widened(value: Any) -> Any:
 
 
 _UNARY: dict[type, Callable[[Any], Any]] = {
-    ast.USub: lambda value: np.negative(_widened(value)),
+    # Of narrow integers in their own width, and widened then.
+    ast.USub: lambda value: _widened(np.negative(value)) if value.dtype.kind != "b" else np.negative(_widened(value)),
     ast.UAdd: _widened,
     ast.Not: lambda value: ~_types.truth(value),
-    ast.Invert: lambda value: np.invert(value if value.dtype.kind == "b" else _widened(value)),
+    ast.Invert: lambda value: np.invert(value) if value.dtype.kind == "b" else _widened(np.invert(value)),
 }
 
 

@@ -5,9 +5,9 @@ one block are ordered by ``syncthreads``, lanes of one warp also by ``syncwarp``
 the last block: one writes, calls ``threadfence``, and then an atomic; the other calls an atomic later. (Fences and atomics count for the
 whole block here.) Two plain writes of the same value are let pass: whoever comes last, the memory is the same.
 
-For each word two witnesses of each kind are kept: the last thread that wrote (read) it, and one more that differs from it as much as
-possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered with one of the two, if
-it is unordered with any thread since the last barrier.
+For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last thread that did so, and one more that
+differs from it as much as possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered
+with one of the two, if it is unordered with any thread since the last barrier.
 """
 
 from __future__ import annotations
@@ -67,25 +67,31 @@ class WarpBarriers:
         return bool(reached >> lane & 1)
 
 
-# One witness of one word: thread, epoch, 2 * line + atomic, event. Sixteen bytes, moved as one complex number.
+# One witness of one word: thread, epoch, line, event. Sixteen bytes, moved as one complex number.
 _FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
 
 
 class _Witnesses:
     """For each word, the last thread that accessed it in one way and another one, each with its moment."""
 
-    __slots__ = ("any_other", "packed")
+    __slots__ = ("kept", "packed", "words")
 
     def __init__(self, words: int) -> None:
-        fields = np.zeros((2, words, 4), dtype=_FIELDS)
+        self.words = words
+        self.packed = np.empty((2, 0), dtype=_PACKED)  # made when first needed: most arrays know one kind of access
+        self.kept = 0  # how many witnesses any word has
+
+    def make(self) -> None:
+        """Make room for the first witness."""
+        fields = np.zeros((2, self.words, 4), dtype=_FIELDS)
         fields[..., 0] = -1
         self.packed = fields.view(_PACKED)[..., 0]
-        self.any_other = False
+        self.kept = 1
 
     def copy_rows(self, times: int) -> _Witnesses:
         """Return the same for so many rows of words."""
-        new = object.__new__(_Witnesses)
-        new.packed, new.any_other = np.tile(self.packed, (1, times)), self.any_other
+        new = _Witnesses(self.words * times)
+        new.packed, new.kept = np.tile(self.packed, (1, times)), self.kept
         return new
 
     def of(self, which: int, words: Flat) -> Flat:
@@ -94,11 +100,11 @@ class _Witnesses:
         return found
 
 
-def _moment_fields(threads: Flat, moment: Moment, atomic: bool) -> Flat:
+def _moment_fields(threads: Flat, moment: Moment) -> Flat:
     fields = np.empty((len(threads), 4), dtype=_FIELDS)
     fields[:, 0] = threads
     fields[:, 1] = moment.epoch
-    fields[:, 2] = 2 * moment.line + atomic
+    fields[:, 2] = moment.line
     fields[:, 3] = moment.event
     return fields
 
@@ -135,9 +141,8 @@ class Tracker:
         self.barriers: WarpBarriers | None = None
         self.fences: Fences | None = None
         self.events = events
-        self.writes, self.reads = _Witnesses(words), _Witnesses(words)
+        self.writes, self.atomics, self.reads = _Witnesses(words), _Witnesses(words), _Witnesses(words)
         self.written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
-        self._any_read = False
 
     def serve(self, barriers: WarpBarriers | None) -> Tracker:
         """Look up the warp barriers of these blocks from here on."""
@@ -149,29 +154,37 @@ class Tracker:
         if self.rows == rows:
             return
         self.rows = rows
-        self.writes, self.reads = self.writes.copy_rows(rows), self.reads.copy_rows(rows)
+        self.writes, self.atomics, self.reads = (kind.copy_rows(rows) for kind in (self.writes, self.atomics, self.reads))
         if self.written is not None:
             self.written = np.tile(self.written, rows)
 
-    def read(self, words: Flat, threads: Flat, moment: Moment, atomic: bool = False) -> Conflict | None:
-        """Note a read; return a conflict with a write before it."""
-        found = self._conflict(self.writes, words, threads, moment, atomic, None)
-        if not atomic:
-            self._any_read = True
-            self._record(self.reads, words, threads, moment, False)
+    def read(self, words: Flat, threads: Flat, moment: Moment) -> Conflict | None:
+        """Note a read; return a conflict with a write or an atomic before it."""
+        found = self._conflict(self.writes, words, threads, moment, None) or self._conflict(self.atomics, words, threads, moment, None)
+        self._record(self.reads, words, threads, moment)
         return found
 
-    def write(
-        self, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat] | None, atomic: bool = False
-    ) -> Conflict | None:
+    def write(self, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat]) -> Conflict | None:
         """Note a write; return a conflict with an access before it. ``unchanged(lanes)`` tells where the value is already there."""
-        found = self._conflict(self.writes, words, threads, moment, atomic, unchanged)
-        if self._any_read:
-            found = found or self._conflict(self.reads, words, threads, moment, False, None)
-        self._record(self.writes, words, threads, moment, atomic)
+        found = (
+            self._conflict(self.writes, words, threads, moment, unchanged)
+            or self._conflict(self.atomics, words, threads, moment, None)
+            or self._conflict(self.reads, words, threads, moment, None)
+        )
+        self._record(self.writes, words, threads, moment)
+        self._now_written(words)
+        return found
+
+    def update(self, words: Flat, threads: Flat, moment: Moment) -> Conflict | None:
+        """Note an atomic; return a conflict with a plain access before it."""
+        found = self._conflict(self.writes, words, threads, moment, None) or self._conflict(self.reads, words, threads, moment, None)
+        self._record(self.atomics, words, threads, moment)
+        self._now_written(words)
+        return found
+
+    def _now_written(self, words: Flat) -> None:
         if self.written is not None:
             self.written[words] = True
-        return found
 
     def clash(self, words: Flat, threads: Flat, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
         """Return two lanes that wrote one word in the same instruction, with different values; to be asked after ``write``."""
@@ -189,30 +202,26 @@ class Tracker:
         return np.flatnonzero(~self.written[words])
 
     def _conflict(
-        self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, atomic: bool, unchanged: Callable[[Flat], Flat] | None
+        self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat] | None
     ) -> Conflict | None:
-        for which in (0, 1) if witnesses.any_other else (0,):
+        for which in range(witnesses.kept):
             fields = witnesses.of(which, words)
             others = fields[:, 0]
             unordered = (fields[:, 1] == moment.epoch) if not self.across_blocks else self._not_ordered(fields, threads, moment)
             unordered &= others != threads
             if not unordered.any():
                 continue
-            unordered &= others >= 0
-            if atomic:
-                unordered &= (fields[:, 2] & 1) == 0
-            lanes = np.flatnonzero(unordered)
+            lanes = np.flatnonzero(unordered & (others >= 0))
             if len(lanes) and self.events:
                 lanes = lanes[~self._by_warp_barrier(fields[lanes], words[lanes], threads[lanes])]
             if len(lanes) and self.fences is not None:
                 blocks = others[lanes] // self.width, threads[lanes] // self.width
                 lanes = lanes[~self.fences.ordered(blocks[0], fields[lanes, 3], blocks[1])]
-            if len(lanes) and unchanged is not None and not atomic:
-                plain = (fields[lanes, 2] & 1) == 0
-                lanes = lanes[~(plain & unchanged(lanes))]
+            if len(lanes) and unchanged is not None:
+                lanes = lanes[~unchanged(lanes)]
             if len(lanes):
                 first = int(lanes[0])
-                return Conflict(first, int(threads[first]), int(others[first]), int(fields[first, 2]) >> 1, len(lanes))
+                return Conflict(first, int(threads[first]), int(others[first]), int(fields[first, 2]), len(lanes))
         return None
 
     def _not_ordered(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
@@ -250,27 +259,30 @@ class Tracker:
         ranked: Flat = rank * ((others != threads) & (others >= 0))
         return ranked
 
-    def _record(self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, atomic: bool) -> None:
-        last = witnesses.of(0, words)
-        rank = self._rank(last, threads, moment)
-        if rank.any():
-            move = rank > 0
-            if witnesses.any_other:
-                move &= rank >= self._rank(witnesses.of(1, words), threads, moment)
-            moved = np.flatnonzero(move)
-            witnesses.packed[1][words[moved]] = last[moved].reshape(-1).view(_PACKED)
-            witnesses.any_other = True
-        now = _moment_fields(threads, moment, atomic)
-        packed = now.reshape(-1).view(_PACKED)
+    def _record(self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment) -> None:
+        if not witnesses.kept:
+            witnesses.make()
+        else:
+            last = witnesses.of(0, words)
+            rank = self._rank(last, threads, moment)
+            if rank.any():
+                move = rank > 0
+                if witnesses.kept > 1:
+                    move &= rank >= self._rank(witnesses.of(1, words), threads, moment)
+                moved = np.flatnonzero(move)
+                witnesses.packed[1][words[moved]] = last[moved].reshape(-1).view(_PACKED)
+                witnesses.kept = 2
+        packed = _moment_fields(threads, moment).reshape(-1).view(_PACKED)
         witnesses.packed[0][words] = packed
         winner = witnesses.of(0, words)[:, 0]
-        lost = np.flatnonzero(winner != threads)
+        # The last lane is kept as the last witness; here from the end, so that the first lane stays as the other.
+        lost = np.flatnonzero(winner != threads)[::-1]
         if len(lost):
             self._record_lost(witnesses, packed, words, threads, winner, lost)
 
     def _record_lost(self, witnesses: _Witnesses, packed: Flat, words: Flat, threads: Flat, winner: Flat, lost: Flat) -> None:
         """Keep, of several lanes that accessed one word at once, one more beside the last: the farther, the later written."""
-        witnesses.any_other = True
+        witnesses.kept = 2
         other = witnesses.packed[1]
         other[words[lost]] = packed[lost]
         far = lost[winner[lost] // WARP != threads[lost] // WARP]

@@ -22,6 +22,7 @@ class Launch:
     """What lasts through all batches of a launch."""
 
     source: Source
+    sources: list[Source]
     counters: Counters
     max_steps: int
     dynamic_bytes: int
@@ -37,6 +38,10 @@ class Launch:
     max_trace_steps: int = 100_000
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
+
+    def text_of(self, line: int) -> str:
+        """Return a line of the kernel or of a device function."""
+        return next((text for source in self.sources if (text := source.text_of(line))), "")
 
 
 class Machine:
@@ -147,7 +152,7 @@ class Machine:
             self.launch.findings[key] = known.again(count)
             return
         self.launch.findings[key] = Finding(
-            kind=kind, line=line, code=self.launch.source.text_of(line), array=array, index=index, threads=threads, count=count,
+            kind=kind, line=line, code=self.launch.text_of(line), array=array, index=index, threads=threads, count=count,
             message=text, other_line=other_line,
         )  # fmt: skip
 
@@ -330,7 +335,7 @@ class Machine:
             unchanged = lambda lanes: self._same_as_memory(store, places, flat, lanes, value)  # noqa: E731
             conflict = tracker.write(flat.words, flat.threads, moment, unchanged)
         else:
-            conflict = tracker.write(flat.words, flat.threads, moment, None, atomic=True)
+            conflict = tracker.update(flat.words, flat.threads, moment)
         if conflict is not None:
             self._race(store, flat, conflict, line)
         return flat

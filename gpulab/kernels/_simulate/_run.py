@@ -109,7 +109,7 @@ def simulate(
     program = Program(source)
     written = written_names(source, lambda node: _device_source(node, program))
     arguments = _arguments(source, args, written)
-    launch = Launch(source, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
+    launch = Launch(source, program.sources, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
                     Fences(math.prod(extents[0])) if program.uses_fences else None, traced_block=trace, stop=stop)  # fmt: skip
     changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
     before = [view.store.data.copy() for view in changing]

@@ -121,7 +121,10 @@ class Program:
                 raise source.error(f"{python_function.__name__} calls itself; recursion is not supported. Write it as a loop", line)
             return found
         self._functions[python_function] = None
-        inner = read_source(python_function)
+        try:
+            inner = read_source(python_function)
+        except KernelError as error:
+            raise source.error(str(error).rstrip(".").removeprefix("simulate: "), line) from error
         self.sources.append(inner)
         made = Function(inner, self)
         self._functions[python_function] = made

@@ -107,24 +107,42 @@ def match_any(machine: Machine, members: Any, value: Any, mask: Mask) -> Any:
 
 
 def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
-    """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited."""
+    """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited. Groups of a warp may name themselves."""
+    if members is None or np.size(members) == 1:
+        named = 0xFFFFFFFF if members is None else int(np.asarray(members).item()) & 0xFFFFFFFF
+        _arrive(machine, mask.bits, named, line)
+        return
+    active = _active(machine, mask)
+    shape = np.broadcast_shapes(active.shape, by_warp(machine, members).shape)
+    each = np.broadcast_to(by_warp(machine, members), shape).astype(np.int64) & 0xFFFFFFFF
+    active = np.broadcast_to(active, shape)
+    for named in np.unique(each[active]).tolist():
+        here = active & (each == named)
+        _arrive(machine, lane_bits(here.reshape(shape[0], machine.batch.width), machine.batch), named, line)
+
+
+def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> None:
+    """Let lanes (as bits of each warp) that name the same lanes wait for each other."""
     barriers = machine.barriers
     assert barriers is not None
-    arrived = mask.bits
-    named = np.uint32(0xFFFFFFFF) if members is None else by_warp(machine, np.asarray(members).astype(np.int64))[..., 0].astype(np.uint32)
-    missing = (arrived != 0) & ((named & machine.alive.bits & ~arrived) != 0)
-    if missing.any():
-        row, warp = (int(i) for i in np.argwhere(missing)[0])
-        here = np.broadcast_to(arrived, missing.shape)[row, warp]
-        absent = np.broadcast_to(named & machine.alive.bits & ~arrived, missing.shape)[row, warp]
-        threads = tuple(machine.thread(row, warp * WARP + _lowest(bits)) for bits in (int(here), int(absent)))
-        count = int(np.count_nonzero(missing)) * (machine.batch.blocks if len(missing) == 1 else 1)
-        machine.found(
-            "barrier", line, "", (), threads, count,
-            "not all lanes that this syncwarp names reach it: the first of these two does, the second does not",
-        )  # fmt: skip
-    exited = ~machine.alive.bits
-    together = np.where(arrived != 0, (arrived & named) | exited, np.uint32(0)).astype(np.uint32)
+    members = np.uint32(named)
+    alive = machine.alive.bits
+    uninvited = arrived & ~members  # a lane that waits for others must be one of those named
+    absent = np.where(arrived != 0, members & alive & ~arrived, np.uint32(0))
+    wrong = (uninvited | absent) != 0
+    if wrong.any():
+        row, warp = (int(i) for i in np.argwhere(wrong)[0])
+        here, away, odd = (int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, absent, uninvited))
+        first, second = (_lowest(here), _lowest(away)) if away else (_lowest(odd), _lowest(here))
+        threads = tuple(machine.thread(row, warp * WARP + lane) for lane in (first, second))
+        count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
+        text = (
+            "not all lanes that this syncwarp names reach it: the first of these two does, the second does not"
+            if away
+            else "a lane calls syncwarp without being among the lanes that it names: the first of these two"
+        )
+        machine.found("barrier", line, "", (), threads, count, text)
+    together = np.where(arrived != 0, (arrived & members) | ~alive, np.uint32(0)).astype(np.uint32)
     if len(together) > 1:
         machine.split_shared()
     machine.launch.event += 1
