@@ -4,8 +4,10 @@ from gpulab.memory._predict import predict
 from gpulab.memory._release import Released, release
 from gpulab.memory._snapshot import HeldTensor, Snapshot, snapshot
 from gpulab.memory._trace import trace
+from gpulab.memory._traffic import traffic
 from gpulab.memory._watch import CellMemory, DeviceUse, Watch
 from gpulab.memory.results import CATEGORIES, LiveTensor, MemoryTrace, Prediction, Timeline
+from gpulab.memory.traffic_results import OperatorTraffic, Traffic
 
 __all__ = [
     "CATEGORIES",
@@ -14,13 +16,16 @@ __all__ = [
     "HeldTensor",
     "LiveTensor",
     "MemoryTrace",
+    "OperatorTraffic",
     "Prediction",
     "Released",
     "Snapshot",
     "Timeline",
+    "Traffic",
     "Watch",
     "predict",
     "release",
     "snapshot",
     "trace",
+    "traffic",
 ]

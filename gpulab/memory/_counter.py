@@ -1,0 +1,165 @@
+"""The dispatch mode that counts bytes and FLOPs operator by operator. Imported only inside functions: it needs torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from gpulab.memory.traffic_results import OperatorTraffic
+
+aten = torch.ops.aten
+# FLOPs an output element where it is not one: the formulas of gpulab.workloads (gelu) or the operator's own definition.
+_PER_ELEMENT = {
+    "gelu": 5, "addcmul": 3, "addcdiv": 3, "lerp": 3, "sigmoid": 3, "silu": 4, "softplus": 4, "gelu_backward": 8, "threshold_backward": 1,
+    "where": 1, "clamp": 2, "hardtanh": 2,
+}  # fmt: skip
+# FLOPs an input element, as gpulab.workloads counts softmax and layer_norm; a mean or a sum adds each element once.
+_PER_INPUT = {
+    "sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "prod": 1, "var": 3, "var_mean": 3, "argmax": 1, "cumsum": 1, "norm": 2,
+    "linalg_vector_norm": 2, "_softmax": 5, "_log_softmax": 5, "native_layer_norm": 7, "native_batch_norm": 7, "dot": 2,
+}  # fmt: skip
+# Operators that only move, compare places or fill; a number format may change on the way.
+_MOVES = {
+    "copy_", "clone", "_to_copy", "fill", "zero_", "fill_", "cat", "stack", "index", "index_select", "gather", "embedding", "zeros", "ones",
+    "full", "zeros_like", "ones_like", "full_like", "arange", "scatter", "index_put", "sort", "repeat", "flip", "roll", "constant_pad_nd",
+}  # fmt: skip
+# Of these the first tensor is a table of which only the asked rows are read.
+_LOOKUPS = {"index", "index_select", "gather", "embedding"}
+# A storage or a question, not a pass over memory.
+_NOTHING = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "_unsafe_view", "resize_", "set_", "lift_fresh",
+}  # fmt: skip
+# In-place operators that do not look at what was there.
+_BLIND = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_"}
+
+
+class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keep one ``OperatorTraffic`` for each operator that moves something."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: list[OperatorTraffic] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and count it."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace == "prim" or _is_view(func) or _base(func) in _NOTHING:
+            return result
+        written = _written(func, args, kwargs, result)
+        read = _read(func, args, kwargs, written)
+        if read or written:
+            sizes = sum(read.values()), sum(written.values())
+            self.operators.append(OperatorTraffic(str(func), *sizes, _flops(func, args, kwargs, result)))
+        return result
+
+
+def distinct(values: Iterable[Any]) -> dict[tuple[Any, ...], int]:
+    """Return the bytes of distinct memory behind each different tensor among the values."""
+    found = {}
+    for tensor in values:
+        if isinstance(tensor, torch.Tensor):
+            found[_key(tensor)] = _nbytes(tensor)
+    return found
+
+
+def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Tell two tensors apart by what they see of which memory; fake ones, which have no address, by themselves."""
+    if tensor.layout is not torch.strided:
+        return (id(tensor),)
+    try:
+        where: Any = tensor.data_ptr()
+    except RuntimeError:
+        where = tensor.untyped_storage()._cdata
+    return where, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and no view outgrows its storage."""
+    if tensor.layout is not torch.strided:
+        return tensor._nnz() * tensor.element_size() if tensor.is_sparse else 0
+    elements = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
+    return min(elements * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def _base(func: Any) -> str:
+    """Return the operator's name without namespace and overload."""
+    return str(func._schema.name).rpartition("::")[2]
+
+
+def _plain(func: Any) -> str:
+    """Return the base name of the operator's functional form."""
+    base = _base(func)
+    return base if base in _BLIND or base.startswith("__") else base.removesuffix("_")
+
+
+def _is_view(func: Any) -> bool:
+    """Return whether the result shares the first argument's memory without writing to it."""
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return the tensors among the arguments that the operator writes to."""
+    found = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += tree_leaves(args[place] if place < len(args) and not argument.kwarg_only else kwargs.get(argument.name))
+    return found
+
+
+def _written(func: Any, args: Any, kwargs: Any, result: Any) -> dict[tuple[Any, ...], int]:
+    return distinct([*_changed(func, args, kwargs), *tree_leaves(result)])
+
+
+def _read(func: Any, args: Any, kwargs: Any, written: dict[tuple[Any, ...], int]) -> dict[tuple[Any, ...], int]:
+    looks = {argument.name: not _is_out(func, argument) for argument in func._schema.arguments}
+    values = []
+    for place, argument in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) and not argument.kwarg_only else kwargs.get(argument.name)
+        if looks[argument.name]:
+            values += tree_leaves(value)
+    read = distinct(values)
+    if _base(func) in _LOOKUPS:
+        table = next((tensor for tensor in values if isinstance(tensor, torch.Tensor)), None)
+        if table is not None:
+            read[_key(table)] = min(read[_key(table)], sum(written.values()))
+    return read
+
+
+def _is_out(func: Any, argument: Any) -> bool:
+    """Return whether an argument is only written: ``out=``, or the target of a copy or a fill."""
+    writes = argument.alias_info is not None and argument.alias_info.is_write
+    return bool(writes and (argument.is_out or _base(func) in _BLIND))
+
+
+def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
+    packet, name = func.overloadpacket, _plain(func)
+    if name.startswith("_scaled_dot_product"):
+        return _attention_flops(name, args)
+    if packet in flop_registry:
+        return float(flop_registry[packet](*args, **kwargs, out_val=result))
+    outputs = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+    if name in _MOVES or _base(func) in _BLIND:
+        return 0.0
+    if name in _PER_INPUT:
+        first = next((tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)), None)
+        return float(_PER_INPUT[name] * first.numel()) if first is not None else None
+    if name in _PER_ELEMENT or torch.Tag.pointwise in func.tags:
+        scaled = name in ("add", "sub", "rsub") and kwargs.get("alpha", 1) != 1
+        return float((_PER_ELEMENT.get(name, 1) + scaled) * outputs[0].numel()) if outputs else None
+    return None
+
+
+def _attention_flops(name: str, args: Any) -> float:
+    """Both products of attention, the softmax left out as in ``gpulab.workloads``; backward makes five products of that size."""
+    backward = name.endswith("_backward")
+    query, key, value = args[1:4] if backward else args[:3]
+    rows, width, keys = math.prod(query.shape[:-1]), query.shape[-1], key.shape[-2]
+    once = 2.0 * rows * keys
+    return once * (3 * width + 2 * value.shape[-1]) if backward else once * (width + value.shape[-1])

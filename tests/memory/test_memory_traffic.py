@@ -1,0 +1,135 @@
+"""The traffic of operators: bytes and FLOPs against counts by hand, the catalogue's formulas and PyTorch's FLOP counter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+import gpulab as gl
+from gpulab.errors import InputError
+from gpulab.evidence import Badge
+
+N = 4 * 1000  # bytes of a thousand float32
+
+
+def _moved(fn, *args):
+    t = gl.memory.traffic(fn, *args)
+    return [(each.read_bytes, each.written_bytes, each.flops) for each in t.operators]
+
+
+def test_each_operator_of_a_chain_reads_and_writes_once():
+    """Three elementwise operators move six arrays; a fused pass would move two."""
+    t = gl.memory.traffic(lambda x: torch.relu(x * 2 + 1), torch.ones(1000))
+    assert [(each.read_bytes, each.written_bytes, each.flops) for each in t.operators] == [(N, N, 1000.0)] * 3
+    assert (t.nbytes, t.compulsory_bytes, t.flops) == (6 * N, 2 * N, 3000.0)
+    assert t.evidence.badge is Badge.MODELLED
+
+
+def test_in_place_saves_memory_and_no_traffic():
+    """An operator that writes over its argument has read it before."""
+    assert _moved(lambda x: x.mul_(2).add_(1), torch.ones(1000)) == [(N, N, 1000.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x: torch.add(x, x), (N, N, 1000.0)),  # the same array twice is read once
+        (lambda x: torch.add(x, torch.ones(()), alpha=3), (N + 4, N, 2000.0)),  # the scaling is a second operation
+        (lambda x: x.sum(), (N, 4, 1000.0)),
+        (lambda x: x.clone(), (N, N, 0.0)),
+        (lambda x: x.fill_(1.0), (0, N, 0.0)),  # what was there is not looked at
+        (lambda x: x.expand(8, 1000).sum(), (N, 4, 8000.0)),  # an expanded array is in memory once
+        (lambda x: x.view(10, 100)[:, 0].clone(), (40, 40, 0.0)),  # a view is read where it looks
+        (lambda x: x.double(), (N, 2 * N, 0.0)),
+    ],
+    ids=["twice", "alpha", "sum", "clone", "fill", "expand", "column", "double"],
+)
+def test_operators_by_hand(fn, expected):
+    """Reads, writes and FLOPs of single operators, counted by hand."""
+    found = [each for each in _moved(fn, torch.ones(1000)) if each != (0, 4, 0.0)]  # making the scalar is not asked here
+    assert found == [expected]
+
+
+def test_out_is_written_and_not_read():
+    """An ``out=`` argument costs its writing only."""
+    out = torch.empty(1000)
+    assert _moved(lambda x: torch.mul(x, x, out=out), torch.ones(1000)) == [(N, N, 1000.0)]
+
+
+def test_views_and_storages_move_nothing():
+    """Transposing, slicing, reshaping and allocating touch no element."""
+    assert _moved(lambda x: (x.view(10, 100).T[2:], torch.empty_like(x), x.detach()), torch.ones(1000)) == []
+
+
+def test_a_lookup_reads_only_the_rows_asked_for():
+    """Four rows of a large table: four indices of 8 bytes and four rows of 16 bytes read, the rows written."""
+    table = torch.ones(1000, 4)
+    assert _moved(lambda i: functional.embedding(i, table), torch.arange(4)) == [(32 + 64, 64, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("add", 1000), ("exp", 1000), ("gelu", 1000), ("sum", 1000), ("softmax", 8), ("matmul", 64), ("conv2d", 1), ("attention", 32)],
+)
+def test_agrees_with_the_catalogue(name, n):
+    """Bytes and FLOPs of catalogue entries that are one operator follow the catalogue's formulas (a sum of n has n - 1 additions)."""
+    work = gl.workloads.get(name)(n=n)
+    t = gl.memory.traffic(work.run, *work.inputs("cpu"))
+    assert t.flops == pytest.approx(work.flops, rel=0.002)
+    small = (
+        work.inputs("cpu")[0].numel() // work.inputs("cpu")[0].shape[-1] * 4
+    )  # attention also keeps a number a row for the backward pass
+    assert work.nbytes <= t.nbytes <= work.nbytes + (small if name == "attention" else 0)
+
+
+def test_matrix_products_of_a_training_step_agree_with_pytorchs_counter():
+    """The products of forward and backward together are what torch.utils.flop_counter finds."""
+    model, x = gl.networks.mlp(64, 32, 10), torch.ones(16, 64)
+    t = gl.memory.traffic(lambda: model(x).sum().backward())
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    products = sum(each.flops for each in t.operators if each.name.startswith(("aten.mm", "aten.addmm")))
+    assert products == counter.get_total_flops() > 0
+
+
+def test_attentions_backward_agrees_with_pytorchs_formula():
+    """Five products: what PyTorch counts for the attention kernels of GPUs, at unequal lengths."""
+    q, k = torch.ones(2, 3, 8, 16, requires_grad=True), torch.ones(2, 3, 20, 16)
+    t = gl.memory.traffic(lambda: functional.scaled_dot_product_attention(q, k, k).sum().backward())
+    found = [each.flops for each in t.operators if "attention" in each.name or each.name.startswith("aten.bmm")]
+    forward = 2 * 2 * 3 * 8 * 20 * 16 * 2
+    assert sum(found) == forward * 3.5
+
+
+def test_operators_under_a_roofline():
+    """Under a ridge of 14 FLOP a byte a square product is bound by arithmetic, an addition by memory, an uncounted one by neither."""
+    roof = gl.models.roofline("H200")
+    a = torch.ones(256, 256)
+    t = gl.memory.traffic(lambda: torch.linalg.inv((a @ a) + torch.eye(256)))
+    bound = [each.name for each in t.memory_bound(roof)]
+    assert "aten.add.Tensor" in bound
+    assert not any("mm" in name or "inv" in name for name in bound)
+    assert any("inv" in name for name in t.uncounted)
+    assert "not counted" in t.caption()
+
+
+def test_equal_operators_share_a_row_in_a_long_table():
+    """More than a dozen operators are shown a kind a row, with the sum in the last."""
+    t = gl.memory.traffic(lambda x: [x := x + 1 for _ in range(20)][-1], torch.ones(1000))
+    rows = t.table()[1]
+    assert [row[0] for row in rows] == ["20 x aten.add.Tensor", "together"]
+
+
+def test_a_compiled_function_is_counted_as_it_was_written():
+    """torch.compile's wrapper is looked through, so nothing is compiled to count."""
+    fn = torch.compile(lambda x: x * 2 + 1)
+    assert gl.memory.traffic(fn, torch.ones(1000)).nbytes == 4 * N
+
+
+@pytest.mark.parametrize(("fn", "says"), [(3, "cannot be called"), (lambda x: x @ x, "raised"), (lambda: 1, "raised")])
+def test_what_cannot_run_is_one_sentence(fn, says):
+    """No function, wrong shapes, wrong number of arguments."""
+    with pytest.raises(InputError, match=says):
+        gl.memory.traffic(fn, torch.ones(3, 2))
