@@ -26,6 +26,7 @@ _SUBMODULES = (
     "errors",
     "evidence",
     "figures",
+    "hierarchy",
     "kernels",
     "lessons",
     "memory",

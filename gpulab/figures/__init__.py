@@ -3,6 +3,7 @@
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.access import access
+from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
 from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
 from gpulab.figures.occupancy import occupancy
@@ -12,8 +13,10 @@ from gpulab.figures.transfer import break_even, overlap, sweep
 __all__ = [
     "LabFigure",
     "access",
+    "bandwidth",
     "break_even",
     "comparison",
+    "latency",
     "machine",
     "measurement",
     "memory_prediction",
@@ -23,5 +26,6 @@ __all__ = [
     "occupancy",
     "overlap",
     "palette",
+    "parallel_chains",
     "sweep",
 ]

@@ -1,0 +1,50 @@
+"""The memory hierarchy as this machine shows it: latency and bandwidth by working set, and how many loads are under way at once.
+
+On a CPU the latency is that of a chase: each load gives the address of the next one, so that nothing can be fetched ahead.
+It needs no compiler (a cycle of Python objects), and uses numba where it is installed. On a CUDA device the same chase
+and the streams are kernels of CuPy.
+
+>>> from gpulab import hierarchy
+>>> curve = hierarchy.latency(sizes=[2**13, 2**16], method="python", chases=1, deadline=0.2)
+>>> [point.nbytes for point in curve.points]
+[8192, 65536]
+"""
+
+from gpulab.hierarchy._chains import HOPS_PER_CALL, methods
+from gpulab.hierarchy._experiment import chase_method, measure_chase, measure_stream, recorded_bandwidth, recorded_latency
+from gpulab.hierarchy._latency import latency
+from gpulab.hierarchy._parallel import parallel
+from gpulab.hierarchy._streams import bandwidth
+from gpulab.hierarchy.results import (
+    Bandwidth,
+    BandwidthPoint,
+    Latency,
+    LatencyPoint,
+    Level,
+    Levels,
+    ParallelChains,
+    ParallelPoint,
+    Reported,
+)
+
+__all__ = [
+    "HOPS_PER_CALL",
+    "Bandwidth",
+    "BandwidthPoint",
+    "Latency",
+    "LatencyPoint",
+    "Level",
+    "Levels",
+    "ParallelChains",
+    "ParallelPoint",
+    "Reported",
+    "bandwidth",
+    "chase_method",
+    "latency",
+    "measure_chase",
+    "measure_stream",
+    "methods",
+    "parallel",
+    "recorded_bandwidth",
+    "recorded_latency",
+]

@@ -1,0 +1,212 @@
+"""Chains of nodes in a random cycle, and the walks along them: with Python objects, or with numba over an array.
+
+A node takes one cache line. The order is random inside blocks of 64 KiB, and the blocks follow each other at random: no
+prefetcher can guess the next line, and the processor translates few addresses anew (at random over everything, each load of
+a large set would also wait for the tables of pages, which is another question).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import platform
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpulab.errors import MissingLibraryError
+
+# Apple's processors fetch lines of 128 bytes; the others of today 64.
+LINE_BYTES = 128 if (platform.system(), platform.machine()) == ("Darwin", "arm64") else 64
+BLOCK_BYTES = 2**16
+# Hops of one call: from 20 us in the first cache to about a millisecond in main memory, far above the call's own cost.
+HOPS_PER_CALL = 8192
+_UNROLLED = 64
+_WORD = 8
+# What Python keeps of an object in front of its slots: the collector's two words, the count of references, the type.
+_HEADER_BYTES = 32
+METHOD_WORDS = {"python": "a cycle of Python objects", "numba": "numba over an array", "cupy": "a CUDA kernel"}
+
+
+class Chain(Protocol):
+    """A cycle of nodes and where its walkers stand."""
+
+    def start(self, walkers: int) -> None:
+        """Place walkers evenly along the cycle, and one if nothing else is said."""
+
+    def walk(self) -> None:
+        """Make ``HOPS_PER_CALL`` hops, shared evenly by the walkers."""
+
+    def close(self) -> None:
+        """Let go of the nodes."""
+
+
+def methods() -> tuple[str, ...]:
+    """Return the ways of chasing that this machine's CPU has, the sharpest first: "numba" where it is installed, and "python"."""
+    return ("numba", "python") if _numba() is not None else ("python",)
+
+
+@functools.cache
+def _numba() -> Any:
+    try:
+        return importlib.import_module("numba")
+    except Exception:  # an installed numba that does not fit the NumPy beside it raises more than ImportError
+        return None
+
+
+def visiting_order(nodes: int, seed: int, block: int = BLOCK_BYTES // LINE_BYTES) -> np.ndarray:
+    """Return the nodes' numbers in the order of a walk: block after block, at random in both.
+
+    Parameters
+    ----------
+    nodes, seed : int
+    block : int
+        Nodes of a block.
+    """
+    rng = np.random.default_rng(seed)
+    place = np.arange(nodes) // block
+    rank = rng.permutation(int(place[-1]) + 1)
+    return np.lexsort((rng.random(nodes), rank[place]))
+
+
+def build(method: str, nbytes: int, seed: int = 0) -> Chain:
+    """Return a chain through ``nbytes`` bytes, with one walker.
+
+    Raises
+    ------
+    MissingLibraryError
+        If numba was asked for and is not installed.
+    """
+    nodes = max(1, nbytes // LINE_BYTES)
+    if method == "numba":
+        if _numba() is None:
+            raise MissingLibraryError(
+                "latency: method='numba' needs numba, which is not installed here. Leave method out, or install numba."
+            )
+        return _NumbaChain(nodes, seed)
+    return _PythonChain(nodes, seed)
+
+
+# -- Python objects ------------------------------------------------------------------------------------------------------
+
+
+def _node_type() -> type:
+    """A class whose objects fill one line: the link in the first slot, the others only take room."""
+    spare = tuple(f"_{k}" for k in range((LINE_BYTES - _HEADER_BYTES) // _WORD - 1))
+    return type("Node", (), {"__slots__": ("next", *spare)})
+
+
+_Node: Any = _node_type()
+
+
+@functools.cache
+def _python_walk(walkers: int) -> Callable[..., Any]:
+    """Return ``walk(nodes, rounds) -> nodes``, written out so that the loop itself costs nothing.
+
+    One walker goes hop after hop in one expression, and keeps nothing in between.
+    """
+    names = [f"n{k}" for k in range(walkers)]
+    one_by_one = [f"{name} = {name}.next" for name in names] * (_UNROLLED // walkers)
+    body = [f"n0 = n0{'.next' * _UNROLLED}"] if walkers == 1 else one_by_one
+    lines = [f"{', '.join(names)}, = nodes", "for _ in range(rounds):", *(f"    {line}" for line in body), f"return {', '.join(names)},"]
+    return _written("\n".join(f"    {line}" for line in lines), "walk(nodes, rounds)")
+
+
+def _written(body: str, signature: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {}
+    exec(f"def {signature}:\n{body}\n", names)
+    return names["walk"]  # type: ignore[no-any-return]
+
+
+class _PythonChain:
+    """Objects linked by an attribute; ``n = n.next`` is a load that the next one waits for."""
+
+    def __init__(self, nodes: int, seed: int) -> None:
+        collecting = gc.isenabled()
+        gc.disable()  # a collection would walk through all nodes, once for every thousand made
+        try:
+            made = [_Node() for _ in range(nodes)]
+            addresses = np.fromiter(map(id, made), np.int64, nodes)
+            ring = [made[k] for k in np.argsort(addresses)[visiting_order(nodes, seed)].tolist()]
+            before = ring[-1]
+            for node in ring:
+                before.next = node
+                before = node
+        finally:
+            if collecting:
+                gc.enable()
+        self._ring, self._rounds = ring, HOPS_PER_CALL // _UNROLLED
+        self.start(1)
+
+    def start(self, walkers: int) -> None:
+        """Place walkers evenly along the cycle."""
+        self._at = tuple(self._ring[k * len(self._ring) // walkers] for k in range(walkers))
+        self._walk = _python_walk(walkers)
+
+    def walk(self) -> None:
+        """Make the hops of one call."""
+        self._at = self._walk(self._at, self._rounds)
+
+    def close(self) -> None:
+        """Cut the cycle, so that the nodes go at once and not at the collector's next visit."""
+        self._at = ()
+        for node in self._ring:
+            node.next = None
+        self._ring = []
+
+
+# -- numba ---------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _numba_walk(walkers: int) -> Callable[..., Any]:
+    """Return ``walk(ring, at, rounds)``, compiled; unsigned numbers, for which numba adds no test of the sign."""
+    numba = _numba()
+    names = [f"n{k}" for k in range(walkers)]
+    lines = [
+        *(f"{name} = at[{k}]" for k, name in enumerate(names)),
+        "for _ in range(rounds):",
+        *(f"    {name} = ring[{name}]" for name in names),
+        *(f"at[{k}] = {name}" for k, name in enumerate(names)),
+    ]
+    walk = _written("\n".join(f"    {line}" for line in lines), "walk(ring, at, rounds)")
+    return numba.njit("void(uint64[::1], uint64[::1], int64)")(walk)  # type: ignore[no-any-return]
+
+
+class _NumbaChain:
+    """Numbers in an array, one a line: each is the place of the next."""
+
+    def __init__(self, nodes: int, seed: int) -> None:
+        self._ring, self._order = laid_out(nodes, seed, LINE_BYTES)
+        self.start(1)
+
+    def start(self, walkers: int) -> None:
+        """Place walkers evenly along the cycle."""
+        self._at = spaced(self._order, walkers)
+        self._walk, self._rounds = _numba_walk(walkers), HOPS_PER_CALL // walkers
+
+    def walk(self) -> None:
+        """Make the hops of one call."""
+        self._walk(self._ring, self._at, self._rounds)
+
+    def close(self) -> None:
+        """Let go of the array."""
+        self._ring, self._order = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+
+
+def spaced(order: np.ndarray, walkers: int) -> np.ndarray:
+    """Return the places of walkers evenly along an order, as uint64."""
+    return order[[k * len(order) // walkers for k in range(walkers)]].astype(np.uint64)
+
+
+def laid_out(nodes: int, seed: int, line_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a ring as an array of uint64 that begins on a line, and the places of its nodes in the order of a walk."""
+    step = line_bytes // _WORD
+    room = np.zeros(nodes * step + step, np.uint64)
+    start = (-room.ctypes.data % line_bytes) // _WORD
+    ring = room[start : start + nodes * step]
+    order = visiting_order(nodes, seed, BLOCK_BYTES // line_bytes) * step
+    ring[order] = np.roll(order, -1).astype(np.uint64)
+    return ring, order

@@ -1,0 +1,449 @@
+"""What chases and streams over working sets give: curves, the levels found in them, and loads under way at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulab._result import Result
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.hierarchy import _steps
+from gpulab.hierarchy._chains import METHOD_WORDS
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+
+_STREAM_SENTENCES = (
+    "Prefetchers hide much of a stream's waiting, so levels can look alike here that differ in latency.",
+    "The smallest sets also pay NumPy's own work for each pass, so the first cache may be faster than its figure.",
+)
+_BEYOND = 2.0  # times the largest reported cache: a set this large is mostly in main memory
+# Of the first level's time, the share that the floor may be before it is named as what hides smaller levels.
+_NEAR_FLOOR = 0.8
+
+
+@dataclass(frozen=True)
+class Reported(Result):
+    """A cache as the system, or the driver, reports it.
+
+    Attributes
+    ----------
+    name : str
+        "L1d", "L2" or "L3".
+    size_bytes : float
+        Of one instance: what one core can use of it at most.
+    """
+
+    name: str
+    size_bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {format_bytes(self.size_bytes)}"
+
+
+@dataclass(frozen=True)
+class LatencyPoint(Result):
+    """One working set of a chase.
+
+    Attributes
+    ----------
+    nbytes : int
+    median_seconds : float
+        Of one hop: the median of the chases' medians.
+    interval_seconds : (float, float) or None
+        From the lowest to the highest end of the chases' 95 % intervals; None where no honest one can be given.
+    least_seconds : float
+        The fastest sample: what disturbs a chase makes it slower.
+    samples, chases : int
+    """
+
+    nbytes: int
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    least_seconds: float
+    samples: int
+    chases: int
+
+
+@dataclass(frozen=True)
+class BandwidthPoint(Result):
+    """One working set of a stream.
+
+    Attributes
+    ----------
+    nbytes : int
+    bytes_per_second : float
+        Moved by one core (of a GPU: by all) at the median time.
+    interval_bytes_per_second : (float, float) or None
+    most_bytes_per_second : float
+        Of the fastest sample.
+    samples : int
+    """
+
+    nbytes: int
+    bytes_per_second: float
+    interval_bytes_per_second: tuple[float, float] | None
+    most_bytes_per_second: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Level(Result):
+    """One level of memory, as a curve shows it.
+
+    Attributes
+    ----------
+    name : str
+        The cache that the system reports near its end, "main memory", or "level 2".
+    latency_seconds : float or None
+        A hop's: the median over the level's points of their fastest samples; None on a curve of bandwidth.
+    bytes_per_second : float or None
+        None on a curve of latency.
+    ends_bytes : float or None
+        Where the curve has made half of the rise to the next level; None for the last.
+    between_bytes : (float, float) or None
+        The last set that is still in the level, and the first that is in the next one.
+    reported_bytes : float or None
+        What the system says about the size.
+    """
+
+    name: str
+    latency_seconds: float | None
+    bytes_per_second: float | None
+    ends_bytes: float | None
+    between_bytes: tuple[float, float] | None
+    reported_bytes: float | None
+
+    @property
+    def speed_text(self) -> str:
+        """The latency or the rate."""
+        if self.latency_seconds is not None:
+            return format_seconds(self.latency_seconds)
+        return format_bytes_per_second(self.bytes_per_second or 0.0)
+
+
+@dataclass(frozen=True, repr=False)
+class Levels(Result):
+    """The levels of a curve, fastest first, beside what the system reports.
+
+    Attributes
+    ----------
+    levels : tuple of Level
+    unseen : tuple of Reported
+        Reported caches whose end the curve does not show.
+    cannot_tell : tuple of str
+        What these figures leave open, a sentence each.
+    evidence : Evidence
+    """
+
+    levels: tuple[Level, ...]
+    unseen: tuple[Reported, ...]
+    cannot_tell: tuple[str, ...]
+    evidence: Evidence
+
+    @property
+    def ends_bytes(self) -> tuple[float, ...]:
+        """Where the levels end, in order; the last has no end."""
+        return tuple(level.ends_bytes for level in self.levels if level.ends_bytes is not None)
+
+    def __repr__(self) -> str:
+        words = [
+            f"{level.name} {level.speed_text}" + (f" up to about {format_bytes(level.ends_bytes)}" if level.ends_bytes else "")
+            for level in self.levels
+        ]
+        return f"<levels: {'; '.join(words)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a level, then what cannot be told."""
+        rows = [
+            (
+                level.name,
+                level.speed_text,
+                "" if level.ends_bytes is None else f"about {format_bytes(level.ends_bytes)}",
+                "" if level.between_bytes is None else " to ".join(format_bytes(b) for b in level.between_bytes),
+                "" if level.reported_bytes is None else format_bytes(level.reported_bytes),
+            )
+            for level in self.levels
+        ]
+        rows += [(f"{cache.name}", "no step seen", "", "", format_bytes(cache.size_bytes)) for cache in self.unseen]
+        rows += [("not told", sentence, "", "", "") for sentence in self.cannot_tell]
+        speed = "a hop takes" if self.levels[0].latency_seconds is not None else "rate"
+        return ("level", speed, "ends at", "last in, first out", "the system says"), rows
+
+
+def _levels(
+    sizes: Sequence[int],
+    seconds: Sequence[float],
+    reported: Sequence[Reported],
+    *,
+    rates: bool,
+    evidence: Evidence,
+    sentences: Sequence[str],
+) -> Levels:
+    """Return the levels of a curve of seconds (of a hop, or of a byte)."""
+    found = _steps.rises(sizes, seconds)
+    level = _steps.lowered(seconds)
+    pairs = _steps.matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
+    beyond = bool(reported) and sizes[-1] >= _BEYOND * max(cache.size_bytes for cache in reported)
+    made = []
+    for k in range(len(found) + 1):
+        first = found[k - 1].end if k else 0
+        rise = found[k] if k < len(found) else None
+        flat = level[first : (rise.start if rise else len(level) - 1) + 1]
+        value = float(sorted(flat)[len(flat) // 2])
+        cache = reported[pairs[k]] if rise and pairs[k] is not None else None  # type: ignore[index]
+        last = "main memory" if found and beyond else f"level {k + 1}"
+        made.append(
+            Level(
+                name=cache.name if cache else last if rise is None else f"level {k + 1}",
+                latency_seconds=None if rates else value,
+                bytes_per_second=1 / value if rates else None,
+                ends_bytes=rise.size if rise else None,
+                between_bytes=(float(sizes[rise.start]), float(sizes[rise.end])) if rise else None,
+                reported_bytes=cache.size_bytes if cache else None,
+            )
+        )
+    unseen = tuple(cache for k, cache in enumerate(reported) if k not in pairs)
+    told = [*sentences]
+    if unseen:
+        names = ", ".join(map(str, unseen))
+        told.append(
+            f"No step was found that belongs to {names}: it may lie beyond the largest set, be too small to show, or be shared so that "
+            "little of it is yours."
+        )
+    if reported and not beyond:
+        told.append(f"The largest set, {format_bytes(sizes[-1])}, is not far above the largest cache; the last level may be that cache's.")
+    told.append("Two caches of nearly one size show one step, and a cache that other programs use looks smaller than it is.")
+    return Levels(tuple(made), unseen, tuple(told), evidence)
+
+
+@dataclass(frozen=True, repr=False)
+class Latency(Result):
+    """The time of a dependent load by working set.
+
+    ``levels`` looks at the fastest samples: other programs make a chase slower, never faster.
+
+    Attributes
+    ----------
+    device : str
+    method : str
+        "python", "numba" or "cupy": how the chase was made.
+    points : tuple of LatencyPoint
+        Ascending in size.
+    floor_seconds : float or None
+        A hop on a single node that points at itself: the first cache's latency and the method's own work, which no hop goes below.
+    reported : tuple of Reported
+        The caches as the system reports them, smallest first.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment or None
+    """
+
+    device: str
+    method: str
+    points: tuple[LatencyPoint, ...]
+    floor_seconds: float | None
+    reported: tuple[Reported, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment | None
+
+    @property
+    def span_ratio(self) -> float:
+        """The slowest point over the fastest, by their medians."""
+        times = [p.median_seconds for p in self.points]
+        return max(times) / min(times)
+
+    def levels(self) -> Levels:
+        """Return the levels of memory that the fastest samples show, beside the caches that the system reports, and what is not told."""
+        sentences = []
+        first = min(p.least_seconds for p in self.points)
+        if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * first:
+            sentences.append(
+                f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency and the method's own work together "
+                f"({METHOD_WORDS.get(self.method, self.method)}); their shares are not told apart."
+            )
+        return _levels(
+            [p.nbytes for p in self.points],
+            [p.least_seconds for p in self.points],
+            self.reported,
+            rates=False,
+            evidence=self.evidence,
+            sentences=sentences,
+        )
+
+    def __repr__(self) -> str:
+        ends = [f"{format_bytes(p.nbytes)} {format_seconds(p.median_seconds)}" for p in (self.points[0], self.points[-1])]
+        return f"<latency of {self.device} by {METHOD_WORDS.get(self.method, self.method)}: {' to '.join(ends)}, {self.evidence.badge}>"
+
+    def caption(self) -> str:
+        """Return the badge, how the chase was made and its floor."""
+        floor = "" if self.floor_seconds is None else f" · floor {format_seconds(self.floor_seconds)} a hop"
+        return f"{self.evidence.sentence} · chase by {METHOD_WORDS.get(self.method, self.method)}{floor}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a point."""
+        rows = [
+            (
+                format_bytes(p.nbytes),
+                format_seconds(p.median_seconds),
+                "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                format_seconds(p.least_seconds),
+                f"{p.samples} in {p.chases}",
+            )
+            for p in self.points
+        ]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
+        return ("working set", "one hop (median)", "95 %", "fastest", "samples, chases"), rows
+
+
+@dataclass(frozen=True, repr=False)
+class Bandwidth(Result):
+    """The rate of a stream by working set.
+
+    Attributes
+    ----------
+    device : str
+    method : str
+        "numpy" or "cupy".
+    operation : str
+        "read", "copy" or "triad".
+    points : tuple of BandwidthPoint
+        Ascending in size.
+    reported : tuple of Reported
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment or None
+    """
+
+    device: str
+    method: str
+    operation: str
+    points: tuple[BandwidthPoint, ...]
+    reported: tuple[Reported, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment | None
+
+    @property
+    def span_ratio(self) -> float:
+        """The fastest point over the slowest, by their medians."""
+        rates = [p.bytes_per_second for p in self.points]
+        return max(rates) / min(rates)
+
+    def levels(self) -> Levels:
+        """Return the levels of memory that the fastest samples show, beside the caches that the system reports, and what is not told."""
+        return _levels(
+            [p.nbytes for p in self.points],
+            [1 / p.most_bytes_per_second for p in self.points],
+            self.reported,
+            rates=True,
+            evidence=self.evidence,
+            sentences=_STREAM_SENTENCES[: 2 if self.method == "numpy" else 1],
+        )
+
+    def __repr__(self) -> str:
+        ends = [f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}" for p in (self.points[0], self.points[-1])]
+        return f"<bandwidth of {self.device}, {self.operation}: {' to '.join(ends)}, {self.evidence.badge}>"
+
+    def caption(self) -> str:
+        """Return the badge and who streamed."""
+        who = "NumPy on one core" if self.method == "numpy" else "a CUDA kernel on the whole device"
+        return f"{self.evidence.sentence} · {self.operation} by {who}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a point."""
+        rows = [
+            (
+                format_bytes(p.nbytes),
+                format_bytes_per_second(p.bytes_per_second),
+                "" if p.interval_bytes_per_second is None else " to ".join(format_bytes_per_second(v) for v in p.interval_bytes_per_second),
+                str(p.samples),
+            )
+            for p in self.points
+        ]
+        rows += [(f"note: {note.code}", note.sentence, "", "") for note in self.notes]
+        return ("working set", f"{self.operation} (median)", "95 %", "samples"), rows
+
+
+@dataclass(frozen=True)
+class ParallelPoint(Result):
+    """So many chases at once by one core.
+
+    Attributes
+    ----------
+    chains : int
+    seconds_per_hop : float
+        Time over the hops of all chains.
+    interval_seconds : (float, float) or None
+    least_seconds : float
+        Of the fastest sample.
+    samples : int
+    """
+
+    chains: int
+    seconds_per_hop: float
+    interval_seconds: tuple[float, float] | None
+    least_seconds: float
+    samples: int
+
+
+@dataclass(frozen=True, repr=False)
+class ParallelChains(Result):
+    """Independent chases side by side in one set: Little's law, measured.
+
+    Attributes
+    ----------
+    device : str
+    method : str
+    nbytes : int
+        The working set that all chains share.
+    points : tuple of ParallelPoint
+        Ascending in chains; the first is one chain.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment or None
+    """
+
+    device: str
+    method: str
+    nbytes: int
+    points: tuple[ParallelPoint, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment | None
+
+    def under_way(self, point: ParallelPoint) -> float:
+        """Return the loads under way at once, on average: latency times rate (Little's law), both of the fastest samples.
+
+        The latency is that of one chain.
+        """
+        return self.points[0].least_seconds / point.least_seconds
+
+    @property
+    def gain(self) -> float:
+        """How many times as many hops a second the best number of chains makes as one chain."""
+        return max(self.under_way(point) for point in self.points)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.points[-1].chains} chains in {format_bytes(self.nbytes)}: up to {format_ratio(self.gain)} the hops of one, "
+            f"{self.evidence.badge}>"
+        )
+
+    def caption(self) -> str:
+        """Return the badge, the set and how the chase was made."""
+        return f"{self.evidence.sentence} · chases by {METHOD_WORDS.get(self.method, self.method)} in {format_bytes(self.nbytes)}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a number of chains."""
+        rows = [
+            (
+                str(p.chains),
+                format_seconds(p.seconds_per_hop),
+                "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                format_seconds(p.least_seconds),
+                f"{self.under_way(p):.1f}",
+            )
+            for p in self.points
+        ]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
+        return ("chains at once", "one hop (median)", "95 %", "fastest", "loads under way"), rows

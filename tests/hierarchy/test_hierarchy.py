@@ -1,0 +1,352 @@
+"""Chases and streams: true cycles, scripted times, what the machine says, and refusals."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab import hierarchy
+from gpulab.devices import Device
+from gpulab.errors import InputError, MissingLibraryError, OutOfMemoryError, StoppedError
+from gpulab.evidence import Badge
+from gpulab.hierarchy import HOPS_PER_CALL, _chains, _given, _latency, _parallel, _streams
+from gpulab.recorder import _hierarchy as experiments
+
+KIB, MIB = 2**10, 2**20
+METHODS = hierarchy.methods()
+
+
+class Clock:
+    """Seconds that pass only while a walk or a stream works."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        """Return the seconds so far."""
+        return self.now
+
+
+@pytest.fixture
+def own_lock(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for another one's turn."""
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A machine whose hop takes 2 ns up to 32 KiB, 10 ns up to 1 MiB, 100 ns beyond; k walkers share a hop's wait, up to 8."""
+    clock = Clock()
+
+    class Scripted:
+        def __init__(self, nbytes: int) -> None:
+            self.seconds = 2e-9 if nbytes <= 32 * KIB else 10e-9 if nbytes <= MIB else 100e-9
+            self.walkers = 1
+
+        def start(self, walkers: int) -> None:
+            self.walkers = walkers
+
+        def walk(self) -> None:
+            clock.now += HOPS_PER_CALL * self.seconds / min(self.walkers, 8)
+
+        def close(self) -> None:
+            clock.closed = getattr(clock, "closed", 0) + 1
+
+    def build(device, method, nbytes, seed=0):
+        return Scripted(nbytes)
+
+    monkeypatch.setattr(_latency, "build", build)
+    monkeypatch.setattr(_parallel, "build", build)
+    monkeypatch.setattr(_given, "reported", lambda device: (hierarchy.Reported("L1d", 32.0 * KIB), hierarchy.Reported("L2", 1.0 * MIB)))
+    return clock
+
+
+def _orbit(step, start, limit: int) -> list:
+    """The nodes that a walk visits until it comes back."""
+    seen = [start]
+    while (node := step(seen[-1])) != start and len(seen) <= limit:
+        seen.append(node)
+    return seen
+
+
+@given(st.integers(1, 3000), st.integers(0, 10), st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_the_order_visits_every_node_once_and_block_after_block(nodes: int, seed: int, block: int) -> None:
+    """A permutation of the nodes; the blocks, in the order of the visit, are each finished before the next begins."""
+    order = _chains.visiting_order(nodes, seed, block)
+    assert sorted(order.tolist()) == list(range(nodes))
+    blocks = (order // block).tolist()
+    runs = 1 + sum(a != b for a, b in itertools.pairwise(blocks))
+    assert runs == len(set(blocks))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 64, 1500])
+def test_the_ring_of_numbers_is_one_cycle_of_lines(nodes: int) -> None:
+    """Following the numbers comes back after all nodes; each is on a line of its own."""
+    ring, order = _chains.laid_out(nodes, 3, 64)
+    visited = _orbit(lambda place: int(ring[place]), int(order[0]), nodes)
+    assert sorted(visited) == [8 * k for k in range(nodes)]
+    assert ring.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 64, 1500])
+def test_the_ring_of_objects_is_one_cycle_of_lines(nodes: int) -> None:
+    """Following the links comes back after all nodes, no two of which share a line where their links lie."""
+    chain = _chains._PythonChain(nodes, 3)
+    ids = _orbit(lambda node: node.next, chain._at[0], nodes)
+    assert len({id(node) for node in ids}) == len(ids) == nodes
+    spacing = np.diff(np.sort([id(node) for node in ids]))
+    assert nodes == 1 or spacing.min() >= _chains.LINE_BYTES
+    chain.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("walkers", [1, 2, 8])
+def test_a_walk_makes_its_hops(method: str, walkers: int) -> None:
+    """In a ring of as many nodes as a walker has hops (and one more), each walker ends where it began (and one node before)."""
+    hops = HOPS_PER_CALL // walkers
+    for nodes, ahead in ((hops, 0), (hops + 1, -1)):
+        chain = _chains.build(method, nodes * _chains.LINE_BYTES)
+        chain.start(walkers)
+        before = list(chain._at)
+        chain.walk()
+        if method == "numba":
+            forward = {int(a): int(b) for a, b in zip(chain._order, np.roll(chain._order, -1), strict=True)}
+            after, expected = [int(p) for p in chain._at], [int(p) for p in before]
+            moved = after if ahead == 0 else [forward[p] for p in after]
+        else:
+            expected, moved = before, list(chain._at) if ahead == 0 else [node.next for node in chain._at]
+        if walkers > 1 and method == "numba":
+            expected = [int(p) for p in _chains.spaced(chain._order, walkers)]
+        assert moved == expected
+        chain.close()
+
+
+def test_a_closed_chain_leaves_nothing_to_the_collector() -> None:
+    """With the collector off, the nodes go when the chain is closed; a cycle left alone would stay."""
+    gc.collect()
+    gc.disable()
+    try:
+        chain = _chains._PythonChain(500, 0)
+        chain.close()
+        del chain
+        assert not any(type(each) is _chains._Node for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+
+def test_the_collector_is_as_it_was() -> None:
+    """Making a chain switches the collector off and on again, and leaves it off where it was off."""
+    _chains.build("python", 4096).close()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        _chains.build("python", 4096).close()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_scripted_machine_is_read_exactly(scripted: Clock) -> None:
+    """Points, floor, levels and ends of a machine that is known; every chain is closed."""
+    sizes = [2**k for k in range(12, 24)]
+    curve = hierarchy.latency(sizes, method="python", chases=2, deadline=5, clock=scripted)
+    expected = [2e-9 if n <= 32 * KIB else 10e-9 if n <= MIB else 100e-9 for n in sizes]
+    assert [p.nbytes for p in curve.points] == sizes
+    assert [p.median_seconds for p in curve.points] == pytest.approx(expected)
+    assert [p.least_seconds for p in curve.points] == pytest.approx(expected)
+    assert {p.chases for p in curve.points} == {2}
+    assert curve.floor_seconds == pytest.approx(2e-9)
+    assert curve.span_ratio == pytest.approx(50)
+    assert [(level.name, level.between_bytes) for level in curve.levels().levels] == [
+        ("L1d", (32 * KIB, 64 * KIB)), ("L2", (MIB, 2 * MIB)), ("main memory", None),
+    ]  # fmt: skip
+    assert scripted.closed == 1 + 2 * len(sizes)
+
+
+def test_every_chase_is_measured_evidence_that_names_its_method(scripted: Clock) -> None:
+    """The badge, the device and the method stand under the table."""
+    curve = hierarchy.latency([4096], method="python", chases=1, clock=scripted)
+    assert curve.evidence.badge is Badge.MEASURED
+    assert curve.evidence.samples == curve.points[0].samples > 1
+    assert "a cycle of Python objects" in curve.caption()
+    assert "floor 2.00 ns a hop" in curve.caption()
+
+
+def test_a_used_up_time_ends_after_the_first_chase_of_each_size(scripted: Clock) -> None:
+    """With no time at all each size still has one chase, and says that it had one."""
+    curve = hierarchy.latency([4096, 2 * MIB], method="python", chases=5, deadline=1e-9, clock=scripted)
+    assert [p.chases for p in curve.points] == [1, 1]
+
+
+def test_stop_keeps_what_is_there(scripted: Clock) -> None:
+    """Stopped after the third measurement (the floor and two sizes), two points and a note stay; stopped at once, nothing does."""
+    calls = []
+
+    def progress(done: float, text: str) -> None:
+        calls.append(text)
+
+    curve = hierarchy.latency(
+        [4096, 8192, 16384], method="python", chases=1, clock=scripted, progress=progress, stop=lambda: len(calls) >= 2
+    )
+    assert len(curve.points) < 3
+    assert any(note.code == "stopped" for note in curve.notes)
+    with pytest.raises(StoppedError, match="before the first point"):
+        hierarchy.latency([4096], method="python", clock=scripted, stop=lambda: True)
+
+
+def test_littles_law_on_a_scripted_machine(scripted: Clock) -> None:
+    """A machine with room for eight loads: 1, 2, 4, 8 and 16 chains have 1, 2, 4, 8 and 8 under way."""
+    both = hierarchy.parallel([16, 2, 8, 4], 4 * MIB, method="python", clock=scripted)
+    assert [p.chains for p in both.points] == [1, 2, 4, 8, 16]
+    assert [both.under_way(p) for p in both.points] == pytest.approx([1, 2, 4, 8, 8])
+    assert both.gain == pytest.approx(8)
+    assert both.points[0].seconds_per_hop == pytest.approx(100e-9)
+
+
+def test_a_scripted_stream_is_read_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that moves 8 MB in 1 ms is 8 GB/s; the physics of few bytes moved often is not asked of the memory level of 8 MB."""
+    clock = Clock()
+
+    def work():
+        clock.now += 1e-3
+
+    monkeypatch.setattr(_streams, "_work", lambda device, operation, nbytes: (work, 8_000_000))
+    curve = hierarchy.bandwidth([4096], deadline=0.1, clock=clock)
+    assert curve.points[0].bytes_per_second == pytest.approx(8e9)
+    assert curve.points[0].most_bytes_per_second == pytest.approx(8e9)
+    assert curve.notes == ()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_main_memory_is_slower_than_the_first_cache(own_lock: None, method: str) -> None:
+    """Live: a hop through 32 MiB takes at least four times as long as one through 4 KiB (on today's machines twenty times or more)."""
+    curve = hierarchy.latency([4 * KIB, 32 * MIB], method=method, chases=2, deadline=2)
+    small, large = curve.points
+    assert large.least_seconds > 4 * small.least_seconds
+    assert small.least_seconds < 30e-9
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_independent_chains_overlap(own_lock: None, method: str) -> None:
+    """Live: eight chains in main memory make at least half as many hops again as one."""
+    both = hierarchy.parallel([8], 32 * MIB, method=method, deadline=2)
+    assert both.gain > 1.5
+
+
+def test_live_bandwidth_falls_beyond_the_caches(own_lock: None) -> None:
+    """Live: one core reads 64 MiB no faster than a set in its caches, and the first is no faster than a terabyte a second."""
+    curve = hierarchy.bandwidth([64 * KIB, 64 * MIB], deadline=1)
+    near, far = (p.most_bytes_per_second for p in curve.points)
+    assert far <= near < 1e12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"sizes": [100]}, "1 KiB to 16 GiB"),
+        ({"sizes": [4096.0]}, "whole numbers"),
+        ({"sizes": [True]}, "whole numbers"),
+        ({"sizes": []}, "at least one size"),
+        ({"sizes": "4096"}, "sizes"),
+        ({"method": "c"}, "method"),
+        ({"chases": 0}, "chases is 0"),
+        ({"deadline": 0}, "deadline"),
+        ({"deadline": float("nan")}, "deadline"),
+        ({"stop": 3}, "stop"),
+        ({"clock": 3}, "clock"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: dict, words: str) -> None:
+    """What failed, what was expected, what to do."""
+    with pytest.raises(InputError, match=words) as caught:
+        hierarchy.latency(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_parallel_and_bandwidth_refuse_too() -> None:
+    """Chains that are no power of two, and operations that are none."""
+    with pytest.raises(InputError, match="powers of two"):
+        hierarchy.parallel([3])
+    with pytest.raises(InputError, match="operation"):
+        hierarchy.bandwidth(operation="write")
+    with pytest.raises(InputError, match="stream"):
+        hierarchy.measure_stream(4096, operation="write")
+
+
+def test_a_set_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1 MiB free, a set of 1 MiB is too large and one of 64 KiB is not; the defaults keep to a quarter of what is free."""
+    monkeypatch.setattr(_given, "free_bytes", lambda device: MIB)
+    with pytest.raises(OutOfMemoryError, match=r"1\.00 MiB"):
+        hierarchy.latency([MIB], method="python")
+    assert _given.sizes_of("latency", [65536], Device("cpu"), "python") == (65536,)
+    assert max(_given.sizes_of("latency", None, Device("cpu"), "python")) <= MIB / 4 / 2
+
+
+def test_default_sizes_reach_twice_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 12 MiB of L3 and much memory: two a doubling from 4 KiB to 8 MiB, then one, to the last power of two up to 24 MiB."""
+    monkeypatch.setattr(_given, "free_bytes", lambda device: 2**40)
+    monkeypatch.setattr(_given, "reported", lambda device: (hierarchy.Reported("L3", 12.0 * MIB),))
+    sizes = _given.sizes_of("latency", None, Device("cpu"), "python")
+    assert sizes[:4] == (4096, 6144, 8192, 12288)
+    assert sizes[-3:] == (6 * MIB, 8 * MIB, 16 * MIB)
+
+
+def test_without_numba_the_plain_way_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where numba cannot be imported, methods() has Python alone, the default is Python, and asking for numba says what to do."""
+    monkeypatch.setattr(_chains, "_numba", lambda: None)
+    assert hierarchy.methods() == ("python",)
+    assert hierarchy.latency([4096], chases=1, deadline=0.05).method == "python"
+    with pytest.raises(MissingLibraryError, match="install numba"):
+        hierarchy.latency([4096], method="numba", deadline=0.05)
+
+
+def test_the_recorder_has_both_experiments_and_their_curves_come_back(own_lock: None, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded and read again, each point equals time over hops or bytes over time, with the badge RECORDED."""
+    from gpulab import recorder, recordings
+
+    monkeypatch.setattr(experiments, "_sizes", lambda device, first: [(4096, 0), (65536, 0)])
+    path = tmp_path / "here.json"
+    recorder.record(path, device="cpu", minutes=1, only=["latency", "bandwidth"], name="here")
+    recording = recordings.read(path)
+    curve = hierarchy.recorded_latency(recording)
+    assert curve.evidence.badge is Badge.RECORDED
+    assert [p.nbytes for p in curve.points] == [4096, 65536]
+    for point in curve.points:
+        entry = next(e for e in recording.select("latency") if e.params["nbytes"] == point.nbytes)
+        assert point.median_seconds == pytest.approx(entry.timing.median_seconds / entry.params["hops"])
+    rates = hierarchy.recorded_bandwidth(recording)
+    for point in rates.points:
+        entry = next(e for e in recording.select("bandwidth") if e.params["nbytes"] == point.nbytes)
+        assert point.bytes_per_second == pytest.approx(entry.timing.nbytes / entry.timing.median_seconds)
+    assert [c.name for c in curve.reported] == [c.name for c in _given.reported(Device("cpu"))]
+    assert hierarchy.recorded_bandwidth(recording, "triad") is None
+
+
+def test_cases_of_a_gpu_and_of_another_accelerator() -> None:
+    """A CUDA device is chased by CuPy to 512 MiB, its streams begin at 1 MiB; an accelerator without a chase has no case."""
+    gpu = types.SimpleNamespace(is_cpu=False, torch_type="cuda")
+    chases, streams = list(experiments._chase_cases(gpu)), list(experiments._stream_cases(gpu))
+    assert {case.params["method"] for case in chases} == {"cupy"}
+    assert max(case.params["nbytes"] for case in chases) == 2**29
+    assert min(case.params["nbytes"] for case in streams) == 2**20
+    assert list(experiments._chase_cases(types.SimpleNamespace(is_cpu=False, torch_type="mps"))) == []
+
+
+@pytest.mark.gpu
+def test_the_chase_and_the_stream_of_a_gpu() -> None:
+    """Live on a GPU: HBM takes longer to answer than L1, and delivers no more than its data sheet says."""
+    from gpulab import devices
+
+    where = devices.default()
+    curve = hierarchy.latency([16 * KIB, 256 * MIB], where, chases=1, deadline=4)
+    assert curve.method == "cupy"
+    assert 2 * curve.points[0].median_seconds < curve.points[1].median_seconds < 5e-6
+    rates = hierarchy.bandwidth([2**29], where, deadline=2)
+    assert 0 < rates.points[0].bytes_per_second < 1.1 * devices.spec(where).levels[-1].bytes_per_second
