@@ -18,6 +18,11 @@ _PUBLIC: dict[str, str] = {
     "compile_python": "gpulab.kernels._compile",
     "CompiledModule": "gpulab.kernels._compile",
     "KernelFacts": "gpulab.kernels._compile",
+    "launch": "gpulab.kernels._launch",
+    "launcher": "gpulab.kernels._launch",
+    "Launcher": "gpulab.kernels._launch",
+    "launch_cuda": "gpulab.kernels._launch_cuda",
+    "cuda_launcher": "gpulab.kernels._launch_cuda",
     "cuda": "gpulab.kernels._language",
     **dict.fromkeys(
         ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),

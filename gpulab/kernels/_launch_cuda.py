@@ -1,0 +1,220 @@
+"""``launch_cuda``: CUDA C++ on a real GPU through CuPy's RawModule, with the arguments checked against what the kernel takes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpulab import _backends, arrays, devices
+from gpulab.errors import InputError, KernelError, MissingLibraryError, message_of, shown
+from gpulab.kernels._compile import compile_cuda
+from gpulab.kernels._compile._cuda import checked_source
+from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
+from gpulab.kernels._launch_arguments import DEVICE, NUMBER, Argument, checked_extents, sorted_arguments
+from gpulab.kernels._simulate._geometry import Extent
+
+_POINTER_BYTES = 8
+
+
+def launch_cuda(
+    source: str, name: str, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0, options: Sequence[str] = ()
+) -> None:
+    """Run a kernel of CUDA C++ on the GPU; the arrays change in place.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++.
+    name : str
+        The kernel's, as the source has it; an instance of a template such as "tile<16>".
+    grid, block : int or tuple of up to 3 int
+        Blocks of the grid and threads of a block, x first.
+    *args : array or NumPy number
+        NumPy arrays and CPU tensors are copied to the GPU and back; CuPy arrays and CUDA tensors, contiguous in C order, are used in
+        place. Numbers must be of the parameter's size, so ``np.int32(n)`` for an ``int`` and ``np.float32(x)`` for a ``float``.
+    dynamic_shared_bytes : int
+        Bytes of dynamic shared memory for each block; above 48 KiB the kernel's limit is raised.
+    options : sequence of str
+        For the compiler, as for ``compile_cuda``.
+
+    Raises
+    ------
+    DeviceError
+        If there is no CUDA device, or the arrays lie on two of them.
+    MissingLibraryError
+        If CuPy is not installed.
+    InputError
+        If an argument cannot be used, or the arguments together are not of the kernel's size. No array has changed.
+    CompileError
+        If the compiler refuses the source; the message shows the line.
+    KernelError
+        If there is no such kernel, or the GPU stopped it. Host arrays have not changed.
+    """
+    ready = _cuda_launcher("launch_cuda", source, name, (grid, block), args, dynamic_shared_bytes, options)
+    ready()
+    ready.fetch()
+
+
+def cuda_launcher(
+    source: str, name: str, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0, options: Sequence[str] = ()
+) -> Launcher:
+    """Return a kernel of CUDA C++ ready on the GPU, its arrays copied there once: what ``gl.measure`` should time.
+
+    Parameters
+    ----------
+    source, name, grid, block, *args, dynamic_shared_bytes, options
+        As for ``launch_cuda``.
+
+    Returns
+    -------
+    Launcher
+
+    Raises
+    ------
+    DeviceError, MissingLibraryError, InputError, CompileError, KernelError
+        As for ``launch_cuda``.
+    """
+    return _cuda_launcher("cuda_launcher", source, name, (grid, block), args, dynamic_shared_bytes, options)
+
+
+def _cuda_launcher(
+    who: str, source: str, name: str, extents: tuple[Any, Any], args: Sequence[Any], shared_bytes: int, options: Sequence[str]
+) -> Launcher:
+    text = checked_source(source)
+    if not isinstance(name, str) or not name.strip():
+        raise InputError(f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' or 'tile<16>'. Pass it.")
+    checked = checked_extents(who, *extents, shared_bytes)
+    arguments = sorted_arguments(who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args, None)
+    for argument in arguments:
+        _check_for_pointers(who, argument)
+    _check_size(who, text, name, arguments, tuple(options))
+    backend = _backend(who, text, name, tuple(options), the_device(who, [a.value for a in arguments if a.kind == DEVICE]))
+    return made_launcher(name, backend, checked, shared_bytes, arguments)
+
+
+def _check_for_pointers(who: str, argument: Argument) -> None:
+    """Refuse what C++ would read wrongly: numbers without a size, arrays with gaps."""
+    value = argument.value
+    if argument.kind == NUMBER and not isinstance(value, (np.generic, bool)):
+        kind = "np.int32 or np.int64" if isinstance(value, int) else "np.float32 or np.float64"
+        raise InputError(
+            f"{who}: {argument.name} is {shown(value)}, a Python number without a size; expected one of the parameter's type. Pass "
+            f"{kind} of it."
+        )
+    if argument.kind == DEVICE:
+        interface = value.__cuda_array_interface__
+        strides, step = interface.get("strides"), np.dtype(interface["typestr"]).itemsize
+        for size, stride in zip(reversed(interface["shape"]), reversed(strides or ()), strict=False):
+            if size > 1 and stride != step:
+                raise InputError(
+                    f"{who}: {argument.name} has strides {tuple(strides)} bytes; expected an array in C order without gaps, since C++ sees "
+                    "its first element alone. Pass a contiguous copy."
+                )
+            step *= size
+
+
+def packed_bytes(arguments: Sequence[Argument]) -> int:
+    """Return the bytes of the arguments as C lays them out: each at a multiple of its own size."""
+    end = 0
+    for argument in arguments:
+        size = np.dtype(type(argument.value)).itemsize if argument.kind == NUMBER else _POINTER_BYTES
+        alignment = size if not np.iscomplexobj(argument.value) or argument.kind != NUMBER else size // 2
+        end = -(-end // alignment) * alignment + size
+    return end
+
+
+def _check_size(who: str, source: str, name: str, arguments: Sequence[Argument], options: tuple[str, ...]) -> None:
+    """Refuse arguments that are not of the size that the compiled kernel reads: CUDA itself would read past them."""
+    try:
+        facts = compile_cuda(source, options=options, names=(name,) if "<" in name else ()).kernels
+    except MissingLibraryError:  # CuPy has a compiler of its own; only this check is lost
+        return
+    if name not in facts:
+        raise KernelError(f"{who}: the source has no kernel {name!r}; expected one of {', '.join(facts) or 'none'}. Pass one of these.")
+    takes, given = facts[name].parameter_bytes, packed_bytes(arguments)
+    if takes != given:
+        raise InputError(
+            f"{who}: {name} takes {takes} bytes of arguments and {given} are given; expected the same. An array is 8 bytes, an int or "
+            "float 4, a double or long long 8: pass one argument for each parameter, of its type."
+        )
+
+
+def _backend(who: str, source: str, name: str, options: tuple[str, ...], index: int) -> Backend:
+    return CupyBackend(who, source, name, options, index)
+
+
+class CupyBackend:
+    """One kernel of a source on one CUDA device.
+
+    Raises
+    ------
+    MissingLibraryError
+        If CuPy is not installed.
+    """
+
+    def __init__(self, who: str, source: str, name: str, options: tuple[str, ...], index: int) -> None:
+        try:
+            import cupy
+        except ImportError as error:
+            raise MissingLibraryError(
+                f"{who}: CUDA C++ is launched by CuPy, which cannot be imported ({message_of(error)}); expected it to be installed. Run "
+                "`pip install cupy-cuda13x`, or cupy-cuda12x where the driver is older."
+            ) from error
+        self._who, self._name, self._index, self._cupy = who, name, index, cupy
+        self._source, self._options = source, options
+
+    def place(self, array: np.ndarray) -> Any:
+        """Return a CUDA tensor with the array's content."""
+        return arrays.to_device(array, f"cuda:{self._index}")
+
+    def fetch(self, there: Any) -> np.ndarray:
+        """Return a tensor's content as a host array."""
+        return arrays.to_host(there)
+
+    def ready(self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]) -> Callable[[], None]:
+        """Compile, and return what launches; CuPy sees tensors as its own arrays, without a copy."""
+        with self._translated(), self._cupy.cuda.Device(self._index):
+            values = tuple(self._seen(value) for value in arguments)
+            plain = re.search(r'extern\s+"C"', self._source) is not None and "<" not in self._name
+            module = self._cupy.RawModule(
+                code=self._source, options=("--std=c++17", *self._options), name_expressions=None if plain else [self._name]
+            )
+            kernel = module.get_function(self._name)
+            if shared_bytes > 48 * 1024:  # a kernel may take no more unless it is told
+                kernel.max_dynamic_shared_size_bytes = shared_bytes
+
+        def run() -> None:
+            with self._translated(), self._cupy.cuda.Device(self._index), self._cupy.cuda.Stream.null:
+                kernel(grid, block, values, shared_mem=shared_bytes)
+
+        return run
+
+    def _seen(self, value: Any) -> Any:
+        if isinstance(value, (np.generic, bool)):
+            return value
+        if _backends.backend_of(value) is None:  # Numba's own arrays, and others with the CUDA array interface
+            return self._cupy.asarray(value)
+        return _backends.share(value, "cupy")
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        with self._translated(), self._cupy.cuda.Device(self._index):
+            self._cupy.cuda.Device(self._index).synchronize()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Say CuPy's errors in one sentence."""
+        try:
+            with devices.guard(f"{self._who}: {self._name} on cuda:{self._index}"):
+                yield
+        except Exception as error:
+            if not type(error).__module__.startswith("cupy"):
+                raise
+            raise KernelError(
+                f"{self._who}: CuPy or the GPU refused {self._name} ({message_of(error)}); expected it to run to its end. Look at the "
+                "source with gpulab.kernels.compile_cuda, and restart this Python kernel if other GPU calls fail now."
+            ) from error

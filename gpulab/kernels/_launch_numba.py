@@ -1,0 +1,159 @@
+"""numba-cuda behind ``launch``: compile a Python kernel once for its globals, and launch it on arrays of any library."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gpulab import arrays, devices
+from gpulab.errors import DeviceError, KernelError, MissingLibraryError, message_of
+from gpulab.kernels._compile import _portable
+from gpulab.kernels._simulate._geometry import Extent
+
+# A kernel's compiled forms: by the function, then by the values of the names that it uses, which a notebook may change.
+_compiled: weakref.WeakKeyDictionary[types.FunctionType, dict[Any, Any]] = weakref.WeakKeyDictionary()
+_FOREIGN = ("numba", "numba_cuda", "numpy")
+
+
+class NumbaBackend:
+    """One kernel on one CUDA device.
+
+    Parameters
+    ----------
+    who : str
+        The public function, for messages.
+    kernel : function
+        Plain, or wrapped by ``cuda.jit``.
+    index : int
+        Of the CUDA device.
+
+    Raises
+    ------
+    MissingLibraryError
+        If numba-cuda is not installed.
+    DeviceError
+        If it sees no GPU, or is Numba's simulator.
+    """
+
+    def __init__(self, who: str, kernel: Any, index: int) -> None:
+        self._who, self._index = who, index
+        self._function = _portable.function_of(kernel, who)
+        self._cuda = _numba_cuda(who)
+        self._dispatcher = kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function)
+
+    def place(self, array: np.ndarray) -> Any:
+        """Return a CUDA tensor with the array's content."""
+        return arrays.to_device(array, f"cuda:{self._index}")
+
+    def fetch(self, there: Any) -> np.ndarray:
+        """Return a tensor's content as a host array."""
+        return arrays.to_host(there)
+
+    def ready(self, grid: Extent, block: Extent, shared_bytes: int, arguments: list[Any]) -> Callable[[], None]:
+        """Compile for these types, and return what launches."""
+        with self._translated(), self._cuda.gpus[self._index]:
+            seen = [self._cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a for a in arguments]
+            # A form for just these types is compiled now and not at the first launch, and a launch need not look at the types again.
+            form = self._dispatcher if self._dispatcher.specialized else self._dispatcher.specialize(*seen)
+            configured = form[grid, block, 0, shared_bytes]
+
+        def run() -> None:
+            with self._translated(), self._cuda.gpus[self._index]:
+                configured(*seen)
+
+        return run
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        with self._translated(), self._cuda.gpus[self._index]:
+            self._cuda.synchronize()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Say numba's errors in one sentence: the compiler's at its line, the driver's with what to do."""
+        name = self._function.__name__
+        try:
+            with devices.guard(f"{self._who}: {name} on cuda:{self._index}"):
+                yield
+        except Exception as error:
+            home = type(error).__module__
+            if not home.startswith("numba"):
+                raise
+            if "cudadrv" in home or "Cuda" in type(error).__name__:
+                raise KernelError(
+                    f"{self._who}: the GPU stopped {name} ({message_of(error)}); expected it to run to its end. Run "
+                    "gpulab.kernels.simulate with the same arguments, which names the line, and restart this Python kernel first if other "
+                    "GPU calls fail now."
+                ) from error
+            line = getattr(getattr(error, "loc", None), "line", None)
+            where = f", line {line}" if line else ""
+            raise KernelError(
+                f"{self._who}: numba-cuda refuses {name}{where}: {message_of(error)}. Run gpulab.kernels.compile_python(kernel, ...), "
+                "which shows the line.",
+                line,
+            ) from error
+
+
+def _numba_cuda(who: str) -> Any:
+    try:
+        from numba import config, cuda
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported ({message_of(error)}); expected it to be "
+            "installed. Run `pip install 'gpulab[kernels]'`."
+        ) from error
+    if config.ENABLE_CUDASIM:
+        raise DeviceError(
+            f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the GPU; expected the GPU. Unset it and "
+            "restart Python."
+        )
+    if not cuda.is_available():
+        raise DeviceError(f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, which checks the driver.")
+    return cuda
+
+
+def jitted(cuda: Any, function: types.FunctionType) -> Any:
+    """Return the compiled form of a kernel, made once for the present values of the names that it uses."""
+    names = {name: function.__globals__.get(name) for name in sorted(set(_portable._global_names(function.__code__)))}
+    key = tuple((name, value if isinstance(value, (bool, int, float, str, tuple)) else id(value)) for name, value in names.items())
+    forms = _compiled.setdefault(function, {})
+    if key not in forms:
+        forms[key] = cuda.jit(with_device_functions(cuda, function, {}))
+    return forms[key]
+
+
+def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]) -> types.FunctionType:
+    """Return the function with the plain functions that it calls turned into device functions, as ``simulate`` takes them.
+
+    numba sees the globals of that moment; a function that calls none comes back as it is.
+    """
+
+    def device(value: Any) -> Any:
+        if not isinstance(value, types.FunctionType) or str(value.__module__).partition(".")[0] in _FOREIGN:
+            return value
+        if value not in made:
+            made[value] = cuda.jit(device=True)(with_device_functions(cuda, value, made))
+        return made[value]
+
+    used = {name: function.__globals__[name] for name in _portable._global_names(function.__code__) if name in function.__globals__}
+    outer = {name: device(value) for name, value in used.items()}
+    inner = [_cell(cell, device) for cell in function.__closure__ or ()]
+    unchanged = all(outer[name] is value for name, value in used.items())
+    if unchanged and all(a is b for a, b in zip(inner, function.__closure__ or (), strict=True)):
+        return function
+    copy = types.FunctionType(function.__code__, {**function.__globals__, **outer}, function.__name__, None, tuple(inner) or None)
+    copy.__module__ = function.__module__
+    return copy
+
+
+def _cell(cell: types.CellType, device: Callable[[Any], Any]) -> types.CellType:
+    try:
+        changed = device(cell.cell_contents)
+    except ValueError:  # a name of the enclosing function that has no value yet
+        return cell
+    return cell if changed is cell.cell_contents else types.CellType(changed)

@@ -1,0 +1,212 @@
+"""The course's ladders: each rung right at even and odd sizes and free of findings; what it moves is what paper and pencil say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpulab.errors import InputError
+from gpulab.kernels import compile_cuda, ladder
+from gpulab.kernels.ladder import CUDA_RUNGS, RUNGS, CudaRung, Rung
+
+ODD = {"elementwise": 1003, "reduction": 3001, "transpose": 45, "histogram": 5001, "softmax": 3, "matmul": 37}
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_rung_is_right_and_clean(rung: Rung, seed: int):
+    """At its smallest size and, where it has guards, at an odd one: NumPy's result in float64, and no finding."""
+    from gpulab.kernels import simulate
+
+    for n in (rung.sizes[0], *((ODD[rung.family],) if rung.multiple == 1 else ())):
+        arguments = rung.arguments(n, seed)
+        expected = rung.expected(*arguments)
+        simulation = simulate(rung.kernel, *rung.launch(n), *arguments)
+        assert simulation.findings == ()
+        np.testing.assert_allclose(arguments[rung.result], expected, rtol=0, atol=rung.tolerance * np.abs(expected).max())
+
+
+def _sectors(name: str, n: int) -> int:
+    return ladder.rung(name).simulate(n).totals.global_sectors
+
+
+def test_sectors_of_the_matmul_ladder_by_hand():
+    """Per warp and step of k: a column of A is 32 sectors, one element of B 1, a row 4; a tile is read once for each block of C.
+
+    C: 32 sectors a warp where lanes lie in a column, 4 where they lie in a row. n = 128.
+    """
+    n, warps = 128, 128 * 128 // 32
+    assert _sectors("matmul-naive", n) == warps * n * (32 + 1) + warps * 32
+    assert _sectors("matmul-coalesced", n) == warps * n * (1 + 4) + warps * 4
+    assert _sectors("matmul-tiled", n) == warps * (n // 32) * (4 + 4) + warps * 4
+    for name, tile in (("matmul-registers-1d", 64), ("matmul-registers-2d", 128)):
+        blocks = (n // tile) ** 2
+        assert _sectors(name, n) == blocks * (n // 8) * (2 * tile * 8 * 4 // 32) + n * n * 4 // 32
+
+
+def test_shared_accesses_of_the_matmul_ladder_by_hand():
+    """The tiled kernel asks twice for each product; 8 results a thread ask 9 times for 8, and 64 results 16 times for 64."""
+    n, products = 128, 128**3
+    for name, asked, stores in (
+        ("matmul-tiled", 2.0, 2 * 4 * 1024 * 16), ("matmul-registers-1d", 9 / 8, 2 * 512 * 16 * 4),
+        ("matmul-registers-2d", 16 / 64, 2 * 1024 * 16),
+    ):  # fmt: skip
+        shared = ladder.rung(name).simulate(n).totals
+        assert shared.shared_bytes_requested == 4 * (asked * products + stores)
+        assert shared.conflict_ways == 1
+
+
+def test_transposes_by_hand():
+    """A column of a matrix is 32 sectors, of an unpadded tile one bank: 32 wavefronts instead of 1."""
+    n = 128
+    warps = n * n // 32
+    assert _sectors("transpose-naive", n) == warps * (4 + 32)
+    assert _sectors("transpose-tiled", n) == _sectors("transpose-padded", n) == warps * (4 + 4)
+    assert ladder.rung("transpose-tiled").simulate(n).totals.shared_wavefronts == warps * (1 + 32)
+    assert ladder.rung("transpose-padded").simulate(n).totals.shared_wavefronts == warps * (1 + 1)
+
+
+def test_each_reduction_wastes_what_its_name_says():
+    """Interleaved diverges, strided conflicts, sequential does neither, shuffles hardly touch shared memory."""
+    forms = {form: ladder.rung(f"reduction-{form}").simulate(1 << 14).totals for form in
+             ("interleaved", "strided", "sequential", "shuffle", "grid-stride")}  # fmt: skip
+    blocks = (1 << 14) // 256
+    # Steps of 1 to 16 send lanes of all 8 warps two ways; at 32, 64 and 128, 4, 2 and 1 warps have one working lane; then thread 0 alone.
+    assert forms["interleaved"].divergent_branches == blocks * (5 * 8 + 4 + 2 + 1 + 1)
+    # 128 threads at step 1 are four whole warps; from 16 threads on one warp is split: five steps, and thread 0 alone.
+    assert forms["strided"].divergent_branches == forms["sequential"].divergent_branches == blocks * (5 + 1)
+    assert forms["interleaved"].conflict_ways == forms["sequential"].conflict_ways == 1
+    assert forms["strided"].conflict_ways > 3
+    # A store by 8 warps, then a load, a load and a store for each of 4, 2, 1, 1, 1, 1, 1, 1 warps, then the sum: 45. Shuffles: 8 and 1.
+    assert forms["sequential"].shared_requests == blocks * (8 + 3 * 12 + 1)
+    assert forms["shuffle"].shared_requests == blocks * (8 + 1)
+    assert forms["grid-stride"].barriers == forms["shuffle"].barriers / 8
+
+
+def test_chunks_and_neighbours_by_hand():
+    """32 neighbours for each thread put the lanes 128 bytes apart: 32 sectors a request instead of 4."""
+    n = 1 << 16
+    assert ladder.rung("elementwise-chunks").simulate(n).totals.sectors_per_request == 32
+    assert ladder.rung("elementwise-each").simulate(n).totals.sectors_per_request == 4
+    assert _sectors("elementwise-grid-stride", n) == 2 * n * 4 // 32
+
+
+def test_histograms_by_hand():
+    """One atomic for each warp of elements, or one for each warp of elements in shared memory and 8 a block in global memory."""
+    n = 1 << 16
+    shared, private = (ladder.rung(f"histogram-{form}").simulate(n) for form in ("global", "private"))
+    atomics = [sum(a.requests for a in s.accesses if a.kind == "atomic" and a.space == "global") for s in (shared, private)]
+    assert atomics == [n // 32, 16 * 8]
+
+
+def test_softmax_moves_the_row_once_or_three_times():
+    """Rows of 1,024 floats are 128 sectors: three walks and a store, or one and a store."""
+    assert _sectors("softmax-three-walks", 32) == 32 * 128 * 4
+    assert _sectors("softmax-kept", 32) == 32 * 128 * 2
+
+
+def test_sizes_are_checked():
+    """A register tile has no guard, so another size is refused and not computed wrongly."""
+    with pytest.raises(InputError, match="matmul-registers-2d: n=100; expected a multiple of 128"):
+        ladder.rung("matmul-registers-2d").launch(100)
+    for n in (0, -1, 1.5, "8", True, None):
+        with pytest.raises(InputError, match="expected a whole number from 1"):
+            ladder.rung("matmul-tiled").launch(n)  # type: ignore[arg-type]
+    for find, words in ((ladder.rung, "is no rung"), (ladder.family, "is no ladder"), (ladder.cuda_rung, "is no rung in CUDA")):
+        with pytest.raises(InputError, match=words):
+            find("nothing")
+    assert [len(ladder.family(name)) for name in ladder.families()] == [3, 5, 3, 2, 2, 5]
+
+
+# -- the rungs in CUDA C++ -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rung", CUDA_RUNGS, ids=lambda rung: rung.name)
+def test_cuda_rungs_compile_without_spills(rung: CudaRung):
+    """For an older and a newer GPU and all options: nothing spilled, and the registers of 256 threads fit an SM's 65,536."""
+    pytest.importorskip("ctypes")
+    for options in rung.options:
+        for arch in ("sm_80", "sm_90"):
+            facts = compile_cuda(rung.source, arch=arch, options=options).kernels[rung.kernel]
+            assert 256 * facts.registers <= 65_536
+            assert facts.spill_bytes == 0
+            assert facts.parameter_bytes == 28
+
+
+def test_the_last_rung_uses_tensor_cores():
+    """Its machine code has matrix instructions, and that of the rung before has none."""
+    from gpulab.errors import MissingLibraryError
+
+    try:
+        codes = [compile_cuda(ladder.cuda_rung(name).source).sass for name in ("matmul-tensor", "matmul-warp-tiled")]
+    except MissingLibraryError as error:
+        pytest.skip(str(error))
+    assert "HMMA" in codes[0]
+    assert "HMMA" not in codes[1]
+    assert "FFMA" in codes[1]
+
+
+# Enough of CUDA for one block at a time on a CPU: a thread of the machine for each thread of the block.
+_SHIM = """
+#include <barrier>
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <vector>
+struct alignas(16) float4 { float x, y, z, w; };
+struct Index { unsigned x, y; };
+thread_local Index threadIdx, blockIdx;
+std::unique_ptr<std::barrier<>> meeting;
+#define __global__
+#define __launch_bounds__(x)
+#define __shared__ static
+#define __align__(x) __attribute__((aligned(x)))
+void __syncthreads() { meeting->arrive_and_wait(); }
+SOURCE
+int main(int, char** names) {
+    int n = N;
+    std::vector<float> a(n * n), b(n * n), c(n * n);
+    FILE* f = fopen(names[1], "rb");
+    if (fread(a.data(), 4, n * n, f) + fread(b.data(), 4, n * n, f) != 2u * n * n) return 1;
+    fclose(f);
+    for (unsigned y = 0; y < n / 128; y++) for (unsigned x = 0; x < n / 128; x++) {
+        meeting = std::make_unique<std::barrier<>>(256);
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < 256; t++) threads.emplace_back([=, &a, &b, &c] {
+            threadIdx = {t, 0}; blockIdx = {x, y};
+            KERNEL(a.data(), b.data(), c.data(), n);
+        });
+        for (auto& t : threads) t.join();
+    }
+    f = fopen(names[2], "wb");
+    fwrite(c.data(), 4, n * n, f);
+    fclose(f);
+}
+"""
+
+
+@pytest.mark.parametrize("rung", [r for r in CUDA_RUNGS if r.name != "matmul-tensor"], ids=lambda rung: rung.name)
+def test_cuda_rungs_are_right_as_plain_cpp(rung: CudaRung, tmp_path: Path):
+    """Their text, compiled for the CPU with a thread for each thread of a block, gives the product of two 256 x 256 matrices."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler here; the gpu tests run the kernels themselves")
+    n = 256
+    a, b, _, _ = rung.arguments(n)
+    (tmp_path / "in.bin").write_bytes(a.tobytes() + b.tobytes())
+    for options in rung.options:
+        text = _SHIM.replace("SOURCE", rung.source).replace("KERNEL", rung.kernel).replace("int n = N", f"int n = {n}")
+        (tmp_path / "kernel.cpp").write_text(text)
+        made = subprocess.run(
+            [compiler, "-std=c++20", "-O1", "-pthread", "-fno-strict-aliasing", *options, str(tmp_path / "kernel.cpp"), "-o",
+             str(tmp_path / "kernel")], capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert made.returncode == 0, made.stderr[-2000:]
+        subprocess.run([tmp_path / "kernel", tmp_path / "in.bin", tmp_path / "out.bin"], check=True, timeout=240)
+        c = np.fromfile(tmp_path / "out.bin", np.float32).reshape(n, n)
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(c, expected, rtol=0, atol=rung.tolerance * expected.max())

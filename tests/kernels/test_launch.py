@@ -1,0 +1,398 @@
+"""What a launch on a GPU is given, and what comes back: with a device that is the microscope, since the course's machines have no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpulab.errors import CompileError, DeviceError, InputError, KernelError, MissingLibraryError
+from gpulab.kernels import _launch, _launch_cuda, _launch_numba, cuda, cuda_launcher, launch, launch_cuda, launcher, simulate
+
+CUDA_ADD = """extern "C" __global__ void add(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += x[i]; }"""
+
+
+def scale(x, factor, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = x[i] * factor
+
+
+def helper(v):
+    return v * v + 1
+
+
+def with_helper(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = helper(x[i])
+
+
+class Microscope:
+    """A device that is not the host: arrays on it are copies, and the kernel runs on these under ``simulate``."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.placed: list[np.ndarray] = []
+        self.fetched = self.runs = self.waits = 0
+
+    def place(self, array: np.ndarray) -> Any:
+        """Copy."""
+        self.placed.append(array.copy())
+        return self.placed[-1]
+
+    def fetch(self, there: Any) -> np.ndarray:
+        """Hand back."""
+        self.fetched += 1
+        return there
+
+    def ready(self, grid: Any, block: Any, shared_bytes: int, arguments: list[Any]) -> Callable[[], None]:
+        """Keep what was asked; a run is a simulation."""
+        self.extents, self.arguments = (grid, block, shared_bytes), arguments
+
+        def run() -> None:
+            self.runs += 1
+            simulate(self.kernel, grid, block, *arguments, dynamic_shared_bytes=shared_bytes)
+
+        return run
+
+    def wait(self) -> None:
+        """Count."""
+        self.waits += 1
+
+
+@pytest.fixture
+def microscope(monkeypatch: pytest.MonkeyPatch) -> list[Microscope]:
+    """Launches go to a Microscope; the list holds those made so far."""
+    made: list[Microscope] = []
+
+    def backend(who: str, kernel: Any, *rest: Any) -> Microscope:
+        made.append(Microscope(kernel))
+        return made[-1]
+
+    monkeypatch.setattr(_launch, "the_device", lambda who, arrays: 0)
+    monkeypatch.setattr(_launch_cuda, "the_device", lambda who, arrays: 0)
+    monkeypatch.setattr(_launch, "_backend", backend)
+    monkeypatch.setattr(_launch_cuda, "_backend", backend)
+    return made
+
+
+def test_the_same_call_works_as_with_simulate(microscope: list[Microscope]):
+    """Host arrays travel there and back, so that what simulate changes in place, launch changes in place."""
+    x = np.arange(70, dtype=np.float32)
+    out, reference = np.zeros(70, np.float32), np.zeros(70, np.float32)
+    assert launch(scale, 3, 32, x, 2.5, out) is None
+    simulate(scale, 3, 32, x, 2.5, reference)
+    assert np.array_equal(out, reference)
+    assert np.array_equal(out, x * np.float32(2.5))
+    assert microscope[0].extents == ((3, 1, 1), (32, 1, 1), 0)
+    assert microscope[0].waits >= 1
+
+
+def test_tensors_in_main_memory_travel_as_arrays_do(microscope: list[Microscope]):
+    """A CPU tensor changes in place, and one that takes part in autograd is taken by its values."""
+    x, out = torch.arange(5.0, requires_grad=True), torch.zeros(5)
+    launch(scale, 1, 32, x, 3.0, out)
+    assert out.tolist() == [0, 3, 6, 9, 12]
+
+
+def test_an_array_given_twice_is_one_array_on_the_gpu(microscope: list[Microscope]):
+    """The same array as input and output, under two shapes as well, travels once."""
+    x = np.arange(6, dtype=np.float32)
+    launch(scale, 1, 32, x, 2.0, x)
+    assert x.tolist() == [0, 2, 4, 6, 8, 10]
+    assert len(microscope[0].placed) == 1
+
+
+def test_numbers_reach_the_kernel_as_they_are(microscope: list[Microscope]):
+    """NumPy numbers keep their type, arrays and tensors without dimensions count as numbers."""
+    for number in (2, 2.0, True, np.float32(2), np.array(2.0), torch.tensor(2.0)):
+        x, out = np.arange(4.0), np.zeros(4)
+        launch(scale, 1, 4, x, number, out)
+        assert np.array_equal(out, x * float(number))
+    assert isinstance(microscope[3].arguments[1], np.float32)
+
+
+def test_device_arrays_are_used_in_place(microscope: list[Microscope]):
+    """What shows a CUDA array interface is handed on as it is, and not fetched."""
+
+    class Foreign:
+        __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (0, False), "version": 2}
+
+    out, there = np.zeros(4, np.float32), Foreign()
+    launcher(scale, 1, 4, there, 2.0, out)
+    assert microscope[0].arguments[0] is there
+    assert len(microscope[0].placed) == 1
+
+
+def test_a_launcher_copies_once_and_launches_often(microscope: list[Microscope]):
+    """Each call launches on the same arrays; the host's change at fetch alone."""
+    x = np.ones(4, np.float32)
+    ready = launcher(scale, 1, 4, x, 3.0, x)
+    assert ready.__name__ == "scale"
+    for _ in range(3):
+        assert ready()[0] is ready.arrays[0]
+    assert x.tolist() == [1, 1, 1, 1]
+    ready.fetch()
+    assert x.tolist() == [27, 27, 27, 27]
+    assert (microscope[0].runs, len(microscope[0].placed)) == (3, 1)
+
+
+def test_read_only_arrays_may_be_read(microscope: list[Microscope]):
+    """A read-only input is copied there and not back; one that the kernel writes is refused before anything is copied."""
+    x, out = np.arange(4.0), np.zeros(4)
+    x.flags.writeable = False
+    launch(scale, 1, 4, x, 2.0, out)
+    assert out.tolist() == [0, 2, 4, 6]
+    out.flags.writeable = False
+    with pytest.raises(InputError, match="launch: out is read-only and scale writes to it"):
+        launch(scale, 1, 4, x, 2.0, out)
+    assert len(microscope) == 1
+
+
+def test_an_array_stays_as_it_was_when_the_kernel_fails(microscope: list[Microscope]):
+    """Nothing is copied back from a launch that raised."""
+
+    def wrong(out):
+        out[0] = 1
+        out[1] = "text"
+
+    out = np.zeros(4)
+    with pytest.raises(KernelError):
+        launch(wrong, 1, 4, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "words"),
+    [
+        (0, 32, "grid=0; expected 1 to"), (1, 0, "block=0"), (1, 1025, "expected 1 to 1,024"), (1, (32, 64), "2,048 threads"),
+        (1.5, 32, "expected a whole number"), (1, "32", "expected a whole number"), ((1, 1, 1, 1), 32, "up to three"),
+        (1, (1, 1, 65), "1 to 64"), ((1, 70_000), 32, "65,535"), (True, 32, "expected a whole number"),
+    ],
+)  # fmt: skip
+def test_grids_and_blocks_are_checked_as_simulate_does(grid: Any, block: Any, words: str):
+    """The same refusals as simulate's, under launch's name; without a GPU as well."""
+    out = np.zeros(4)
+    for call in (launch, launcher, simulate):
+        with pytest.raises(InputError, match=words) as raised:
+            call(scale, grid, block, np.zeros(4), 1.0, out)
+        assert str(raised.value).startswith(f"{call.__name__}:")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((np.zeros(4), 1.0), r"scale takes 3 arguments \(x, factor, out\); 2 are given"),
+        (([1, 2], 1.0, np.zeros(4)), "x=.* is a list; expected an array or a number"),
+        ((np.zeros(4), None, np.zeros(4)), "factor=None is a NoneType"),
+        ((np.zeros((4, 4))[:, 1], 1.0, np.zeros(4)), "is not contiguous"),
+        ((np.array(["a"]), 1.0, np.zeros(4)), "expected numbers"),
+        ((np.zeros(4, ">f4"), 1.0, np.zeros(4)), "elements of type"),
+    ],
+)
+def test_arguments_are_checked(args: tuple[Any, ...], words: str):
+    """Each refusal names the argument."""
+    with pytest.raises(InputError, match=words) as raised:
+        launch(scale, 1, 4, *args)
+    assert str(raised.value).startswith("launch:")
+
+
+def test_overlapping_arrays_are_refused():
+    """Two views of one buffer would be two arrays on the GPU."""
+    buffer = np.zeros(8)
+    with pytest.raises(InputError, match="launch: out and x overlap"):
+        launch(scale, 1, 4, buffer[:6], 1.0, buffer[2:])
+
+
+@pytest.mark.parametrize("kernel", [None, 5, "scale", np.sin, print])
+def test_what_is_no_kernel_is_refused(kernel: Any):
+    """A kernel is a Python function."""
+    with pytest.raises(InputError, match=r"launch: kernel=.*expected a Python function"):
+        launch(kernel, 1, 4)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_one_sentence_says_what_to_do():
+    """The arrays stay, and the microscope is named."""
+    out = np.zeros(4)
+    for call in (launch, launcher):
+        with pytest.raises(DeviceError, match=r"no CUDA device is visible; .*simulate\(kernel, grid, block"):
+            call(scale, 1, 4, np.ones(4), 1.0, out)
+    for call in (launch_cuda, cuda_launcher):
+        with pytest.raises(DeviceError, match="no CUDA device is visible"):
+            call(CUDA_ADD, "add", 1, 32, np.zeros(4, np.float32), np.zeros(4, np.float32), np.int32(4))
+    assert not out.any()
+
+
+def test_arrays_on_two_devices_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """A kernel runs on one device."""
+
+    class Somewhere:
+        def __init__(self, index: int) -> None:
+            self.device = torch.device("cuda", index)
+
+    monkeypatch.setattr(_launch.devices, "available", lambda: [torch_device()])
+    assert _launch.the_device("launch", []) == 0
+    assert _launch.the_device("launch", [Somewhere(1), Somewhere(1)]) == 1
+    with pytest.raises(DeviceError, match="cuda:0, cuda:1; expected one"):
+        _launch.the_device("launch", [Somewhere(0), Somewhere(1)])
+
+
+def torch_device() -> Any:
+    class Gpu:
+        torch_type = "cuda"
+
+    return Gpu()
+
+
+# -- CUDA C++ -------------------------------------------------------------------------------------------------------------
+
+
+def test_cuda_arguments_must_be_of_the_kernels_size(microscope: list[Microscope]):
+    """CUDA would read past arguments that are too few or too small; the compiled kernel says what it takes."""
+    pytest.importorskip("gpulab.kernels._compile")
+    x, y = np.ones(4, np.float32), np.ones(4, np.float32)
+    try:
+        cuda_launcher(CUDA_ADD, "add", 1, 32, x, y, np.int32(4))
+    except MissingLibraryError:
+        pytest.skip("NVRTC is not installed")
+    for args in ((x, y), (x, y, np.int64(4)), (x, y, np.float64(4)), (x, y, np.int32(4), np.int32(4))):
+        with pytest.raises(InputError, match="add takes 20 bytes of arguments and"):
+            cuda_launcher(CUDA_ADD, "add", 1, 32, *args)
+    assert len(microscope) == 1
+
+
+def test_cuda_arguments_are_laid_out_as_c_does():
+    """Each argument starts at a multiple of its own size (CUDA Programming Guide, kernel parameters)."""
+    arguments = _launch_cuda.sorted_arguments("x", "k", "abcd", (np.int32(1), np.zeros(3), np.int8(1), np.float64(2)), None)
+    assert [_launch_cuda.packed_bytes(arguments[:k]) for k in range(5)] == [0, 4, 16, 17, 32]
+
+
+def test_python_numbers_have_no_size_in_c(microscope: list[Microscope]):
+    """A bare 4 may be an int or a long long, and CUDA would not tell."""
+    x = np.ones(4, np.float32)
+    with pytest.raises(InputError, match=r"argument 3 is 4, a Python number without a size; .*np\.int32"):
+        launch_cuda(CUDA_ADD, "add", 1, 32, x, x, 4)
+    with pytest.raises(InputError, match=r"np\.float32"):
+        launch_cuda(CUDA_ADD, "add", 1, 32, x, x, 4.0)
+
+
+def test_cuda_sources_are_checked(microscope: list[Microscope]):
+    """A name that is not there, a source that does not compile, and junk each get their sentence."""
+    x = np.ones(4, np.float32)
+    with pytest.raises(KernelError, match="no kernel 'ad'; expected one of add"):
+        launch_cuda(CUDA_ADD, "ad", 1, 32, x, x, np.int32(4))
+    with pytest.raises(CompileError, match="line 2"):
+        launch_cuda(CUDA_ADD.replace("int i", "it i"), "add", 1, 32, x, x, np.int32(4))
+    with pytest.raises(InputError, match="name=5"):
+        launch_cuda(CUDA_ADD, 5, 1, 32, x)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="grid=0"):
+        launch_cuda(CUDA_ADD, "add", 0, 32, x, x, np.int32(4))
+
+
+def test_arrays_with_gaps_are_refused_for_cuda(microscope: list[Microscope]):
+    """A pointer knows no strides."""
+
+    class Strided:
+        __cuda_array_interface__ = {"shape": (4, 4), "typestr": "<f4", "data": (0, False), "strides": (32, 4), "version": 2}
+
+    with pytest.raises(InputError, match="without gaps"):
+        launch_cuda(CUDA_ADD, "add", 1, 32, Strided(), Strided(), np.int32(4))
+
+
+# -- numba-cuda's own calls -----------------------------------------------------------------------------------------------
+
+_UNDER_NUMBAS_SIMULATOR = """
+import sys
+sys.path[:0] = {path!r}
+import numpy as np
+from numba import config, cuda
+assert config.ENABLE_CUDASIM
+import test_launch
+from numba.cuda.simulator.kernel import FakeCUDAKernel
+FakeCUDAKernel.specialized = False  # as a kernel without a signature says on hardware
+from gpulab.kernels import _launch, _launch_numba
+
+class OnSimulator(_launch_numba.NumbaBackend):
+    def place(self, array):
+        return cuda.to_device(array)
+    def fetch(self, there):
+        return there.copy_to_host()
+
+cuda.as_cuda_array = lambda a: a
+_launch_numba._numba_cuda = lambda who: cuda
+_launch.the_device = lambda who, arrays: 0
+_launch._backend = OnSimulator
+x, out = np.arange(70, dtype=np.float32), np.zeros(70, np.float32)
+_launch.launch(test_launch.scale, 3, 32, x, 2.0, out)
+assert np.array_equal(out, 2 * x), out
+_launch.launch(cuda.jit(test_launch.scale), 3, 32, x, 3.0, out)
+assert np.array_equal(out, 3 * x), out
+_launch.launch(test_launch.with_helper, (3, 1), (32, 1), x, out)
+assert np.array_equal(out, x * x + 1), out
+print("agreed")
+"""
+
+
+def test_numbas_own_simulator_runs_what_launch_prepares(tmp_path: Path):
+    """The calls of numba.cuda (jit, index by grid and block, copy back) are those that numba knows, with plain device functions."""
+    pytest.importorskip("numba_cuda")
+    here = [str(Path(__file__).parent), *sys.path]
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _UNDER_NUMBAS_SIMULATOR.format(path=here)], env=environment, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "agreed", done.stderr
+
+
+def test_numbas_simulator_is_not_taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    """With NUMBA_ENABLE_CUDASIM the answer would be no GPU's."""
+    config = pytest.importorskip("numba").config
+    monkeypatch.setattr(config, "ENABLE_CUDASIM", 1)
+    with pytest.raises(DeviceError, match="NUMBA_ENABLE_CUDASIM is set"):
+        _launch_numba._numba_cuda("launch")
+
+
+def test_a_missing_numba_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch):
+    """On a machine with a GPU but without numba-cuda."""
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(MissingLibraryError, match=r"pip install 'gpulab\[kernels\]'"):
+        _launch_numba._numba_cuda("launch")
+
+
+def test_a_missing_cupy_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch):
+    """On a machine with a GPU but without CuPy."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(MissingLibraryError, match="pip install cupy"):
+        _launch_cuda.CupyBackend("launch_cuda", CUDA_ADD, "add", (), 0)
+
+
+def test_a_kernel_is_compiled_anew_when_a_name_that_it_uses_changes():
+    """A notebook may change TILE without running the kernel's cell again; simulate reads the new value, and so does launch."""
+    pytest.importorskip("numba_cuda")
+
+    class Jit:
+        def jit(self, function: Any = None, **options: Any) -> Any:
+            return (lambda plain: ("device", plain)) if function is None else ("kernel", function)
+
+    names: dict[str, Any] = {"TILE": 4, "cuda": cuda}
+    exec("def kernel(x):\n    x[0] = TILE\n", names)
+    fake, kernel = Jit(), names["kernel"]
+    first = _launch_numba.jitted(fake, kernel)
+    assert _launch_numba.jitted(fake, kernel) is first
+    names["TILE"] = 8
+    assert _launch_numba.jitted(fake, kernel) is not first
+    kind, plain = _launch_numba.jitted(fake, with_helper)
+    assert kind == "kernel"
+    assert plain.__globals__["helper"] == ("device", helper)
+    assert with_helper.__globals__["helper"] is helper
