@@ -314,6 +314,8 @@ class SimtMicroscope(Instrument):
         with self._lock:
             if not self.running and self._wanted() != self._tried:
                 super().run("run")
+                if self._walk is None:
+                    self._redraw()
 
     def _stale(self, action: str) -> bool:
         """What is on the screen belongs to the controls, or a run is under way."""
@@ -370,8 +372,10 @@ class SimtMicroscope(Instrument):
                 self._walk, self._outputs, self._rows = None, {}, ()
                 self.replace_control(self._step_control())
                 self._send_controls()
-                self._redraw()
         super()._end(job, action, values, result, sentence)
+        if sentence:
+            with self._lock:
+                self._redraw()
         self._run_if_wanted()  # a control may have moved in the last moment of the work
 
     # What is shown.
@@ -383,7 +387,9 @@ class SimtMicroscope(Instrument):
         if self._walk is None:
             self._place = None
             self._microscope.write(source=[], position={})
-            return Drawing(message="Nothing to show: press Run if no run is under way.")
+            return Drawing(
+                message="The simulation is under way." if self.running else "Nothing to show: choose another kernel, or press Run."
+            )
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps(warp)
         self._place = int(steps[min(values["step"], len(steps)) - 1]) if len(steps) else None

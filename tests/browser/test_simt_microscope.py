@@ -254,7 +254,7 @@ def test_stop_and_errors(notebook_of: Callable[..., NotebookPage]) -> None:
     assert state(notebook, "6 * 7") == "42"
     area.get_by_role("button", name="Stop").click()
     page.wait_for_function("() => document.querySelector('.gpulab-progress-text').textContent.includes('stopped')", timeout=WAIT)
-    shown(notebook, "press Run if no run is under way", 1)
+    shown(notebook, "Nothing to show: choose another kernel, or press Run.", 1)
     assert not area.get_by_role("alert").is_visible()
     notebook.run_in_kernel("def k(x):\n    import os")
     notebook.run_in_kernel("m.load(k)")
