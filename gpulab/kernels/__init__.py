@@ -23,6 +23,8 @@ _PUBLIC: dict[str, str] = {
     "Launcher": "gpulab.kernels._launch",
     "launch_cuda": "gpulab.kernels._launch_cuda",
     "cuda_launcher": "gpulab.kernels._launch_cuda",
+    "generated": "gpulab.kernels._generated",
+    "GeneratedCode": "gpulab.kernels._generated",
     "cuda": "gpulab.kernels._language",
     **dict.fromkeys(
         ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),

@@ -162,4 +162,4 @@ def _attention_flops(name: str, args: Any) -> float:
     query, key, value = args[1:4] if backward else args[:3]
     rows, width, keys = math.prod(query.shape[:-1]), query.shape[-1], key.shape[-2]
     once = 2.0 * rows * keys
-    return once * (3 * width + 2 * value.shape[-1]) if backward else once * (width + value.shape[-1])
+    return float(once * (3 * width + 2 * value.shape[-1] if backward else width + value.shape[-1]))

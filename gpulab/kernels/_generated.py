@@ -1,0 +1,198 @@
+"""What ``torch.compile`` wrote: the source of the kernels that Inductor makes of a function.
+
+PyTorch writes C++ for a CPU, which needs a C++ compiler on the machine, and Triton for a GPU. Where it cannot be compiled, what was
+written is shown all the same, with the reason. The hooks are PyTorch's own (``torch._inductor``) and no public interface, so a
+version that lacks them is a reason too, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from gpulab._result import Result
+from gpulab.errors import InputError, message_of, shown
+from gpulab.evidence import Evidence
+from gpulab.units import format_seconds
+
+# Its kernels stand in the Python that Inductor writes, as raw text given to one of these.
+_KERNELS = re.compile(r"^(\w+) = async_compile\.(\w+)\((.*?)'''(.*?)'''", re.MULTILINE | re.DOTALL)
+_LANGUAGES = {"cpp": "C++", "cpp_pybinding": "C++", "triton": "Triton", "cuda": "CUDA C++", "metal": "Metal"}
+# What concerns Inductor's own bookkeeping (a flag for divisions by zero, headers, Triton's launch hints) hides the loop.
+_BOOKKEEPING = re.compile(r"integer_div_error|^#include|^\s*$|C10_LIKELY")
+# One kernel needs no pool of compiling processes; precompiling PyTorch's headers costs more than it saves; and without the trial
+# compilation of vector instructions the source is written even where nothing can compile it.
+_QUICK = {"compile_threads": 1, "cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
+_NO_COMPILER = "there is no C++ compiler on this machine, which torch.compile needs for a CPU; install g++ or clang to run what it wrote"
+
+
+@dataclass(frozen=True, repr=False)
+class GeneratedCode(Result):
+    """The kernels that ``torch.compile`` wrote for one function.
+
+    Attributes
+    ----------
+    label : str
+    operators : tuple of str
+        The operators that it found in the function.
+    kernels : tuple of str
+        The names of what it wrote; they tell which operators each holds. Calls of libraries are not among them.
+    language : str
+        "C++", "Triton", ... or "" where nothing was written.
+    source : str
+        The kernels, without Inductor's bookkeeping.
+    seconds : float
+        The first call: compiling and running.
+    reason : str
+        Why it cannot run compiled; else "".
+    evidence : Evidence
+    """
+
+    label: str
+    operators: tuple[str, ...]
+    kernels: tuple[str, ...]
+    language: str
+    source: str
+    seconds: float
+    reason: str
+    evidence: Evidence
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the function can run compiled on this machine."""
+        return not self.reason
+
+    def __repr__(self) -> str:
+        made = f"{len(self.kernels)} kernel{'s' if len(self.kernels) != 1 else ''} in {self.language}" if self.kernels else "no kernel"
+        found = f"{self.label}: {len(self.operators)} operators ({', '.join(self.operators)}) became {made}"
+        end = f"in {format_seconds(self.seconds)}" if self.compiled else f"that cannot run here: {self.reason}"
+        return f"{found} {end}\n\n{self.source}".rstrip()
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return what was found and what became of it."""
+        rows = [("operators found", ", ".join(self.operators)), ("first call", format_seconds(self.seconds))]
+        if not self.compiled:
+            rows.append(("not compiled", self.reason))
+        rows += [(f"kernel {number} ({self.language})", name) for number, name in enumerate(self.kernels, 1)]
+        return (self.label, ""), rows
+
+
+def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
+    """Return the kernels that ``torch.compile`` writes for a function.
+
+    Parameters
+    ----------
+    fn : callable
+        A function of tensors, or what ``torch.compile`` made of one: that one is compiled for these arguments afterwards.
+    *args
+        What it takes; their shapes, dtypes and device decide what is written. The function is run on them.
+
+    Returns
+    -------
+    GeneratedCode
+        ``compiled`` is False, with the reason, where this machine lacks a compiler or the function cannot be compiled.
+
+    Raises
+    ------
+    InputError
+        If ``fn`` cannot be called, or fails on these arguments without being compiled too.
+
+    Notes
+    -----
+    What this process compiled before is forgotten first (``torch.compiler.reset``), so other compiled functions compile again when they
+    are called. The first time takes ten seconds on a CPU; PyTorch keeps the result on disk.
+    """
+    if not callable(fn):
+        raise InputError(f"generated: {shown(fn)} cannot be called; expected a function. Pass generated(f, x), not generated(f(x)).")
+    import torch
+
+    plain = getattr(fn, "_torchdynamo_orig_callable", fn)
+    label = getattr(plain, "__name__", type(plain).__name__)
+    try:
+        with torch.inference_mode():
+            plain(*args)
+    except Exception as error:
+        raise InputError(f"generated: {label} raised {message_of(error)}; expected it to run on these arguments. Try it first.") from error
+    sources: list[str] = []
+    operators: list[str] = []
+    start = time.perf_counter()
+    reason = ""
+    try:
+        with _listening(sources, operators):
+            torch.compiler.reset()
+            compiled = fn if plain is not fn else torch.compile(fn)
+            compiled(*args)
+    except Exception as error:  # whatever the compiler finds wrong: it is shown as the reason
+        text = message_of(error)
+        reason = _NO_COMPILER if "InvalidCxxCompiler" in text or "No working C++ compiler" in text else f"torch.compile said: {text[:300]}"
+    kernels = [match for source in sources for match in _KERNELS.finditer(source)]
+    return GeneratedCode(
+        label=label,
+        operators=tuple(operators),
+        kernels=tuple(match.group(1) for match in kernels),
+        language=next((_LANGUAGES.get(match.group(2), match.group(2)) for match in kernels), ""),
+        source="\n\n".join(_readable(match.group(4)) for match in kernels),
+        seconds=time.perf_counter() - start,
+        reason=reason,
+        evidence=Evidence.measured("torch.compile on this machine"),
+    )
+
+
+@contextmanager
+def _listening(sources: list[str], operators: list[str]) -> Iterator[None]:
+    """Keep what Inductor writes and the graph that it starts from, and let it compile in this process without precompiled headers."""
+    import torch._inductor.config as settings
+    from torch._inductor import compile_fx
+    from torch._inductor.graph import GraphLowering
+
+    plain_compile = compile_fx.compile_fx
+
+    def compile_and_note(graph: Any, *rest: Any, **named: Any) -> Any:
+        operators.extend(_name(node) for node in graph.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+        return plain_compile(graph, *rest, **named)
+
+    with (
+        mock.patch.object(GraphLowering, "save_output_code", staticmethod(sources.append)),
+        mock.patch.object(compile_fx, "compile_fx", compile_and_note),
+        settings.patch({name: value for name, value in _QUICK.items() if _is_setting(settings, name)}),
+    ):
+        yield
+
+
+def _is_setting(settings: Any, name: str) -> bool:
+    place = settings
+    for part in name.split("."):
+        place = getattr(place, part, _MISSING)
+    return place is not _MISSING
+
+
+_MISSING = object()
+
+
+def _name(node: Any) -> str:
+    target = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def _readable(source: str) -> str:
+    """Return a kernel without bookkeeping lines and common indentation, braces that held nothing else included."""
+    lines = [line.rstrip() for line in source.splitlines() if not _BOOKKEEPING.search(line)]
+    return "\n".join(_without_bare_blocks(lines))
+
+
+def _without_bare_blocks(lines: list[str]) -> list[str]:
+    """Drop pairs of braces that stand alone on their lines directly inside a pair of the same kind."""
+    open_at: list[int] = []
+    pairs = {}
+    for number, line in enumerate(lines):
+        if line.strip() == "{":
+            open_at.append(number)
+        elif line.strip() == "}" and open_at:
+            pairs[open_at.pop()] = number
+    dropped = {at for first, last in pairs.items() if lines[first - 1].strip() == "{" for at in (first, last)}
+    return [line for number, line in enumerate(lines) if number not in dropped]
