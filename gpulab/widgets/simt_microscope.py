@@ -337,17 +337,22 @@ class SimtMicroscope(Instrument):
 
     def _simulate(self, launch: Launch, block_number: int, progress: Progress, stop: Stop) -> Simulation:
         begun = time.monotonic()
-        name = launch.name
+        name, reached = launch.name, 0.0
+
+        def batch_done(share: float, words: str) -> None:
+            nonlocal reached
+            reached = share
+            progress(share, f"{name}: {words}")
 
         def now_and_then() -> None:
-            progress(0.0, f"{name}: simulating for {time.monotonic() - begun:.0f} s")
+            progress(reached, f"{name}: simulating for {time.monotonic() - begun:.0f} s")
             if stop():
                 raise StoppedError(f"{name}: stopped; nothing was counted.")
 
         arguments = launch.copies()
         s = kernels.simulate(
             launch.kernel, launch.grid, launch.block, *arguments, dynamic_shared_bytes=launch.dynamic_shared_bytes, trace=block_number,
-            stop=now_and_then,
+            stop=now_and_then, progress=batch_done,
         )  # fmt: skip
         if stop():
             raise StoppedError(f"{name}: stopped.")
