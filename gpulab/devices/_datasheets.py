@@ -276,10 +276,10 @@ PARTS: tuple[Part, ...] = (
 
 
 def part(name: str) -> Part | None:
-    """Return the product with the driver's name, such as "NVIDIA GeForce RTX 4090"; None where the table has none.
+    """Return the product with the driver's name, such as "NVIDIA GeForce RTX 4090", or with the table's own; None where there is none.
 
     Laptop versions of a card have other clocks and multiprocessors, and are not matched.
     """
     plain = re.sub(r"\s+MIG \d+g\.\d+gb.*$", "", name)
     plain = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", plain).strip()
-    return next((known for known in PARTS if re.fullmatch(known.pattern, plain)), None)
+    return next((known for known in PARTS if name == known.name or re.fullmatch(known.pattern, plain)), None)

@@ -86,6 +86,8 @@ class RooflinePoint(Result):
         Of one call, measured or recorded; None for a point that was only predicted.
     evidence : Evidence
         Of ``seconds``; where that is None, MODELLED.
+    interval_seconds : (float, float) or None
+        The 95 % interval of ``seconds``, where there is one.
     """
 
     label: str
@@ -97,6 +99,7 @@ class RooflinePoint(Result):
     bound_by: Bound
     seconds: float | None
     evidence: Evidence
+    interval_seconds: tuple[float, float] | None = None
 
     @property
     def intensity_flops_per_byte(self) -> float:
@@ -331,7 +334,7 @@ class Roofline(Result):
             raise InputError(f'place_workload: {shown(workload)}; expected a workload. Pass gl.workloads.get("matmul")(n=1024).')
         if measurement is not None and not all(hasattr(measurement, name) for name in ("median_seconds", "evidence")):
             raise InputError(f"place_workload: measurement={shown(measurement)}; expected what gl.measure returns. Pass that, or None.")
-        return self.place(
+        point = self.place(
             workload.label,
             workload.flops,
             workload.nbytes,
@@ -340,6 +343,7 @@ class Roofline(Result):
             arithmetic=workload.arithmetic_dtype if arithmetic is None else arithmetic,
             working_set_bytes=workload.working_set_bytes,
         )
+        return dataclasses.replace(point, interval_seconds=getattr(measurement, "interval_seconds", None))
 
     def with_points(self, points: Iterable[RooflinePoint]) -> Roofline:
         """Return the same roofs with these points in place of the ones before.

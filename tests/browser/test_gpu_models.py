@@ -179,3 +179,99 @@ def test_access_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
     shown(notebook, "a = gl.models.access_pattern(32, 3, 1)")
     assert state(notebook, "a.error, a.values['kind']") == "strided"
     clean(notebook)
+
+
+# Roofs of 100 GFLOP/s and 10 GB/s; each measurement takes a tenth of a second, or longer while SLOW is set, and watches for Stop.
+ROOFS = """
+import time
+import numpy as np
+import gpulab as gl
+from gpulab import devices, models, timing
+from gpulab.evidence import Evidence
+from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
+
+LIVE, SLOW, real = Evidence.measured("Slow CPU", 30), False, models.roofline
+FORMATS = ("float32", "float64", "bfloat16", "float16")
+MADE = Roofline("Slow CPU", tuple(ArithmeticRoof(name, 1e11, "now", LIVE) for name in FORMATS),
+                (MemoryRoof("L2", 1e11, 1e6, "now", LIVE), MemoryRoof("DRAM", 1e10, 1e10, "now", LIVE)), (), (), LIVE)
+
+def measure(function, *inputs, progress, stop, label, **arguments):
+    for k in range(40 if SLOW else 1):
+        progress(k / 40, "counting")
+        if stop():
+            break
+        time.sleep(0.1)
+    return timing.Measurement(label, "cpu", np.full(5, 0.1), 0.1, (0.08, 0.12), 0.2, 0.05, None, 1, None, None, (), LIVE,
+                              devices.environment("cpu"))
+
+timing.measure = measure
+models.roofline = lambda device, *rest: MADE if device == "cpu" else real(device, *rest)
+r = gl.widgets.RooflineExplorer()
+r
+"""
+
+
+def done(notebook: NotebookPage, ending: str) -> None:
+    """Wait until the instrument says that the run is over."""
+    notebook.page.wait_for_function(
+        "text => document.querySelector('.gpulab-progress-text').textContent === text", arg=f"Run: {ending}", timeout=WAIT
+    )
+
+
+def test_roofline_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
+    """Predicted, measured and recorded points with their badges; each control moves what is shown or what Run will measure."""
+    notebook = notebook_of([ROOFS])
+    area = notebook.output(0)
+    shown(notebook, "Press Run to measure on this machine")
+    readable(notebook)
+    area.get_by_label("conv2d", exact=True).uncheck()
+    area.get_by_label("fft", exact=True).uncheck()
+    area.get_by_label("sort", exact=True).check()
+    shown(notebook, "Without arithmetic, so only in the table: sort n=262144 float32.")
+    area.get_by_label("Size", exact=True).fill("0")
+    shown(notebook, "sort n=256 float32.")
+    area.get_by_label("Number format").select_option("float64")
+    shown(notebook, "sort n=256 float64.")
+    area.get_by_label("Measure on").select_option(area.get_by_label("Measure on").locator("option").first.inner_text())
+    area.get_by_label("Time for each").fill("0")
+    area.get_by_role("button", name="Run").click()
+    done(notebook, "done")
+    shown(notebook, "Slow CPU (measured)")
+    assert state(notebook, "r.result.points[0].label, r.values['deadline'], len(r.result.points)") == "matmul n=64 float64 0.2 5"
+    readable(notebook)
+    area.get_by_label("Beside it").select_option("AMD EPYC (2 cores) (recorded)")
+    shown(notebook, "roofs of AMD EPYC (2 cores) (recorded)")
+    readable(notebook)
+    area.get_by_label("Number format").select_option("float32")
+    shown(notebook, "The controls have moved since this was made: press Run")
+    area.get_by_label("Beside it").select_option("nothing")
+    area.get_by_text("Show the code").click()
+    shown(notebook, 'roof = gl.models.roofline("cpu")')
+    readable(notebook)
+    clean(notebook)
+
+
+def test_roofline_stop_and_the_keyboard(notebook_of: Callable[..., NotebookPage]) -> None:
+    """By keyboard alone: Run starts with progress, the kernel answers meanwhile, Stop keeps what is there; errors show inside."""
+    notebook = notebook_of([ROOFS])
+    page = notebook.page
+    notebook.run_in_kernel("SLOW = True")
+    notebook.output(0).get_by_label("Beside it").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.textContent") == "Run"
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.gpulab-progress-text').textContent.includes('matmul')", timeout=WAIT)
+    assert state(notebook, "6 * 7") == "42"
+    for _ in range(3):
+        if page.evaluate("() => document.activeElement.textContent") == "Stop":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    done(notebook, "stopped")
+    shown(notebook, "Stopped before")
+    assert state(notebook, "r.running, 1 <= len(r.result.points) < 6") == "False True"
+    notebook.run_in_kernel("def fails(*a): raise gl.errors.DeviceError('roofline: told to fail; expected more. Try later.')")
+    notebook.run_in_kernel("r.set(beside='none'); models.roofline = fails")
+    notebook.output(0).get_by_role("button", name="Run").click()
+    shown(notebook, "roofline: told to fail; expected more. Try later.")
+    clean(notebook)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab as gl
+from gpulab.devices import _datasheets
 from gpulab.errors import DeviceError, InputError, RecordingError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint, roofline
@@ -221,3 +223,18 @@ def test_bad_input_gets_one_sentence() -> None:
             call()
         assert len(str(caught.value)) < 500, i
     assert RooflinePoint.__doc__
+
+
+def test_every_product_of_the_table_is_found_by_its_own_name() -> None:
+    """What the error for an unknown name lists can be passed: the roofs are those of that very product."""
+    for part in _datasheets.PARTS:
+        assert roofline(part.name).memory_roof().bytes_per_second == part.bytes_per_second
+
+
+def test_a_placed_measurement_keeps_its_interval() -> None:
+    """The interval goes with the point, through JSON too; a prediction has none."""
+    work = gl.workloads.get("add")(n=1024)
+    point = MADE.place_workload(work, SimpleNamespace(median_seconds=2.0, interval_seconds=(1.5, 3.0), evidence=MEASURED))
+    assert (point.seconds, point.interval_seconds) == (2.0, (1.5, 3.0))
+    assert RooflinePoint.from_dict(json.loads(json.dumps(point.to_dict()))) == point
+    assert MADE.place_workload(work).interval_seconds is None

@@ -1,0 +1,115 @@
+"""The picture of a roofline against a made-up machine whose ridges and points are derived by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from gpulab import devices, figures
+from gpulab.evidence import Evidence
+from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
+
+LIVE = Evidence.measured("Slow CPU", 9)
+SHEET = Evidence.modelled("everything busy", "a sheet")
+FAR = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="NVIDIA Far"), samples=9)
+
+
+def made(device: str, evidence: Evidence) -> Roofline:
+    """1 TFLOP/s in float32 and 8 in float16, over a cache of 1 TB/s and a memory of 100 GB/s: ridges at 10 and 80."""
+    return Roofline(
+        device,
+        (ArithmeticRoof("float32", 1e12, "s", evidence), ArithmeticRoof("float16", 8e12, "s", evidence)),
+        (MemoryRoof("L2", 1e12, 1e6, "s", evidence), MemoryRoof("DRAM", 1e11, 1e10, "s", evidence)),
+        (), (), evidence,
+    )  # fmt: skip
+
+
+def plain(text: str) -> str:
+    """A text without mark-up."""
+    return re.sub("<.*?>", "", text)
+
+
+def written(figure: go.Figure) -> list[str]:
+    """The annotations."""
+    return [plain(a.text) for a in figure.layout.annotations]
+
+
+def marks(figure: go.Figure) -> dict[str, Any]:
+    """The traces of points, by name."""
+    return {plain(t.name): t for t in figure.data if t.mode == "markers+text"}
+
+
+def test_roofs_and_the_ridge_are_where_they_belong_and_named() -> None:
+    """DRAM's slope ends at (10, 1 TFLOP/s), L2's at (1, 1 TFLOP/s), where the flat roof begins; all are labelled, with units."""
+    figure = figures.roofline(made("Slow CPU", LIVE))
+    l2, dram, flat = figure.data
+    assert (l2.x[1], l2.y[1]) == pytest.approx((1.0, 1e12))
+    assert (dram.x[1], dram.y[1]) == pytest.approx((10.0, 1e12))
+    assert (flat.x[0], flat.y) == (1.0, (1e12, 1e12))
+    assert sorted(written(figure)) == ["DRAM 100 GB/s", "L2 1.00 TB/s", "float32 1.00 TFLOP/s", "ridge 10 FLOP a byte"]
+    assert figure.layout.shapes[0].x0 == 10
+    assert plain(figure.layout.xaxis.title.text) == "arithmetic intensity, FLOP a byte (log scale)"
+    assert plain(figure.layout.yaxis.title.text) == "FLOP a second (log scale)"
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
+    assert plain(figure.layout.yaxis.ticktext[-1]).endswith("FLOP/s")
+
+
+def test_the_three_kinds_of_evidence_look_different() -> None:
+    """Measured: solid lines and marks with the interval; recorded: dotted and hollow; modelled: dashed, hollow, on the roof."""
+    live, far, sheet = made("Slow CPU", LIVE), made("NVIDIA Far", FAR), made("H200", SHEET)
+    point = dataclasses.replace(live.place("fma n=1", 2e9, 1e9, seconds=0.02, evidence=LIVE), interval_seconds=(0.01, 0.04))
+    add, product = far.place("add n=1", 1e9, 12e9, seconds=0.2, evidence=FAR), sheet.place("mm n=1", 1e12, 1e9)
+    figure = figures.roofline(live.with_points([point]), [far.with_points([add]), sheet.with_points([product])])
+    dashes = {plain(t.name): t.line.dash for t in figure.data if t.mode == "lines" and t.showlegend}
+    assert dashes == {
+        "roofs of Slow CPU (measured)": "solid", "roofs of NVIDIA Far (recorded)": "dot", "roofs of H200 (modelled)": "dash",
+    }  # fmt: skip
+    seen = marks(figure)
+    measured, recorded, modelled = (
+        seen[f"{name}"] for name in ("Slow CPU (measured)", "NVIDIA Far (recorded)", "H200 (predicted, modelled)")
+    )
+    assert [t.marker.symbol for t in (measured, recorded, modelled)] == ["circle", "circle-open", "diamond-open"]
+    assert (measured.x[0], measured.y[0]) == (2.0, 1e11)  # 2 GFLOP in 20 ms
+    assert (measured.error_y.array[0], measured.error_y.arrayminus[0]) == pytest.approx((1e11, 5e10))  # 10 ms and 40 ms
+    assert modelled.y[0] == pytest.approx(1e12)  # 1000 FLOP a byte: the flat roof
+    assert recorded.marker.color != measured.marker.color
+    subtitle = plain(figure.layout.title.subtitle.text)
+    for words in ("MEASURED on Slow CPU", "RECORDED on NVIDIA Far", "MODELLED"):
+        assert words in subtitle
+    assert "fma n=1: 2 FLOP a byte, so DRAM binds: at least 10.0 ms. It took 20.0 ms: 50 % of the roof." in figure.description
+
+
+def test_everything_drawn_is_inside_the_axes() -> None:
+    """Points far below and far beside the ridge widen the axes."""
+    r = made("Slow CPU", LIVE)
+    ends = [r.place(str(k), 10.0**k * 1e6, 1e6, seconds=10.0, evidence=LIVE) for k in (-3, 0, 5)]
+    figure = figures.roofline(r.with_points(ends), arithmetic="float16")
+    for axis, along in ((figure.layout.xaxis, "x"), (figure.layout.yaxis, "y")):
+        low, high = axis.range
+        for trace in figure.data:
+            assert all(low <= math.log10(v) <= high for v in getattr(trace, along))
+    assert "float16 8.00 TFLOP/s" in written(figure)
+
+
+def test_names_give_way_to_each_other() -> None:
+    """Twelve points on one spot: at most four sides take a name, the others are left to the table; no two names share a side."""
+    r = made("Slow CPU", LIVE)
+    crowd = [r.place(f"work{k} n=1", 2e9, 1e9, seconds=0.1, evidence=LIVE) for k in range(12)]
+    trace = marks(figures.roofline(r.with_points(crowd)))["Slow CPU (measured)"]
+    named = [side for text, side in zip(trace.text, trace.textposition, strict=True) if plain(text)]
+    assert 1 <= len(named) <= 4
+    assert len(set(named)) == len(named)
+    assert len(trace.x) == 12
+
+
+def test_work_without_arithmetic_is_told_not_drawn() -> None:
+    """A copy has no place on a logarithmic axis of FLOPs."""
+    r = made("Slow CPU", LIVE)
+    figure = figures.roofline(r.with_points([r.place("copy n=1", 0, 1e9, seconds=1.0, evidence=LIVE)]))
+    assert marks(figure) == {}
+    assert "Without a place on these axes, for lack of arithmetic or traffic: copy n=1." in figure.description
