@@ -125,6 +125,22 @@ def test_stop_keeps_what_was_measured(calls: list[Any], monkeypatch: pytest.Monk
     assert {"code": "stopped", "sentence": "Stopped before add."} in r._results.notes
 
 
+def test_doubtful_roofs_are_measured_again_by_the_next_run(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roofs that a neighbour spoiled are kept for one run; the next asks for new ones, and quiet ones are kept."""
+    asked: list[bool] = []
+
+    def roofline(device: Any, refresh: bool = False) -> Roofline:
+        asked.append(refresh)
+        return dataclasses.replace(ROOFS, notes=()) if any(asked) else ROOFS
+
+    monkeypatch.setattr(models, "roofline", roofline)
+    r = RooflineExplorer(workloads=["add"], beside="none")
+    for _ in range(3):
+        r.run(wait=True)
+    assert asked == [False, False, True, False]
+    assert "contended" not in str(r._results.notes)
+
+
 def test_a_recorded_machine_shows_what_it_recorded_and_says_what_it_did_not(calls: list[Any]) -> None:
     """The medians of the shipped recording, read here from its own entries; a size or format that is missing is said."""
     name = recordings.names()[0]
