@@ -6,8 +6,10 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 """
 
 from gpulab.lessons._checks import CheckResult, check, hint, solution
+from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithmetic_sweep, column_sum, fusion_gain, roof, under_roof
 from gpulab.lessons._device import LiveDevice, accelerator
 from gpulab.lessons._material import contest, four_claims
+from gpulab.lessons._nb03_exercises import five_works
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
@@ -16,6 +18,9 @@ from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
     "CheckResult",
+    "DensityRow",
+    "DensitySweep",
+    "FusionGain",
     "KeptAnswer",
     "LiveDevice",
     "Pinning",
@@ -27,9 +32,13 @@ __all__ = [
     "WorkQueue",
     "accelerator",
     "answer",
+    "arithmetic_sweep",
     "check",
+    "column_sum",
     "contest",
+    "five_works",
     "four_claims",
+    "fusion_gain",
     "hint",
     "known",
     "pageable_against_pinned",
@@ -38,6 +47,8 @@ __all__ = [
     "progress",
     "recorded_sweeps",
     "reveal",
+    "roof",
     "solution",
     "start_again",
+    "under_roof",
 ]

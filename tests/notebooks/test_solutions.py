@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import pathlib
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpulab import lessons
+from gpulab import lessons, models
 from gpulab.evidence import Evidence
-from gpulab.lessons import _content, _material
+from gpulab.hierarchy import Latency, LatencyPoint
+from gpulab.lessons import _architecture, _content, _density, _material
 from gpulab.lessons._content import Exercise, Usual
 
 EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
@@ -26,6 +28,8 @@ def own_progress(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("GPULAB_SOLUTIONS", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(_material._contests, ("matmul", "float32"), CONTEST)
+    monkeypatch.setattr(_architecture, "_curve", CURVE)
+    monkeypatch.setattr(_density, "_kept", ROOF)
 
 
 # n, CPU, accelerator, with copies: the CPU wins at 32 and 64, only the copies stop the accelerator at 128, it wins from 256 on.
@@ -42,11 +46,29 @@ CONTEST = _material.Contest(
     "matmul float32", "rows", "an example", ROWS, Evidence.modelled("nothing", "this test"), Evidence.measured("A CPU")
 )
 
+# 100 GFLOP/s over 20 GB/s: the ridge is at 5 FLOP a byte.
+_SAID = ("an example", Evidence.measured("A CPU"))
+ROOF = models.Roofline(
+    "A CPU",
+    (models.ArithmeticRoof("float32", 1e11, *_SAID),),
+    (models.MemoryRoof("DRAM", 2e10, float("inf"), *_SAID),),
+    (),
+    (),
+    _SAID[1],
+)
+
+# A machine with 32 KiB, 512 KiB and 8 MiB of cache: 2, 5, 15 and 90 ns a hop.
+_HOPS = tuple((2**k, 2 if k <= 15 else 5 if k <= 19 else 15 if k <= 23 else 90) for k in range(12, 27))
+_POINTS = tuple(LatencyPoint(n, t * 1e-9, None, t * 1e-9, 5, 1) for n, t in _HOPS)
+CURVE = Latency("A CPU", "python", _POINTS, None, (), (), Evidence.measured("A CPU"), None)
+
 
 def _answer(exercise: Exercise, source: str) -> object:
     """Run a source as a notebook's cell does and return the answer that it defines."""
     names: dict[str, object] = {"__name__": "__main__"}
-    exec(compile(source, f"<{exercise.id}>", "exec"), names)
+    file = f"<{exercise.id}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # a kernel's text is found, as in a notebook
+    exec(compile(source, file, "exec"), names)
     return names[exercise.answer_name]
 
 

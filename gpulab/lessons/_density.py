@@ -1,0 +1,339 @@
+"""What notebook 03 works with: the roofs of this machine as the learner saw them, more arithmetic on the same bytes, and fusion.
+
+The roofs are kept until the kernel ends, so that the checks speak of the numbers that the learner saw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import devices, memory, models, timing, workloads
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.lessons._material import disturbed
+from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds
+
+# A ceiling is the best that was seen; where neighbours were at work it is looked for this often.
+_TRIES = 3
+# 64 MiB in and 64 MiB out: beyond the caches of most machines, and a quick pass on any.
+_NUMBERS = 1 << 24
+_STEPS = (8, 16, 32, 64, 128, 256)
+_SWEEP_SECONDS = 0.3
+# From this factor over the shortest time on, time counts as moved: more than two thirds beyond what noise usually does.
+_MOVED = 2.0
+# Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for a while.
+_PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.5
+_kept: models.Roofline | None = None
+
+
+def roof(again: bool = False) -> models.Roofline:
+    """Return the measured roofs of this machine's best device; the same ones until the kernel ends.
+
+    Where other programs were at work it is measured up to three times, and of each roof the highest stays.
+
+    Parameters
+    ----------
+    again : bool
+        Measure afresh.
+
+    Examples
+    --------
+    >>> roof() is roof()
+    True
+    """
+    global _kept
+    if _kept is None or again:
+        best = models.roofline(devices.default(), refresh=again)
+        for _ in range(_TRIES - 1):
+            if not disturbed(note.code for note in best.notes):
+                break
+            best = _highest(best, models.roofline(devices.default(), refresh=True))
+        _kept = _with_larger_product(best) if disturbed(note.code for note in best.notes) else best
+    return _kept
+
+
+def _with_larger_product(found: models.Roofline, clock: Callable[[], float] = time.perf_counter) -> models.Roofline:
+    """Raise the float32 roof to what more and larger products reach.
+
+    On a busy CPU nearly every short product waits for a thread that lost its core, so the quick look of ``devices.ceilings``
+    finds next to nothing. Many short ones meet a quiet moment, long ones outlast the waiting.
+    """
+    import torch
+
+    if not devices.default().is_cpu:
+        return found
+    best, source = 0.0, ""
+    for n in _PRODUCTS:
+        a, out = torch.rand(n, n, generator=torch.Generator().manual_seed(0)), torch.empty(n, n)
+        shortest, start, end = math.inf, clock(), clock() + _PRODUCT_SECONDS
+        while start < end:
+            torch.mm(a, a, out=out)
+            now = clock()
+            shortest, start = min(shortest, now - start), now
+        if 2.0 * n**3 / shortest > best:
+            best, source = 2.0 * n**3 / shortest, f"the best product of {n} x {n} matrices, just now"
+    tops = tuple(
+        dataclasses.replace(top, flops_per_second=best, source=source) if top.name == "float32" and best > top.flops_per_second else top
+        for top in found.arithmetic
+    )
+    return dataclasses.replace(found, arithmetic=tops)
+
+
+def _highest(one: models.Roofline, other: models.Roofline) -> models.Roofline:
+    """Return the higher of each roof, with the notes and the badge of the later look."""
+    tops = {each.name: each for each in (*one.arithmetic, *other.arithmetic)}
+    slopes = {each.name: each for each in (*one.memory, *other.memory)}
+    for top in one.arithmetic:
+        tops[top.name] = max(top, tops[top.name], key=lambda each: each.flops_per_second)
+    for slope in one.memory:
+        slopes[slope.name] = max(slope, slopes[slope.name], key=lambda each: each.bytes_per_second)
+    return dataclasses.replace(other, arithmetic=tuple(tops.values()), memory=tuple(slopes.values()))
+
+
+# -- more arithmetic on the same bytes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DensityRow(Result):
+    """One amount of arithmetic.
+
+    Attributes
+    ----------
+    multiply_adds : int
+        For each number of the array.
+    seconds, flops, nbytes : float
+        Of one pass.
+    notes : str
+        Codes of what disturbed the measurement.
+    """
+
+    multiply_adds: int
+    seconds: float
+    flops: float
+    nbytes: float
+    notes: str
+
+
+@dataclass(frozen=True, repr=False)
+class DensitySweep(Result):
+    """The same array passed over with more and more arithmetic.
+
+    Attributes
+    ----------
+    numbers : int
+        In the array.
+    rows : tuple of DensityRow
+    evidence : Evidence
+    """
+
+    numbers: int
+    rows: tuple[DensityRow, ...]
+    evidence: Evidence
+
+    @property
+    def free_multiply_adds(self) -> int:
+        """The most multiply-adds a number up to which no pass took twice the shortest time."""
+        least = min(row.seconds for row in self.rows)
+        free = self.rows[0].multiply_adds
+        for row in self.rows:
+            if row.seconds > _MOVED * least:
+                break
+            free = row.multiply_adds
+        return free
+
+    def __repr__(self) -> str:
+        return f"<{self.numbers} numbers: up to {self.free_multiply_adds} multiply-adds each within twice the shortest time>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an amount of arithmetic."""
+        least = min(row.seconds for row in self.rows)
+        headers = ("multiply-adds a number", "FLOP a byte", "bytes", "time", "over the shortest", "arithmetic", "notes")
+        return headers, [
+            (
+                str(row.multiply_adds),
+                f"{row.flops / row.nbytes:.3g}",
+                format_bytes(row.nbytes),
+                format_seconds(row.seconds),
+                format_ratio(row.seconds / least),
+                format_flops_per_second(row.flops / row.seconds),
+                row.notes or "none",
+            )
+            for row in self.rows
+        ]
+
+
+def arithmetic_sweep(numbers: int = _NUMBERS, steps: Sequence[int] = _STEPS, device: Any = None, deadline: float = 2.0) -> DensitySweep:
+    """Measure passes over one array that differ only in how much they compute.
+
+    The array, seen as rows of k numbers, is multiplied with a k x k matrix, which a cache holds: each number is read once and written
+    once whatever k is, and each result takes k multiply-adds. (The matrix's own bytes are counted too.)
+
+    Parameters
+    ----------
+    numbers : int
+        Float32 values in the array; a multiple of every step.
+    steps : sequence of int
+        Multiply-adds a number.
+    device : Device or str, optional
+        None takes the best there is.
+    deadline : float
+        Seconds in all.
+
+    Raises
+    ------
+    InputError
+        If a step does not divide the number of values.
+    DeviceError
+        If there is no such device.
+    """
+    import torch
+
+    where = devices.find(device)
+    for k in steps:
+        if not isinstance(k, int) or k < 1 or numbers % k:
+            raise InputError(
+                f"arithmetic_sweep: step {shown(k)} does not divide {numbers} numbers; expected a divisor. Pass for example 64."
+            )
+    generator = torch.Generator().manual_seed(0)
+    given = torch.rand(numbers, generator=generator).to(str(where))
+    out = torch.empty_like(given)
+    rows = []
+    for k in steps:
+        matrix = torch.rand(k, k, generator=generator).to(str(where))
+        pass_over = functools.partial(torch.mm, given.view(-1, k), matrix, out=out.view(-1, k))
+        flops, nbytes = 2.0 * k * numbers, 4.0 * (2 * numbers + k * k)
+        m = timing.measure(pass_over, device=where, deadline=min(_SWEEP_SECONDS, deadline / len(steps)), flops=flops, nbytes=nbytes)
+        codes = ", ".join(dict.fromkeys(note.code for note in m.notes if disturbed([note.code])))
+        rows.append(DensityRow(k, m.median_seconds, flops, nbytes, codes))
+    return DensitySweep(numbers, tuple(rows), Evidence.measured(where.name))
+
+
+# -- fusion ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class FusionGain(Result):
+    """Operators one by one against one fused pass.
+
+    Attributes
+    ----------
+    label : str
+    separate_bytes, fused_bytes : float
+        What the operators move one by one, and what one pass would.
+    separate_seconds, fused_seconds : float or None
+        Of both, taking turns; None where the fused one cannot run here.
+    reason : str
+        Why it cannot; else "".
+    evidence : Evidence
+        MEASURED, or MODELLED where only the bytes are known.
+    """
+
+    label: str
+    separate_bytes: float
+    fused_bytes: float
+    separate_seconds: float | None
+    fused_seconds: float | None
+    reason: str
+    evidence: Evidence
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the fused pass is: by the times, or, without them, by the bytes."""
+        if self.separate_seconds is None or self.fused_seconds is None:
+            return self.separate_bytes / self.fused_bytes
+        return self.separate_seconds / self.fused_seconds
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: fused {format_ratio(self.ratio)} as fast ({self.evidence.badge})>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return both ways, their bytes and their times."""
+        rows = [
+            (name, format_bytes(nbytes), "not measured" if seconds is None else format_seconds(seconds))
+            for name, nbytes, seconds in (
+                ("one by one", self.separate_bytes, self.separate_seconds),
+                ("fused", self.fused_bytes, self.fused_seconds),
+            )
+        ]
+        measured = "" if self.separate_seconds is None else format_ratio(self.ratio)
+        rows.append(("one by one / fused", format_ratio(self.separate_bytes / self.fused_bytes), measured or self.reason))
+        return (self.label, "bytes (MODELLED)", "time"), rows
+
+
+def fusion_gain(fn: Callable[..., Any], fused: Callable[..., Any], *args: Any) -> FusionGain:
+    """Compare a chain of operators with its compiled form; where that cannot run here, by their bytes alone.
+
+    Parameters
+    ----------
+    fn : callable
+        The operators one by one.
+    fused : callable
+        The same, compiled: what ``torch.compile(fn)`` returned.
+    *args
+        What both take, on any device.
+
+    Raises
+    ------
+    InputError
+        If ``fn`` cannot run on these arguments.
+    """
+    moved = memory.traffic(fn, *args)
+    label = moved.label
+    try:
+        fused(*args)
+    except Exception as error:  # no compiler, or one that fails: then the bytes must do
+        reason = "no C++ compiler" if "C++ compiler" in str(error) else f"torch.compile failed: {type(error).__name__}"
+        modelled = Evidence.modelled("time follows the bytes moved", "gpulab.memory.traffic of both forms")
+        return FusionGain(label, moved.nbytes, moved.compulsory_bytes, None, None, reason, modelled)
+
+    race = timing.compare({"one by one": fn, "fused": fused}, *args, devices=[_device(args)])
+    slow, fast = (row.measurement for row in race.rows)
+    return FusionGain(label, moved.nbytes, moved.compulsory_bytes, slow.median_seconds, fast.median_seconds, "", race.evidence)
+
+
+def _device(args: Sequence[Any]) -> Any:
+    """Return the device of the first tensor among the arguments."""
+    return next((str(each.device) for each in args if hasattr(each, "device")), "cpu")
+
+
+def under_roof(works: Iterable[workloads.Workload], deadline: float = 0.5) -> models.Roofline:
+    """Measure workloads on this machine's best device and return its roofs with them beneath.
+
+    Parameters
+    ----------
+    works : iterable of Workload
+        From ``gpulab.workloads``.
+    deadline : float
+        Seconds for each.
+    """
+    device, points = devices.default(), []
+    for work in works:
+        m = timing.measure(work.run, *work.inputs(device), device=device, deadline=deadline, label=work.label)
+        points.append(roof().place_workload(work, m))
+    return roof().with_points(points)
+
+
+# -- a point far under the roof -----------------------------------------------------------------------------------------------
+
+COLUMN_ROWS, COLUMN_WIDTH = 1 << 20, 64
+
+
+def column_sum() -> models.RooflinePoint:
+    """Measure the sum of one column of a large matrix on the CPU, and place it by the bytes of its numbers.
+
+    The matrix has 2^20 rows of 64 float32 numbers, stored row by row; its column 0 is 4 MiB of numbers in 256 MiB.
+    """
+    import torch
+
+    matrix = torch.ones(COLUMN_ROWS, COLUMN_WIDTH)
+    column = matrix[:, 0]
+    m = timing.measure(column.sum, device="cpu", deadline=0.5, label="sum of a column")
+    here = roof() if devices.default().is_cpu else models.roofline("cpu")
+    return here.place("sum of a column", flops=COLUMN_ROWS - 1, nbytes=4.0 * COLUMN_ROWS, seconds=m.median_seconds, evidence=m.evidence)

@@ -1,0 +1,169 @@
+"""What notebook 03 works with: roofs that stay, sweeps of arithmetic, fusion; and its checks under roofs of any machine."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpulab import devices, lessons, models, workloads
+from gpulab.errors import InputError
+from gpulab.evidence import Badge, Evidence, Note
+from gpulab.lessons import _content, _density
+
+SAID = ("an example", Evidence.measured("A CPU"))
+
+
+def _roof(peak: float, bandwidth: float, *notes: Note) -> models.Roofline:
+    tops, slopes = (models.ArithmeticRoof("float32", peak, *SAID),), (models.MemoryRoof("DRAM", bandwidth, math.inf, *SAID),)
+    return models.Roofline("A CPU", tops, slopes, (), notes, SAID[1])
+
+
+@pytest.fixture(autouse=True)
+def no_roof_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """Each test begins without roofs, and writes no progress of the learner's."""
+    monkeypatch.setattr(_density, "_kept", None)
+    monkeypatch.setenv("GPULAB_PROGRESS", f"{tmp_path}/progress.json")
+
+
+def test_roofs_of_a_quiet_machine_are_measured_once(monkeypatch: pytest.MonkeyPatch):
+    """One look where nobody disturbs, and the same roofs from then on; again=True looks again."""
+    looks = []
+    monkeypatch.setattr(models, "roofline", lambda device, refresh=False: looks.append(refresh) or _roof(1e11, 2e10))
+    assert lessons.roof() is lessons.roof()
+    assert looks == [False]
+    lessons.roof(again=True)
+    assert looks == [False, True]
+
+
+def test_of_disturbed_looks_the_highest_roofs_stay(monkeypatch: pytest.MonkeyPatch):
+    """Three looks while others were at work: of each roof the highest, and a larger product may raise the arithmetic's."""
+    busy = Note("contended", "others")
+    made = iter([_roof(5.0, 40.0, busy), _roof(7.0, 20.0, busy), _roof(6.0, 30.0, busy)])
+    monkeypatch.setattr(models, "roofline", lambda device, refresh=False: next(made))
+    monkeypatch.setattr(_density, "_with_larger_product", lambda found: found)
+    roof = lessons.roof()
+    assert roof.arithmetic_roof().flops_per_second == 7.0
+    assert roof.memory_roof().bytes_per_second == 40.0
+    assert next(made, None) is None
+
+
+@pytest.mark.skipif(not devices.default().is_cpu, reason="the larger product is for busy CPUs")
+def test_a_larger_product_raises_a_roof_and_never_lowers_it():
+    """The largest product in a quarter of a second of the injected clock: 8.6 GFLOP/s, above one roof and below another."""
+    low, high = (_density._with_larger_product(_roof(peak, 1e9), _ticking(0.25)) for peak in (1e9, 1e12))
+    assert low.arithmetic_roof().flops_per_second == pytest.approx(2 * 1024**3 / 0.25)
+    assert high.arithmetic_roof().flops_per_second == 1e12
+
+
+def _ticking(step: float) -> Callable[[], float]:
+    """A clock on which each look takes a step."""
+    return functools.partial(next, itertools.count(0.0, step))
+
+
+def test_a_sweep_counts_what_it_does():
+    """2 k FLOP a number; each number read and written once, and the small matrix."""
+    sweep = lessons.arithmetic_sweep(1 << 12, (4, 16), device="cpu", deadline=0.2)
+    assert [(row.multiply_adds, row.flops, row.nbytes) for row in sweep.rows] == [
+        (4, 2 * 4 * 4096, 4 * (2 * 4096 + 16)),
+        (16, 2 * 16 * 4096, 4 * (2 * 4096 + 256)),
+    ]
+    assert sweep.evidence.badge is Badge.MEASURED
+    assert len(sweep.table()[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "free"),
+    [((1.0, 1.1, 1.9, 2.1, 4.0), 4), ((1.7, 1.0, 1.0, 3.0, 1.0), 4), ((3.0, 1.0, 1.0, 1.0, 1.0), 1), ((1, 1, 1, 1, 1), 16)],
+)
+def test_arithmetic_is_free_until_time_doubles(seconds: tuple[float, ...], free: int):
+    """The last amount before the first pass that took more than twice the shortest."""
+    rows = tuple(_density.DensityRow(2**k, s, 1.0, 1.0, "") for k, s in enumerate(seconds))
+    assert _density.DensitySweep(64, rows, SAID[1]).free_multiply_adds == free
+
+
+def test_a_step_that_does_not_divide_is_refused():
+    """One sentence, before anything is measured."""
+    with pytest.raises(InputError, match="does not divide"):
+        lessons.arithmetic_sweep(64, (3,))
+
+
+def _smooth(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x * 2 + 1)
+
+
+def test_fusion_without_a_compiler_is_modelled_by_bytes():
+    """Six arrays against two: three times, MODELLED, with the reason."""
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found")
+
+    gain = lessons.fusion_gain(_smooth, broken, torch.ones(4096))
+    assert (gain.ratio, gain.evidence.badge, gain.reason) == (3.0, Badge.MODELLED, "no C++ compiler")
+    assert "no C++ compiler" in gain.table()[1][-1]
+
+
+def test_fusion_is_measured_where_it_runs():
+    """Both take turns and are compared; the bytes stand beside."""
+    gain = lessons.fusion_gain(_smooth, lambda x: torch.clamp(torch.add(torch.ones(()), x, alpha=2), min=0), torch.ones(4096))
+    assert gain.evidence.badge is Badge.MEASURED
+    assert gain.separate_bytes == 3 * gain.fused_bytes == 3 * 2 * 4 * 4096
+    assert gain.ratio == pytest.approx(gain.separate_seconds / gain.fused_seconds)
+
+
+def test_work_is_measured_under_the_learners_roofs(monkeypatch: pytest.MonkeyPatch):
+    """One measured point a workload, in the order given."""
+    monkeypatch.setattr(_density, "_kept", _roof(1e11, 2e10))
+    works = [workloads.get("add")(n=1000), workloads.get("matmul")(n=16)]
+    under = lessons.under_roof(works, deadline=0.05)
+    assert [point.label for point in under.points] == [work.label for work in works]
+    assert all(point.evidence.badge is Badge.MEASURED for point in under.points)
+    assert under.arithmetic == _roof(1e11, 2e10).arithmetic
+
+
+def test_the_column_is_placed_by_the_bytes_asked_for(monkeypatch: pytest.MonkeyPatch):
+    """2^20 numbers of 4 bytes, measured, under the learner's roofs."""
+    monkeypatch.setattr(_density, "_kept", _roof(1e11, 2e10))
+    point = lessons.column_sum()
+    assert point.nbytes == 4 * 2**20
+    assert point.evidence.badge is Badge.MEASURED
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(peak=st.floats(1e8, 1e15), bandwidth=st.floats(1e9, 1e13))
+def test_solutions_pass_under_the_roofs_of_any_machine(peak: float, bandwidth: float):
+    """From a busy laptop to a GPU, with ridges from a thousandth to a million FLOP a byte."""
+    _density._kept = _roof(peak, bandwidth)
+    for id in ("03.3", "03.6"):
+        exercise = _content.exercise(id)
+        names: dict[str, object] = {}
+        exec(exercise.solution, names)
+        result = lessons.check(id, names[exercise.answer_name])
+        assert result.state == "passed", result.message
+
+
+@pytest.mark.parametrize(("ridge", "rows"), [(0.1, 1), (5.0, 11), (14.0, 29), (100.0, 222)])
+def test_the_batch_that_turns_compute_bound_by_trial(ridge: float, rows: int, monkeypatch: pytest.MonkeyPatch):
+    """The first batch whose intensity, counted directly, is at least the ridge; within 1.5 of it passes, beyond does not."""
+    first = next(n for n in range(1, 10_000) if 2 * n * 4096**2 >= ridge * 4 * (4096**2 + 2 * n * 4096))
+    assert first == rows
+    monkeypatch.setattr(_density, "_kept", _roof(ridge * 1e10, 1e10))
+    assert lessons.check("03.6", rows).state == "passed"
+    assert lessons.check("03.6", 2 * rows + 1).state == "wrong"
+
+
+def test_the_five_works_are_what_the_exercise_says():
+    """Bytes and FLOPs by hand, as the task counts them (the bias and the single result are left out there)."""
+    n = 2**24
+    by_hand = {
+        "add": (n, 12 * n), "sum": (n, 4 * n), "softmax": (5 * n, 8 * n), "one row": (2 * 4096**2, 4 * 4096**2),
+        "matmul": (2 * 1024**3, 12 * 1024**2),
+    }  # fmt: skip
+    for name, work in lessons.five_works().items():
+        assert (work.flops, work.nbytes) == pytest.approx(by_hand[name], rel=0.01)
