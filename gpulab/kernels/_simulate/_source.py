@@ -27,6 +27,13 @@ class Source:
     filename: str
     function: types.FunctionType
     names: dict[str, Any] = field(repr=False)
+    offset: int = 0
+
+    def renumber(self, offset: int) -> None:
+        """Add an offset to all line numbers."""
+        self.offset = offset
+        ast.increment_lineno(self.tree, offset)
+        self.lines = {number + offset: text for number, text in self.lines.items()}
 
     @property
     def parameters(self) -> list[str]:

@@ -21,6 +21,7 @@ from gpulab.kernels._simulate._machine import Machine
 from gpulab.kernels._simulate._memory import View
 from gpulab.kernels._simulate._source import Source, local_names, read_source
 
+_OTHER_FILE = 1_000_000  # the numbers of the lines of a second file begin there
 Statement = Callable[["Frame", Mask], "Mask | None"]
 
 
@@ -125,10 +126,22 @@ class Program:
             inner = read_source(python_function)
         except KernelError as error:
             raise source.error(str(error).rstrip(".").removeprefix("simulate: "), line) from error
+        self._keep_apart(inner)
         self.sources.append(inner)
         made = Function(inner, self)
         self._functions[python_function] = made
         return made
+
+    def _keep_apart(self, inner: Source) -> None:
+        """Number the lines of another file so that none is taken for one of the kernel's."""
+        if inner.filename == self.source.filename:
+            return
+        files = [s.filename for s in self.sources]
+        offset = next((s.offset for s in self.sources if s.filename == inner.filename), _OTHER_FILE * len(set(files)))
+        inner.renumber(offset)
+        note = f"lines from {offset + 1:,} on are those of {inner.filename}, counted from its first line"
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 class StatementTranslator:
