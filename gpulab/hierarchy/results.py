@@ -248,8 +248,8 @@ class Latency(Result):
 
     @property
     def span_ratio(self) -> float:
-        """The slowest point over the fastest, by their medians."""
-        times = [p.median_seconds for p in self.points]
+        """The slowest point over the fastest, by their fastest samples."""
+        times = [p.least_seconds for p in self.points]
         return max(times) / min(times)
 
     def levels(self) -> Levels:
@@ -325,8 +325,8 @@ class Bandwidth(Result):
 
     @property
     def span_ratio(self) -> float:
-        """The fastest point over the slowest, by their medians."""
-        rates = [p.bytes_per_second for p in self.points]
+        """The fastest point over the slowest, by their fastest samples."""
+        rates = [p.most_bytes_per_second for p in self.points]
         return max(rates) / min(rates)
 
     def levels(self) -> Levels:

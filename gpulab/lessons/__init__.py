@@ -5,6 +5,7 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 ``GPULAB_SOLUTIONS`` or ``.gpulab/class.json`` when solutions are shown (see ``_policy``).
 """
 
+from gpulab.lessons._architecture import SideBySide, gpu_curves, memory_curve, side_by_side
 from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithmetic_sweep, column_sum, fusion_gain, roof, under_roof
 from gpulab.lessons._device import LiveDevice, accelerator
@@ -28,6 +29,7 @@ __all__ = [
     "Progress",
     "ProgressRow",
     "Reveal",
+    "SideBySide",
     "TwoKinds",
     "WorkQueue",
     "accelerator",
@@ -39,8 +41,10 @@ __all__ = [
     "five_works",
     "four_claims",
     "fusion_gain",
+    "gpu_curves",
     "hint",
     "known",
+    "memory_curve",
     "pageable_against_pinned",
     "pinning",
     "predict",
@@ -48,6 +52,7 @@ __all__ = [
     "recorded_sweeps",
     "reveal",
     "roof",
+    "side_by_side",
     "solution",
     "start_again",
     "under_roof",

@@ -1,0 +1,188 @@
+"""What notebook 01 hands the learner: two processors side by side, the machine's own latency curve, and three kernels with a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import devices, hierarchy, models, recordings
+from gpulab._result import Result
+from gpulab.devices import Device, Processor, _datasheets
+from gpulab.evidence import Badge, Evidence
+from gpulab.hierarchy import Latency
+from gpulab.kernels import cuda
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
+
+# The GPU that machines without one are compared with: the one that recordings are made on.
+_REFERENCE = "H200"
+_REGISTER_BYTES = 4
+# Bytes of a vector register and their number, by the widest instruction set (Intel SDM vol. 1; Arm ARM, Advanced SIMD).
+_VECTORS = {"avx512f": (64, 32), "avx2": (32, 16), "avx": (32, 16), "neon": (16, 32), "asimd": (16, 32), "sse2": (16, 16)}
+_curve: Latency | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class SideBySide(Result):
+    """Your CPU and a GPU, figure by figure.
+
+    Attributes
+    ----------
+    cpu, gpu : str
+        Their names.
+    rows : tuple of (str, str, str)
+        What, of the CPU, of the GPU.
+    cpu_evidence, evidence : Evidence
+        Of each side; the GPU's is a data sheet's where no GPU is there.
+    """
+
+    cpu: str
+    gpu: str
+    rows: tuple[tuple[str, str, str], ...]
+    cpu_evidence: Evidence
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        return f"<{self.cpu} beside {self.gpu}: {len(self.rows)} figures>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a figure."""
+        return ("", f"CPU: {self.cpu}", f"GPU: {self.gpu}"), self.rows
+
+    def caption(self) -> str:
+        """Return where the GPU's figures are from, then the CPU's."""
+        return f"{self.evidence.sentence} · the CPU: as the system reports it; its rates: {self.cpu_evidence.sentence}"
+
+
+def side_by_side() -> SideBySide:
+    """Return your CPU beside your GPU, or beside the data sheet of an NVIDIA H200 where there is none."""
+    processor, ceilings = devices.machine().processor, devices.ceilings("cpu")
+    where = devices.default()
+    gpu = _own(where) if where.torch_type == "cuda" else _of_data_sheet()
+    lanes, held = _vector(processor)
+    cpu = (
+        f"{processor.usable_cores}",
+        str(lanes) if lanes else "not reported",
+        "1 or 2",
+        f"{format_bytes(held)} of vector registers" if held else "not reported",
+        ", ".join(map(str, processor.caches)) or "not reported",
+        f"{format_bytes_per_second(ceilings.bandwidth())} (all cores)",
+        f"{format_flops_per_second(ceilings.flops_per_second['float32'])} (all cores, matrix product)",
+    )
+    names = (
+        "cores (of a GPU: streaming multiprocessors)",
+        "float32 numbers in a vector register (of a GPU: float32 units of one)",
+        "threads that one core keeps at hand",
+        "registers of one core",
+        "caches (of a GPU: shared memory of one multiprocessor)",
+        "main memory moves",
+        "float32 arithmetic",
+    )
+    name, figures, evidence = gpu
+    rows = tuple(zip(names, cpu, figures, strict=True))
+    return SideBySide(processor.name, name, rows, ceilings.evidence, evidence)
+
+
+def _vector(processor: Processor) -> tuple[int, int]:
+    """Return the float32 numbers of a vector register, and the bytes that all of a core's hold; zeros where nothing is known."""
+    for word, (nbytes, count) in _VECTORS.items():
+        if word in processor.simd:
+            return nbytes // 4, nbytes * count
+    return (4, 512) if processor.architecture in ("arm64", "aarch64") else (0, 0)
+
+
+def _figures(capability: str, multiprocessors: int, lanes: int, bandwidth: float, flops: float) -> tuple[str, ...]:
+    sm = models.sm_limits(capability)
+    return (
+        f"{multiprocessors}", str(lanes) if lanes else "not known", f"{sm.warps * 32:,}", format_bytes(sm.registers * _REGISTER_BYTES),
+        format_bytes(sm.shared_bytes), format_bytes_per_second(bandwidth), format_flops_per_second(flops),
+    )  # fmt: skip
+
+
+def _lanes(flops: float, multiprocessors: int, hertz: float) -> int:
+    """The float32 units of a multiprocessor: each does a multiplication and an addition in a clock."""
+    return round(flops / multiprocessors / hertz / 2 / 16) * 16 if hertz else 0
+
+
+def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence]:
+    part = _datasheets.part(_REFERENCE)
+    if part is None:
+        raise KeyError(_REFERENCE)
+    flops = part.peaks()["float32"]
+    figures = _figures(
+        part.compute_capability, part.multiprocessors, _lanes(flops, part.multiprocessors, part.boost_hz), part.bytes_per_second, flops
+    )
+    made = Evidence.modelled(
+        "every unit busy at the highest clock", f"{part.source}; CUDA Programming Guide, compute capabilities",
+        "upper bounds, which no program reaches",
+    )  # fmt: skip
+    return f"NVIDIA {part.name} (data sheet)", figures, made
+
+
+def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence]:
+    gpu, spec = devices.machine().accelerators[where.index or 0], devices.spec(where)
+    peak, count = spec.peak("float32"), gpu.multiprocessors or 1
+    flops = peak.value if peak is not None else 0.0
+    figures = _figures(
+        gpu.compute_capability or "9.0",
+        count,
+        _lanes(flops, count, gpu.max_clock_hz or 0.0),
+        spec.levels[-1].bytes_per_second or 0.0,
+        flops,
+    )
+    return where.name, figures, spec.evidence
+
+
+def memory_curve(again: bool = False) -> Latency:
+    """Return the latency of your CPU's memory by working set, measured once for this kernel, so that the check sees what you saw.
+
+    Parameters
+    ----------
+    again : bool
+        Measure afresh: other programs may have been at work.
+    """
+    global _curve
+    if _curve is None or again:
+        _curve = hierarchy.latency(deadline=8.0)
+    return _curve
+
+
+def gpu_curves() -> tuple[Latency, ...]:
+    """Return curves of latency of GPUs: your own, measured, else those recorded; empty where there are none."""
+    where = devices.default()
+    if where.torch_type == "cuda":
+        return (hierarchy.latency(device=where, chases=1, deadline=8.0),)
+    found = (hierarchy.recorded_latency(recordings.load(name)) for name in recordings.names())
+    return tuple(curve for curve in found if curve is not None and curve.evidence.badge is Badge.RECORDED and _of_a_gpu(curve))
+
+
+def _of_a_gpu(curve: Latency) -> bool:
+    return curve.environment is not None and curve.environment.device_kind != "cpu"
+
+
+# -- three kernels with a branch, as notebook 01 shows them ---------------------------------------------------------------
+
+
+def a(out: Any) -> None:
+    """Test whether the thread's number is odd."""
+    i = cuda.grid(1)
+    if i % 2 == 0:
+        out[i] = 1
+
+
+def b(out: Any) -> None:
+    """Test whether the number of the thread's warp is odd."""
+    i = cuda.grid(1)
+    if (i // 32) % 2 == 0:
+        out[i] = 1
+
+
+def c(out: Any) -> None:
+    """Test whether the thread is one of the first hundred."""
+    i = cuda.grid(1)
+    if i < 100:
+        out[i] = 1
+
+
+BRANCHES = (a, b, c)
+BRANCH_GRID, BRANCH_BLOCK = 4, 128
