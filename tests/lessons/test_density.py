@@ -16,6 +16,7 @@ from gpulab import devices, lessons, models, workloads
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.lessons import _content, _density
+from gpulab.memory import OperatorTraffic, Traffic
 
 SAID = ("an example", Evidence.measured("A CPU"))
 
@@ -167,3 +168,45 @@ def test_the_five_works_are_what_the_exercise_says():
     }  # fmt: skip
     for name, work in lessons.five_works().items():
         assert (work.flops, work.nbytes) == pytest.approx(by_hand[name], rel=0.01)
+
+
+MOVED = Traffic("f", (OperatorTraffic("aten.mm", 8, 4, 1e6), OperatorTraffic("aten.add", 8, 4, 1.0)), 8, 4, SAID[1])
+GAIN = lessons.FusionGain("f", 6.0, 2.0, None, None, "no C++ compiler", SAID[1])
+POINT = models.RooflinePoint("p", 1.0, 4.0, "float32", "DRAM", 0.02, "memory", 1.0, SAID[1])
+SWEEP = lessons.DensitySweep(64, (lessons.DensityRow(8, 1.0, 1.0, 1.0, ""), lessons.DensityRow(16, 3.0, 1.0, 1.0, "")), SAID[1])
+
+
+@pytest.mark.parametrize(
+    ("id", "given", "outcome"),
+    [("03.4", (MOVED, _roof(5.0, 1.0)), 50.0), ("03.5", SWEEP, 8), ("03.7", GAIN, 3.0), ("03.9", POINT, 2.0), ("03.2", 0.5, 0.5)],
+)
+def test_what_a_reveal_takes_from_a_result(id: str, given: object, outcome: float):
+    """Half of the operators, the last cheap step, the ratio of the bytes, the percentage of the roof; a plain number stays."""
+    found = _content.question(id).outcome
+    assert found is not None
+    assert found(given) == pytest.approx(outcome)
+
+
+@pytest.mark.parametrize(
+    ("id", "predicted", "measured", "says"),
+    [
+        ("03.1", 1.0, 400.0, "FLOPs alone"),
+        ("03.1", 20.0, 400.0, "512 times the bytes"),
+        ("03.2", 100.0, 0.5, "look the same from outside"),
+        ("03.4", 10.0, 54.0, "by count"),
+        ("03.5", 8.0, 64.0, "costs nothing"),
+        ("03.7", 1.0, 2.9, "written only to be read again"),
+        ("03.9", 90.0, 2.0, "no way to send four bytes alone"),
+    ],
+)
+def test_usual_wrong_predictions_get_their_own_sentence(id: str, predicted: float, measured: float, says: str):
+    """The misconceptions of the storyline: FLOPs predict time, busy is fast, networks are products, arithmetic costs."""
+    reading = next(each for each in _content.question(id).readings if each.when(predicted, measured))
+    assert says in reading.sentence
+
+
+def test_the_sum_moves_512_times_the_bytes_of_the_product():
+    """What a reading of 03.1 says, by the catalogue's own counts at the notebook's sizes."""
+    product, total = workloads.get("matmul")(n=256), workloads.get("add")(n=2**25)
+    assert product.flops == total.flops
+    assert total.nbytes / product.nbytes == 512
