@@ -24,7 +24,7 @@ lint: env-tests ## ruff, format, mypy and import-linter alone
 bench: env-tests ## the benchmarks behind docs/measurements.md (ARGS=--quick for a short look)
 	@$(BIN)/python tools/run_benchmarks.py $(ARGS)
 
-gpu-check: ## on a GPU machine: the gpu tests and the notebooks (PYTHON=python3 uses that Python as it is)
+gpu-check: ## on a GPU machine: the gpu tests, the notebooks, and counters, occupancy and matmul against hardware (PYTHON=python3 uses that Python as it is)
 ifdef PYTHON
 	@$(PYTHON) tools/gpu_check.py $(ARGS)
 else

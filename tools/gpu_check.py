@@ -1,7 +1,10 @@
-"""On a machine with a GPU: run the tests marked ``gpu``, and the notebooks where Jupyter is there.
+"""On a machine with a GPU: run the tests marked ``gpu``, the notebooks where Jupyter is there, and the comparisons with hardware.
 
 Works with any Python that has torch and pytest, so that a bare GPU machine needs no set-up: ``PYTHON=python3 make gpu-check``.
 Only the test files that hold gpu tests are collected, because others may need packages that such a machine lacks.
+
+The comparisons (Nsight Compute's counters, the driver's occupancy, cuBLAS) leave their files in ``.gpulab/gpu-check``, or in the folder
+that GPULAB_RECORD_TO names. Each says in one sentence what it lacks where it cannot run, which is no failure.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COMPARISONS = ("hardware_counters", "hardware_occupancy", "hardware_matmul")
 
 
 def gpu_test_files() -> list[str]:
@@ -24,6 +28,19 @@ def gpu_test_files() -> list[str]:
 def missing_modules(names: tuple[str, ...]) -> list[str]:
     """Return the modules that this Python lacks."""
     return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def compare_with_hardware(environment: dict[str, str]) -> list[int]:
+    """Run the comparisons with hardware, each in a process of its own; return their exit codes."""
+    folder = Path(environment.get("GPULAB_RECORD_TO") or ROOT / ".gpulab" / "gpu-check").resolve()
+    codes = []
+    for name in COMPARISONS:
+        print(f"gpu-check: {name}", flush=True)
+        command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--record", str(folder)]
+        codes.append(subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode)
+    if any(folder.glob("*.json")):
+        print(f"gpu-check: what was compared lies in {folder}. Explain there what differs, and commit the files to benchmarks/recorded.")
+    return codes
 
 
 def main(arguments: list[str]) -> int:
@@ -59,6 +76,7 @@ def main(arguments: list[str]) -> int:
         notebooks = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb"))]
         nbval = ["--nbval-lax", "--nbval-cell-timeout=120", *notebooks]
         results.append(subprocess.run([sys.executable, "-m", "pytest", *nbval], cwd=ROOT, env=environment, check=False).returncode)
+    results += compare_with_hardware(environment)
     return 1 if any(results) else 0
 
 

@@ -1,0 +1,42 @@
+"""Where comparisons with hardware are kept: made on a GPU machine, explained by a person, committed, and read by a test."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from gpulab._files import write_atomically
+from gpulab._result import Result
+
+R = TypeVar("R", bound=Result)
+FOLDER = Path(__file__).resolve().parent / "recorded"
+
+
+def file_name(kind: str, device: str) -> str:
+    """Return the file's name, such as "counters-nvidia-h200.json"."""
+    return f"{kind}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
+
+
+def write(record: Result, kind: str, device: str, folder: Path) -> Path:
+    """Write a record as JSON that a person can read and complete; return its path."""
+    path = folder / file_name(kind, device)
+    write_atomically(path, (json.dumps(record.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+def read(path: Path, kind: type[R]) -> R:
+    """Return the record of a file.
+
+    Raises
+    ------
+    RecordingError
+        If a field is missing, unknown or of another type.
+    """
+    return kind.from_dict(json.loads(path.read_text(encoding="utf-8")), where=path.name)
+
+
+def committed(kind: str) -> list[Path]:
+    """Return the committed files of a kind: counters, occupancy or matmul."""
+    return sorted(FOLDER.glob(f"{kind}-*.json"))
