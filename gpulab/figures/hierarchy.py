@@ -151,9 +151,9 @@ def _add_points(figure: LabFigure, points: Sequence[tuple[Any, ...]], badge: Bad
 
 
 def _add_levels(figure: LabFigure, levels: Sequence[Level], sizes: Sequence[float], values: Sequence[float]) -> None:
-    """Write each level's name and speed where the curve is flat."""
+    """Write each level's name and speed where the curve is flat: under it, where a rising curve leaves room; the first one over it."""
     left = math.log10(min(sizes))
-    for level, value in zip(levels, values, strict=True):
+    for k, (level, value) in enumerate(zip(levels, values, strict=True)):
         end = level.between_bytes[0] if level.between_bytes else max(sizes)
         right = max(math.log10(end), left)
         figure.add_annotation(
@@ -161,8 +161,8 @@ def _add_levels(figure: LabFigure, levels: Sequence[Level], sizes: Sequence[floa
             y=math.log10(value),
             text=ink(f"{level.name}<br>{level.speed_text}"),
             showarrow=False,
-            yanchor="bottom",
-            yshift=8,
+            yanchor="top" if k else "bottom",
+            yshift=-8 if k else 8,
         )
         left = math.log10(level.between_bytes[1]) if level.between_bytes else right
 

@@ -15,6 +15,7 @@ from gpulab.hierarchy._experiment import chase_method, measure_chase, measure_st
 from gpulab.hierarchy._latency import latency
 from gpulab.hierarchy._parallel import parallel
 from gpulab.hierarchy._streams import bandwidth
+from gpulab.hierarchy.chains import ParallelChains, ParallelPoint
 from gpulab.hierarchy.results import (
     Bandwidth,
     BandwidthPoint,
@@ -22,8 +23,6 @@ from gpulab.hierarchy.results import (
     LatencyPoint,
     Level,
     Levels,
-    ParallelChains,
-    ParallelPoint,
     Reported,
 )
 

@@ -14,7 +14,7 @@ from gpulab.evidence import Evidence
 from gpulab.hierarchy import _given
 from gpulab.hierarchy._chains import HOPS_PER_CALL
 from gpulab.hierarchy._latency import build, walked
-from gpulab.hierarchy.results import ParallelChains, ParallelPoint
+from gpulab.hierarchy.chains import ParallelChains, ParallelPoint
 from gpulab.timing import Measurement
 from gpulab.units import format_bytes
 

@@ -78,8 +78,9 @@ def matched(found: Sequence[float], reported: Sequence[float]) -> list[int | Non
         for steps in itertools.combinations(range(len(found)), count):
             for caches in itertools.combinations(range(len(reported)), count):
                 away = [abs(math.log2(found[s] / reported[c])) for s, c in zip(steps, caches, strict=True)]
-                if max(away) <= _FURTHEST_OCTAVES and (-count, sum(away)) < best:
-                    best = (-count, sum(away))
+                rank = (-count, round(sum(away), 6))  # of two that are equally near, the smaller cache
+                if max(away) <= _FURTHEST_OCTAVES and rank < best:
+                    best = rank
                     answer = [None] * len(found)
                     for s, c in zip(steps, caches, strict=True):
                         answer[s] = c

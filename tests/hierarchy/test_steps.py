@@ -99,6 +99,7 @@ def test_reported_sizes_are_matched_in_order() -> None:
     assert _steps.matched([40 * KIB, 10 * MIB], [32 * KIB, 512 * KIB, 8 * MIB]) == [0, 2]
     assert _steps.matched([40 * KIB, 500 * KIB, 9 * MIB], [32 * KIB, 8 * MIB]) == [0, None, 1]
     assert _steps.matched([32 * KIB], [MIB]) == [None]
+    assert _steps.matched([2**15 * 2**0.5], [32 * KIB, 64 * KIB]) == [0]  # as far from both: the one that the last set fitted into
     assert _steps.matched([], [MIB]) == []
 
 

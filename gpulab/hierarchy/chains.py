@@ -1,0 +1,96 @@
+"""What chases side by side give: the time of a hop by the number of chains, and the loads under way (Little's law)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulab._result import Result
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.hierarchy._chains import METHOD_WORDS
+from gpulab.units import format_bytes, format_ratio, format_seconds
+
+
+@dataclass(frozen=True)
+class ParallelPoint(Result):
+    """So many chases at once by one core.
+
+    Attributes
+    ----------
+    chains : int
+    seconds_per_hop : float
+        Time over the hops of all chains.
+    interval_seconds : (float, float) or None
+    least_seconds : float
+        Of the fastest sample.
+    samples : int
+    """
+
+    chains: int
+    seconds_per_hop: float
+    interval_seconds: tuple[float, float] | None
+    least_seconds: float
+    samples: int
+
+
+@dataclass(frozen=True, repr=False)
+class ParallelChains(Result):
+    """Independent chases side by side in one set: Little's law, measured.
+
+    Attributes
+    ----------
+    device : str
+    method : str
+    nbytes : int
+        The working set that all chains share.
+    points : tuple of ParallelPoint
+        Ascending in chains; the first is one chain.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment or None
+    """
+
+    device: str
+    method: str
+    nbytes: int
+    points: tuple[ParallelPoint, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment | None
+
+    def under_way(self, point: ParallelPoint) -> float:
+        """Return the loads under way at once, on average: latency times rate (Little's law), both of the fastest samples.
+
+        The latency is that of one chain.
+        """
+        return self.points[0].least_seconds / point.least_seconds
+
+    @property
+    def gain(self) -> float:
+        """How many times as many hops a second the best number of chains makes as one chain."""
+        return max(self.under_way(point) for point in self.points)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.points[-1].chains} chains in {format_bytes(self.nbytes)}: up to {format_ratio(self.gain)} the hops of one, "
+            f"{self.evidence.badge}>"
+        )
+
+    def caption(self) -> str:
+        """Return the badge, the set and how the chase was made."""
+        return f"{self.evidence.sentence} · chases by {METHOD_WORDS.get(self.method, self.method)} in {format_bytes(self.nbytes)}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a number of chains."""
+        rows = [
+            (
+                str(p.chains),
+                format_seconds(p.seconds_per_hop),
+                "" if p.interval_seconds is None else " to ".join(format_seconds(v) for v in p.interval_seconds),
+                format_seconds(p.least_seconds),
+                f"{self.under_way(p):.1f}",
+            )
+            for p in self.points
+        ]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
+        return ("chains at once", "one hop (median)", "95 %", "fastest", "loads under way"), rows

@@ -1,0 +1,91 @@
+"""Pictures of the memory hierarchy show what their results hold, checked against made-up curves."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import plotly.graph_objects as go
+import pytest
+
+from gpulab import devices, figures
+from gpulab.evidence import Evidence
+from gpulab.hierarchy import Bandwidth, BandwidthPoint, Latency, LatencyPoint, ParallelChains, ParallelPoint, Reported
+
+LIVE = Evidence.measured("A CPU", 9)
+KIB = 2**10
+CACHES = (Reported("L1d", 32.0 * KIB), Reported("L2", 64.0 * KIB), Reported("L3", 2.0**40))
+SIZES = [2**k for k in range(12, 22)]
+TIMES = [2e-9 if n <= 32 * KIB else 20e-9 for n in SIZES]
+
+
+def curve(evidence: Evidence = LIVE, kind: str = "cpu") -> Latency:
+    """Two levels, with an interval of ten percent and fastest samples five percent below the medians."""
+    points = tuple(
+        LatencyPoint(n, t, (0.9 * t, 1.1 * t) if n > 4 * KIB else None, 0.95 * t, 9, 3) for n, t in zip(SIZES, TIMES, strict=True)
+    )
+    environment = dataclasses.replace(devices.environment("cpu"), device_kind=kind)
+    return Latency("A CPU", "python", points, 1e-9, CACHES, (), evidence, environment)
+
+
+def words(figure: go.Figure) -> str:
+    """All that is written in a figure, without mark-up."""
+    layout = figure.layout
+    texts = [layout.title.text, layout.title.subtitle.text, layout.xaxis.title.text, layout.yaxis.title.text]
+    texts += [a.text for a in layout.annotations] + [t.name for t in figure.data]
+    return re.sub("<.*?>", "", " | ".join(text for text in texts if text))
+
+
+def test_a_curve_of_latency_shows_points_levels_and_caches() -> None:
+    """Medians with their intervals, fastest samples, the levels with their times, and each reported cache that lies on the axis."""
+    figure = figures.latency(curve())
+    marks = next(t for t in figure.data if t.mode == "markers")
+    assert list(marks.x) == SIZES
+    assert list(marks.y) == pytest.approx(TIMES)
+    assert marks.error_y.array[1] == pytest.approx(0.1 * TIMES[1])
+    assert marks.error_y.arrayminus[0] == 0  # no honest interval, no bar
+    line = next(t for t in figure.data if t.mode == "lines")
+    assert list(line.y) == pytest.approx([0.95 * t for t in TIMES])
+    for part in ("L1d 32.0 KiB (the system says)", "L2 64.0 KiB (the system says)", "L1d1.90 ns", "19.0 ns", "working set (log scale)"):
+        assert part in words(figure)
+    assert "L3" not in words(figure)
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+    assert "L1d 1.90 ns" in figure.layout.meta["description"]
+
+
+def test_close_caches_have_a_row_each() -> None:
+    """32 and 64 KiB stand beside each other on the axis, so the second label is a row higher."""
+    labels = [a for a in figures.latency(curve()).layout.annotations if "the system says" in a.text]
+    assert [label.yshift for label in labels] == [0, 16]
+
+
+def test_a_recorded_curve_beside_is_hollow_and_of_another_colour() -> None:
+    """The measured marks are filled, the recorded ones of a GPU are open and in the colour of GPUs."""
+    environment = dataclasses.replace(devices.environment("cpu"), device="A GPU", device_kind="cuda")
+    recorded = dataclasses.replace(curve(Evidence.recorded(environment), "cuda"), device="A GPU")
+    figure = figures.latency(curve(), beside=[recorded])
+    live, far = (t for t in figure.data if t.mode == "markers")
+    assert live.marker.symbol == "circle"
+    assert far.marker.symbol == "circle-open"
+    assert live.marker.color != far.marker.color
+    assert "RECORDED on A GPU" in words(figure)
+
+
+def test_a_curve_of_bandwidth() -> None:
+    """Rates, their intervals, and the caches."""
+    points = tuple(BandwidthPoint(n, r, (0.9 * r, 1.1 * r), 1.2 * r, 5) for n, r in ((8 * KIB, 4e10), (2**20, 1e10)))
+    figure = figures.bandwidth(Bandwidth("A CPU", "numpy", "read", points, CACHES, (), LIVE, None))
+    marks = next(t for t in figure.data if t.mode == "markers")
+    assert list(marks.y) == [4e10, 1e10]
+    assert list(marks.error_y.array) == pytest.approx([4e9, 1e9])
+    assert "Bandwidth over the working set (read)" in words(figure)
+    assert "40.0 GB/s" in figure.layout.meta["description"]
+
+
+def test_parallel_chains_beside_the_ideal() -> None:
+    """Times per hop, and the dashed line of latency over chains: 80, 40 and 20 ns for one, two and four of 80 ns."""
+    points = tuple(ParallelPoint(n, t, None, t, 5) for n, t in ((1, 80e-9), (2, 50e-9), (4, 40e-9)))
+    figure = figures.parallel_chains(ParallelChains("A CPU", "python", 2**20, points, (), LIVE, None))
+    ideal = next(t for t in figure.data if t.line.dash == "dash")
+    assert list(ideal.y) == pytest.approx([80e-9, 40e-9, 20e-9])
+    assert "2.00x" in figure.layout.meta["description"]

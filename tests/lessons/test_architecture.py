@@ -1,0 +1,60 @@
+"""What notebook 01 hands out: two processors side by side, the kernels as the notebook shows them, curves that are kept."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import pathlib
+
+import pytest
+
+from gpulab import devices, hierarchy, lessons
+from gpulab.evidence import Badge
+from gpulab.lessons import _architecture
+
+NOTEBOOK = pathlib.Path(__file__).parents[2] / "notebooks" / "01_gpu_architecture.ipynb"
+
+
+def _without_words(function: ast.FunctionDef) -> str:
+    """The statements without docstring and annotations."""
+    body = [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    return "\n".join(ast.unparse(s) for s in body)
+
+
+def test_the_check_runs_the_kernels_that_the_notebook_shows() -> None:
+    """The three kernels of exercise 01.3 are, statement by statement, those in the notebook's cell."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    shown = ast.parse("".join(next(cell["source"] for cell in cells if "def a(out)" in "".join(cell["source"]))))
+    theirs = {f.name: _without_words(f) for f in shown.body if isinstance(f, ast.FunctionDef)}
+    ours = {k.__name__: _without_words(ast.parse(inspect.getsource(k)).body[0]) for k in _architecture.BRANCHES}
+    assert theirs == ours
+
+
+def test_side_by_side_tells_the_published_figures_of_an_h200() -> None:
+    """132 multiprocessors of 128 float32 units, 2,048 threads, 256 KiB of registers, 228 KiB shared, 4.8 TB/s, 67 TFLOP/s."""
+    if not devices.default().is_cpu:
+        pytest.skip("this machine has a GPU, which is shown in place of the data sheet")
+    s = lessons.side_by_side()
+    assert [row[2] for row in s.rows] == ["132", "128", "2,048", "256 KiB", "228 KiB", "4.80 TB/s", "67.0 TFLOP/s"]
+    assert s.evidence.badge is Badge.MODELLED
+    assert s.cpu_evidence.badge is Badge.MEASURED
+    assert s.rows[0][1] == str(devices.machine().processor.usable_cores)
+
+
+def test_the_curve_is_measured_once_and_again_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check sees the curve that the learner saw."""
+    made = []
+    monkeypatch.setattr(_architecture, "_curve", None)
+    monkeypatch.setattr(hierarchy, "latency", lambda **options: made.append(options) or object())
+    first = lessons.memory_curve()
+    assert lessons.memory_curve() is first
+    assert lessons.memory_curve(again=True) is not first
+    assert len(made) == 2
+
+
+def test_curves_of_gpus_are_recorded_ones_or_none() -> None:
+    """On a machine without a GPU no CPU's recording passes for a GPU's."""
+    if not devices.default().is_cpu:
+        pytest.skip("this machine has a GPU, whose own curve is measured")
+    assert all(curve.environment.device_kind != "cpu" and curve.evidence.badge is Badge.RECORDED for curve in lessons.gpu_curves())
