@@ -7,10 +7,12 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 
 from gpulab.lessons._architecture import SideBySide, gpu_curves, memory_curve, side_by_side
 from gpulab.lessons._checks import CheckResult, check, hint, solution
+from gpulab.lessons._climb import LadderTable, climb, compiled, instructions
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithmetic_sweep, column_sum, fusion_gain, roof, under_roof
 from gpulab.lessons._device import LiveDevice, accelerator
 from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._nb03_exercises import five_works
+from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
@@ -23,28 +25,35 @@ __all__ = [
     "DensitySweep",
     "FusionGain",
     "KeptAnswer",
+    "LadderTable",
     "LiveDevice",
+    "Passes",
     "Pinning",
     "Prediction",
     "Progress",
     "ProgressRow",
     "Reveal",
     "SideBySide",
+    "Spellings",
     "TwoKinds",
     "WorkQueue",
     "accelerator",
     "answer",
     "arithmetic_sweep",
     "check",
+    "climb",
     "column_sum",
+    "compiled",
     "contest",
     "five_works",
     "four_claims",
     "fusion_gain",
     "gpu_curves",
     "hint",
+    "instructions",
     "known",
     "memory_curve",
+    "numpy_passes",
     "pageable_against_pinned",
     "pinning",
     "predict",
@@ -54,6 +63,7 @@ __all__ = [
     "roof",
     "side_by_side",
     "solution",
+    "spellings",
     "start_again",
     "under_roof",
 ]

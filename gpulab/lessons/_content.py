@@ -15,7 +15,7 @@ from typing import Any
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 
-_MODULES = ("gpulab.lessons._nb00", "gpulab.lessons._nb01", "gpulab.lessons._nb02", "gpulab.lessons._nb03")
+_MODULES = ("gpulab.lessons._nb00", "gpulab.lessons._nb01", "gpulab.lessons._nb02", "gpulab.lessons._nb03", "gpulab.lessons._nb04")
 
 
 @dataclass(frozen=True)

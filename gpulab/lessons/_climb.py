@@ -1,0 +1,255 @@
+"""A ladder's rungs side by side: what the microscope counts on any machine, and times where a GPU is here or was recorded."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import devices, recordings
+from gpulab._result import Result
+from gpulab.errors import GpulabError, MissingLibraryError
+from gpulab.evidence import Evidence
+from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python, ladder
+from gpulab.recorder import experiments
+from gpulab.units import format_bytes, format_flops_per_second, format_seconds
+
+EXPERIMENT = "ladders"
+
+
+@dataclass(frozen=True)
+class Climb(Result):
+    """One rung: counts where the microscope has them, seconds where a GPU gave them.
+
+    Attributes
+    ----------
+    rung, summary : str
+    simulation : Simulation or None
+        None for CUDA C++, which the microscope does not read.
+    seconds : float or None
+        For one launch at the size of ``LadderTable.timed_n``.
+    flops : float
+        Of that size.
+    """
+
+    rung: str
+    summary: str
+    simulation: Simulation | None
+    seconds: float | None
+    flops: float
+
+
+@dataclass(frozen=True, repr=False)
+class LadderTable(Result):
+    """A ladder's rungs side by side.
+
+    Attributes
+    ----------
+    family : str
+    n, timed_n : int
+        The size under the microscope, and on the GPU.
+    rows : tuple of Climb
+    evidence : Evidence
+        Of the counts.
+    times : Evidence or None
+        Of the seconds; None while there are none.
+    """
+
+    family: str
+    n: int
+    timed_n: int
+    rows: tuple[Climb, ...]
+    evidence: Evidence
+    times: Evidence | None
+
+    def of(self, rung: str) -> Simulation:
+        """Return what the microscope counted for a rung.
+
+        Raises
+        ------
+        KeyError
+            If the ladder has no such rung.
+        """
+        for row in self.rows:
+            if row.rung == rung and row.simulation is not None:
+                return row.simulation
+        raise KeyError(rung)
+
+    def __repr__(self) -> str:
+        return f"<ladder {self.family}: {len(self.rows)} rungs, counted at n = {self.n}, {self.caption_of_times()}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a rung."""
+        time = "time" if self.times is None else f"{self.times.badge}: time, n = {self.timed_n:,}"
+        headers = ("rung", "what is new", "sectors a request", "moved", "shared wavefronts", "conflicts", "divergent branches", time)
+        return headers, [self._cells(row) for row in self.rows]
+
+    def _cells(self, row: Climb) -> tuple[str, ...]:
+        if row.seconds is None:
+            time = "not recorded yet"
+        else:
+            time = format_seconds(row.seconds) + (
+                f", {format_flops_per_second(row.flops / row.seconds)}" if self.family == "matmul" else ""
+            )
+        name = row.rung.removeprefix(f"{self.family}-")
+        if row.simulation is None:
+            return name, row.summary, "", "", "", "", "", time
+        t = row.simulation.totals
+        ways = f"{t.conflict_ways:.1f}-way" if t.conflict_ways is not None else ""
+        sectors = f"{t.sectors_per_request:.1f}" if t.sectors_per_request is not None else ""
+        return (name, row.summary, sectors, format_bytes(t.global_bytes_moved), f"{t.shared_wavefronts:,}" if ways else "", ways,
+                f"{t.divergent_branches:,}", time)  # fmt: skip
+
+    def caption_of_times(self) -> str:
+        """Return where the times are from."""
+        return "times: not recorded yet" if self.times is None else f"times: {self.times.sentence}"
+
+    def caption(self) -> str:
+        """Return the evidence of the counts and of the times."""
+        return f"{self.evidence.sentence} · counted at n = {self.n:,} · {self.caption_of_times()}"
+
+
+def climb(family: str, n: int | None = None) -> LadderTable:
+    """Run a ladder's kernels under the microscope, and time them where this machine has a GPU or a recorded one had them.
+
+    Parameters
+    ----------
+    family : str
+        One of ``gl.kernels.ladder.families()``.
+    n : int, optional
+        The size under the microscope; None takes the ladder's smallest.
+
+    Returns
+    -------
+    LadderTable
+
+    Raises
+    ------
+    InputError
+        If there is no such ladder, or a rung does not take this size.
+    """
+    rungs = ladder.family(family)
+    size = rungs[0].sizes[0] if n is None else n
+    timed_n, seconds, times = _times(family, rungs[0].sizes[1])
+    rows = [Climb(r.name, r.summary, r.simulate(size), seconds.get(r.name), r.flops(timed_n)) for r in rungs]
+    if family == "matmul":
+        rows += [Climb(r.name, r.summary, None, seconds.get(r.name), r.flops(timed_n)) for r in ladder.CUDA_RUNGS]
+        rows.append(Climb("matmul-library", "the library's own", None, seconds.get("matmul-library"), rungs[0].flops(timed_n)))
+    counted = rows[0].simulation
+    assert counted is not None
+    return LadderTable(family, size, timed_n, tuple(rows), counted.evidence, times)
+
+
+def _times(family: str, n: int) -> tuple[int, Mapping[str, float], Evidence | None]:
+    """Return the size, the seconds by rung and their evidence: measured here, or recorded; none where there is neither."""
+    where = devices.default()
+    if where.torch_type == "cuda" and importlib.util.find_spec("numba_cuda") is not None:
+        return n, *_measured(family, n, where)
+    for recording in recordings.readable().values():
+        found = recording.select(EXPERIMENT, family=family, n=n)
+        if found:
+            best: dict[str, float] = {}
+            for entry in found:
+                if entry.timing is not None:
+                    name = str(entry.params["rung"])
+                    best[name] = min(entry.timing.median_seconds, best.get(name, float("inf")))
+            return n, best, Evidence.recorded(recording.environment)
+    return n, {}, None
+
+
+def _measured(family: str, n: int, where: devices.Device) -> tuple[Mapping[str, float], Evidence | None]:
+    best: dict[str, float] = {}
+    (experiment,) = experiments([EXPERIMENT])
+    for case in experiment.cases(where):
+        if case.params["family"] == family and case.params["n"] == n:
+            try:
+                seconds = case.time(0.3).median_seconds
+            except GpulabError:  # one rung that this GPU refuses leaves its row empty; `make gpu-check` tells why
+                continue
+            best[str(case.params["rung"])] = min(seconds, best.get(str(case.params["rung"]), float("inf")))
+    return best, Evidence.measured(where.name) if best else None
+
+
+@dataclass(frozen=True, repr=False)
+class Uncompiled(Result):
+    """What stands where a compiler is missing: no kernels, and the sentence that says how to get it."""
+
+    sentence: str
+    kernels: Mapping[str, float]
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the sentence."""
+        return ("not compiled here",), [(self.sentence,)]
+
+
+def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | Uncompiled:
+    """Compile CUDA C++ or a Python kernel for the facts; where the compiler is not installed, return the sentence that says so.
+
+    Parameters
+    ----------
+    source : str or function
+        As for ``gl.kernels.compile_cuda``, or ``gl.kernels.compile_python``.
+    *args
+        Examples of a Python kernel's arguments.
+    arch : str
+
+    Raises
+    ------
+    CompileError
+        If the compiler refuses the source.
+    InputError
+        If an argument is not what it should be.
+    """
+    try:
+        return compile_python(source, *args, arch=arch) if callable(source) else compile_cuda(source, arch=arch)
+    except MissingLibraryError as error:
+        return Uncompiled(str(error), {}, Evidence.modelled("nothing: no compiler is here", "the compiler's own log, where there is one"))
+
+
+@dataclass(frozen=True, repr=False)
+class Instructions(Result):
+    """How often some instructions stand in machine code, or why that cannot be said here."""
+
+    counts: Mapping[str, int]
+    sentence: str
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name}: {count}" for name, count in self.counts.items()) or self.sentence
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an instruction."""
+        if not self.counts:
+            return ("not compiled here",), [(self.sentence,)]
+        return ("instruction", "how often it stands in the code"), [(name, str(count)) for name, count in self.counts.items()]
+
+
+def instructions(source: str, *names: str, arch: str = "sm_90") -> Instructions:
+    """Count instructions in the machine code of CUDA C++, such as "FFMA" (a float32 product and sum) or "HMMA" (a Tensor Core's).
+
+    Parameters
+    ----------
+    source : str
+    *names : str
+        As NVIDIA's disassembler writes them.
+    arch : str
+
+    Raises
+    ------
+    CompileError
+        If the compiler refuses the source.
+    InputError
+        If an argument is not what it should be.
+    """
+    evidence = Evidence.modelled(f"the code for {arch}, counted once however often it runs", "NVRTC and nvdisasm")
+    try:
+        code = compile_cuda(source, arch=arch).sass
+    except MissingLibraryError as error:
+        return Instructions({}, str(error), evidence)
+    return Instructions({name: len(re.findall(rf"\b{re.escape(name)}\b", code)) for name in names}, "", evidence)

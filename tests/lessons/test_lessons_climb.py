@@ -1,0 +1,160 @@
+"""What notebook 04 shows beside its kernels: passes over memory, ladders with their times, the compiler's facts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpulab import lessons, recordings
+from gpulab.errors import CompileError, InputError, MissingLibraryError
+from gpulab.evidence import Badge, Evidence
+from gpulab.lessons import _climb, _passes
+from gpulab.lessons._nb04 import LESSON
+from gpulab.recordings import Entry, Timing
+
+X = np.linspace(-2, 2, 1000, dtype=np.float32)
+
+
+def test_passes_are_counted_by_hand():
+    """0.5 x (1 + tanh(0.8 x)): four walks that read one array and write one, and one that reads two: 4 * 8 + 12 bytes."""
+    passes = lessons.numpy_passes(lambda x: 0.5 * x * (1 + np.tanh(0.8 * x)), X)
+    assert passes.steps.count("multiply") == 3
+    assert len(passes.steps) == 5
+    assert passes.nbytes == 44 * X.size
+    assert passes.bytes_per_element == 44
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x: x + 1, 8), (lambda x: x + x, 12), (lambda x: np.sqrt(x * x), 20), (lambda x: x.astype(np.float64), 0),
+        (lambda x: x > 0, 5), (np.add.reduce, 4 + 4 / 1000), (lambda x: 5, 0),
+    ],
+)  # fmt: skip
+def test_passes_count_what_is_read_and_written(fn: Any, expected: float):
+    """Each ufunc reads its arrays (numbers are free) and writes its result: a comparison 1 byte, a sum one number in all."""
+    assert lessons.numpy_passes(fn, X).bytes_per_element == expected
+
+
+def test_passes_refuse_what_is_no_array():
+    """A list has no bytes to count."""
+    for x in ([1, 2], None, 5, np.zeros(0)):
+        with pytest.raises(InputError, match="numpy_passes: x="):
+            lessons.numpy_passes(np.sqrt, x)  # type: ignore[arg-type]
+
+
+def test_spellings_name_what_was_not_run(monkeypatch: pytest.MonkeyPatch):
+    """NumPy is measured; the others say why they are not where there is no GPU."""
+    from gpulab import devices
+
+    monkeypatch.setattr(_passes.devices, "default", lambda: devices.find("cpu"))
+    found = lessons.spellings(10_000)
+    assert [row.name for row in found.rows if row.seconds is not None] == ["NumPy, on the CPU"]
+    assert all(row.reason == "no CUDA device here" for row in found.rows[1:])
+    assert found.evidence.badge is Badge.MEASURED
+    for n in (0, -1, 1.5, True, "5"):
+        with pytest.raises(InputError, match="spellings: n="):
+            lessons.spellings(n)  # type: ignore[arg-type]
+
+
+def test_triton_computes_the_same_gate():
+    """(1 + tanh(0.8 x)) / 2 is sigmoid(1.6 x), which the Triton kernel uses."""
+    x = X.astype(np.float64)
+    np.testing.assert_allclose(0.5 * x * (1 + np.tanh(0.8 * x)), x / (1 + np.exp(-1.6 * x)), rtol=1e-12)
+
+
+def test_a_ladder_without_times_says_so():
+    """Nothing is made up: no GPU and no recording is "not recorded yet"."""
+    table = _climb.LadderTable("transpose", 128, 2048, lessons.climb("transpose").rows, lessons.climb("transpose").evidence, None)
+    _, rows = table.table()
+    assert [row[0] for row in rows] == ["naive", "tiled", "padded"]
+    bare = dataclasses.replace(table, rows=tuple(dataclasses.replace(row, seconds=None) for row in table.rows))
+    assert {row[-1] for row in bare.table()[1]} == {"not recorded yet"}
+    assert "not recorded yet" in bare.caption()
+    with pytest.raises(InputError, match="is no ladder"):
+        lessons.climb("stairs")
+    with pytest.raises(KeyError):
+        table.of("transpose-nothing")
+
+
+def test_recorded_times_carry_their_machine(monkeypatch: pytest.MonkeyPatch):
+    """The best of a rung's options is shown, under RECORDED, beside the counts."""
+    timings = [
+        Timing(np.array([s]), 1, s, None, s, s, None, 1, 2.0 * 1024**3, None, ()) for s in (4e-3, 3e-3, 5e-3)
+    ]  # fmt: skip
+    params: list[dict[str, Any]] = [
+        {"family": "matmul", "rung": "matmul-tiled", "n": 1024},
+        {"family": "matmul", "rung": "matmul-warp-tiled", "n": 1024, "options": ""},
+        {"family": "matmul", "rung": "matmul-warp-tiled", "n": 1024, "options": "-DDEPTH=8"},
+    ]
+    entries = tuple(Entry("ladders", p, t, None) for p, t in zip(params, timings, strict=True))
+    recording = next(iter(recordings.readable().values()))
+    recording = dataclasses.replace(recording, entries=entries)
+    monkeypatch.setattr(_climb.recordings, "readable", lambda: {"an example": recording})
+    monkeypatch.setattr(_climb.devices, "default", lambda: __import__("gpulab").devices.find("cpu"))
+    table = lessons.climb("matmul")
+    seconds = {row.rung: row.seconds for row in table.rows}
+    assert seconds["matmul-tiled"] == 4e-3
+    assert seconds["matmul-warp-tiled"] == 3e-3
+    assert seconds["matmul-naive"] is None
+    assert table.times is not None
+    assert table.times.badge is Badge.RECORDED
+    headers, rows = table.table()
+    assert headers[-1] == "RECORDED: time, n = 1,024"
+    assert "537 GFLOP/s" in next(row[-1] for row in rows if row[0] == "tiled")  # 2 * 1024^3 / 4 ms
+
+
+def test_compiled_gives_facts_or_the_sentence(monkeypatch: pytest.MonkeyPatch):
+    """Where a compiler is missing, the notebook goes on; a wrong source is an error all the same."""
+    source = 'extern "C" __global__ void k(float* x) { x[0] = 1; }'
+    try:
+        _climb.compile_cuda(source)
+    except MissingLibraryError:
+        pytest.skip("NVRTC is not installed")
+    assert set(lessons.compiled(source).kernels) == {"k"}
+    with pytest.raises(CompileError):
+        lessons.compiled("nonsense")
+
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise MissingLibraryError("no compiler here; run `pip install it`.")
+
+    monkeypatch.setattr(_climb, "compile_cuda", missing)
+    monkeypatch.setattr(_climb, "compile_python", missing)
+    for given in (source, missing):
+        without = lessons.compiled(given)
+        assert repr(without) == "no compiler here; run `pip install it`."
+        assert not without.kernels
+    counted = lessons.instructions(source, "FFMA")
+    assert (repr(counted), counted.counts) == ("no compiler here; run `pip install it`.", {})
+
+
+def test_instructions_are_counted_as_whole_words(monkeypatch: pytest.MonkeyPatch):
+    """An FFMA.FTZ is an FFMA, and an HFFMA2 is none."""
+
+    class Made:
+        sass = "FFMA R1, R2 ;\n FFMA.FTZ R3 ;\n HFFMA2 R4 ;\n HMMA.1688 R5"
+
+    monkeypatch.setattr(_climb, "compile_cuda", lambda *args, **kwargs: Made())
+    assert lessons.instructions("", "FFMA", "HMMA", "IMMA").counts == {"FFMA": 2, "HMMA": 1, "IMMA": 0}
+
+
+def test_outcomes_of_the_predictions_by_hand():
+    """What the notebook's cells hand to reveal, by theory: 44 / 8 bytes, 32 sectors, 48 / 6 branches, 32 ways, 2048 / 128 atomics."""
+    ask = {id: question.outcome for id, question in LESSON.questions.items()}
+    assert all(ask.values())
+    assert ask["04.1"](lessons.numpy_passes(lambda x: 0.5 * x * (1 + np.tanh(0.8 * x)), X)) == 5.5
+    assert ask["04.5"](lessons.climb("reduction")) == 8
+    assert ask["04.9"](lessons.climb("transpose")) == 32
+    assert ask["04.11"](lessons.climb("histogram")) == 16
+    # n = 128: 512 warps x 128 steps x (1 + 4) + 2,048 against 512 x 4 steps x (4 + 4) + 2,048 sectors.
+    assert ask["04.13"](lessons.climb("matmul")) == pytest.approx((512 * 128 * 5 + 2048) / (512 * 4 * 8 + 2048))
+
+
+def test_without_a_compiler_the_registers_are_not_measured():
+    """The reveal says why, and shows no number."""
+    without = _climb.Uncompiled("no compiler here.", {}, Evidence.modelled("nothing", "nothing"))
+    with pytest.raises(Exception, match="no compiler here"):
+        LESSON.questions["04.15"].outcome(without)  # type: ignore[misc]
