@@ -70,8 +70,8 @@ class GeneratedCode(Result):
     def __repr__(self) -> str:
         made = f"{len(self.kernels)} kernel{'s' if len(self.kernels) != 1 else ''} in {self.language}" if self.kernels else "no kernel"
         found = f"{self.label}: {len(self.operators)} operators ({', '.join(self.operators)}) became {made}"
-        end = f"in {format_seconds(self.seconds)}" if self.compiled else f"that cannot run here: {self.reason}"
-        return f"{found} {end}\n\n{self.source}".rstrip()
+        end = f" in {format_seconds(self.seconds)}" if self.compiled else f"\nIt cannot run here: {self.reason}."
+        return f"{found}{end}\n\n{self.source}".rstrip()
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what was found and what became of it."""
