@@ -123,6 +123,24 @@ def compare(
     return records.CounterRecord(environment, compute_capability, ncu[1], records.RULE, missing, records.REASONS, found)
 
 
+def drift(record: records.CounterRecord) -> list[str]:
+    """Return where the microscope counts otherwise today than when the record was made, one sentence each."""
+    known = {case.name: case for case in kernels.CASES}
+    found = []
+    for kernel in record.kernels:
+        case = known.get(kernel.name)
+        if case is None:
+            found.append(f"{kernel.name}: there is no such kernel any more.")
+            continue
+        now = records.compare(kernel.metrics, simulate(case.kernel, case.grid, case.block, *case.make()), record.compute_capability)
+        then = {c.counter: c.simulated for c in kernel.comparisons}
+        found += [
+            f"{kernel.name}: {c.counter} was {_shown(then.get(c.counter))} and is {_shown(c.simulated)}."
+            for c in now if c.simulated != then.get(c.counter)
+        ]  # fmt: skip
+    return found
+
+
 def summary(record: records.CounterRecord) -> str:
     """Return the comparison as text: one line for each kernel, and the numbers that differ."""
     lines = []
