@@ -157,11 +157,12 @@ class OccupancyRecord(Result):
 def draw(functions: Sequence[FunctionRecord], launches: int, most_shared: int, rng: np.random.Generator) -> np.ndarray:
     """Return launches as rows of function, threads and dynamic bytes: every function, half of the blocks whole warps, half without bytes.
 
+    A quarter of the blocks is small, so that the number of blocks itself limits some.
     Shared memory is that which some number of blocks shares evenly, and a few bytes around it, so that many lie next to a limit.
     """
     which = np.concatenate([np.arange(len(functions)), rng.integers(0, len(functions), launches)])[:launches]
     most_threads = np.array([f.max_threads for f in functions])[which]
-    threads = rng.integers(1, most_threads + 1)
+    threads = rng.integers(1, np.where(rng.random(launches) < 0.25, np.minimum(96, most_threads), most_threads) + 1)
     threads = np.where(rng.random(launches) < 0.5, np.clip(threads // 32 * 32, 32, most_threads), threads)
     room = most_shared - np.array([f.shared_bytes for f in functions])[which]
     share = most_shared // rng.integers(1, 33, launches) + rng.integers(-1200, 1200, launches)

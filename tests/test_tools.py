@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -40,6 +41,20 @@ def test_gpu_check_names_what_a_bare_python_lacks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gpu_check, "missing_modules", lambda names: ["torch"])
     assert gpu_check.main([]) == 2
     assert "lacks torch" in capsys.readouterr().err
+
+
+def test_gpu_check_compares_with_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each comparison is a program that there is; it gets the folder for its file, and a failing one does not stop the others."""
+    for name in gpu_check.COMPARISONS:
+        assert '__name__ == "__main__"' in (gpu_check.ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
+    (tmp_path / "benchmarks").mkdir()
+    text = "import pathlib, sys\nfolder = pathlib.Path(sys.argv[sys.argv.index('--record') + 1])\nfolder.mkdir(exist_ok=True)\n"
+    for k, name in enumerate(gpu_check.COMPARISONS):
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(text + f"(folder / '{k}.json').touch()\nsys.exit({int(k == 0)})\n")
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
+    assert gpu_check.compare_with_hardware({**os.environ, "GPULAB_RECORD_TO": str(tmp_path / "out")}) == [1, 0, 0]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.json", "1.json", "2.json"]
+    assert f"lies in {tmp_path / 'out'}" in capfd.readouterr().out
 
 
 def test_soak_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,57 @@
+"""The comparisons with hardware that are committed: complete, explained, and still what the microscope and the models say today."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import _counter_records
+import _recorded
+import hardware_counters
+import hardware_matmul
+import hardware_occupancy
+
+
+def _committed(kind: str) -> list[Path]:
+    found = _recorded.committed(kind)
+    if not found:
+        pytest.skip(f"no {kind} recorded yet in benchmarks/recorded: it takes a GPU and `make gpu-check`")
+    return found
+
+
+def test_the_counters_of_a_gpu_are_equal_or_explained() -> None:
+    """At least twenty kernels, each difference with a reason, and the microscope still counts what was compared."""
+    for path in _committed("counters"):
+        record = _recorded.read(path, _counter_records.CounterRecord)
+        assert path.name == _recorded.file_name("counters", record.environment.device)
+        assert _counter_records.problems(record) == []
+        assert hardware_counters.drift(record) == []
+
+
+def test_the_drivers_occupancy_is_the_models() -> None:
+    """10,000 launches and no difference."""
+    for path in _committed("occupancy"):
+        record = _recorded.read(path, hardware_occupancy.OccupancyRecord)
+        assert path.name == _recorded.file_name("occupancy", record.environment.device)
+        assert hardware_occupancy.problems(record) == []
+
+
+def test_the_ladders_last_rung_is_near_cublas_or_explained() -> None:
+    """TF32 off, right products, at least three rounds, and 93 % or the reason why not."""
+    for path in _committed("matmul"):
+        record = _recorded.read(path, hardware_matmul.MatmulRecord)
+        assert path.name == _recorded.file_name("matmul", record.environment.device)
+        assert hardware_matmul.problems(record) == []
+
+
+def test_committed_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the kind is found by its name, and others are passed over: the tests above skip only where there is none."""
+    monkeypatch.setattr(_recorded, "FOLDER", tmp_path)
+    for name in ("counters-nvidia-h200.json", "occupancy-nvidia-h200.json", "counters.txt"):
+        (tmp_path / name).write_text("{}")
+    assert [path.name for path in _recorded.committed("counters")] == ["counters-nvidia-h200.json"]
+    assert [path.name for path in _committed("occupancy")] == ["occupancy-nvidia-h200.json"]
+    assert _recorded.committed("matmul") == []
