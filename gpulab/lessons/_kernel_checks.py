@@ -20,8 +20,9 @@ from gpulab.kernels._simulate._source import plain_function, read_source
 from gpulab.lessons import _guard
 from gpulab.lessons._content import NotAttempted, Refused
 
-# A right answer takes some hundred statements for each batch of blocks; beyond this it has no end.
-_MOST_STEPS = 100_000
+# A right answer takes some hundred statements, one thread that does all the work 10,000; what goes on beyond this has no end, and is
+# told so with its line, before the check's own time is up.
+_MOST_STEPS = 20_000
 _WORDS = {
     "bounds": "It goes out of an array's bounds.",
     "race": "There is a race: two threads touch one place with no order between them, so the result is luck.",

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpulab.errors import InputError
-from gpulab.kernels import compile_cuda, ladder
+from gpulab.errors import InputError, MissingLibraryError
+from gpulab.kernels import compile_cuda, compile_python, ladder
 from gpulab.kernels.ladder import CUDA_RUNGS, RUNGS, CudaRung, Rung
 
 ODD = {"elementwise": 1003, "reduction": 3001, "transpose": 45, "histogram": 5001, "softmax": 3, "matmul": 37}
@@ -122,6 +122,17 @@ def test_sizes_are_checked():
     assert [len(ladder.family(name)) for name in ladder.families()] == [3, 5, 3, 2, 2, 5]
 
 
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_a_rung_compiles_for_a_gpu_and_keeps_its_arrays_in_registers(rung: Rung):
+    """numba-cuda takes each kernel as it is; nothing is spilled, and local arrays do not end in memory."""
+    pytest.importorskip("numba_cuda")
+    try:
+        (facts,) = compile_python(rung.kernel, *rung.arguments(rung.sizes[0])).kernels.values()
+    except MissingLibraryError as error:
+        pytest.skip(str(error))
+    assert (facts.spill_bytes, facts.stack_bytes) == (0, 0)
+
+
 # -- the rungs in CUDA C++ -----------------------------------------------------------------------------------------------
 
 
@@ -139,8 +150,6 @@ def test_cuda_rungs_compile_without_spills(rung: CudaRung):
 
 def test_the_last_rung_uses_tensor_cores():
     """Its machine code has matrix instructions, and that of the rung before has none."""
-    from gpulab.errors import MissingLibraryError
-
     try:
         codes = [compile_cuda(ladder.cuda_rung(name).source).sass for name in ("matmul-tensor", "matmul-warp-tiled")]
     except MissingLibraryError as error:
@@ -191,14 +200,14 @@ int main(int, char** names) {
 
 @pytest.mark.parametrize("rung", [r for r in CUDA_RUNGS if r.name != "matmul-tensor"], ids=lambda rung: rung.name)
 def test_cuda_rungs_are_right_as_plain_cpp(rung: CudaRung, tmp_path: Path):
-    """Their text, compiled for the CPU with a thread for each thread of a block, gives the product of two 256 x 256 matrices."""
+    """Their text, compiled for the CPU with a thread for each thread of a block, gives the product of two matrices."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler here; the gpu tests run the kernels themselves")
-    n = 256
-    a, b, _, _ = rung.arguments(n)
-    (tmp_path / "in.bin").write_bytes(a.tobytes() + b.tobytes())
     for options in rung.options:
+        n = 128 if options else 256  # one block, or four
+        a, b, _, _ = rung.arguments(n)
+        (tmp_path / "in.bin").write_bytes(a.tobytes() + b.tobytes())
         text = _SHIM.replace("SOURCE", rung.source).replace("KERNEL", rung.kernel).replace("int n = N", f"int n = {n}")
         (tmp_path / "kernel.cpp").write_text(text)
         made = subprocess.run(
