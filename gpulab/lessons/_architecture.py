@@ -143,7 +143,7 @@ def memory_curve(again: bool = False) -> Latency:
     """
     global _curve
     if _curve is None or again:
-        _curve = hierarchy.latency(deadline=8.0)
+        _curve = hierarchy.latency(deadline=5.0)
     return _curve
 
 

@@ -51,7 +51,7 @@ OVERLAP = Question(
         ),
         Reading(
             lambda predicted, measured: predicted > measured,
-            "The core has room for a limited number of loads under way. When it is full, more chains gain nothing.",
+            "The core has limited room for open loads and looks only so many instructions ahead. Then more chains gain nothing.",
         ),
     ),
     outcome=lambda both: both.gain if isinstance(both, ParallelChains) else both,
