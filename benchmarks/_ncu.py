@@ -136,7 +136,7 @@ def find_ncu() -> str:
 def command_line(ncu: str, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
     """Return the command that profiles what lies between cudaProfilerStart and cudaProfilerStop of the program."""
     options = ["--csv", "--page", "details", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]
-    return [ncu, *options, "--force-overwrite", "--log-file", str(log), "--metrics", ",".join(metrics), *program]
+    return [ncu, *options, "--log-file", str(log), "--metrics", ",".join(metrics), *program]
 
 
 def run(command: Sequence[str]) -> Ran:

@@ -33,6 +33,7 @@ from gpulab.kernels import launcher, simulate
 
 QUICK = ("load-stride-1", "load-stride-8", "shared-stride-2", "transpose-tiled")
 _MANIFEST = "launched.json"
+_UNDER_WAY = "the process ended while it ran"
 # Of the largest value: a GPU fuses multiplications with additions, and has other functions such as tanh.
 _ROOM = {"f": 5e-5, "i": 0.0, "u": 0.0}
 
@@ -41,9 +42,11 @@ def work(folder: Path, cases: Sequence[kernels.Case]) -> None:
     """Launch each kernel once between the marks that ncu looks for, and leave its arrays in the folder. Runs under ncu."""
     import torch
 
-    launched = []
+    launched: list[dict[str, str]] = []
     for case in cases:
         arguments = case.make()
+        launched.append({"name": case.name, "problem": _UNDER_WAY})
+        (folder / _MANIFEST).write_text(json.dumps(launched), encoding="utf-8")
         problem = ""
         try:
             ready = launcher(case.kernel, case.grid, case.block, *arguments)
@@ -58,7 +61,7 @@ def work(folder: Path, cases: Sequence[kernels.Case]) -> None:
         except Exception as error:  # named in the record; the other kernels still run
             problem = f"{type(error).__name__}: {error}"
         np.savez(folder / f"{case.name}.npz", *(a for a in arguments if isinstance(a, np.ndarray)))
-        launched.append({"name": case.name, "problem": problem})
+        launched[-1]["problem"] = problem
         (folder / _MANIFEST).write_text(json.dumps(launched), encoding="utf-8")
 
 
@@ -67,10 +70,17 @@ def profiled(
 ) -> tuple[dict[str, _ncu.Launch], dict[str, str], tuple[str, ...]]:
     """Run the kernels under ncu; return launches and problems by kernel, and the metrics that are missing."""
     program = [sys.executable, str(Path(__file__).resolve()), "--worker", str(folder), "--only", ",".join(c.name for c in cases)]
-    launches, missing = _ncu.profile(records.METRICS, program, folder / "ncu.csv", ncu, runner)
-    launched = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    troubles = {each["name"]: each["problem"] for each in launched if each["problem"]}
-    ran = [case for case in cases if case.name in {each["name"] for each in launched} - set(troubles)]
+    try:
+        launches, missing = _ncu.profile(records.METRICS, program, folder / "ncu.csv", ncu, runner)
+    except _ncu.NotAvailableError:
+        raise
+    except _ncu.NcuError as error:
+        first = next(iter(_troubles(folder).items()), None)
+        raise _ncu.NcuError(f"{error} {first[0]}: {first[1]}" if first else str(error)) from error
+    troubles = _troubles(folder)
+    ran = [case for case in cases if case.name in _launched(folder) and case.name not in troubles]
+    if _UNDER_WAY in troubles.values():  # ncu may have seen the launch that ended the process
+        launches = launches[: len(ran)]
     if len(ran) != len(launches):
         raise _ncu.NcuError(f"ncu: {len(launches)} launches were profiled and {len(ran)} made; expected one for each kernel.")
     for case, launch in zip(ran, launches, strict=True):
@@ -80,6 +90,16 @@ def profiled(
         if case.kernel.__name__ not in launch.kernel:
             raise _ncu.NcuError(f"ncu: launch {launch.identifier} is {launch.kernel}; expected {case.kernel.__name__} of {case.name}.")
     return {case.name: launch for case, launch in zip(ran, launches, strict=True)}, troubles, missing
+
+
+def _launched(folder: Path) -> dict[str, str]:
+    """Return what the worker tried, with what went wrong or "" by kernel."""
+    path = folder / _MANIFEST
+    return {each["name"]: each["problem"] for each in json.loads(path.read_text(encoding="utf-8"))} if path.exists() else {}
+
+
+def _troubles(folder: Path) -> dict[str, str]:
+    return {name: problem for name, problem in _launched(folder).items() if problem}
 
 
 def _three(extent: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class Variant:
         bounds = f"__launch_bounds__({self.bound})" if self.bound else ""
         static = f"__shared__ char tile[{self.shared}];" if self.shared else ""
         touch = f"tile[threadIdx.x % {self.shared}] = n; x[n] += tile[(n + 1) % {self.shared}];" if self.shared else ""
-        # The barriers stand behind a test that is never true, so that the kernel could even run.
+        # Barriers by number: a kernel that is never launched need not make sense otherwise.
         meet = "".join(f'asm volatile("bar.sync {k};");' for k in range(self.barriers))
         return f"""
 extern "C" __global__ void {bounds} busy(float* x, int n) {{

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -76,6 +77,8 @@ class Ready:
         if self.case.name in self.machine.broken:
             raise RuntimeError("no such instruction")
         self.machine.events.append(self.case.name)
+        if self.case.name == self.machine.fatal:
+            raise SystemExit(139)
 
     def wait(self) -> None:
         """Nothing runs beside."""
@@ -92,6 +95,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
         self.broken: set[str] = set()
+        self.fatal = ""
         self.factor = 1
         self.changes: dict[tuple[str, str], str | None] = {}
         self.renamed: dict[str, str] = {}
@@ -117,7 +121,8 @@ class Machine:
     def __call__(self, command: Sequence[str]) -> _ncu.Ran:
         """Run the worker, and print the launches as ncu does."""
         script = next(k for k, word in enumerate(command) if word.endswith("hardware_counters.py"))
-        assert hardware_counters.main(list(command[script + 1 :])) == 0
+        with contextlib.suppress(SystemExit):
+            assert hardware_counters.main(list(command[script + 1 :])) == 0
         seen, marked = [], False
         for event in self.events:
             marked = event == "start" if event in ("start", "stop") else marked
@@ -206,6 +211,21 @@ def test_a_kernel_that_fails_is_named_and_the_others_are_compared(machine: Machi
     assert [kernel.problem for kernel in record.kernels] == ["", "RuntimeError: no such instruction", "", ""]
     assert record.unequal() == []
     assert machine.events.count("start") == machine.events.count("stop") == 4
+
+
+def test_a_kernel_that_ends_the_process_is_named_and_those_before_it_are_compared(machine: Machine) -> None:
+    """The launch that ncu saw of it belongs to nothing; those after it were not launched."""
+    machine.fatal = "shared-stride-2"
+    record = compared(machine)
+    assert [kernel.problem for kernel in record.kernels] == ["", "", "the process ended while it ran", "it was not launched"]
+    assert [len(kernel.comparisons) for kernel in record.kernels] == [12, 12, 0, 0]
+
+
+def test_where_no_kernel_runs_the_first_ones_reason_is_told(machine: Machine) -> None:
+    """All kernels fail: ncu says only that nothing was profiled; the worker's own error stands beside it."""
+    machine.broken |= set(BY_HAND)
+    with pytest.raises(_ncu.NcuError, match=r"no launch was profiled .* load-stride-1: RuntimeError: no such instruction"):
+        compared(machine)
 
 
 def test_other_results_are_seen(machine: Machine) -> None:
