@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import kernels_of_ours
@@ -232,3 +233,32 @@ def test_dynamic_shared_memory_reaches_the_gpu():
     x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     launch(dynamic, 1, 64, x, out, dynamic_shared_bytes=256)
     assert np.array_equal(out, x[::-1])
+
+
+def test_the_notebooks_spellings_and_ladders_are_measured():
+    """On a GPU notebook 04 shows times of its own machine: the gate in each library that is there, and every Python rung."""
+    pytest.importorskip("numba_cuda")
+    spelled = gl.lessons.spellings(1 << 20)
+    assert all(row.seconds is not None or "not installed" in row.reason for row in spelled.rows), spelled.rows
+    for family in ladder.families():
+        table = gl.lessons.climb(family)
+        assert table.times is not None
+        assert str(table.times.badge) == "MEASURED"
+        assert all(row.seconds is not None for row in table.rows if row.simulation is not None)
+
+
+def test_the_gate_agrees_in_every_library():
+    """What the spellings compute is one formula: CuPy's and Triton's results are NumPy's."""
+    from gpulab import devices
+    from gpulab.lessons import _passes
+
+    x = np.linspace(-4, 4, 5000, dtype=np.float32)
+    expected = 0.5 * x.astype(np.float64) * (1 + np.tanh(0.8 * x.astype(np.float64)))
+    where = devices.default()
+    for module, make in (("cupy", _passes._in_cupy), ("triton", _passes._in_triton)):
+        if importlib.util.find_spec(module) is None:
+            continue
+        run = make(x, where)
+        run()
+        out = next(cell.cell_contents for name, cell in zip(run.__code__.co_freevars, run.__closure__, strict=True) if name == "out")
+        np.testing.assert_allclose(gl.to_host(out), expected, atol=2e-6)
