@@ -26,6 +26,7 @@ _TRIES = 3
 _NUMBERS = 1 << 24
 _STEPS = (8, 16, 32, 64, 128, 256)
 _SWEEP_SECONDS = 0.3
+_RACE_SECONDS = 1.0
 # From this factor over the shortest time on, time counts as moved: more than two thirds beyond what noise usually does.
 _MOVED = 2.0
 # Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for a while.
@@ -301,7 +302,7 @@ def fusion_gain(fn: Callable[..., Any], fused: Callable[..., Any], *args: Any) -
         modelled = Evidence.modelled("time follows the bytes moved", "gpulab.memory.traffic of both forms")
         return FusionGain(label, moved.nbytes, moved.compulsory_bytes, None, None, reason, modelled)
 
-    race = timing.compare({"one by one": fn, "fused": fused}, *args, devices=[_device(args)])
+    race = timing.compare({"one by one": fn, "fused": fused}, *args, devices=[_device(args)], deadline=_RACE_SECONDS)
     slow, fast = (row.measurement for row in race.rows)
     return FusionGain(label, moved.nbytes, moved.compulsory_bytes, slow.median_seconds, fast.median_seconds, "", race.evidence)
 
