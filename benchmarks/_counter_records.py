@@ -139,7 +139,9 @@ class Comparison(Result):
 class KernelRecord(Result):
     """One kernel: its launch, whether GPU and microscope gave the same arrays, the raw metrics, and the comparisons.
 
-    ``problem`` says why nothing could be compared; it is empty where it could.
+    ``problem`` says why nothing could be compared; it is empty where it could. ``machine_code`` counts the instructions of the compiled
+    kernel that matter here ("LDS.128": loads of four words from shared memory; "predicated": those under a predicate): it shows what the
+    compiler joined, unrolled or left without a branch. It is empty where no disassembler is installed.
     """
 
     name: str
@@ -149,6 +151,7 @@ class KernelRecord(Result):
     arguments: tuple[str, ...]
     results_agree: bool
     problem: str
+    machine_code: dict[str, int]
     metrics: dict[str, float | None]
     comparisons: tuple[Comparison, ...]
 

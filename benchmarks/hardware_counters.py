@@ -4,15 +4,17 @@
 
 It needs a GPU, numba-cuda and ``ncu``; without one of them, or without the right to read counters, it says so and ends well.
 The file that it writes has both numbers of each counter and whether they are equal by the rule in it. Where they differ, fill in
-``explanation`` (``usual_reasons`` in the file says what to look for; ``gl.kernels.compile_python`` shows the machine code), then put the
-file into benchmarks/recorded and commit it: tests/test_hardware_records.py reads it.
+``explanation`` (``usual_reasons`` in the file says what to look for, ``machine_code`` what the compiler made), then put the file
+into benchmarks/recorded and commit it: tests/test_hardware_records.py reads it.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,12 +30,14 @@ import _ncu
 import _recorded
 
 from gpulab import devices
+from gpulab.errors import GpulabError
 from gpulab.evidence import Environment
-from gpulab.kernels import launcher, simulate
+from gpulab.kernels import compile_python, launcher, simulate
 
 QUICK = ("load-stride-1", "load-stride-8", "shared-stride-2", "transpose-tiled")
 _MANIFEST = "launched.json"
 _UNDER_WAY = "the process ended while it ran"
+_INSTRUCTION = re.compile(r"(@!?U?P\d+\s+)?\b(LDG|STG|LDS|STS|ATOMG|ATOMS|ATOM|REDG|RED|SHFL|BRA)((?:\.\w+)*)\s")
 # Of the largest value: a GPU fuses multiplications with additions, and has other functions such as tanh.
 _ROOM = {"f": 5e-5, "i": 0.0, "u": 0.0}
 
@@ -114,6 +118,20 @@ def agree(there: Sequence[np.ndarray], here: Sequence[np.ndarray]) -> bool:
     )
 
 
+def machine_code(kernel: Callable[..., None], arguments: Sequence[object], compute_capability: str) -> dict[str, int]:
+    """Return how often the instructions that move data or branch stand in the compiled kernel; empty where it cannot be compiled or read."""
+    try:
+        text = compile_python(kernel, *arguments, arch=f"sm_{compute_capability.replace('.', '')}").sass
+    except GpulabError:
+        return {}
+    found: collections.Counter[str] = collections.Counter()
+    for predicate, opcode, suffixes in _INSTRUCTION.findall(text or ""):
+        width = next((f".{part}" for part in suffixes.split(".") if part in ("64", "128")), "")
+        found[opcode + width] += 1
+        found["predicated"] += bool(predicate)
+    return dict(sorted(found.items()))
+
+
 def record_of(case: kernels.Case, launch: _ncu.Launch | None, problem: str, folder: Path, compute_capability: str) -> records.KernelRecord:
     """Simulate one kernel, and set its counts beside the metrics of its launch."""
     arguments = case.make()
@@ -126,6 +144,7 @@ def record_of(case: kernels.Case, launch: _ncu.Launch | None, problem: str, fold
             results_agree = agree([saved[name] for name in saved.files], here)
     return records.KernelRecord(
         case.name, case.from_ladder, s.grid, s.block, told, results_agree, problem or ("" if launch else "it was not launched"),
+        machine_code=machine_code(case.kernel, arguments, compute_capability),
         metrics=dict(launch.metrics) if launch else {},
         comparisons=records.compare(launch.metrics, s, compute_capability) if launch else (),
     )  # fmt: skip

@@ -103,6 +103,7 @@ class Machine:
         import torch
 
         monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
+        monkeypatch.setattr(hardware_counters, "machine_code", lambda *_: {"LDG": 1})  # the compiler takes seconds; it has a test below
         monkeypatch.setattr(hardware_counters, "launcher", lambda kernel, grid, block, *a: Ready(self, self._case(by_kernel, kernel, a), a))
 
     def _case(self, by_kernel: dict[Any, kernels.Case], kernel: Any, arguments: tuple[Any, ...]) -> kernels.Case:
@@ -276,7 +277,7 @@ def good() -> records.CounterRecord:
     for case in kernels.OWN:
         s = simulate(case.kernel, case.grid, case.block, *case.make())
         metrics = perfect(s)
-        found.append(records.KernelRecord(case.name, False, s.grid, s.block, (), True, "", metrics, records.compare(metrics, s, "9.0")))
+        found.append(records.KernelRecord(case.name, False, s.grid, s.block, (), True, "", {}, metrics, records.compare(metrics, s, "9.0")))
     return records.CounterRecord(ENVIRONMENT, "9.0", "Version 2025.3", records.RULE, (), records.REASONS, tuple(found))
 
 
@@ -343,6 +344,17 @@ def test_explanations_stay_while_the_numbers_do(good: records.CounterRecord) -> 
     assert records.with_explanations(changed(good, hardware=31.0, equal=False), explained) == explained
     (_, other), = records.with_explanations(changed(good, hardware=30.0, equal=False), explained).unequal()  # fmt: skip
     assert other.explanation == ""
+
+
+def test_the_machine_code_is_counted_for_whoever_explains() -> None:
+    """A transpose through a tile moves four elements a thread: unrolled, four of each access; a copy has one guarded exit."""
+    code = {name: hardware_counters.machine_code(case.kernel, case.make(), "9.0")
+            for name in ("transpose-tiled", "load-stride-1") for case in kernels.chosen(name)}  # fmt: skip
+    if not code["load-stride-1"]:
+        pytest.skip("no disassembler is installed")
+    assert code["load-stride-1"]["LDG"] == code["load-stride-1"]["STG"] == 1
+    assert "LDS" not in code["load-stride-1"]
+    assert {code["transpose-tiled"][name] for name in ("LDG", "STS", "LDS", "STG")} == {4}
 
 
 def test_the_kernels_are_many_and_their_names_their_own() -> None:
