@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-import weakref
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +15,8 @@ from gpulab.errors import DeviceError, KernelError, MissingLibraryError, message
 from gpulab.kernels._compile import _portable
 from gpulab.kernels._simulate._geometry import Extent
 
-# A kernel's compiled forms: by the function, then by the values of the names that it uses, which a notebook may change.
-_compiled: weakref.WeakKeyDictionary[types.FunctionType, dict[Any, Any]] = weakref.WeakKeyDictionary()
+# Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook may change: they go when it goes.
+_FORMS = "_gpulab_compiled"
 _FOREIGN = ("numba", "numba_cuda", "numpy")
 
 
@@ -60,7 +60,10 @@ class NumbaBackend:
             seen = [self._cuda.as_cuda_array(a) if hasattr(a, "__cuda_array_interface__") else a for a in arguments]
             # A form for just these types is compiled now and not at the first launch, and a launch need not look at the types again.
             form = self._dispatcher if self._dispatcher.specialized else self._dispatcher.specialize(*seen)
-            configured = form[grid, block, 0, shared_bytes]
+            with warnings.catch_warnings():
+                # That a small grid leaves most of a GPU idle is what the notebooks are about; each small example need not say it.
+                warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
+                configured = form[grid, block, 0, shared_bytes]
 
         def run() -> None:
             with self._translated(), self._cuda.gpus[self._index]:
@@ -121,10 +124,11 @@ def jitted(cuda: Any, function: types.FunctionType) -> Any:
     """Return the compiled form of a kernel, made once for the present values of the names that it uses."""
     names = {name: function.__globals__.get(name) for name in sorted(set(_portable._global_names(function.__code__)))}
     key = tuple((name, value if isinstance(value, (bool, int, float, str, tuple)) else id(value)) for name, value in names.items())
-    forms = _compiled.setdefault(function, {})
+    forms = function.__dict__.setdefault(_FORMS, {})
     if key not in forms:
-        forms[key] = cuda.jit(with_device_functions(cuda, function, {}))
-    return forms[key]
+        # The values are kept beside the form, so that no other object can get the number of one of them.
+        forms[key] = cuda.jit(with_device_functions(cuda, function, {})), names
+    return forms[key][0]
 
 
 def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]) -> types.FunctionType:
