@@ -119,7 +119,7 @@ def agree(there: Sequence[np.ndarray], here: Sequence[np.ndarray]) -> bool:
 
 
 def machine_code(kernel: Callable[..., None], arguments: Sequence[object], compute_capability: str) -> dict[str, int]:
-    """Return how often the instructions that move data or branch stand in the compiled kernel; empty where it cannot be compiled or read."""
+    """Return how often the instructions that move data or branch stand in the compiled kernel; empty where it cannot be read."""
     try:
         text = compile_python(kernel, *arguments, arch=f"sm_{compute_capability.replace('.', '')}").sass
     except GpulabError:
