@@ -14,7 +14,7 @@ from gpulab.devices import Device
 from gpulab.errors import StoppedError
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import _chains, _given
-from gpulab.hierarchy._chains import HOPS_PER_CALL, LINE_BYTES, Chain
+from gpulab.hierarchy._chains import HOPS_PER_CALL, LINE_BYTES, METHOD_WORDS, Chain
 from gpulab.hierarchy.results import Latency, LatencyPoint
 from gpulab.timing import Measurement
 from gpulab.units import format_bytes
@@ -109,7 +109,7 @@ def latency(
     notes = run.finished()
     points = tuple(_point(nbytes, each) for nbytes, each in sorted(taken.items()))
     environment = devices.environment(where)
-    evidence = Evidence.measured(where.name, sum(p.samples for p in points), environment.date)
+    evidence = Evidence.measured(f"{where.name}, chase by {METHOD_WORDS[how]}", sum(p.samples for p in points), environment.date)
     return Latency(where.name, how, points, floor, _given.reported(where), notes, evidence, environment)
 
 

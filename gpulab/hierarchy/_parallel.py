@@ -12,7 +12,7 @@ from gpulab import devices
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import _given
-from gpulab.hierarchy._chains import HOPS_PER_CALL
+from gpulab.hierarchy._chains import HOPS_PER_CALL, METHOD_WORDS
 from gpulab.hierarchy._latency import build, walked
 from gpulab.hierarchy.chains import ParallelChains, ParallelPoint
 from gpulab.timing import Measurement
@@ -94,7 +94,7 @@ def parallel(
         run.stopped = True
     notes = run.finished()
     environment = devices.environment(where)
-    evidence = Evidence.measured(where.name, sum(p.samples for p in points), environment.date)
+    evidence = Evidence.measured(f"{where.name}, chases by {METHOD_WORDS[how]}", sum(p.samples for p in points), environment.date)
     return ParallelChains(where.name, how, size, tuple(points), notes, evidence, environment)
 
 

@@ -20,6 +20,7 @@ from gpulab.units import format_bytes
 
 _RELATIVE_WIDTH = 0.03
 OPERATIONS = _streams.OPERATIONS
+_WHO = {"numpy": "NumPy on one core", "cupy": "a CUDA kernel on the whole device"}
 
 
 def bandwidth(
@@ -86,7 +87,7 @@ def bandwidth(
         run.stopped = True
     notes = run.finished()
     environment = devices.environment(where)
-    evidence = Evidence.measured(where.name, sum(p.samples for p in points), environment.date)
+    evidence = Evidence.measured(f"{where.name}, {what} by {_WHO[how]}", sum(p.samples for p in points), environment.date)
     return Bandwidth(where.name, how, what, tuple(points), _given.reported(where), notes, evidence, environment)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.hierarchy._chains import METHOD_WORDS
 from gpulab.units import format_bytes, format_ratio, format_seconds
 
 
@@ -77,8 +76,8 @@ class ParallelChains(Result):
         )
 
     def caption(self) -> str:
-        """Return the badge, the set and how the chase was made."""
-        return f"{self.evidence.sentence} · chases by {METHOD_WORDS.get(self.method, self.method)} in {format_bytes(self.nbytes)}"
+        """Return the badge, which names how the chases were made, and the set."""
+        return f"{self.evidence.sentence} · in {format_bytes(self.nbytes)}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a number of chains."""

@@ -275,9 +275,9 @@ class Latency(Result):
         return f"<latency of {self.device} by {METHOD_WORDS.get(self.method, self.method)}: {' to '.join(ends)}, {self.evidence.badge}>"
 
     def caption(self) -> str:
-        """Return the badge, how the chase was made and its floor."""
+        """Return the badge, which names how the chase was made, and the floor."""
         floor = "" if self.floor_seconds is None else f" · floor {format_seconds(self.floor_seconds)} a hop"
-        return f"{self.evidence.sentence} · chase by {METHOD_WORDS.get(self.method, self.method)}{floor}"
+        return f"{self.evidence.sentence}{floor}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a point."""
@@ -343,11 +343,6 @@ class Bandwidth(Result):
     def __repr__(self) -> str:
         ends = [f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}" for p in (self.points[0], self.points[-1])]
         return f"<bandwidth of {self.device}, {self.operation}: {' to '.join(ends)}, {self.evidence.badge}>"
-
-    def caption(self) -> str:
-        """Return the badge and who streamed."""
-        who = "NumPy on one core" if self.method == "numpy" else "a CUDA kernel on the whole device"
-        return f"{self.evidence.sentence} · {self.operation} by {who}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a point."""

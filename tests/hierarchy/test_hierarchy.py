@@ -175,7 +175,8 @@ def test_every_chase_is_measured_evidence_that_names_its_method(scripted: Clock)
     curve = hierarchy.latency([4096], method="python", chases=1, clock=scripted)
     assert curve.evidence.badge is Badge.MEASURED
     assert curve.evidence.samples == curve.points[0].samples > 1
-    assert "a cycle of Python objects" in curve.caption()
+    assert curve.evidence.device.endswith(", chase by a cycle of Python objects")
+    assert curve.evidence.sentence in curve.caption()
     assert "floor 2.00 ns a hop" in curve.caption()
 
 
