@@ -17,7 +17,7 @@ from random_kernels import function_of
 
 from gpulab.errors import KernelError
 from gpulab.kernels import simulate
-from gpulab.kernels._simulate._translate import Frame
+from gpulab.kernels._simulate._frame import Frame
 
 pytest.importorskip("numba.cuda", reason="numba-cuda is not installed; its inference is the reference")
 

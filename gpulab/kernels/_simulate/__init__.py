@@ -3,8 +3,10 @@
 The parts, in the order in which a simulation passes through them:
 
 - ``_source`` finds the kernel's text and the names it uses; ``_types`` holds numba's typing rules.
-- ``_translate`` (statements), ``_expressions`` and ``_calls`` turn the syntax tree into closures once, and refuse what cannot run.
-- ``_geometry`` has the lanes and masks, ``_memory`` arrays and their spaces, ``_atomics`` and ``_warp`` what lanes do together.
+- ``_translate`` (statements), ``_expressions``, ``_operators``, ``_indices``, ``_calls`` and ``_arithmetic`` turn the syntax tree into
+  closures once, and refuse what cannot run; ``_frame`` is a call of such a function at work, ``_registry`` the table of what can be called.
+- ``_geometry`` has the lanes and masks, ``_memory`` arrays and their spaces, ``_machine`` every access that lanes make,
+  ``_atomics`` and ``_warp`` what lanes do together.
 - ``_counters`` counts requests, sectors and wavefronts; ``_hazards`` keeps who touched which word, by happens-before.
 - ``_run`` takes the blocks in batches; ``report`` holds what comes out.
 

@@ -10,61 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import KernelError
-from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._calls import FUNCTIONS, INTRINSICS, Call, Intrinsic, dtype_of, known_object
+from gpulab.kernels._simulate import _arithmetic, _calls, _types  # noqa: F401 - they fill FUNCTIONS
 from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._indices import Slice, index_of, part_of
 from gpulab.kernels._simulate._memory import View, constant_view
+from gpulab.kernels._simulate._names import Intrinsic, dtype_of, known_object
+from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, not_numbers, power_of_constant
+from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
 
 if TYPE_CHECKING:
-    from gpulab.kernels._simulate._translate import Frame, Program
+    from gpulab.kernels._simulate._frame import Frame
+    from gpulab.kernels._simulate._translate import Program
 
 Expression = Callable[["Frame", Mask], Any]
-
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: _types.arithmetic(np.add),
-    ast.Sub: _types.arithmetic(np.subtract),
-    ast.Mult: _types.arithmetic(np.multiply),
-    ast.Div: _types.divide,
-    ast.FloorDiv: _types.arithmetic(np.floor_divide),
-    ast.Mod: _types.arithmetic(np.remainder),
-    ast.Pow: _types.power,
-    ast.BitAnd: _types.bitwise(np.bitwise_and),
-    ast.BitOr: _types.bitwise(np.bitwise_or),
-    ast.BitXor: _types.bitwise(np.bitwise_xor),
-    ast.LShift: _types.shift(np.left_shift),
-    ast.RShift: _types.shift(np.right_shift),
-}
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Lt: _types.compare(np.less),
-    ast.LtE: _types.compare(np.less_equal),
-    ast.Gt: _types.compare(np.greater),
-    ast.GtE: _types.compare(np.greater_equal),
-    ast.Eq: _types.compare(np.equal),
-    ast.NotEq: _types.compare(np.not_equal),
-}
-
-
-def _widened(value: Any) -> Any:
-    return value if value.dtype.kind in "fc" else _types.cast(value, _types.arithmetic_type(value.dtype, value.dtype))
-
-
-_UNARY: dict[type, Callable[[Any], Any]] = {
-    # Of narrow integers in their own width, and widened then.
-    ast.USub: lambda value: _widened(np.negative(value)) if value.dtype.kind != "b" else np.negative(_widened(value)),
-    ast.UAdd: _widened,
-    ast.Not: lambda value: ~_types.truth(value),
-    ast.Invert: lambda value: np.invert(value) if value.dtype.kind == "b" else _widened(np.invert(value)),
-}
-
-
-class Slice:
-    """A slice in an index: its limits, None where left out."""
-
-    __slots__ = ("start", "stop")
-
-    def __init__(self, start: Any, stop: Any) -> None:
-        self.start, self.stop = start, stop
 
 
 class Translator:
@@ -218,7 +177,7 @@ class Translator:
 
     def operator(self, op: ast.operator, node: ast.AST) -> Callable[[Any, Any], Any]:
         """Return an arithmetic operation that names the line where its operands do not fit."""
-        apply = _ARITHMETIC.get(type(op))
+        apply = ARITHMETIC.get(type(op))
         if apply is None:
             raise self.fail(f"the operator {type(op).__name__} is not supported in a kernel", node)
 
@@ -226,7 +185,7 @@ class Translator:
             try:
                 return apply(left, right)
             except (TypeError, AttributeError) as error:
-                raise self.fail(_not_numbers(error, left, right), node) from error
+                raise self.fail(not_numbers(left, right), node) from error
 
         return run
 
@@ -235,19 +194,19 @@ class Translator:
         if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant) and isinstance(node.right.value, int):
             exponent = node.right.value  # numba multiplies: the type stays that of the base
             if 0 <= exponent <= 64:
-                return lambda frame, mask: _power(left(frame, mask), exponent)
+                return lambda frame, mask: power_of_constant(left(frame, mask), exponent)
         return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
         value = self.expression(node.operand)
-        apply = _UNARY[type(node.op)]
+        apply = UNARY[type(node.op)]
 
         def run(frame: Frame, mask: Mask) -> Any:
             operand = value(frame, mask)
             try:
                 return apply(operand)
             except (TypeError, AttributeError) as error:
-                raise self.fail(_not_numbers(error, operand), node) from error
+                raise self.fail(not_numbers(operand), node) from error
 
         return run
 
@@ -255,9 +214,9 @@ class Translator:
         first = self.expression(node.left)
         rest = []
         for op, right in zip(node.ops, node.comparators, strict=True):
-            if type(op) not in _COMPARISONS:
+            if type(op) not in COMPARISONS:
                 raise self.fail(f"the comparison {type(op).__name__} is not supported in a kernel", node)
-            rest.append((_COMPARISONS[type(op)], self.expression(right)))
+            rest.append((COMPARISONS[type(op)], self.expression(right)))
 
         def run(frame: Frame, mask: Mask) -> Any:
             left, result = first(frame, mask), None
@@ -266,7 +225,7 @@ class Translator:
                 try:
                     now = apply(left, right)
                 except (TypeError, AttributeError) as error:
-                    raise self.fail(_not_numbers(error, left, right), node) from error
+                    raise self.fail(not_numbers(left, right), node) from error
                 result = now if result is None else result & now
                 left = right
             return result
@@ -447,64 +406,3 @@ def _chosen(where: Mask, mask: Mask, value: Any, other: Any) -> Any:
         return value
     dtype = _types.unified(value.dtype, other.dtype)
     return _types.select(where.array, _types.cast(value, dtype), _types.cast(other, dtype))
-
-
-def _power(base: Any, exponent: int) -> Any:
-    dtype = base.dtype if base.dtype.kind in "fc" else _types.INT
-    return np.power(_types.cast(base, dtype), dtype.type(exponent))
-
-
-def _not_numbers(error: Exception, *values: Any) -> str:
-    kinds = [_kind(value) for value in values]
-    return f"the operation does not take {' and '.join(kinds)}; expected numbers that it is defined for"
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, View):
-        return "an array"
-    if isinstance(value, tuple):
-        return "a tuple"
-    return "nothing" if value is None else str(getattr(value, "dtype", type(value).__name__))
-
-
-def index_of(view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
-    """Return the indices of one element, and which count from the end."""
-    if len(places) != view.ndim:
-        raise source.error(
-            f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected one index for each", line
-        )
-    indices = tuple(_integer(place, source, line) for place, _ in places)
-    return indices, tuple(from_end for _, from_end in places)
-
-
-def _integer(place: Any, source: Source, line: int) -> Any:
-    if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
-        kind = getattr(place, "dtype", type(place).__name__)
-        raise source.error(f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line)
-    return _types.cast(place, _types.INT)
-
-
-def part_of(frame: Frame, mask: Mask, view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> View:
-    """Return a row, a block or a slice of an array: a view of the same memory."""
-    if len(places) > view.ndim:
-        raise source.error(f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected fewer", line)
-    offset, shape, strides = view.offset, [], []
-    for axis, (place, from_end) in enumerate(places):
-        extent, stride = view.shape[axis], view.strides[axis]
-        if isinstance(place, Slice):
-            start, stop = (
-                default if limit is None else _clipped(_integer(limit, source, line), extent)
-                for limit, default in ((place.start, np.int64(0)), (place.stop, extent))
-            )
-            offset = offset + start * np.int64(stride)
-            shape.append(np.maximum(stop - start, np.int64(0)))
-            strides.append(stride)
-        else:
-            one = View(view.store, np.int64(0), (extent,), (1,))
-            where, inside = frame.machine.locate(one, (_integer(place, source, line),), mask, line, "take a part at", (from_end,))
-            offset = offset + (where if inside is not None else np.int64(0)) * np.int64(stride)
-    return View(view.store, offset, (*shape, *view.shape[len(places) :]), (*strides, *view.strides[len(places) :]))
-
-
-def _clipped(limit: Any, extent: Any) -> Any:
-    return np.clip(np.where(limit < 0, limit + extent, limit), 0, extent)[()]

@@ -7,80 +7,20 @@ A statement takes the lanes that arrive and returns those that go on to the next
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpulab.errors import KernelError
-from gpulab.kernels._simulate import _types
-from gpulab.kernels._simulate._expressions import Expression, Translator, index_of
+from gpulab.kernels._simulate._expressions import Expression, Translator
+from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
 from gpulab.kernels._simulate._geometry import Mask, union
+from gpulab.kernels._simulate._indices import index_of
 from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._memory import View
 from gpulab.kernels._simulate._source import Source, local_names, read_source
 
 _OTHER_FILE = 1_000_000  # the numbers of the lines of a second file begin there
-Statement = Callable[["Frame", Mask], "Mask | None"]
-
-
-@dataclass(eq=False)
-class Loop:
-    """The lanes that left a loop's body early."""
-
-    broken: Mask | None = None
-    continued: Mask | None = None
-
-
-@dataclass(eq=False)
-class Frame:
-    """A call of a kernel or device function: variables, and the lanes that are still in it (``live``)."""
-
-    machine: Machine
-    variables: dict[str, Any]
-    live: Mask
-    is_kernel: bool
-    loops: list[Loop] = field(default_factory=list)
-    returns: int = 0
-    result: Any = None
-
-    def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
-        """Give a variable a value in some lanes; the others keep theirs."""
-        old = self.variables.get(name)
-        if old is None or mask is self.live or mask.array is None:
-            self.variables[name] = value
-        else:
-            self.variables[name] = merged(mask, value, old, name, fail)
-
-    def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
-        """Return from the call in some lanes."""
-        self.returns += 1
-        if self.is_kernel:
-            self.machine.exited = union(self.machine.exited, mask)
-            if value is not None:
-                raise fail("a kernel returns nothing; expected a plain `return`")
-        elif self.result is None:
-            self.result = value
-        else:
-            self.result = merged(mask, value, self.result, "the result", fail)
-
-
-def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], KernelError]) -> Any:
-    """Return the new value in the lanes of the mask and the old one elsewhere."""
-    chosen = mask.array
-    if value is old or chosen is None:
-        return value
-    if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
-        return tuple(merged(mask, v, o, name, fail) for v, o in zip(value, old, strict=True))
-    if isinstance(value, View) and isinstance(old, View):
-        if value.store is old.store and value.strides == old.strides and value.shape == old.shape:
-            return View(value.store, np.where(chosen, value.offset, old.offset), value.shape, value.strides)
-        raise fail(f"{name} is one array in some threads and another in others; expected one array. Use an index that differs instead")
-    if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
-        dtype = _types.unified(value.dtype, old.dtype)
-        return _types.select(chosen, _types.cast(value, dtype), _types.cast(old, dtype))
-    raise fail(f"{name} is of one kind in some threads and of another in others; expected one kind")
 
 
 class Function:
@@ -338,7 +278,7 @@ class StatementTranslator:
     def _for(self, node: ast.For) -> Statement:
         if node.orelse:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
-        parts = _ForLoop(node.lineno, self.target(node.target), self._body(node.body))
+        parts = ForLoop(node.lineno, self.target(node.target), self._body(node.body))
         limits = self.expressions.range_of(node.iter)
         if limits is None:
             values = self.expressions.expression(node.iter)
@@ -397,59 +337,6 @@ class StatementTranslator:
             frame.give(None if value is None else value(frame, mask), mask, fail)
 
         return run
-
-
-@dataclass(frozen=True, eq=False)
-class _ForLoop:
-    """The body of a ``for``, and the two ways to run it."""
-
-    line: int
-    target: Callable[[Frame, Mask, Any], None]
-    body: Statement
-
-    def over(self, frame: Frame, mask: Mask, items: Iterable[Any]) -> Mask | None:
-        """Run the loop where all lanes take the same values."""
-        machine, loop, returns = frame.machine, Loop(), frame.returns
-        frame.loops.append(loop)
-        going: Mask | None = mask
-        for item in items:
-            assert going is not None
-            machine.step(self.line, going)
-            machine.counters.branch(self.line, going, going, None)
-            self.target(frame, going, item)
-            going = union(self.body(frame, going), loop.continued)
-            loop.continued = None
-            if going is None:
-                break
-        else:
-            assert going is not None
-            machine.step(self.line, going)
-            machine.counters.branch(self.line, going, None, going)
-        frame.loops.pop()
-        return mask if frame.returns == returns else union(going, loop.broken)
-
-    def lane_by_lane(self, frame: Frame, mask: Mask, start: Any, stop: Any, step: Any) -> Mask | None:
-        """Run the loop where the limits differ between lanes: each leaves when its own values end."""
-        machine, loop, returns = frame.machine, Loop(), frame.returns
-        frame.loops.append(loop)
-        going: Mask | None = mask
-        out: Mask | None = None
-        now = start
-        up = bool(np.all(step > 0))
-        while going is not None:
-            machine.step(self.line, going)
-            more = now < stop if up else np.where(step > 0, now < stop, now > stop)
-            yes, no = going.split(np.atleast_2d(more))
-            machine.counters.branch(self.line, going, yes, no)
-            out = union(out, no)
-            if yes is None:
-                break
-            self.target(frame, yes, now)
-            going = union(self.body(frame, yes), loop.continued)
-            loop.continued = None
-            now = now + step
-        frame.loops.pop()
-        return mask if frame.returns == returns else union(out, loop.broken)
 
 
 _WORDS: dict[type, str] = {

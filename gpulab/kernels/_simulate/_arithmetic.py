@@ -1,0 +1,212 @@
+"""The arithmetic functions that a kernel may call: of math, NumPy and Python, and cuda's of bits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._registry import FUNCTIONS, Call, Maker, makes
+
+if TYPE_CHECKING:
+    from gpulab.kernels._simulate._expressions import Expression
+    from gpulab.kernels._simulate._frame import Frame
+
+
+def _torch_function(name: str) -> Callable[[Any], Any]:
+    """Return a function that NumPy lacks, computed by torch in the type of its argument."""
+
+    def apply(value: Any) -> Any:
+        import torch
+
+        found = getattr(torch.special, name)(torch.from_numpy(np.ascontiguousarray(value).reshape(-1))).numpy().reshape(np.shape(value))
+        return found[()]
+
+    return apply
+
+
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    **{name: getattr(np, name) for name in (
+        "sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "ceil", "floor", "trunc",
+        "fabs", "exp2", "cbrt", "radians", "degrees")},
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "arcsin": np.arcsin, "arccos": np.arccos, "arctan": np.arctan, "arcsinh": np.arcsinh, "arccosh": np.arccosh, "arctanh": np.arctanh,
+    "erf": _torch_function("erf"), "erfc": _torch_function("erfc"), "lgamma": _torch_function("gammaln"),
+    "gamma": lambda v: np.exp(_torch_function("gammaln")(v)),
+}  # fmt: skip
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "atan2": np.arctan2, "arctan2": np.arctan2, "hypot": np.hypot, "copysign": np.copysign, "fmod": np.fmod, "pow": np.power,
+    "power": np.power, "float_power": np.power,
+}  # fmt: skip
+_TESTS: dict[str, Callable[[Any], Any]] = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
+
+
+def _register_arithmetic() -> None:
+    for module in ("math", "np"):
+        FUNCTIONS.update({f"{module}.{name}": functools.partial(_unary, ufunc=ufunc) for name, ufunc in _UNARY.items()})
+        FUNCTIONS.update({f"{module}.{name}": functools.partial(_binary, ufunc=ufunc) for name, ufunc in _BINARY.items()})
+        FUNCTIONS.update({f"{module}.{name}": functools.partial(_test, test=test) for name, test in _TESTS.items()})
+    FUNCTIONS["cuda.cbrt"] = functools.partial(_unary, ufunc=np.cbrt)
+
+
+def _unary(call: Call, ufunc: Callable[[Any], Any]) -> Expression:
+    (value,) = call.numbers(1)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found = value(frame, mask)
+        if found.dtype.kind == "c":
+            raise call.fail(f"{call.name} takes real numbers")
+        return ufunc(_types.cast(found, _types.float_type(found.dtype)))
+
+    return run
+
+
+def _binary(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
+    left, right = call.numbers(2)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        a, b = left(frame, mask), right(frame, mask)
+        if ufunc in (np.fmod, np.copysign, np.power):
+            dtype = _types.float_pair_type(a.dtype, b.dtype, ufunc is np.power)
+        else:
+            dtype = _types.float_type(_types.arithmetic_type(a.dtype, b.dtype))
+        return ufunc(_types.cast(a, dtype), _types.cast(b, dtype))
+
+    return run
+
+
+def _test(call: Call, test: Callable[[Any], Any]) -> Expression:
+    (value,) = call.numbers(1)
+    return lambda frame, mask: test(value(frame, mask))
+
+
+_register_arithmetic()
+
+
+@makes("abs", "np.abs", "np.absolute")
+def _abs(call: Call) -> Expression:
+    (value,) = call.numbers(1)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        found = value(frame, mask)
+        return np.abs(found) if found.dtype.kind != "b" else found.astype(np.int8)
+
+    return run
+
+
+@makes("min", "max", "np.minimum", "np.maximum")
+def _extreme(call: Call) -> Expression:
+    values = call.numbers(2, 64)
+    # min and max keep the first where the other is nan or equal, as Python does.
+    smaller = call.name in ("min", "np.minimum")
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        best = values[0](frame, mask)
+        for value in values[1:]:
+            other = value(frame, mask)
+            dtype = _types.unified(best.dtype, other.dtype)
+            best, other = _types.cast(best, dtype), _types.cast(other, dtype)
+            chosen: Any = np.where(other < best if smaller else other > best, other, best)
+            best = chosen if chosen.ndim else chosen[()]
+        return best
+
+    return run
+
+
+@makes("round")
+def _round(call: Call) -> Expression:
+    (value,) = call.numbers(1)
+    return lambda frame, mask: np.rint(value(frame, mask)).astype(np.int64)
+
+
+@makes("pow")
+def _pow(call: Call) -> Expression:
+    left, right = call.numbers(2)
+    return lambda frame, mask: _types.power(left(frame, mask), right(frame, mask))
+
+
+@makes("complex")
+def _complex(call: Call) -> Expression:
+    real, imaginary = call.numbers(2)
+    return lambda frame, mask: np.asarray(real(frame, mask) + 1j * imaginary(frame, mask), dtype=np.complex128)[()]
+
+
+@makes("cuda.fma")
+def _fma(call: Call) -> Expression:
+    a, b, c = call.numbers(3)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        x, y, z = a(frame, mask), b(frame, mask), c(frame, mask)
+        dtype = _types.unified(_types.unified(x.dtype, y.dtype), z.dtype)
+        if dtype == _types.SINGLE:  # a product of two float32 is exact in float64
+            return _types.cast(_types.cast(x, _types.FLOAT) * _types.cast(y, _types.FLOAT) + _types.cast(z, _types.FLOAT), dtype)
+        return _types.cast(x, dtype) * _types.cast(y, dtype) + _types.cast(z, dtype)
+
+    return run
+
+
+@makes("cuda.selp")
+def _selp(call: Call) -> Expression:
+    test, a, b = call.numbers(3)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        x, y = a(frame, mask), b(frame, mask)
+        dtype = _types.unified(x.dtype, y.dtype)
+        chosen: Any = np.where(_types.truth(test(frame, mask)), _types.cast(x, dtype), _types.cast(y, dtype))
+        return chosen[()]
+
+    return run
+
+
+def _bits_of(value: Any) -> Any:
+    """Return an integer's bits: 32 of them for narrow types, else 64."""
+    if value.dtype.kind not in "iub":
+        raise TypeError
+    return value.astype(np.uint32 if value.dtype.itemsize <= 4 else np.uint64)
+
+
+def _reversed_bits(bits: Any) -> Any:
+    width = 8 * bits.dtype.itemsize
+    out = bits.dtype.type(0)
+    for i in range(width):
+        out = (out << bits.dtype.type(1)) | ((bits >> bits.dtype.type(i)) & bits.dtype.type(1))
+    return out
+
+
+def _leading_zeros(bits: Any) -> Any:
+    width = 8 * bits.dtype.itemsize
+    for shift in (1, 2, 4, 8, 16, 32):
+        if shift < width:
+            bits = bits | (bits >> bits.dtype.type(shift))
+    return width - np.bitwise_count(bits).astype(np.int64)
+
+
+def _first_set(bits: Any) -> Any:
+    lowest = bits & (~bits + bits.dtype.type(1))
+    found: Any = np.where(bits == 0, 0, np.bitwise_count(lowest - bits.dtype.type(1)).astype(np.int64) + 1)
+    return found[()]
+
+
+def _bit_function(apply: Callable[[Any], Any]) -> Maker:
+    def make(call: Call) -> Expression:
+        (value,) = call.numbers(1)
+
+        def run(frame: Frame, mask: Mask) -> Any:
+            try:
+                return apply(_bits_of(value(frame, mask)))
+            except TypeError as error:
+                raise call.fail(f"{call.name} takes an integer") from error
+
+        return run
+
+    return make
+
+
+FUNCTIONS["cuda.popc"] = _bit_function(lambda bits: np.bitwise_count(bits).astype(np.int64))
+FUNCTIONS["cuda.clz"] = _bit_function(_leading_zeros)
+FUNCTIONS["cuda.ffs"] = _bit_function(_first_set)
+FUNCTIONS["cuda.brev"] = _bit_function(_reversed_bits)

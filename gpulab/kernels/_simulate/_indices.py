@@ -1,0 +1,68 @@
+"""Indices and slices: one element of an array, or a part of it that is again an array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._memory import View
+from gpulab.kernels._simulate._source import Source
+
+if TYPE_CHECKING:
+    from gpulab.kernels._simulate._frame import Frame
+
+
+class Slice:
+    """A slice in an index: its limits, None where left out."""
+
+    __slots__ = ("start", "stop")
+
+    def __init__(self, start: Any, stop: Any) -> None:
+        self.start, self.stop = start, stop
+
+
+def index_of(view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+    """Return the indices of one element, and which count from the end."""
+    if len(places) != view.ndim:
+        raise source.error(
+            f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected one index for each", line
+        )
+    indices = tuple(integer(place, source, line) for place, _ in places)
+    return indices, tuple(from_end for _, from_end in places)
+
+
+def integer(place: Any, source: Source, line: int) -> Any:
+    """Return an index as int64, or name the line where it is no integer."""
+    if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
+        kind = getattr(place, "dtype", type(place).__name__)
+        raise source.error(f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line)
+    return _types.cast(place, _types.INT)
+
+
+def part_of(frame: Frame, mask: Mask, view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> View:
+    """Return a row, a block or a slice of an array: a view of the same memory."""
+    if len(places) > view.ndim:
+        raise source.error(f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected fewer", line)
+    offset, shape, strides = view.offset, [], []
+    for axis, (place, from_end) in enumerate(places):
+        extent, stride = view.shape[axis], view.strides[axis]
+        if isinstance(place, Slice):
+            start, stop = (
+                default if limit is None else _clipped(integer(limit, source, line), extent)
+                for limit, default in ((place.start, np.int64(0)), (place.stop, extent))
+            )
+            offset = offset + start * np.int64(stride)
+            shape.append(np.maximum(stop - start, np.int64(0)))
+            strides.append(stride)
+        else:
+            one = View(view.store, np.int64(0), (extent,), (1,))
+            where, inside = frame.machine.locate(one, (integer(place, source, line),), mask, line, "take a part at", (from_end,))
+            offset = offset + (where if inside is not None else np.int64(0)) * np.int64(stride)
+    return View(view.store, offset, (*shape, *view.shape[len(places) :]), (*strides, *view.strides[len(places) :]))
+
+
+def _clipped(limit: Any, extent: Any) -> Any:
+    return np.clip(np.where(limit < 0, limit + extent, limit), 0, extent)[()]
