@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from processes import catalogue
 
+from gpulab.timing import statistics
 from gpulab.timing.sampling import sample
 
 PROCESSES = catalogue()
@@ -116,9 +117,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="processes whose name contains this")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for the figures")
     parser.add_argument("--quick", action="store_true", help="100 runs of each")
+    parser.add_argument("--without-far-test", action="store_true", help="the interval by the signs about the median alone, to compare")
     parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
     runs = 100 if args.quick else args.runs
+    if args.without_far_test:  # before the workers fork
+        statistics._FAR_HALF = 1.0
     tasks = [(i, runs, args.seed, args.deadline, args.relative_width) for i, p in enumerate(PROCESSES) if args.only in p.name]
     begin = time.perf_counter()
     rows = []
