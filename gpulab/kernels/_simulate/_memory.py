@@ -26,10 +26,10 @@ class Store:
     (elements, B, T)) or "constant" (as global, not written and not counted).
     """
 
-    __slots__ = ("data", "dtype", "elements", "name", "number", "space", "tracker", "writable")
+    __slots__ = ("data", "dtype", "elements", "name", "space", "tracker", "writable")
 
-    def __init__(self, name: str, space: str, data: np.ndarray, elements: int, number: int = 0, writable: bool = True) -> None:
-        self.name, self.space, self.data, self.elements, self.number = name, space, data, elements, number
+    def __init__(self, name: str, space: str, data: np.ndarray, elements: int, writable: bool = True) -> None:
+        self.name, self.space, self.data, self.elements = name, space, data, elements
         self.dtype = data.dtype
         self.writable = writable
         self.tracker: Any = None
@@ -106,9 +106,9 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def global_view(name: str, array: np.ndarray, number: int, writable: bool) -> View:
+def global_view(name: str, array: np.ndarray, writable: bool) -> View:
     """Return the view of an argument, contiguous in C order; the caller's own memory is what is read and written."""
-    store = Store(name, "global", array.reshape(-1), array.size, number, writable)
+    store = Store(name, "global", array.reshape(-1), array.size, writable)
     return View(store, np.int64(0), tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape))
 
 

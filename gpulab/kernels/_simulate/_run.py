@@ -156,14 +156,14 @@ def _arguments(source: Source, args: tuple[Any, ...], written: set[str]) -> list
     """Return the arguments as a kernel sees them: views of arrays, and typed numbers."""
     found: list[Any] = []
     arrays: list[tuple[np.ndarray, View]] = []
-    for number, (name, argument) in enumerate(zip(source.parameters, args, strict=True)):
+    for name, argument in zip(source.parameters, args, strict=True):
         array = _as_array(argument)
         if array is None:
             found.append(_number(source, name, argument))
             continue
         writable = name in written
         _check_array(source, name, array, writable)
-        view = global_view(name, array, number, writable)
+        view = global_view(name, array, writable)
         for other, known in arrays:
             if np.shares_memory(array, other):
                 if array.ctypes.data != other.ctypes.data or array.dtype != other.dtype or array.size != other.size:
