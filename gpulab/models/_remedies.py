@@ -45,7 +45,7 @@ def explain(launch: Occupancy) -> str:
     lanes = launch.threads_per_block % WARP_THREADS
     idle = f" The last warp of each block uses {lanes} of its 32 lanes." if lanes else ""
     if launch.ratio >= 1.0:
-        return f"All {launch.sm.warps} warp slots are taken: nothing limits this launch.{idle}"
+        return f"All {launch.sm.warps} warp slots are taken: no launch can hold more.{idle}"
     first = _CAUSES[launch.limiter](launch)
     others = [_WORDS[name] for name in launch.limiters[1:]]
     if others and launch.blocks_per_sm:
