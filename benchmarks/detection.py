@@ -16,6 +16,7 @@ import os
 import pathlib
 import signal
 
+import numpy as np
 from _faults_live import LIVE, live_clean
 from _faults_scripted import CLEAN, SCRIPTED
 
@@ -23,6 +24,9 @@ from gpulab.evidence import Note
 from gpulab.timing import Measurement
 
 ALARMS = {"implausible", "unstable", "contended", "stalled", "throttled", "warm-cache", "slow-first-call"}
+
+# The smallest disturbance that is to be caught: where a clean run's own pace moved by more, a note about it is no false alarm.
+MOVED = 0.05
 
 
 def codes(outcome: Measurement | list[Note]) -> set[str]:
@@ -49,15 +53,28 @@ def run_live(runs: int, clean_runs: int) -> dict[str, float | None]:
         shares[name] = sum(code in codes(outcome) for outcome in known) / len(known) if known else None
         print(f"  {name:32s} -> {code:16s} {_share(shares[name])}", flush=True)
     alarms: dict[str, int] = {}
-    disturbed = 0
+    disturbed = steady = 0
+    moves = []
     for seed in range(clean_runs):
-        found = ALARMS & codes(live_clean(seed))
+        outcome = live_clean(seed)
+        found = ALARMS & codes(outcome)
+        moves.append(pace_moved(outcome))
         disturbed += bool(found)
+        steady += bool(found) and moves[-1] < MOVED
         for code in found:
             alarms[code] = alarms.get(code, 0) + 1
-    shares["clean"] = disturbed / clean_runs
-    print(f"  {'clean':32s} -> {'any alarm':16s} {_share(shares['clean'])}  {alarms or ''}", flush=True)
+    shares["clean"], shares["clean and steady"] = disturbed / clean_runs, steady / clean_runs
+    print(f"  {'clean':32s} -> {'any alarm':16s} {_share(shares['clean'])}  {alarms or ''}")
+    print(f"  {'clean, and the pace stood still':32s} -> {'any alarm':16s} {_share(shares['clean and steady'])}")
+    spread = ", ".join(f"{100 * value:.0f} %" for value in np.quantile(moves, (0.1, 0.5, 0.9)))
+    print(f"  slowest over fastest eighth of a clean run, by its median, less one: 10th, 50th and 90th percentile {spread}", flush=True)
     return shares
+
+
+def pace_moved(measurement: Measurement) -> float:
+    """Return by how much the median of the slowest eighth of the samples lies above that of the fastest eighth, as a share."""
+    eighths = [float(np.median(part)) for part in np.array_split(measurement.samples_seconds, 8)]
+    return max(eighths) / min(eighths) - 1
 
 
 def _share(value: float | None) -> str:
