@@ -1,5 +1,6 @@
 """Who holds the memory of a device, what a training step will need, and how to get bytes back after a failure."""
 
+from gpulab.memory._limit import Limit, limit
 from gpulab.memory._predict import predict
 from gpulab.memory._release import Released, release
 from gpulab.memory._snapshot import HeldTensor, Snapshot, snapshot
@@ -14,6 +15,7 @@ __all__ = [
     "CellMemory",
     "DeviceUse",
     "HeldTensor",
+    "Limit",
     "LiveTensor",
     "MemoryTrace",
     "OperatorTraffic",
@@ -23,6 +25,7 @@ __all__ = [
     "Timeline",
     "Traffic",
     "Watch",
+    "limit",
     "predict",
     "release",
     "snapshot",

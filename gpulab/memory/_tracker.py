@@ -127,16 +127,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- storages -----------------------------------------------------------------------------------------------
 
     def _storages(self, tensor: Any) -> Iterable[tuple[Any, Any]]:
-        if tensor.device.type != self.device_type:
-            return ()
-        if tensor.layout is torch.strided:
-            return ((tensor, tensor.untyped_storage()),)
-        if tensor.layout is torch.sparse_coo:
-            return tuple((part, part.untyped_storage()) for part in (tensor._indices(), tensor._values()))
-        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
-            return tuple((part, part.untyped_storage()) for part in parts)
-        return ()
+        return storages_of(tensor, self.device_type)
 
     def _arrived(self, tensor: Any) -> None:
         """Count a tensor that was there before: a parameter of a traced function, or an input."""
@@ -279,6 +270,20 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         alive = [record for record in self.records if record.born <= event < record.died and record.nbytes]
         alive.sort(key=lambda record: -record.nbytes)
         return [LiveTensor(r.name, r.category or "temporary", r.nbytes, r.shape, r.dtype, r.operator) for r in alive]
+
+
+def storages_of(tensor: Any, device_type: str) -> Iterable[tuple[Any, Any]]:
+    """Return (dense part, storage) of a tensor on devices of a type: one of a dense tensor, several of a sparse one."""
+    if tensor.device.type != device_type:
+        return ()
+    if tensor.layout is torch.strided:
+        return ((tensor, tensor.untyped_storage()),)
+    if tensor.layout is torch.sparse_coo:
+        return tuple((part, part.untyped_storage()) for part in (tensor._indices(), tensor._values()))
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+        return tuple((part, part.untyped_storage()) for part in parts)
+    return ()
 
 
 def _phase_ends(phases: list[str]) -> list[int]:

@@ -1,0 +1,84 @@
+"""A dispatch mode that refuses what no longer fits: how a CPU gets the out-of-memory error of a small accelerator.
+
+Slimmer than the tracker behind ``trace``: it keeps the bytes of each living storage and nothing of the dead, so that it can stay on
+for as long as a training runs. Imported only inside functions: the class needs torch when it is defined.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpulab.memory._tracker import storages_of
+from gpulab.units import format_bytes
+
+
+class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the living storages of one device type, and raise PyTorch's own error when an operator makes them too many.
+
+    Parameters
+    ----------
+    device_type : str
+    nbytes : int
+        What all living storages together may take.
+    """
+
+    def __init__(self, device_type: str, nbytes: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device_type, self.nbytes = device_type, nbytes
+        self.live_bytes = self.peak_bytes = 0
+        self.before_bytes = 0  # does not count towards the limit
+        self._living: dict[int, tuple[int, Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator; what it made too much is let go again before the error is raised."""
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor, not work
+            return func(*args, **kwargs)
+        self._count((args, kwargs))  # what was there before the block, and what autograd kept
+        before = self.live_bytes
+        result = func(*args, **kwargs)
+        self._count(result)
+        made = self.live_bytes - before
+        if made > 0 and self.live_bytes - self.before_bytes > self.nbytes:
+            result = None  # the error keeps this frame: with the result in it, what did not fit would stay
+            held = before - self.before_bytes
+            raise torch.OutOfMemoryError(
+                f"{self.device_type.upper()} out of memory. Tried to allocate {format_bytes(made)} in {func}. "
+                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which {format_bytes(max(0, self.nbytes - held))} is free; "
+                f"live tensors hold {format_bytes(held)}."
+            )
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return result
+
+    def watch_living(self) -> None:
+        """Count every tensor that Python can reach now: made before the block, or between two of them."""
+        for item in gc.get_objects():
+            if type(item) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+                self._count(item)
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _count(self, values: Any) -> None:
+        for tensor in tree_leaves(values):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            for _, storage in storages_of(tensor, self.device_type):
+                if storage.device.type != self.device_type:
+                    continue  # a fake tensor, which says it were here
+                key, nbytes = storage._cdata, storage.nbytes()
+                known = self._living.get(key)
+                if known is None:
+                    self._living[key] = (nbytes, weakref.ref(storage, functools.partial(self._died, key)))
+                    self.live_bytes += nbytes
+                elif known[0] != nbytes:  # resized in place
+                    self._living[key] = (nbytes, known[1])
+                    self.live_bytes += nbytes - known[0]
+
+    def _died(self, key: int, _: Any) -> None:
+        self.live_bytes -= self._living.pop(key)[0]

@@ -1,0 +1,160 @@
+"""A device made small on purpose: out-of-memory errors that come when they are wanted, and never the system's killer.
+
+On a CPU the limit is kept by a dispatch mode over live tensor storage, on CUDA by PyTorch's own allocator. Both raise
+``torch.OutOfMemoryError``, so that what is learnt here holds on a full GPU.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from gpulab import _given, devices
+from gpulab.errors import DeviceError, InputError
+from gpulab.units import format_bytes, parse_bytes
+
+
+class Limit:
+    """The block of ``limit``; it may be entered again and again, and goes on knowing what is still alive.
+
+    Attributes
+    ----------
+    nbytes : int
+        What live tensors may take together.
+    device : Device
+    """
+
+    def __init__(self, nbytes: int, device: devices.Device, on_top: bool = False) -> None:
+        self.nbytes, self.device, self._on_top = nbytes, device, on_top
+        self._before = 0  # what was there at the first entry and does not count
+        self._inside = False
+        self._cap: Any = None
+        self._fraction = 1.0
+
+    @property
+    def live_bytes(self) -> int:
+        """What live tensors take now, as far as they were seen in the block; on CUDA all that PyTorch has allocated."""
+        if not self.device.is_cpu:
+            return int(_memory_of(self.device).memory_allocated(self.device.index)) - self._before
+        return self._cap.live_bytes - self._before if self._cap is not None else 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that live tensors took in the block."""
+        if not self.device.is_cpu:
+            return int(_memory_of(self.device).max_memory_allocated(self.device.index)) - self._before
+        return self._cap.peak_bytes - self._before if self._cap is not None else 0
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left of the limit."""
+        return max(0, self.nbytes - self.live_bytes)
+
+    def __enter__(self) -> Limit:
+        if self._inside:
+            raise InputError("limit: this block is entered already; expected one at a time. Make a second limit.")
+        if self.device.is_cpu:
+            self._enter_cap()
+        else:
+            self._enter_fraction()
+        self._inside = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
+        self._inside = False
+        if self.device.is_cpu:
+            self._cap.__exit__(kind, error, trace)
+        else:
+            _memory_of(self.device).set_per_process_memory_fraction(self._fraction, self.device.index)
+
+    def __repr__(self) -> str:
+        return f"<limit of {format_bytes(self.nbytes)} on {self.device}: {format_bytes(self.live_bytes)} in use>"
+
+    def _enter_cap(self) -> None:
+        if self._cap is None:
+            from gpulab.memory._cap import Cap
+
+            self._cap = Cap(self.device.torch_type, self.nbytes)
+            self._cap.watch_living()
+            if self._on_top:
+                self._before = self._cap.before_bytes = self._cap.live_bytes
+        else:
+            self._cap.watch_living()
+        self._cap.__enter__()
+
+    def _enter_fraction(self) -> None:
+        memory, index = _memory_of(self.device), self.device.index
+        total = self.device.memory_bytes
+        memory.empty_cache()  # what the allocator only keeps must not count
+        allowed = self.nbytes + (int(memory.memory_reserved(index)) if self._on_top else 0)
+        if total is None or allowed > total:
+            raise InputError(
+                f"limit: {format_bytes(self.nbytes)} is more than {self.device.name} has ({format_bytes(total or 0)}); "
+                "expected less. Pass a smaller size."
+            )
+        self._fraction = float(memory.get_per_process_memory_fraction(index)) if hasattr(memory, "get_per_process_memory_fraction") else 1.0
+        self._before = int(memory.memory_allocated(index)) if self._on_top else 0
+        memory.reset_peak_memory_stats(index)
+        memory.set_per_process_memory_fraction(allowed / total, index)
+
+
+def _memory_of(device: devices.Device) -> Any:
+    import torch
+
+    return getattr(torch, device.torch_type)
+
+
+def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Limit:
+    """Return a block in which the tensors of a device may take only so much together.
+
+    What would pass the limit raises ``torch.OutOfMemoryError``, as a full GPU does; the program goes on, and nothing else of the
+    machine is in danger.
+
+    Parameters
+    ----------
+    nbytes : int or str
+        Bytes, or text such as "96 MiB". Everything counts that PyTorch holds on the device, what was there before too.
+    device : None, str or Device
+        None takes the best there is. On a CPU the storage of living tensors counts, after each operator of this thread; what an
+        operator takes inside and frees again does not. On CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks
+        (2 MiB and more) counted whole.
+    on_top : bool
+        True leaves out what is alive when the block is first entered: the limit is for what comes on top of it.
+
+    Returns
+    -------
+    Limit
+        For ``with``; ``live_bytes``, ``peak_bytes`` and ``free_bytes`` tell how full it is. Entered again, it still knows what the
+        first block left behind.
+
+    Raises
+    ------
+    InputError
+        If the size is not one, or is more than the device has.
+    DeviceError
+        If there is no such device, or PyTorch cannot limit it.
+
+    Notes
+    -----
+    Source of the accelerators' form: PyTorch, ``torch.cuda.memory.set_per_process_memory_fraction``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> small = limit("1 MiB", "cpu", on_top=True)
+    >>> try:
+    ...     with small:
+    ...         torch.zeros(2**20)
+    ... except torch.OutOfMemoryError as error:
+    ...     print(str(error)[:45])
+    CPU out of memory. Tried to allocate 4.00 MiB
+    """
+    size, on_top = parse_bytes(nbytes), _given.flag("limit", "on_top", on_top)
+    if size < 1:
+        raise InputError(f"limit: {size} bytes hold no tensor; expected at least 1. Pass for example '96 MiB'.")
+    where = devices.find(device)
+    if not where.is_cpu and not hasattr(_memory_of(where), "set_per_process_memory_fraction"):
+        raise DeviceError(f"limit: PyTorch cannot limit {where.name}; expected a CPU or a CUDA device. Pass device='cpu'.")
+    if not where.is_cpu and where.torch_type == "mps":
+        raise DeviceError(f"limit: {where.name} has no such limit in PyTorch's words; expected a CPU or a CUDA device. Pass device='cpu'.")
+    return Limit(size, where, on_top)
