@@ -32,6 +32,7 @@ _SUBMODULES = (
     "memory",
     "models",
     "networks",
+    "precision",
     "recorder",
     "recordings",
     "timing",
