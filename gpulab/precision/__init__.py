@@ -3,16 +3,23 @@
 from gpulab.precision._codes import decode, encode, neighbours, spacing, values
 from gpulab.precision._formats import Format, format, formats
 from gpulab.precision._rounding import round_to, stochastic_round
+from gpulab.precision._sums import ProductError, ProductRow, SumError, SumRow, matmul_error, sum_error
 
 __all__ = [
     "Format",
+    "ProductError",
+    "ProductRow",
+    "SumError",
+    "SumRow",
     "decode",
     "encode",
     "format",
     "formats",
+    "matmul_error",
     "neighbours",
     "round_to",
     "spacing",
     "stochastic_round",
+    "sum_error",
     "values",
 ]

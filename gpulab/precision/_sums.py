@@ -1,0 +1,340 @@
+"""What a sum and a product lose in a narrow format, and what accumulating in a wider one saves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab import _given
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Badge, Evidence
+from gpulab.precision import _exact
+from gpulab.precision._formats import Format, find
+from gpulab.precision._rounding import as_float64, generator, rounded, stochastic_round
+
+ORDERS = ("one by one", "in pairs", "one by one, by chance")
+# Float64 does the arithmetic behind the simulation, and products of two operands must fit into it.
+_NARROW = ("float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+_SUM_ASSUMES = "each value is rounded to its format, each addition to the accumulator's, to nearest with ties to even"
+_PRODUCT_ASSUMES = (
+    "operands rounded to their format, products exact, added one after the other, each sum rounded once to the accumulator's format; "
+    "a Tensor Core adds several products at a time"
+)
+_SOURCE = "IEEE 754-2019, 4.3.1 and 5.4.1, carried out exactly"
+_MOST_VALUES = 1_000_000
+_MOST_PRODUCTS = 2**26
+
+
+@dataclass(frozen=True, repr=False)
+class SumRow(Result):
+    """One way to add the same values.
+
+    Attributes
+    ----------
+    values, accumulator, order : str
+        The values' format, that of the partial sums, and one of ``ORDERS``.
+    total : float
+    relative_error : float
+        Of the total, over the exact sum of the values before they were rounded.
+    """
+
+    values: str
+    accumulator: str
+    order: str
+    total: float
+    relative_error: float
+
+
+@dataclass(frozen=True, repr=False)
+class SumError(Result):
+    """What several ways to add the same values lose.
+
+    Attributes
+    ----------
+    count : int
+    exact : float
+        The exact sum, rounded once to float64.
+    rows : tuple of SumRow
+    evidence : Evidence
+        MODELLED: the arithmetic is carried out rounding by rounding.
+    """
+
+    count: int
+    exact: float
+    rows: tuple[SumRow, ...]
+    evidence: Evidence
+
+    def row(self, values: str, accumulator: str | None = None, order: str = "one by one") -> SumRow:
+        """Return one way; ``accumulator=None`` is the values' own format.
+
+        Raises
+        ------
+        InputError
+            If it was not tried.
+        """
+        wanted = (values, accumulator or values, order)
+        found = [row for row in self.rows if (row.values, row.accumulator, row.order) == wanted]
+        if not found:
+            tried = "; ".join(f"{row.values} in {row.accumulator}, {row.order}" for row in self.rows)
+            raise InputError(f"row: no sum of {shown(wanted)}; expected one of: {tried}. Pass formats= to sum_error.")
+        return found[0]
+
+    def __repr__(self) -> str:
+        return f"<sum of {self.count:,} values, exactly {self.exact:.7g}: {', '.join(f'{r.values} {r.total:.5g}' for r in self.rows)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row for each way."""
+        rows = [(r.values, r.accumulator, r.order, f"{r.total:.8g}", percent(r.relative_error)) for r in self.rows]
+        return ("values in", "added up in", "order", "sum", "relative error"), [*rows, ("exact", "", "", f"{self.exact:.8g}", "")]
+
+
+def percent(ratio: float) -> str:
+    """Return a relative error as text: a percentage, or a power of ten where it is tiny."""
+    if not math.isfinite(ratio):
+        return str(ratio)
+    return "0" if ratio == 0 else f"{ratio:.3%}" if ratio >= 1e-5 else f"{ratio:.1e}"
+
+
+def sum_error(x: Any, formats: Iterable[str] = ("float16", "bfloat16", "float32"), seed: int = 0) -> SumError:
+    """Return what adding the same values loses in each format: one by one, in pairs, by chance, and in float32.
+
+    Parameters
+    ----------
+    x : array_like of float64
+        At least one finite number; all are added.
+    formats : iterable of str
+        Of the values and of the accumulator; each narrower one is also accumulated in float32.
+    seed : int
+        Of the sum whose partial sums are rounded by chance.
+
+    Returns
+    -------
+    SumError
+
+    Raises
+    ------
+    InputError
+        If there are no values, too many, or some that are not finite, or a format is none of those that can be tried.
+
+    Examples
+    --------
+    >>> s = sum_error([1.0] * 3000, formats=["float16"])
+    >>> s.row("float16").total, s.row("float16", order="in pairs").total, s.row("float16", "float32").total
+    (2048.0, 3000.0, 3000.0)
+    """
+    given = as_float64("sum_error", x).ravel()
+    if not 1 <= given.size <= _MOST_VALUES or not np.isfinite(given).all():
+        what = f"{given.size:,} values" if not 1 <= given.size <= _MOST_VALUES else "values that are infinite or nan"
+        raise InputError(f"sum_error: got {what}; expected 1 to {_MOST_VALUES:,} finite numbers. Pass fewer, or mend them.")
+    chance = generator("sum_error", seed)
+    exact = math.fsum(given.tolist())
+    rows: list[SumRow] = []
+    for one in _narrow("sum_error", formats):
+        held = rounded(given, one, one.overflow)
+        for wide, order in _ways(one):
+            total = _total(held, wide, order, chance)
+            error = abs(total - exact) / abs(exact) if exact else abs(total - exact)
+            rows.append(SumRow(one.name, wide.name, order, total, error))
+    return SumError(given.size, exact, tuple(rows), Evidence.modelled(_SUM_ASSUMES, _SOURCE, "none: exact arithmetic"))
+
+
+def _ways(one: Format) -> list[tuple[Format, str]]:
+    own = [(one, order) for order in ORDERS] if one.name != "float32" else [(one, order) for order in ORDERS[:2]]
+    return own if one.name == "float32" else [*own, (find("sum_error", "float32"), ORDERS[0])]
+
+
+def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
+    wanted = _given.items(function, "formats", formats)
+    if not wanted:
+        raise InputError(f"{function}: formats is empty; expected at least one of: {', '.join(_NARROW)}. Pass one of these.")
+    return [find(function, _given.word(function, "format", name, _NARROW)) for name in wanted]
+
+
+def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generator) -> float:
+    if order == "one by one":
+        return _exact.running_sum(held.tolist(), wide)
+    if order == "in pairs":
+        level = held
+        while level.size > 1:
+            level = np.append(level, 0.0) if level.size % 2 else level
+            level = _exact.add(level[0::2], level[1::2], wide)
+        return float(level[0])
+    total = 0.0
+    for value, draw in zip(held.tolist(), chance.random(held.size).tolist(), strict=True):
+        total = _by_chance(total + value, wide, draw)
+    return total
+
+
+def _by_chance(exact: float, one: Format, draw: float) -> float:
+    """Return one stochastic rounding, as ``stochastic_round`` does for arrays."""
+    if exact == 0 or not math.isfinite(exact) or abs(exact) > one.largest:
+        return float(stochastic_round(exact, one))
+    unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, one.emin) - one.mantissa_bits)
+    steps = abs(exact) / unit
+    down = math.floor(steps)
+    return math.copysign((down + (draw < steps - down)) * unit, exact)
+
+
+@dataclass(frozen=True, repr=False)
+class ProductRow(Result):
+    """One way to multiply the same two matrices.
+
+    Attributes
+    ----------
+    operands, accumulator : str
+        Formats; for a measured product "device" says that the device's own way decides.
+    max_relative_error, rms_relative_error : float
+        The largest and the root mean square difference from the exact product, over that of the exact product.
+    badge : Badge
+        MODELLED for exact arithmetic, rounding by rounding; MEASURED for what PyTorch's product gave on the device.
+    """
+
+    operands: str
+    accumulator: str
+    max_relative_error: float
+    rms_relative_error: float
+    badge: Badge
+
+
+@dataclass(frozen=True, repr=False)
+class ProductError(Result):
+    """What several ways to multiply the same matrices lose.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows, inner length and columns.
+    rows : tuple of ProductRow
+    evidence : Evidence
+        Of the simulated rows.
+    device_evidence : Evidence or None
+        Of the rows that were measured.
+    """
+
+    shape: tuple[int, int, int]
+    rows: tuple[ProductRow, ...]
+    evidence: Evidence
+    device_evidence: Evidence | None
+
+    def row(self, operands: str, accumulator: str = "float32") -> ProductRow:
+        """Return one way.
+
+        Raises
+        ------
+        InputError
+            If it was not tried.
+        """
+        found = [row for row in self.rows if (row.operands, row.accumulator) == (operands, accumulator)]
+        if not found:
+            tried = "; ".join(f"{row.operands} in {row.accumulator}" for row in self.rows)
+            raise InputError(f"row: no product of {shown(operands)} in {shown(accumulator)}; expected one of: {tried}.")
+        return found[0]
+
+    def __repr__(self) -> str:
+        m, k, n = self.shape
+        return f"<product of {m} x {k} and {k} x {n}, {len(self.rows)} ways>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row for each way."""
+        rows = [(r.operands, r.accumulator, percent(r.max_relative_error), percent(r.rms_relative_error), r.badge.value) for r in self.rows]
+        return ("operands in", "added up in", "largest error", "typical error (rms)", ""), rows
+
+    def caption(self) -> str:
+        """Return the evidence of the simulated rows; the measured ones name theirs in a row of their own."""
+        device = f"; measured rows: {self.device_evidence.sentence}" if self.device_evidence is not None else ""
+        return self.evidence.sentence + device
+
+
+def matmul_error(a: Any, b: Any, formats: Iterable[str] = ("float16", "bfloat16"), device: Any = None) -> ProductError:
+    """Return what a matrix product loses by the format of its operands and by that of its accumulator.
+
+    Parameters
+    ----------
+    a, b : array_like of float64
+        Matrices of shapes (m, k) and (k, n); at most 2**26 products.
+    formats : iterable of str
+        Of the operands. Each is accumulated in itself and in float32, exactly.
+    device : str or Device, optional
+        Where PyTorch's own product of the same operands is measured beside it; None is this machine's best device. "simulated" leaves
+        it out.
+
+    Returns
+    -------
+    ProductError
+        Errors against the float64 product of the operands before they were rounded.
+
+    Raises
+    ------
+    InputError
+        If the matrices do not fit, are too large or not finite, or a format is none of those that can be tried.
+
+    Notes
+    -----
+    On a CPU a float16 product can be slow (most have no instruction for it): keep its sides to a few hundred.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = matmul_error(rng.random((8, 256)), rng.random((256, 8)), ["float16"], device="simulated")
+    >>> p.row("float16", "float16").max_relative_error > 3 * p.row("float16", "float32").max_relative_error
+    True
+    """
+    left, right = (as_float64("matmul_error", x) for x in (a, b))
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0] or 0 in (*left.shape, *right.shape):
+        raise InputError(f"matmul_error: shapes {left.shape} and {right.shape}; expected (m, k) and (k, n). Transpose or reshape one.")
+    m, k, n = *left.shape, right.shape[1]
+    if m * k * n > _MOST_PRODUCTS or not (np.isfinite(left).all() and np.isfinite(right).all()):
+        raise InputError(f"matmul_error: {m * k * n:,} products; expected at most 2**26, of finite numbers. Pass smaller matrices.")
+    exact = left @ right
+    rows: list[ProductRow] = []
+    tried = _narrow("matmul_error", formats)
+    for one in tried:
+        operands = rounded(left, one, one.overflow), rounded(right, one, one.overflow)
+        for wide in (one, find("matmul_error", "float32")) if one.name != "float32" else (one,):
+            rows.append(_row(one.name, wide.name, _product(*operands, wide), exact, Badge.MODELLED))
+    evidence = Evidence.modelled(_PRODUCT_ASSUMES, _SOURCE, "none: exact arithmetic")
+    if isinstance(device, str) and device == "simulated":
+        return ProductError((m, k, n), tuple(rows), evidence, None)
+    measured, where = _on_device(left, right, tried, exact, device)
+    return ProductError((m, k, n), (*rows, *measured), evidence, where)
+
+
+def _product(left: np.ndarray, right: np.ndarray, wide: Format) -> np.ndarray:
+    total = np.zeros((left.shape[0], right.shape[1]))
+    for column, row in zip(left.T, right, strict=True):
+        total = _exact.add(total, np.multiply.outer(column, row), wide)
+    return total
+
+
+def _row(operands: str, accumulator: str, got: np.ndarray, exact: np.ndarray, badge: Badge) -> ProductRow:
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(got - exact)
+        largest, typical = np.max(np.abs(exact)), math.sqrt(float(np.mean(exact**2)))
+        worst = float(np.max(difference) / largest) if largest else float(np.max(difference))
+        rms = math.sqrt(float(np.mean(difference**2))) / (typical or 1.0)
+    return ProductRow(operands, accumulator, worst, rms, badge)
+
+
+def _on_device(
+    left: np.ndarray, right: np.ndarray, tried: Sequence[Format], exact: np.ndarray, device: Any
+) -> tuple[list[ProductRow], Evidence]:
+    """Multiply with PyTorch on a device, in each format that it multiplies plainly."""
+    import torch
+
+    from gpulab import devices
+
+    where = devices.find(device)
+    rows = []
+    for one in tried:
+        if one.name not in ("float32", "float16", "bfloat16"):
+            continue
+        held = (rounded(x, one, one.overflow) for x in (left, right))  # PyTorch's cast from float64 would round twice
+        a, b = (torch.from_numpy(x).to(getattr(torch, one.name)).to(str(where)) for x in held)
+        got = (a @ b).to("cpu", torch.float64).numpy()
+        rows.append(_row(one.name, "device", got, exact, Badge.MEASURED))
+    return rows, Evidence.measured(where.name)

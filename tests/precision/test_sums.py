@@ -1,0 +1,162 @@
+"""Sums and products in narrow formats against exact fractions, NumPy's float16 and float32 and PyTorch's bfloat16."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from integer_formats import PUBLISHED, round_fraction
+
+from gpulab import precision
+from gpulab.errors import InputError
+from gpulab.evidence import Badge
+from gpulab.precision import _exact
+
+SHAPES = {"float32": (8, 23), "tf32": (8, 10), "float16": (5, 10), "bfloat16": (8, 7), "float8_e5m2": (5, 2)}
+
+
+def test_one_by_one_is_numpys_running_sum() -> None:
+    """np.add.accumulate adds float16 and float32 one after the other, each sum rounded once."""
+    x = np.random.default_rng(0).normal(size=3000)
+    s = precision.sum_error(x, ["float16", "float32"])
+    for name in ("float16", "float32"):
+        with np.errstate(over="ignore"):
+            held = x.astype(name)
+        assert s.row(name).total == float(np.add.accumulate(held, dtype=name)[-1])
+    assert s.row("float16", "float32").total == float(np.add.accumulate(x.astype("float16").astype("float32"), dtype="float32")[-1])
+    assert s.exact == pytest.approx(sum(map(Fraction, x.tolist())), rel=1e-15)
+
+
+def test_one_by_one_is_pytorchs_bfloat16() -> None:
+    """PyTorch adds two bfloat16 numbers in float32 and rounds: with so few bits the same as one rounding."""
+    x = np.random.default_rng(1).uniform(0, 1, 400)
+    total = torch.tensor(0.0, dtype=torch.bfloat16)
+    for value in precision.round_to(x, "bfloat16").tolist():
+        total = total + torch.tensor(value, dtype=torch.bfloat16)
+    assert precision.sum_error(x, ["bfloat16"]).row("bfloat16").total == float(total)
+
+
+@given(a=st.floats(-1e6, 1e6), b=st.floats(-1e6, 1e6), name=st.sampled_from(list(SHAPES)), near=st.integers(-3, 3))
+@settings(max_examples=500, deadline=None)
+def test_an_addition_is_rounded_once(a: float, b: float, name: str, near: int) -> None:
+    """Also where the float64 sum was itself rounded, onto or off a midpoint: both ways of adding agree with exact fractions."""
+    b = b * 2.0 ** (-40 + near) if near > 0 else b
+    exact = Fraction(a) + Fraction(b)
+    expected = round_fraction(exact, *SHAPES[name])
+    one = precision.format(name)
+    wanted = math.copysign(math.inf, exact) if abs(expected) > one.largest else float(expected)
+    assert float(_exact.add(np.array(a), np.array(b), one)) == wanted
+    held = float(precision.round_to(a, name, overflow="saturate"))
+    expected = round_fraction(Fraction(held) + Fraction(b), *SHAPES[name])
+    wanted = math.copysign(math.inf, expected) if abs(expected) > one.largest else float(expected)
+    assert _exact.running_sum([held, b], one) == wanted
+
+
+def test_a_rest_decides_a_midpoint() -> None:
+    """1 + 2**-11 lies midway; a rest of 2**-60, which float64 loses, must still push the sum up, and the other way down."""
+    one = precision.format("float16")
+    middle = 1 + 2.0**-11
+    for rest, expected in ((2.0**-60, 1 + 2.0**-10), (-(2.0**-60), 1.0), (0.0, 1.0)):
+        assert float(_exact.add(np.array(middle), np.array(rest), one)) == expected
+    total = _exact.running_sum([1.0, 2.0**-11 + 2.0**-63], precision.format("float16"))
+    assert total == 1 + 2.0**-10
+
+
+def test_swallowed_ones() -> None:
+    """By hand: in float16 2,048 + 1 is 2,048; pairs, float32 and chance get on."""
+    s = precision.sum_error(np.ones(4096), ["float16", "bfloat16"])
+    assert s.row("float16").total == 2048
+    assert s.row("bfloat16").total == 256
+    assert s.row("float16", order="in pairs").total == s.row("float16", "float32").total == 4096
+    assert abs(s.row("float16", order="one by one, by chance").total - 4096) < 400
+    assert s.row("float16").relative_error == 0.5
+
+
+def test_chance_is_unbiased_in_a_sum() -> None:
+    """Over forty seeds the sums by chance lie around the exact sum, where rounding to nearest is always short of it."""
+    x = np.full(3000, 0.1)
+    totals = [precision.sum_error(x, ["bfloat16"], seed=s).row("bfloat16", order="one by one, by chance").total for s in range(40)]
+    held = 3000 * float(precision.round_to(0.1, "bfloat16"))
+    error = np.std(totals) / math.sqrt(len(totals))
+    assert abs(np.mean(totals) - held) < 4 * error
+    assert precision.sum_error(x, ["bfloat16"]).row("bfloat16").total < 0.9 * held
+
+
+def test_a_sum_that_overflows() -> None:
+    """Float16 ends at 65,504: the sum is infinite there and the error says so; in float32 it is not."""
+    s = precision.sum_error([60000.0, 60000.0], ["float16"])
+    assert s.row("float16").total == math.inf
+    assert math.isinf(s.row("float16").relative_error)
+    assert s.row("float16", "float32").total == 120000
+    assert "inf" in s._repr_html_()
+
+
+def test_a_product_against_fractions() -> None:
+    """Every product exact, every sum rounded once: a small product worked out in fractions."""
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(size=(3, 20)), rng.normal(size=(20, 2))
+    got = precision.matmul_error(a, b, ["float16"], device="simulated")
+    exact = a @ b
+    for name in ("float16", "float32"):
+        worst = 0.0
+        for i in range(3):
+            for j in range(2):
+                total = Fraction(0)
+                for k in range(20):
+                    left, right = (PUBLISHED["float16"].nearest(Fraction(v)) for v in (a[i, k], b[k, j]))
+                    assert left is not None
+                    assert right is not None
+                    total = round_fraction(total + left * right, *SHAPES[name])
+                worst = max(worst, abs(float(total) - exact[i, j]))
+        assert got.row("float16", name).max_relative_error == pytest.approx(worst / np.abs(exact).max(), rel=1e-12)
+
+
+def test_the_accumulator_matters_more_with_length() -> None:
+    """With float16 operands the error in float32 stays that of the operands, while in float16 it grows with the length of the sums."""
+    rng = np.random.default_rng(3)
+    narrow, wide = [], []
+    for k in (64, 1024):
+        p = precision.matmul_error(rng.random((8, k)), rng.random((k, 8)), ["float16"], device="simulated")
+        narrow.append(p.row("float16", "float16").max_relative_error)
+        wide.append(p.row("float16", "float32").max_relative_error)
+    assert narrow[1] > 2 * narrow[0]
+    assert narrow[1] > 20 * wide[1]
+    assert wide[1] < 2.0**-11  # the unit roundoff of float16
+
+
+def test_the_devices_own_product() -> None:
+    """What PyTorch gives here is MEASURED, names the device, and is no worse than operands and accumulator allow."""
+    rng = np.random.default_rng(4)
+    p = precision.matmul_error(rng.random((16, 128)), rng.random((128, 16)), ["float32", "bfloat16", "float8_e4m3fn"], device="cpu")
+    measured = {row.operands: row for row in p.rows if row.badge is Badge.MEASURED}
+    assert set(measured) == {"float32", "bfloat16"}
+    assert p.device_evidence is not None
+    assert p.device_evidence.device
+    # The result leaves in bfloat16 too: half a unit of 2**-8, and the operands' own rounding.
+    assert measured["bfloat16"].max_relative_error < 2 * 2.0**-8
+    assert measured["float32"].max_relative_error < 128 * 2.0**-24
+    assert "MEASURED" in p._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: precision.sum_error([]), "got 0 values"),
+        (lambda: precision.sum_error([1.0, math.nan]), "infinite or nan"),
+        (lambda: precision.sum_error([1.0], []), "formats is empty"),
+        (lambda: precision.sum_error([1.0], ["int8"]), "expected one of: float32"),
+        (lambda: precision.sum_error([1.0], ["float16"]).row("bfloat16"), "expected one of: float16 in float16"),
+        (lambda: precision.matmul_error(np.ones((2, 3)), np.ones((2, 3))), "Transpose or reshape"),
+        (lambda: precision.matmul_error(np.ones((2000, 2000)), np.ones((2000, 2000))), "at most 2"),
+        (lambda: precision.matmul_error(np.ones((1, 1)), np.ones((1, 1)), device="simulated").row("tf32"), "expected one of"),
+    ],
+)
+def test_bad_input_is_named(call, says: str) -> None:
+    """One sentence."""
+    with pytest.raises(InputError, match=says):
+        call()
