@@ -1,0 +1,223 @@
+"""What a look at an input pipeline is: who worked when, where the accelerator waited, and what that costs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab._result import Result
+from gpulab.evidence import Badge, Evidence, Note
+from gpulab.timing.statistics import t_quantile
+from gpulab.units import format_bytes, format_seconds
+
+LANES = ("data", "copy", "compute")
+# Batch means: blocks of following steps, whose means are nearly independent though the steps are not (Law and Kelton,
+# Simulation Modeling and Analysis, "batch means"); six blocks leave five degrees of freedom.
+_BLOCKS = 6
+_LEAST_STEPS = 2 * _BLOCKS
+# An accelerator that waits less than this share of the time is the bottleneck itself.
+BUSY_STALL_RATIO = 0.10
+
+
+@dataclass(frozen=True)
+class StepSpan(Result):
+    """One piece of work.
+
+    Attributes
+    ----------
+    lane : str
+        "data" (read, decode, crop), "copy" (to the accelerator), "compute" (the training step).
+    step : int
+        The batch that it belongs to, from 0.
+    worker : int
+        Of the data lane: who did it, from 0; -1 is the training's own process. 0 in the other lanes.
+    start_seconds, end_seconds : float
+        Since the run began.
+    """
+
+    lane: str
+    step: int
+    worker: int
+    start_seconds: float
+    end_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True, repr=False)
+class PipelineResult(Result):
+    """Some training steps, with the work of loading, copying and computing laid side by side.
+
+    Attributes
+    ----------
+    accelerator : str
+        What computed: a device's name, or "a modelled accelerator".
+    batch_size, batch_bytes : int
+        Images and bytes that travel in a step.
+    workers : int
+        Processes that load; 0 means that the training's own process does.
+    prefetch : int
+        Batches that each worker may be ahead.
+    pinned : bool
+        Whether batches travel from page-locked memory, so that the host need not wait for the copy.
+    read_loss : bool
+        Whether the host reads the loss after each step (``loss.item()``), and so waits for the accelerator.
+    startup_seconds : float
+        Until the first batch was there: starting the workers, and loading it.
+    spans : tuple of StepSpan
+    notes : tuple of Note
+    evidence : Evidence
+        Of the data lane.
+    accelerator_evidence : Evidence
+        Of the copy and compute lanes.
+    """
+
+    accelerator: str
+    batch_size: int
+    batch_bytes: int
+    workers: int
+    prefetch: int
+    pinned: bool
+    read_loss: bool
+    startup_seconds: float
+    spans: tuple[StepSpan, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    accelerator_evidence: Evidence
+
+    def lane(self, name: str) -> list[StepSpan]:
+        """Return the spans of a lane in the order of the steps."""
+        return sorted((span for span in self.spans if span.lane == name), key=lambda span: span.step)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return len(self.lane("compute"))
+
+    @property
+    def seconds(self) -> float:
+        """From the end of the first step to the end of the last: the run without its start."""
+        compute = self.lane("compute")
+        return compute[-1].end_seconds - compute[0].end_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """What a step took with everything that it waited for, on average."""
+        return self.seconds / max(self.steps - 1, 1)
+
+    @property
+    def loading_seconds(self) -> float:
+        """What one worker needs for one batch; the median."""
+        return statistics.median(span.seconds for span in self.lane("data"))
+
+    @property
+    def copy_seconds(self) -> float:
+        """What the copy of a batch takes; the median."""
+        return statistics.median(span.seconds for span in self.lane("copy"))
+
+    @property
+    def compute_seconds(self) -> float:
+        """What the accelerator computes in a step; the median."""
+        return statistics.median(span.seconds for span in self.lane("compute"))
+
+    @property
+    def gaps(self) -> tuple[tuple[float, float], ...]:
+        """The (start, end) of each time after the first step in which the accelerator did not compute."""
+        return tuple(
+            (a.end_seconds, b.start_seconds) for a, b in itertools.pairwise(self.lane("compute")) if b.start_seconds > a.end_seconds
+        )
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long the accelerator did not compute, after the first step."""
+        return sum(end - start for start, end in self.gaps)
+
+    @property
+    def stall_ratio(self) -> float:
+        """The share of the time in which the accelerator did not compute, 0 to 1, after the first step."""
+        return self.stall_seconds / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def images_per_second(self) -> float:
+        """The throughput after the first step."""
+        return self.batch_size * (self.steps - 1) / self.seconds if self.seconds > 0 else math.nan
+
+    @property
+    def images_per_second_interval(self) -> tuple[float, float] | None:
+        """A 95 % interval of the throughput by batch means; None with fewer than 13 steps.
+
+        Where the mean time of a step could be zero by that interval, the upper end is infinite.
+        """
+        ends = [span.end_seconds for span in self.lane("compute")]
+        if len(ends) <= _LEAST_STEPS:
+            return None
+        means = np.array([block.mean() for block in np.array_split(np.diff(ends), _BLOCKS)])
+        half = t_quantile(_BLOCKS - 1) * float(means.std(ddof=1)) / math.sqrt(_BLOCKS)
+        middle = self.step_seconds
+        return self.batch_size / (middle + half), self.batch_size / (middle - half) if middle > half else math.inf
+
+    @property
+    def bottleneck(self) -> str:
+        """What the step waits for: "compute" where the accelerator hardly waits, else "data" or "copy", whichever fills the gaps.
+
+        The gaps are shared out: the part in which the next batch was still being copied counts for the copy, the rest for the data.
+        """
+        if self.stall_ratio < BUSY_STALL_RATIO:
+            return "compute"
+        copies = self.lane("copy")
+        copying = sum(max(0.0, min(end, span.end_seconds) - max(start, span.start_seconds)) for start, end in self.gaps for span in copies)
+        return "copy" if copying > self.stall_seconds / 2 else "data"
+
+    @property
+    def weakest_evidence(self) -> Evidence:
+        """The evidence of figures that need both sides: that of the accelerator where it is not measured."""
+        return self.evidence if self.accelerator_evidence.badge is Badge.MEASURED else self.accelerator_evidence
+
+    @property
+    def sentence(self) -> str:
+        """Where the time goes, in words."""
+        waits = f"{self.accelerator} waits {self.stall_ratio:.0%} of the time"
+        what = {
+            "data": f"for data: a worker needs {format_seconds(self.loading_seconds)} for a batch, the step itself "
+            f"{format_seconds(self.compute_seconds)}",
+            "copy": f"for the copy of {format_bytes(self.batch_bytes)}, {format_seconds(self.copy_seconds)} a step",
+            "compute": f"only; its own {format_seconds(self.compute_seconds)} a step are the bottleneck",
+        }[self.bottleneck]
+        return f"{waits[0].upper()}{waits[1:]} {what}."
+
+    def __repr__(self) -> str:
+        who = "no workers" if not self.workers else f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        rate = f"{self.images_per_second:.0f} images/s"
+        return f"<{self.steps} steps of {self.batch_size} images, {who}: {rate}, {self.stall_ratio:.0%} stalled>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return what a step is made of, the throughput and the stall."""
+        interval = self.images_per_second_interval
+        between = "" if interval is None else f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
+        loading, modelled = str(self.evidence.badge), str(self.accelerator_evidence.badge)
+        both = str(self.weakest_evidence.badge)
+        rows = [
+            ("loading a batch, one worker", format_seconds(self.loading_seconds), loading),
+            ("copying it", format_seconds(self.copy_seconds), modelled),
+            ("computing on it", format_seconds(self.compute_seconds), modelled),
+            ("a step, all in all", format_seconds(self.step_seconds), both),
+            ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
+            ("images per second", f"{self.images_per_second:.0f}" + (f" ({between})" if between else ""), both),
+            ("until the first batch was there", format_seconds(self.startup_seconds), loading),
+        ]
+        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
+        return (f"{self.steps} steps of {self.batch_size} images, workers {self.workers}", "", "evidence"), rows
+
+    def caption(self) -> str:
+        """Return both sides' evidence where they differ."""
+        if self.accelerator_evidence == self.evidence:
+            return self.evidence.sentence
+        return f"{self.accelerator_evidence.sentence} · the loading: {self.evidence.sentence}"

@@ -1,0 +1,250 @@
+"""The input pipeline: schedules worked out by hand, the loop on a clock of ours, real files and real workers, bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gpulab import training
+from gpulab.errors import InputError, MeasurementError, OutOfMemoryError, StoppedError
+from gpulab.evidence import Badge, Evidence
+from gpulab.training import _images, _pipeline
+from gpulab.training._pipeline import ModelledAccelerator, drive
+from gpulab.training._pipeline_results import PipelineResult, StepSpan
+
+MODEL = Evidence.modelled("stated times", "the test")
+
+
+def times(result, lane):
+    """(start, end) of a lane's spans in milliseconds, rounded."""
+    return [(round(1e3 * s.start_seconds, 6), round(1e3 * s.end_seconds, 6)) for s in result.lane(lane)]
+
+
+# -- the model, by hand ---------------------------------------------------------------------------------------------------
+
+
+def test_without_workers_everything_takes_turns():
+    """Load 60, copy 10, compute 30 ms: each step is 100 ms and the accelerator computes 30 of them."""
+    p = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=4)
+    assert times(p, "data") == [(0, 60), (100, 160), (200, 260), (300, 360)]
+    assert times(p, "compute") == [(70, 100), (170, 200), (270, 300), (370, 400)]
+    assert p.step_seconds == pytest.approx(0.1)
+    assert p.stall_ratio == pytest.approx(0.7)
+    assert p.images_per_second == pytest.approx(320)
+    assert p.bottleneck == "data"
+
+
+def test_a_host_that_does_not_wait_loads_beside_the_step():
+    """Pinned memory and an unread loss let the host load the next batch at once: a step takes the loading alone."""
+    p = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=4, pinned=True, read_loss=False)
+    assert times(p, "data") == [(0, 60), (60, 120), (120, 180), (180, 240)]
+    assert p.step_seconds == pytest.approx(0.06)
+    pageable = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=4, pinned=False, read_loss=False)
+    assert pageable.step_seconds == pytest.approx(0.07)  # the host waits for the copy, and it alone
+
+
+def test_workers_load_in_turn_and_prefetch_bounds_them():
+    """Two workers, one batch ahead each: the order for batch 2 goes out when batch 0 is taken."""
+    p = training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=2, prefetch=1, steps=6)
+    assert times(p, "data") == [(0, 60), (0, 60), (60, 120), (80, 140), (120, 180), (140, 200)]
+    assert times(p, "compute") == [(60, 80), (80, 100), (120, 140), (140, 160), (180, 200), (200, 220)]
+    assert [s.worker for s in p.lane("data")] == [0, 1, 0, 1, 0, 1]
+
+
+def test_enough_workers_leave_no_stall_and_more_than_cores_do_not_help():
+    """60 ms of loading behind 20 ms of computing need three workers; on two cores three load at the rate of two."""
+    assert training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=3, steps=40).stall_ratio == pytest.approx(0, abs=1e-12)
+    assert training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=3, steps=40).bottleneck == "compute"
+    two = training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=2, cores=2, steps=400)
+    four = training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=4, cores=2, steps=400)
+    assert four.images_per_second == pytest.approx(two.images_per_second, rel=0.02)
+
+
+def test_a_slow_link_is_named():
+    """Where the copy fills the gaps, the copy is the bottleneck."""
+    p = training.model_pipeline(0.01, 0.02, copy_seconds=0.05, workers=4, steps=20)
+    assert p.bottleneck == "copy"
+    assert "for the copy" in p.sentence
+
+
+# -- the loop on a clock of ours ------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes only where the test lets it."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def now(self) -> float:
+        """The moment."""
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds
+
+    def batches(self, loading):
+        """Batches that take so long each, loaded by the training's own process."""
+        for seconds in loading:
+            start = self.seconds
+            self.seconds += seconds
+            yield _images.LoadedBatch(None, None, -1, start, self.seconds)
+
+
+@pytest.mark.parametrize(("pinned", "read_loss"), [(False, True), (True, True), (False, False), (True, False)])
+def test_the_loop_follows_the_model(pinned, read_loss):
+    """On a scripted clock the real loop and the arithmetic give the same timetable, in each of the four ways."""
+    clock = Clock()
+    accelerator = ModelledAccelerator(0.01, 0.03, pinned=pinned, evidence=MODEL, now=clock.now, sleep=clock.sleep)
+    drive(clock.batches([0.06] * 5), accelerator, steps=5, read_loss=read_loss)
+    expected = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, pinned=pinned, read_loss=read_loss, steps=5)
+    got = [(s.lane, s.step, round(s.start_seconds, 9), round(s.end_seconds, 9)) for s in accelerator.spans(100.0)]
+    assert got == [(s.lane, s.step, round(s.start_seconds, 9), round(s.end_seconds, 9)) for s in expected.spans if s.lane != "data"]
+
+
+def test_the_loop_stops_and_says_what_was_reached():
+    """Stopped after three steps it has three; before the second it says so; a dead worker is a sentence."""
+    clock, asked = Clock(), iter([False, False, False, True])
+    accelerator = ModelledAccelerator(0, 0.01, pinned=True, evidence=MODEL, now=clock.now, sleep=clock.sleep)
+    assert len(drive(clock.batches([0.1] * 9), accelerator, steps=9, read_loss=True, stop=lambda: next(asked))) == 3
+    with pytest.raises(StoppedError, match="before two steps"):
+        drive(clock.batches([0.1] * 9), accelerator, steps=9, read_loss=True, stop=lambda: True)
+
+    def dies():
+        yield next(clock.batches([0.1]))
+        raise RuntimeError("DataLoader worker (pid 7) exited unexpectedly")
+
+    with pytest.raises(MeasurementError, match=r"no batch 1 \(DataLoader worker .* workers=0"):
+        drive(dies(), accelerator, steps=3, read_loss=True)
+
+
+# -- what a result tells --------------------------------------------------------------------------------------------------
+
+
+def result_of(compute):
+    """A result with these compute spans and nothing to load."""
+    spans = [StepSpan("compute", k, 0, a, b) for k, (a, b) in enumerate(compute)]
+    spans += [StepSpan(lane, k, 0, a, a) for k, (a, _) in enumerate(compute) for lane in ("data", "copy")]
+    return PipelineResult("it", 10, 1, 0, 2, False, True, 0.0, tuple(spans), (), MODEL, MODEL)
+
+
+def test_the_interval_is_of_batch_means():
+    """Steps of 1 and 3 s in turn, 24 of them: blocks of four have equal means, so the interval is a point; by hand 5 images/s."""
+    ends = np.cumsum([1.0, *([1.0, 3.0] * 12)])
+    p = result_of([(end - 0.5, end) for end in ends])
+    assert p.images_per_second == pytest.approx(10 / 2)
+    assert p.images_per_second_interval == pytest.approx((5, 5))
+    assert result_of([(0, 1), (1, 2)]).images_per_second_interval is None
+
+
+def test_the_interval_by_hand():
+    """Six blocks of two steps with means 1..6 s: mean 3.5, standard error sqrt(3.5 / 6), Student's t for 5 degrees is 2.5706."""
+    durations = [d for mean in (1, 2, 3, 4, 5, 6) for d in (mean, mean)]
+    ends = np.cumsum([1.0, *durations])
+    p = result_of([(end - 0.1, end) for end in ends])
+    half = 2.5706 * math.sqrt(3.5 / 6)
+    assert p.images_per_second_interval == pytest.approx((10 / (3.5 + half), 10 / (3.5 - half)), rel=1e-3)
+
+
+def test_results_go_through_json():
+    """A result comes back from JSON as it was."""
+    p = training.model_pipeline(0.06, 0.02, workers=2, steps=5)
+    assert PipelineResult.from_dict(json.loads(json.dumps(p.to_dict()))) == p
+    assert "MODELLED" in p.caption()
+    assert "stalled" in repr(p)
+
+
+# -- real files, real workers ---------------------------------------------------------------------------------------------
+
+
+def test_the_files_are_jpegs_and_the_same_for_a_seed():
+    """Pillow's own reader finds JPEG files of the size asked for; the same seed gives the same bytes, another one others."""
+    from PIL import Image
+
+    files = _images.jpegs(4, 64, 7)
+    for k, (file, label) in enumerate(files):
+        with Image.open(io.BytesIO(file)) as picture:
+            assert (picture.format, picture.size, label) == ("JPEG", (64, 64), k)
+    _images.jpegs.cache_clear()
+    assert _images.jpegs(4, 64, 7) == files
+    assert _images.jpegs(4, 64, 8)[0] != files[0]
+
+
+def test_decoding_keeps_the_picture():
+    """A crop of a picture that is red on the whole stays red; what is cut short is named."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (100, 80), (200, 30, 20)).save(file, "JPEG")
+    sample = _images.decode(file.getvalue(), 32, np.random.default_rng(0))
+    assert (sample.shape, sample.dtype) == ((3, 32, 32), np.uint8)
+    assert np.abs(sample.mean((1, 2)) - [200, 30, 20]).max() < 4
+    with pytest.raises(InputError, match="are no picture"):
+        _images.decode(b"no jpeg", 32, np.random.default_rng(0))
+
+
+def test_real_workers_give_the_same_batches_in_order():
+    """Two processes load what the own process loads, in the same order, and the spans name them."""
+    alone = _images.BatchSet(_images.jpegs(8, 32), 2, 16, 4)
+    with _pipeline._loader(alone, 2, 2, False) as batches:
+        theirs = list(batches)
+    for k, batch in enumerate(theirs):
+        assert batch.images.equal(alone[k].images)
+        assert (batch.worker, batch.labels.tolist()) == (k % 2, alone[k].labels.tolist())
+        assert batch.start < batch.end
+
+
+def test_a_real_run_has_every_step_in_each_lane():
+    """Loading is measured, the accelerator modelled; no lane does two things at once, and each batch goes data, copy, compute."""
+    p = training.pipeline(batch_size=2, steps=5, image_size=16, workers=1, step_seconds=0.002)
+    assert (p.evidence.badge, p.accelerator_evidence.badge) == (Badge.MEASURED, Badge.MODELLED)
+    for k in range(5):
+        data, copy, compute = (p.lane(lane)[k] for lane in ("data", "copy", "compute"))
+        assert data.end_seconds <= copy.start_seconds <= copy.end_seconds == compute.start_seconds < compute.end_seconds
+        assert compute.seconds == pytest.approx(0.002)
+    ends = [s.end_seconds for s in p.lane("compute")]
+    assert all(a <= b.start_seconds for a, b in zip(ends, p.lane("compute")[1:], strict=False))
+    assert 0 <= p.stall_ratio < 1
+    assert p.weakest_evidence is p.accelerator_evidence
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"workers": -1}, {"workers": 2.0}, {"steps": 1}, {"prefetch": 0}, {"batch_size": True}, {"image_size": 4},
+              {"step_seconds": -0.1}, {"step_seconds": float("nan")}, {"pinned": "yes"}, {"read_loss": 1}]
+)  # fmt: skip
+def test_refuses_what_it_cannot_use(wrong):
+    """Each bad argument is named before anything is loaded."""
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        training.pipeline(**wrong)
+    if "image_size" not in wrong and "step_seconds" not in wrong and "batch_size" not in wrong:
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            training.model_pipeline(0.01, 0.01, **wrong)
+
+
+def test_too_little_shared_memory_is_named_before_a_worker_dies(monkeypatch):
+    """A container with a small /dev/shm gets a sentence instead of a worker killed by a bus error."""
+
+    class Room:
+        f_bavail, f_frsize = 10, 4096
+
+    monkeypatch.setattr(_pipeline.os, "statvfs", lambda path: Room)
+    monkeypatch.setattr(_pipeline.os.path, "isdir", lambda path: True)
+    monkeypatch.setattr(_pipeline.sys, "platform", "linux")
+    with pytest.raises(OutOfMemoryError, match="shm-size"):
+        training.pipeline(workers=2, steps=3)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_lanes_are_events():
+    """A real step on the device: measured evidence, and a step takes time."""
+    p = training.pipeline(batch_size=8, steps=5, image_size=32, pinned=True, read_loss=False)
+    assert p.accelerator_evidence.badge is Badge.MEASURED
+    assert all(span.seconds > 0 for span in p.lane("compute"))
