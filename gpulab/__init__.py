@@ -22,6 +22,7 @@ _PUBLIC = {
 }
 _SUBMODULES = (
     "arrays",
+    "compression",
     "devices",
     "errors",
     "evidence",
@@ -36,6 +37,7 @@ _SUBMODULES = (
     "recorder",
     "recordings",
     "timing",
+    "training",
     "transfer",
     "units",
     "widgets",

@@ -1,0 +1,29 @@
+"""Real training runs that the later notebooks share: small tasks, one loop with everything as an option, honest results."""
+
+from gpulab.training._data import Data
+from gpulab.training._evaluate import evaluate
+from gpulab.training._fit import fit
+from gpulab.training._pipeline import pipeline
+from gpulab.training._pipeline_model import model_pipeline
+from gpulab.training._pipeline_results import PipelineResult, StepSpan
+from gpulab.training._run import Run
+from gpulab.training._tasks import Task, task, tasks
+from gpulab.training.results import PHASES, Accuracy, FitResult, Options
+
+__all__ = [
+    "PHASES",
+    "Accuracy",
+    "Data",
+    "FitResult",
+    "Options",
+    "PipelineResult",
+    "Run",
+    "StepSpan",
+    "Task",
+    "evaluate",
+    "fit",
+    "model_pipeline",
+    "pipeline",
+    "task",
+    "tasks",
+]

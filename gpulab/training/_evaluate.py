@@ -1,0 +1,115 @@
+"""How much of the test a model gets right, with an interval over the test's items."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpulab import devices
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.training._tasks import Task, task
+from gpulab.training.results import Accuracy
+
+_BATCH = 250
+_Z = 1.959964  # the normal distribution's 97.5 % point
+
+
+def evaluate(model: Any, on: str | Task) -> Accuracy:
+    """Return how many answers of a task's test a model gets right.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Wherever it lies, in any floating-point dtype; it is set to evaluation mode meanwhile, and back afterwards.
+    on : str or Task
+
+    Returns
+    -------
+    Accuracy
+        Evidence MEASURED. The interval is Wilson's where each item has one answer; where an item has many (characters of one window
+        are not independent), that of a ratio of sums over items.
+
+    Raises
+    ------
+    InputError
+        If ``model`` is no module, or does not take the task's inputs.
+
+    Examples
+    --------
+    >>> from gpulab import training
+    >>> job = training.task("prose-transformer")
+    >>> training.evaluate(job.make_model(seed=0), job).count == job.test.targets.numel()
+    True
+    """
+    import torch
+
+    job = task(on)
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"evaluate: got a {type(model).__name__}; expected a torch.nn.Module. Pass the model, then the task.")
+    first = next((t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), None)
+    where = first.device if first is not None else torch.device("cpu")
+    dtype = first.dtype if first is not None else torch.float32
+    loss, right = 0.0, []
+    with _evaluating(model):
+        for begin in range(0, len(job.test), _BATCH):
+            inputs, targets = job.test[slice(begin, begin + _BATCH)]
+            batch = (inputs.to(where, dtype) if inputs.is_floating_point() else inputs.to(where), targets.to(where))
+            try:
+                right.append(job.correct(model, batch).cpu().numpy())
+                loss += float(job.loss(model, batch)) * len(targets)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                ours = devices.translate(error, f"evaluate: {len(targets)} items of {job.name} on {where}")
+                raise ours or InputError(
+                    f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs {tuple(inputs.shape)} ({error}); "
+                    "expected it to take them. Pass a model of task.make_model() or one with the same inputs and outputs."
+                ) from error
+    return of_counts(np.concatenate(right), job.test.targets[0].numel(), loss / len(job.test), job.answers, devices.find(where).name)
+
+
+@contextlib.contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    import torch
+
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def of_counts(right: np.ndarray, each: int, loss: float, answers: str, device: str) -> Accuracy:
+    """Return the accuracy of ``right[i]`` right answers of ``each`` in item i."""
+    correct, count = int(right.sum()), each * len(right)
+    interval = wilson(correct, count) if each == 1 else clustered(right / each)
+    return Accuracy(correct, count, correct / count, interval, loss, answers, Evidence.measured(device, samples=len(right)))
+
+
+def wilson(correct: int, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share (Wilson 1927; Brown, Cai and DasGupta 2001, Statistical Science 16, 101).
+
+    Examples
+    --------
+    >>> [round(end, 4) for end in wilson(81, 263)]
+    [0.2553, 0.3662]
+    """
+    share, z2 = correct / count, _Z**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def clustered(shares: np.ndarray) -> tuple[float, float]:
+    """Return a 95 % interval of the mean of items' shares, each item independent of the others (Student's t)."""
+    from gpulab.timing.statistics import t_quantile
+
+    mean, n = float(shares.mean()), len(shares)
+    half = t_quantile(n - 1) * float(shares.std(ddof=1)) / math.sqrt(n) if n > 1 else 1.0
+    return max(0.0, mean - half), min(1.0, mean + half)

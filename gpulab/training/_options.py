@@ -1,0 +1,194 @@
+"""Check what a run was told to do, and say what of it this device does not have, before anything is built."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulab import _given, devices
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Note
+from gpulab.training._tasks import Task, check_seed
+from gpulab.training.results import Options
+
+# Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16" need loss scaling.
+PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
+    "float32": (None, None),
+    "tf32": (None, None),
+    "bfloat16": ("bfloat16", None),
+    "float16": ("float16", None),
+    "pure-bfloat16": (None, "bfloat16"),
+    "pure-float16": (None, "float16"),
+}
+SCALED = ("float16", "pure-float16")
+_MOST_STEPS = 1_000_000
+_MOST_WORKERS = 64
+_NO_GRADIENT_KINDS = ("Optimizer", "LBFGS", "SparseAdam")  # the loop gives neither a closure nor sparse gradients
+
+
+@dataclass
+class Settled:
+    """Options that this device can follow, with a note on each that it cannot."""
+
+    options: Options
+    device: devices.Device
+    make_optimizer: Callable[[Any], Any]
+    notes: list[Note] = field(default_factory=list)
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(f"fit: {name} is {shown(value)}; expected a whole number from {least:,} to {most:,}. Pass {name}={max(least, 1)}.")
+    return value
+
+
+def _positive(name: str, value: Any, example: str) -> float:
+    if not _given.is_finite(value) or not value > 0:
+        raise InputError(f"fit: {name} is {shown(value)}; expected a finite number above 0. Pass {name}={example}.")
+    return float(value)
+
+
+def settle(
+    job: Task, *, device: Any, precision: Any, batch_size: Any, epochs: Any, steps: Any, learning_rate: Any, optimizer: Any,
+    accumulate: Any, checkpoint: Any, compile: Any, channels_last: Any, fused: Any, workers: Any, prefetch: Any, pinned: Any,
+    cuda_graph: Any, loss_scale: Any, clip: Any, seed: Any,
+) -> Settled:  # fmt: skip
+    """Return the options that a run will follow.
+
+    Raises
+    ------
+    InputError
+        For each value that no device could follow, in one sentence.
+    DeviceError
+        If this machine has no such device.
+    """
+    _given.word("fit", "precision", precision, PRECISIONS)
+    check_seed("fit", seed)
+    where = devices.find(device)
+    for name, value in {
+        "checkpoint": checkpoint, "compile": compile, "channels_last": channels_last, "pinned": pinned, "cuda_graph": cuda_graph,
+    }.items():  # fmt: skip
+        _given.flag("fit", name, value)
+    if fused is not None:
+        _given.flag("fit", "fused", fused)
+    items = len(job.train)
+    size = job.batch_size if batch_size is None else _whole("batch_size", batch_size, 1, items)
+    parts = _whole("accumulate", accumulate, 1, size)
+    if epochs is not None and steps is not None:
+        raise InputError(f"fit: both epochs={shown(epochs)} and steps={shown(steps)} were given; expected one of them. Leave one out.")
+    an_epoch = items // size
+    count = (
+        _whole("steps", steps, 1, _MOST_STEPS)
+        if steps is not None
+        else an_epoch * (job.epochs if epochs is None else _whole("epochs", epochs, 1, _MOST_STEPS // an_epoch))
+    )
+    rate = job.learning_rate if learning_rate is None else _positive("learning_rate", learning_rate, "1e-3")
+    scale = _scale(loss_scale, precision)
+    settled = Settled(
+        Options(
+            precision=precision, batch_size=size, steps=count, learning_rate=rate, optimizer="", accumulate=parts,
+            checkpoint=bool(checkpoint), compile=bool(compile), channels_last=bool(channels_last),
+            fused=None if fused is None else bool(fused), workers=_whole("workers", workers, 0, _MOST_WORKERS),
+            prefetch=_whole("prefetch", prefetch, 0, 1000), pinned=bool(pinned), cuda_graph=bool(cuda_graph), loss_scale=scale,
+            clip=None if clip is None else _positive("clip", clip, "1.0"), seed=seed,
+        ),
+        where,
+        lambda parameters: None,
+    )  # fmt: skip
+    _without_what_is_missing(settled, job)
+    name, settled.make_optimizer = _optimizer(optimizer, learning_rate, settled)
+    _change(settled, optimizer=name)
+    return settled
+
+
+def _scale(given: Any, precision: str) -> str | float | None:
+    if given is None:
+        return "dynamic" if precision in SCALED else None
+    if isinstance(given, str):
+        return _given.word("fit", "loss_scale", given, ("dynamic",))
+    value = _positive("loss_scale", given, "1024")
+    return None if value == 1 else value
+
+
+def _change(settled: Settled, **values: Any) -> None:
+    import dataclasses
+
+    settled.options = dataclasses.replace(settled.options, **values)
+
+
+def _without_what_is_missing(settled: Settled, job: Task) -> None:
+    """Take out what this device does not have, with a note that says what runs in its place."""
+    options, where = settled.options, settled.device
+
+    def drop(sentence: str, **values: Any) -> None:
+        settled.notes.append(Note("skipped", sentence))
+        _change(settled, **values)
+
+    if options.precision == "tf32" and not _has_tf32(where):
+        drop(f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the products ran in float32.")
+    if options.pinned and where.torch_type != "cuda":
+        drop(f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so memory stayed pageable.", pinned=False)
+    if options.cuda_graph and where.kind != "cuda":
+        drop(f"{where} has no CUDA graphs, so each step was launched operator by operator.", cuda_graph=False)
+    if options.channels_last and job.train.inputs.dim() != 4:
+        drop(f"{job.name} has no images, so there are no channels to put last.", channels_last=False)
+    if options.compile and where.is_cpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):
+        drop(
+            "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, so the model ran as it is.",
+            compile=False,
+        )
+
+
+def _has_tf32(where: devices.Device) -> bool:
+    if where.kind != "cuda":
+        return False
+    import torch
+
+    return bool(torch.cuda.get_device_capability(where.index) >= (8, 0))
+
+
+def _optimizer(given: Any, learning_rate: Any, settled: Settled) -> tuple[str, Callable[[Any], Any]]:
+    """Return the optimizer's name and a function from parameters to it."""
+    import torch
+
+    options = settled.options
+    if given is None or isinstance(given, torch.optim.Optimizer):
+        raise InputError(
+            f"fit: optimizer is {shown(given)}; expected a name such as 'adam', or a function from parameters to an optimizer. "
+            "Pass optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)."
+        )
+    if not isinstance(given, str):
+        if not callable(given):
+            raise InputError(f"fit: optimizer is {shown(given)}; expected a name or a function. Pass 'adam'.")
+        if learning_rate is not None or options.fused is not None:
+            raise InputError(
+                "fit: the optimizer is a function, so it decides learning_rate and fused itself; expected neither. Leave them out."
+            )
+        return str(getattr(given, "__name__", "optimizer")).replace("<lambda>", "own optimizer"), given
+    known = {name.lower(): getattr(torch.optim, name) for name in torch.optim.__all__ if name not in _NO_GRADIENT_KINDS}
+    known = {name: kind for name, kind in known.items() if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)}
+    word = _given.word("fit", "optimizer", given.lower(), [*sorted(known), "sgd-momentum"])
+    kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
+    values: dict[str, Any] = {"momentum": 0.9} if word == "sgd-momentum" else {}
+    return word, lambda parameters: kind(parameters, lr=options.learning_rate, **values, **_flavour(kind, settled))
+
+
+def _flavour(kind: Any, settled: Settled) -> dict[str, Any]:
+    """Return the arguments for a fused step, or for one that a CUDA graph can hold."""
+    import inspect
+
+    takes = inspect.signature(kind).parameters
+    options = settled.options
+    values: dict[str, Any] = {}
+    if options.fused is True and "fused" not in takes:
+        settled.notes.append(Note("skipped", f"{kind.__name__} has no fused form in PyTorch, so it updated as it does by default."))
+        _change(settled, fused=None)
+    elif options.fused is True:
+        values["fused"] = True
+    elif options.fused is False:
+        values |= {name: False for name in ("fused", "foreach") if name in takes}
+    if options.cuda_graph and "capturable" in takes:
+        values["capturable"] = True
+    return values

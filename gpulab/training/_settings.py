@@ -1,0 +1,84 @@
+"""Hold PyTorch's switches and random generators as a run needs them, and put them back as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from gpulab.devices import Device
+
+
+class Generators:
+    """The state of torch's random generators that belongs to one run, so that runs in turn do not disturb each other or the caller."""
+
+    def __init__(self, seed: int, device: Device) -> None:
+        import torch
+
+        self._device = device if device.torch_type == "cuda" else None
+        with torch.random.fork_rng(devices=[device.index] if self._device else []):
+            torch.manual_seed(seed)
+            self._states = self._now()
+
+    def _now(self) -> list[Any]:
+        import torch
+
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self._device.index)] if self._device else [])]
+
+    def _set(self, states: list[Any]) -> None:
+        import torch
+
+        torch.set_rng_state(states[0])
+        if self._device and len(states) > 1:
+            torch.cuda.set_rng_state(states[1], self._device.index)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within the block the generators are the run's own."""
+        callers = self._now()
+        self._set(self._states)
+        try:
+            yield
+        finally:
+            self._states = self._now()
+            self._set(callers)
+
+    @property
+    def states(self) -> list[Any]:
+        """The states to write into a checkpoint, uint8 tensors."""
+        return self._states
+
+    @states.setter
+    def states(self, values: list[Any]) -> None:
+        self._states = list(values)
+
+
+@contextlib.contextmanager
+def switches(precision: str, device: Device) -> Iterator[None]:
+    """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same bits on every run."""
+    import torch
+
+    wanted = "tf32" if precision == "tf32" else "ieee"
+    backends: Any = torch.backends
+    candidates = [(backends.cuda.matmul, wanted), (getattr(backends.cudnn, "conv", None), wanted)]
+    candidates.append((getattr(backends.mkldnn, "matmul", None), "ieee"))
+    places = [(place, value) for place, value in candidates if hasattr(place, "fp32_precision")]
+    before = [place.fp32_precision for place, _ in places]
+    deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    algorithms, only_warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        for place, value in places:
+            place.fp32_precision = value
+        if device.torch_type == "cuda":
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.filterwarnings("ignore", message=".*deterministic.*")
+            yield
+    finally:
+        for (place, _), value in zip(places, before, strict=True):
+            place.fp32_precision = value
+        if device.torch_type == "cuda":
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
+            torch.use_deterministic_algorithms(algorithms, warn_only=only_warn)
