@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gpulab.devices import disturbance
+from gpulab.devices.conditions import Readings
+from gpulab.devices.gpu_readings import GpuReadings
 from gpulab.evidence import Note
-from gpulab.timing import Measurement, detect, measure, plausibility
-from gpulab.timing.conditions import Readings
-from gpulab.timing.gpu_readings import GpuReadings
+from gpulab.timing import Measurement, measure, plausibility
 from gpulab.timing.plausibility import Ceiling, Level
 
 DEADLINE = 2.0
@@ -272,7 +273,7 @@ def gpu_window(seed: int, busy: float = 0.0, slowed: float = 0.0) -> list[Note]:
         neighbours=max(before.neighbours or 0, 1 if busy else 0), neighbour_busy_ratio=busy + 0.01 * float(rng.random()),
     )  # fmt: skip
     end = replace(quiet, seconds=2.0, own_cpu_seconds=1.9, busy_seconds=1.9, run_delay_seconds=0.01 * float(rng.random()))
-    return detect.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))
+    return disturbance.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))
 
 
 def _gpu_contended(seed: int) -> list[Note]:

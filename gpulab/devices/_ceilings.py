@@ -12,13 +12,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab import _given
 from gpulab._result import Result
-from gpulab.devices import _cpu, _device, _facts, _host, _streams
+from gpulab.devices import _cpu, _device, _facts, _host, _streams, conditions, disturbance
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._spec import MemoryLevel
+from gpulab.devices.conditions import Readings
+from gpulab.errors import StoppedError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
@@ -34,6 +38,9 @@ _FIRST_SIZE = {"cpu": 256, "accelerator": 1024}  # float16 on a CPU without inst
 _LARGEST_SIZE = {"cpu": 2048, "accelerator": 16384}
 _LONGEST_PRODUCT_SECONDS = 0.15
 _PRODUCT_SECONDS = 0.008  # long against a launch, short enough for five dtypes in half a second
+_CPU_SECONDS = 0.05  # for the products of one size and dtype on a CPU
+_TURN_SECONDS = 0.05  # how often a stop is asked for while another thread measures
+_ADVICE = "So these figures may be far too low; measure again with refresh=True when it is quiet."
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ _measured: dict[_device.Device, Ceilings] = {}
 _one_at_a_time = threading.Lock()
 
 
-def ceilings(device: _device.Device | str | None = None, refresh: bool = False) -> Ceilings:
+def ceilings(device: _device.Device | str | None = None, refresh: bool = False, stop: Callable[[], bool] | None = None) -> Ceilings:
     """Return the best that a device has shown: copy, read and triad by level of memory, matrix products by dtype.
 
     Parameters
@@ -136,11 +143,13 @@ def ceilings(device: _device.Device | str | None = None, refresh: bool = False) 
         None takes the best there is.
     refresh : bool
         Measure again instead of returning what this process measured before (a neighbour may have been at work then).
+    stop : callable, optional
+        Asked before and after each run; once it returns True the measurement ends, and nothing is kept of it.
 
     Returns
     -------
     Ceilings
-        With evidence MEASURED.
+        With evidence MEASURED, and a note where the machine's counters say that others took the cores or that the clock fell.
 
     Raises
     ------
@@ -148,22 +157,56 @@ def ceilings(device: _device.Device | str | None = None, refresh: bool = False) 
         If the machine has no such device, or it vanished.
     OutOfMemoryError
         If not even small arrays fit into what is free.
+    StoppedError
+        If it was stopped.
     """
     where = _device.find(device)
-    with _one_at_a_time:
+    clock = _ending(time.perf_counter, _given.callback("ceilings", "stop", stop))
+    while not _one_at_a_time.acquire(timeout=_TURN_SECONDS):
+        clock()
+    try:
         if refresh or where not in _measured:
             with guard(f"ceilings: measuring {where}"):
-                _measured[where] = _measure(where, time.perf_counter)
+                _measured[where] = _measure(where, clock)
         return _measured[where]
+    finally:
+        _one_at_a_time.release()
+
+
+def _ending(clock: Callable[[], float], stop: Callable[[], bool] | None) -> Callable[[], float]:
+    """Return a clock that raises once a stop is asked for: it is read before and after each run, and so nothing else need know."""
+
+    def read() -> float:
+        if stop is not None and stop():
+            raise StoppedError("ceilings: stopped before every roof was measured; nothing is kept of it. Run it again.")
+        return clock()
+
+    return read
 
 
 def _measure(device: _device.Device, clock: Callable[[], float]) -> Ceilings:
-    notes = _neighbours()
-    memory = _host_memory(clock, notes) if device.is_cpu else _device_memory(device, clock)
-    products = _products(device, clock, notes)
+    notes: list[Note] = []
+    threads = _stream_threads()
+    with ThreadPoolExecutor(threads, "gpulab-stream") as pool:  # alive until the counters are read: their waits are among them
+        before = conditions.read(device)
+        memory = _host_memory(threads, clock, notes, pool) if device.is_cpu else _device_memory(device, clock)
+        products = _products(device, clock, notes)
+        notes += _disturbances(before, conditions.read(device, before))
     environment = _device.environment(device, command=f"gpulab.devices.ceilings({str(device)!r})")
     evidence = Evidence.measured(f"{device.name}, best of {_streams.RUNS} runs", date=environment.date)
     return Ceilings(str(device), memory, products, tuple(notes), evidence, environment)
+
+
+def _stream_threads() -> int:
+    processor = _cpu.probe()
+    return max(1, min(_MOST_THREADS, math.floor(min(processor.usable_cores, processor.quota_cores or math.inf))))
+
+
+def _disturbances(before: Readings, after: Readings) -> list[Note]:
+    """Notes if others took the cores or the clock fell meanwhile: by the rules of ``timing``, or by the load where nothing is counted."""
+    if before.run_delay_seconds is None and before.busy_seconds is None:
+        return _neighbours()
+    return disturbance.from_readings(before, after, _ADVICE)
 
 
 def _neighbours() -> list[Note]:
@@ -173,21 +216,18 @@ def _neighbours() -> list[Note]:
     load, cores = os.getloadavg()[0], _host.usable_cores()
     if load < cores:
         return []
-    sentence = f"{load:.1f} programs wanted {cores} cores in the last minute, so these figures may be far too low."
-    return [Note("contended", f"{sentence} Measure again with refresh=True when it is quiet.")]
+    return [Note("contended", f"{load:.1f} programs wanted {cores} cores in the last minute. {_ADVICE}")]
 
 
-def _host_memory(clock: Callable[[], float], notes: list[Note]) -> tuple[MemoryCeiling, ...]:
-    processor = _cpu.probe()
-    threads = max(1, min(_MOST_THREADS, math.floor(min(processor.usable_cores, processor.quota_cores or math.inf))))
+def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], pool: Executor) -> tuple[MemoryCeiling, ...]:
     levels = []
     below = 0.0
-    for cache in processor.caches:
+    for cache in _cpu.probe().caches:
         total = cache.size_bytes * cache.instances
         working_set = int(_CACHE_FILL * total)
         # A level whose half fits into the caches below it (a small last-level cache) cannot be met from outside.
         if working_set > below:
-            levels.append(_host_level(cache.level, float(total), working_set, threads, clock))
+            levels.append(_host_level(cache.level, float(total), working_set, threads, clock, pool))
         below = max(below, float(total))
     free = _device.Device("cpu").free_bytes or _SMALLEST_STREAM_BYTES
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * below)
@@ -198,11 +238,11 @@ def _host_memory(clock: Callable[[], float], notes: list[Note]) -> tuple[MemoryC
         )
         notes.append(Note("warm-cache", f"{sentence} Read it as an upper bound."))
     everything = float(_device.Device("cpu").memory_bytes or math.inf)
-    return (*levels, _host_level("DRAM", everything, taken, threads, clock))
+    return (*levels, _host_level("DRAM", everything, taken, threads, clock, pool))
 
 
-def _host_level(name: str, capacity: float, working_set: int, threads: int, clock: Callable[[], float]) -> MemoryCeiling:
-    rates = [_streams.host_rate(operation, working_set, threads, clock) for operation in _streams.OPERATIONS]
+def _host_level(name: str, capacity: float, working_set: int, threads: int, clock: Callable[[], float], pool: Executor) -> MemoryCeiling:
+    rates = [_streams.host_rate(operation, working_set, threads, clock, pool) for operation in _streams.OPERATIONS]
     return MemoryCeiling(name, capacity, working_set, *rates)
 
 
@@ -248,6 +288,8 @@ def _product_rate(dtype: str, device: _device.Device, clock: Callable[[], float]
         generator = torch.Generator(str(device)).manual_seed(0)
         a, b = (torch.randn(n, n, device=str(device), generator=generator).to(kind) for _ in range(2))
         out = torch.empty(n, n, device=str(device), dtype=kind)
+        if device.is_cpu:
+            return _streams.shortest(lambda: torch.mm(a, b, out=out), clock, _CPU_SECONDS)
         return _streams.repeated(lambda: torch.mm(a, b, out=out), device.synchronize, clock, _PRODUCT_SECONDS / 2, runs)
 
     with _float32_as("tf32" if dtype == "tf32" else "ieee"), torch.inference_mode():

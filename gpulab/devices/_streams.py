@@ -7,8 +7,10 @@ the interpreter's lock inside. A ceiling is the best of several runs: whatever d
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ OPERATIONS = ("copy", "read", "triad")
 ARRAYS = {"copy": 2, "read": 1, "triad": 3}
 _ALIGNMENT_BYTES = 64  # a cache line: vectors that straddle two are slower
 _STAGGER_LINES, _PAGE_BYTES = 17, 4096
+_ROW_BUFFER = 16  # elements, the least that NumPy takes
 _BYTES_PER_CALL = 2**24  # passes of a thread in one call: about 0.1 ms from a cache, far above the call's own cost
 RUNS = 7  # best of; more changes the result by less than the machine's own noise
 _LONG_SECONDS = 0.12  # spent on one figure; a busy machine then gets fewer runs, not a longer wait
@@ -53,13 +56,24 @@ def thread_work(operation: str, nbytes: int) -> tuple[Callable[[], Any], int]:
     data = [_rows(_aligned(elements, place), passes) for place in range(arrays)]
     moved = passes * arrays * elements * 4
     if operation == "copy":
-        return lambda: np.negative(data[1], out=data[0]), moved
+        return _in_place(lambda: np.negative(data[1], out=data[0])), moved
     if operation == "read":
-        return data[0].max, moved
-    return lambda: np.add(data[1], data[2], out=data[0]), moved
+        return _in_place(data[0].max), moved
+    return _in_place(lambda: np.add(data[1], data[2], out=data[0])), moved
 
 
-def host_rate(operation: str, nbytes: int, threads: int, clock: Clock) -> float:
+def _in_place(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Keep NumPy from copying several short rows into its buffer first: that is four times slower than the first cache."""
+
+    def run() -> Any:
+        with np.errstate():  # its end puts the size of the buffer back
+            np.setbufsize(_ROW_BUFFER)
+            return call()
+
+    return run
+
+
+def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor | None = None) -> float:
     """Return the best rate of all threads together, in bytes per second.
 
     Parameters
@@ -70,12 +84,17 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock) -> float:
         The working set of all threads together.
     threads : int
     clock : callable
-        Returns seconds.
+        Returns seconds. It is asked before and after each run, so an error that it raises ends the measurement there.
+    pool : Executor, optional
+        With room for as many threads; one that lives on keeps the system's account of how long its threads waited for a core.
     """
     if threads == 1:
         work, moved = thread_work(operation, nbytes)
         return moved / best(lambda: _timed(work, clock))
-    return _in_threads(operation, nbytes // threads, threads, clock)
+    if pool is not None:
+        return _in_threads(operation, nbytes // threads, threads, clock, pool)
+    with ThreadPoolExecutor(threads) as own:
+        return _in_threads(operation, nbytes // threads, threads, clock, own)
 
 
 def _timed(work: Callable[[], Any], clock: Clock) -> float:
@@ -84,7 +103,7 @@ def _timed(work: Callable[[], Any], clock: Clock) -> float:
     return clock() - start
 
 
-def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock) -> float:
+def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock, pool: Executor) -> float:
     """Every run starts together and ends with the last thread: the rate that the whole machine sustains."""
     spans: list[list[tuple[float, float]]] = [[] for _ in range(RUNS + 1)]
     barrier = threading.Barrier(threads)
@@ -104,11 +123,8 @@ def _in_threads(operation: str, nbytes: int, threads: int, clock: Clock) -> floa
             failures.append(error)
             barrier.abort()
 
-    workers = [threading.Thread(target=body, name=f"gpulab-stream-{i}") for i in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    for running in [pool.submit(body) for _ in range(threads)]:
+        running.result()
     real = [error for error in failures if not isinstance(error, threading.BrokenBarrierError)]
     if failures:
         raise (real or failures)[0]
@@ -128,6 +144,19 @@ def device_rate(operation: str, nbytes: int, device: str, synchronize: Callable[
         "triad": lambda: torch.add(data[1], data[2], alpha=3.0, out=data[0]),
     }
     return arrays * data[0].numel() * 4 / repeated(works[operation], synchronize, clock)
+
+
+def shortest(work: Callable[[], Any], clock: Clock, seconds: float) -> float:
+    """Return the shortest of single calls, in seconds: as many as fit into a span, at least two after one that is thrown away.
+
+    On a CPU a call is over when it returns, and a short one can fall between the turns of a neighbour where no batch can.
+    """
+    end, least, calls = clock() + seconds, math.inf, 0
+    while calls < 3 or clock() < end:
+        took = _timed(work, clock)
+        least = min(least, took) if calls else least
+        calls += 1
+    return least
 
 
 def repeated(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpulab import devices, recordings
-from gpulab._given import flag, word
+from gpulab._given import callback, flag, word
 from gpulab.devices import _datasheets, _spec
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Evidence, Note
@@ -16,7 +16,7 @@ from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline
 CEILINGS = ("measured", "datasheet", "recorded")
 
 
-def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = False) -> Roofline:
+def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = False, stop: Callable[[], bool] | None = None) -> Roofline:
     """Return the roofs of a device; ``place`` and ``place_workload`` put work beneath them.
 
     Parameters
@@ -31,6 +31,8 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
         None takes "measured" for a device of this machine, and what there is for the others.
     refresh : bool
         Measure again instead of taking what this process measured before.
+    stop : callable, optional
+        Asked while measuring; once it returns True, the measurement ends after the call in flight.
 
     Returns
     -------
@@ -45,6 +47,8 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
         If ``ceilings`` is none of these words, or the recording has no ceilings.
     RecordingError
         If the recording is missing or damaged.
+    StoppedError
+        If it was stopped.
 
     Examples
     --------
@@ -73,7 +77,7 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
     if ceilings == "datasheet":
         stated = devices.spec(where)
         return _from_levels(stated.name, stated.flops_per_second.items(), stated.levels, stated.evidence)
-    shown_now = devices.ceilings(where, refresh=flag("roofline", "refresh", refresh))
+    shown_now = devices.ceilings(where, refresh=flag("roofline", "refresh", refresh), stop=callback("roofline", "stop", stop))
     rates = {name: devices.Figure(rate, "the best matrix product, just now") for name, rate in shown_now.flops_per_second.items()}
     return _from_levels(where.name, rates.items(), shown_now.levels, shown_now.evidence, shown_now.notes)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given
+from gpulab.devices.conditions import Readings
 from gpulab.errors import StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import _agreement, _notes
@@ -17,7 +18,6 @@ from gpulab.timing._agreement import Reference
 from gpulab.timing._contenders import Contender, Field, Functions, affordable_seconds, gather
 from gpulab.timing._job import Limits, calm_collector, measurement, reader, translated, turns
 from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers
-from gpulab.timing.conditions import Readings
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 from gpulab.timing.sampling import Progress, Run, Sampled, Stop, make_loops, sample_in_turns
 from gpulab.timing.statistics import ratio_interval

@@ -17,11 +17,11 @@ import numpy as np
 
 from gpulab import _given
 from gpulab import devices as _devices
-from gpulab.devices import Device
+from gpulab.devices import Device, conditions
+from gpulab.devices.conditions import Readings
 from gpulab.errors import GpulabError, InputError, MeasurementError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.timing import _lock, _notes, _work, conditions
-from gpulab.timing.conditions import Readings
+from gpulab.timing import _lock, _notes, _work
 from gpulab.timing.results import Measurement
 from gpulab.timing.sampling import Progress, Run, Sampled, Stop
 from gpulab.units import format_seconds

@@ -16,11 +16,11 @@ import numpy as np
 from gpulab import _given
 from gpulab import devices as _devices
 from gpulab.devices import Device
+from gpulab.devices.conditions import Readings
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.timing import _copies, _notes, _work
 from gpulab.timing._cold import cold_run, flusher
 from gpulab.timing._job import Job, Limits, calm_collector, measurement, reader, translated, turns
-from gpulab.timing.conditions import Readings
 from gpulab.timing.results import Measurement
 from gpulab.timing.sampling import Progress, Sampled, Stop, make_loops, sample
 

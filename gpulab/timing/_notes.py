@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.devices import Device
+from gpulab.devices import Device, disturbance
+from gpulab.devices.conditions import Readings
+from gpulab.devices.disturbance import Window
 from gpulab.evidence import Note
 from gpulab.timing import _ceiling, _work, detect
 from gpulab.timing._lock import Turn
-from gpulab.timing.conditions import Readings
-from gpulab.timing.detect import Window
 from gpulab.timing.sampling import Sampled
 from gpulab.units import format_seconds
 
@@ -34,7 +34,7 @@ def of_sampling(job: Job, sampled: Sampled, limits: Limits, before: Readings | N
     """Return the notes that the samples and the machine's counters give."""
     window = Window.between(before, after) if before is not None and after is not None else None
     samples = sampled.samples_seconds
-    notes = detect.from_readings(before, after) if before is not None and after is not None else []
+    notes = disturbance.from_readings(before, after) if before is not None and after is not None else []
     _, _, walls = job.kept.of_last_size()
     rules = (
         detect.stalled(walls * sampled.calls_per_sample, _gaps(sampled), window),

@@ -72,9 +72,9 @@ class RooflineExplorer(Instrument):
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Roofline:
         """Measure the roofs, then each workload; what is there so far is shown after each."""
         progress(0.0, "measuring the roofs")
-        found = models.roofline(values["device"])
+        found = models.roofline(values["device"], stop=stop)
         if found.notes and "run" in self.results:  # a neighbour spoiled the roofs that this process keeps: try again
-            found = models.roofline(values["device"], refresh=True)
+            found = models.roofline(values["device"], refresh=True, stop=stop)
         chosen = list(values["workloads"])
         steps = len(chosen) + 1
         for done, name in enumerate(chosen, start=1):

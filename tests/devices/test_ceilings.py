@@ -3,11 +3,14 @@
 import itertools
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gpulab.devices import Ceilings, MemoryCeiling, _ceilings, _streams, ceilings
+from gpulab.devices.conditions import Readings
+from gpulab.errors import StoppedError
 
 
 class _Clock:
@@ -91,10 +94,65 @@ def test_a_working_set_meets_the_fastest_level_that_holds_it():
 
 
 @pytest.mark.parametrize(("load", "noted"), [(0.1, False), (999.0, True)])
-def test_a_busy_machine_is_said_to_be_busy(monkeypatch, load, noted):
-    """More programs than cores in the last minute give the note contended."""
+def test_where_nothing_is_counted_the_load_tells(monkeypatch, load, noted):
+    """Without the system's counters (macOS without psutil), more programs than cores in the last minute give the note contended."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
-    assert [note.code for note in _ceilings._neighbours()] == (["contended"] if noted else [])
+    unknown = Readings(seconds=0.0, cores=2)
+    notes = _ceilings._disturbances(unknown, Readings(seconds=1.0, cores=2))
+    assert [note.code for note in notes] == (["contended"] if noted else [])
+
+
+@pytest.mark.parametrize(("waited", "noted"), [(0.004, False), (0.3, True)])
+def test_a_neighbour_meanwhile_is_noted_whatever_the_load_was(monkeypatch, waited, noted):
+    """Waits of 15 % of the time beside a busy neighbour are told as such; a load of the minute before is not."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (999.0, 0.0, 0.0), raising=False)
+    before = Readings(seconds=0.0, cores=2, run_delay_seconds=0.0, process_run_delay_seconds=0.0, busy_seconds=0.0, stolen_seconds=0.0)
+    after = replace(before, seconds=2.0, own_cpu_seconds=1.5, run_delay_seconds=waited, process_run_delay_seconds=waited, busy_seconds=2.5)
+    notes = _ceilings._disturbances(before, after)
+    assert [note.code for note in notes] == (["contended"] if noted else [])
+    assert all("15 % of the time" in note.sentence and "refresh=True" in note.sentence for note in notes)
+
+
+def test_a_stop_ends_the_measurement_and_keeps_what_was_there(monkeypatch):
+    """Stopped at the third question, nothing more is asked, what was measured before stays, and the next call measures again."""
+    kept = _made_up()
+    monkeypatch.setitem(_ceilings._measured, _ceilings._device.Device("cpu"), kept)
+    asked = []
+    with pytest.raises(StoppedError, match="Run it again"):
+        ceilings("cpu", refresh=True, stop=lambda: asked.append(1) or len(asked) >= 3)
+    assert 3 <= len(asked) <= 3 + os.cpu_count()  # the other threads of the stream may ask once more
+    assert ceilings("cpu") is kept
+
+
+def test_a_stop_is_heard_while_another_thread_measures():
+    """The lock of a measurement under way does not make a stopped one wait."""
+    with _ceilings._one_at_a_time, pytest.raises(StoppedError):
+        ceilings("cpu", stop=lambda: True)
+
+
+def test_short_rows_are_read_where_they_lie(monkeypatch):
+    """NumPy would first copy rows that fit twice into its buffer, so a stream runs with a small one, and the caller's stays."""
+    sizes = []
+    monkeypatch.setattr(_streams.np, "negative", lambda *args, **kwargs: sizes.append(_streams.np.getbufsize()))
+    before = _streams.np.getbufsize()
+    _streams.thread_work("copy", 2**14)[0]()
+    assert sizes[0] <= 2**14 // 8  # elements of one row
+    assert _streams.np.getbufsize() == before
+
+
+def test_the_shortest_single_call_counts_and_the_first_is_thrown_away():
+    """Calls of 1, 9, 3 and 5 ms in a span of 17 ms: the third is the best after the cold one; a span of nothing still makes three calls."""
+    clock, calls = _Clock(), []
+
+    def work():
+        calls.append(1)
+        clock.now += [0.001, 0.009, 0.003, 0.005][(len(calls) - 1) % 4]
+
+    assert _streams.shortest(work, clock, 0.017) == pytest.approx(0.003)
+    assert len(calls) == 4
+    calls.clear()
+    assert _streams.shortest(work, clock, 0.0) == pytest.approx(0.003)
+    assert len(calls) == 3
 
 
 def test_this_machine_is_measured_once_and_its_settings_stay():

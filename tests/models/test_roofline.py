@@ -143,7 +143,7 @@ def test_live_ceilings_and_their_doubts(monkeypatch: pytest.MonkeyPatch) -> None
     """The live roofs are what devices.ceilings measured, with its notes, and are measured again when asked."""
     asked = []
 
-    def ceilings(device: object, refresh: bool = False) -> object:
+    def ceilings(device: object, refresh: bool = False, stop: object = None) -> object:
         asked.append(refresh)
         levels = (
             gl.devices.MemoryCeiling("L2", 2**20, 2**19, 1e11, 3e11, 2e11),

@@ -11,10 +11,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from gpulab.devices import disturbance
+from gpulab.devices.conditions import Readings
+from gpulab.devices.disturbance import Window
+from gpulab.devices.gpu_readings import GpuReadings
 from gpulab.timing import detect
-from gpulab.timing.conditions import Readings
-from gpulab.timing.detect import Window
-from gpulab.timing.gpu_readings import GpuReadings
 
 QUIET = Readings(seconds=0.0, cores=2, run_delay_seconds=0.0, process_run_delay_seconds=0.0, busy_seconds=0.0, stolen_seconds=0.0)
 # Two seconds of single-threaded work on two cores, 0.4 % of it waited for a core, one per cent of a core used by others.
@@ -29,7 +30,7 @@ def _codes(notes: list) -> list[str]:
 
 def test_quiet_machine_gets_no_note():
     """Small delays that any system has raise no alarm."""
-    assert detect.from_readings(QUIET, AFTER) == []
+    assert disturbance.from_readings(QUIET, AFTER) == []
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_each_counter_gives_its_note(changes, code, says):
     """A disturbance of at least five per cent gets the note of its counter, with its size."""
     before = replace(QUIET, throttled_seconds=0.0, thermal_events=0, frequency_hertz=3e9)
     after = replace(AFTER, **{"throttled_seconds": 0.0, "thermal_events": 0, "frequency_hertz": 3e9, **changes})
-    (note,) = detect.from_readings(before, after)
+    (note,) = disturbance.from_readings(before, after)
     assert note.code == code
     assert says in note.sentence
 
@@ -55,34 +56,34 @@ def test_quota_is_not_blamed_on_neighbours():
     """A process held back by its quota waits on the run queue too: that is throttling, not contention."""
     before = replace(QUIET, throttled_seconds=0.0)
     after = replace(AFTER, own_cpu_seconds=1.0, run_delay_seconds=1.0, busy_seconds=1.01, throttled_seconds=0.98)
-    assert _codes(detect.from_readings(before, after)) == ["throttled"]
+    assert _codes(disturbance.from_readings(before, after)) == ["throttled"]
 
 
 def test_own_threads_in_each_others_way_are_not_neighbours():
     """Waits of one thread for another of the same process, with nobody else at work, are no contention."""
     after = replace(AFTER, own_cpu_seconds=3.98, busy_seconds=3.99, run_delay_seconds=0.8, process_run_delay_seconds=3.0)
-    assert detect.from_readings(QUIET, after) == []
+    assert disturbance.from_readings(QUIET, after) == []
 
 
 def test_worker_threads_that_wait_for_a_neighbour_are_contended():
     """Work on all cores suffers from a neighbour on any of them, though the calling thread never waits."""
     after = replace(AFTER, own_cpu_seconds=3.4, busy_seconds=3.98, process_run_delay_seconds=0.6)
-    assert _codes(detect.from_readings(QUIET, after)) == ["contended"]
+    assert _codes(disturbance.from_readings(QUIET, after)) == ["contended"]
 
 
 def test_crowded_cores_without_run_queue_figures():
     """Where the system tells no run-queue delay (macOS, Windows), cores all busy with others count."""
     before = Readings(seconds=0.0, cores=4, busy_seconds=0.0)
     after = Readings(seconds=2.0, cores=4, own_cpu_seconds=2.0, busy_seconds=8.0)
-    assert _codes(detect.from_readings(before, after)) == ["contended"]
-    assert detect.from_readings(before, replace(after, busy_seconds=4.0)) == []
+    assert _codes(disturbance.from_readings(before, after)) == ["contended"]
+    assert disturbance.from_readings(before, replace(after, busy_seconds=4.0)) == []
 
 
 def test_below_the_base_clock_is_throttled():
     """A steady clock under the maker's base clock was low before the measurement began."""
     before = replace(QUIET, frequency_hertz=1.8e9, base_frequency_hertz=2.4e9)
     after = replace(AFTER, frequency_hertz=1.8e9, base_frequency_hertz=2.4e9)
-    (note,) = detect.from_readings(before, after)
+    (note,) = disturbance.from_readings(before, after)
     assert "25 % under" in note.sentence
 
 
@@ -103,7 +104,7 @@ def test_below_the_base_clock_is_throttled():
 )
 def test_gpu_counters(before, after, codes):
     """A GPU that held its clock down, or whose neighbour was at work, is told; an idle neighbour is not."""
-    assert _codes(detect.from_readings(replace(QUIET, gpu=before), replace(AFTER, gpu=after))) == codes
+    assert _codes(disturbance.from_readings(replace(QUIET, gpu=before), replace(AFTER, gpu=after))) == codes
 
 
 def test_a_long_sample_is_a_stop():

@@ -380,8 +380,7 @@ def test_host_inputs_on_a_named_gpu_are_told():
 def test_gpu_counters_are_read():
     """NVML's counters are there on a machine with a driver and pynvml."""
     pytest.importorskip("pynvml")
-    from gpulab.devices import Device
-    from gpulab.timing import conditions
+    from gpulab.devices import Device, conditions
 
     first = conditions.read(Device("cuda", 0))
     second = conditions.read(Device("cuda", 0), first)

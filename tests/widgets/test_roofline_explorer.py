@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpulab import devices, models, recordings, timing, workloads
-from gpulab.errors import InputError
+from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 from gpulab.timing import Measurement
@@ -41,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         notes = (Note("unstable", "It wandered."),)
         return Measurement("x", "cpu", np.full(5, 0.1), 0.1, interval, 0.2, 0.05, None, 1, None, None, notes, evidence, where)
 
-    def roofline(device: Any, *arguments: Any) -> Roofline:
+    def roofline(device: Any, *arguments: Any, stop: Any = None) -> Roofline:
         return ROOFS if device == "cpu" else real(device, *arguments)
 
     monkeypatch.setattr(timing, "measure", measure)
@@ -100,7 +102,7 @@ def test_what_cannot_run_is_left_out_and_said(calls: list[Any], monkeypatch: pyt
     monkeypatch.setattr(workloads.Workload, "inputs", inputs)
     r = RooflineExplorer(workloads=["solve", "matmul", "add"], dtype="bfloat16", beside="none")
     bf16 = dataclasses.replace(ROOFS, arithmetic=(*ROOFS.arithmetic, ArithmeticRoof("bfloat16", 1e11, "just now", LIVE)))
-    monkeypatch.setattr(models, "roofline", lambda device: bf16)
+    monkeypatch.setattr(models, "roofline", lambda device, stop: bf16)
     r.run(wait=True)
     assert r.error == ""
     assert [p.label for p in r.result.points] == ["add n=524288 bfloat16"]
@@ -129,7 +131,7 @@ def test_doubtful_roofs_are_measured_again_by_the_next_run(calls: list[Any], mon
     """Roofs that a neighbour spoiled are kept for one run; the next asks for new ones, and quiet ones are kept."""
     asked: list[bool] = []
 
-    def roofline(device: Any, refresh: bool = False) -> Roofline:
+    def roofline(device: Any, refresh: bool = False, stop: Any = None) -> Roofline:
         asked.append(refresh)
         return dataclasses.replace(ROOFS, notes=()) if any(asked) else ROOFS
 
@@ -139,6 +141,32 @@ def test_doubtful_roofs_are_measured_again_by_the_next_run(calls: list[Any], mon
         r.run(wait=True)
     assert asked == [False, False, True, False]
     assert "contended" not in str(r._results.notes)
+
+
+def test_stop_ends_the_measurement_of_the_roofs(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop reaches the core call that measures the roofs; its sentence is shown as what happened, not as an error, and Run works again."""
+    entered, stops = threading.Event(), []
+
+    def roofline(device: Any, refresh: bool = False, stop: Any = None) -> Roofline:
+        entered.set()
+        while len(stops) == 0 and not stop():
+            time.sleep(0.001)
+        if not stops:
+            stops.append(1)
+            raise StoppedError("ceilings: stopped before every roof was measured.")
+        return ROOFS
+
+    monkeypatch.setattr(models, "roofline", roofline)
+    r = RooflineExplorer(workloads=["add"], beside="none")
+    r.run(wait=False)
+    assert entered.wait(10)
+    r.stop()
+    assert r._job is not None
+    assert r._job.join(10)
+    assert (r.error, r.running) == ("", False)
+    assert r._panel.progress == "ceilings: stopped before every roof was measured."
+    r.run(wait=True)
+    assert [p.label for p in r.result.points] == ["add n=524288 float32"]
 
 
 def test_a_recorded_machine_shows_what_it_recorded_and_says_what_it_did_not(calls: list[Any]) -> None:

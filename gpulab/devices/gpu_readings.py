@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.devices import Device
+from gpulab.devices._device import Device
 from gpulab.devices._nvml import slowdown_names
 
 # nvml.h, nvmlPerfPolicyType_t: each has a counter of nanoseconds.

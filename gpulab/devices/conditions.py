@@ -1,6 +1,6 @@
 """What the machine did around a measurement: readings of its counters, taken before and after.
 
-Only reads and reports; what a difference means is decided by the pure rules in ``gpulab.timing.detect``.
+Only reads and reports; what a difference means is decided by the pure rules in ``gpulab.devices.disturbance``.
 A counter that this machine does not have is None. Nothing here is needed for a time, so a counter that cannot
 be read is never an error.
 """
@@ -13,9 +13,9 @@ import sys
 import time
 from dataclasses import dataclass
 
-from gpulab.devices import Device
-from gpulab.timing import gpu_readings
-from gpulab.timing.gpu_readings import GpuReadings
+from gpulab.devices import gpu_readings
+from gpulab.devices._device import Device
+from gpulab.devices.gpu_readings import GpuReadings
 
 _PROC = pathlib.Path("/proc")
 _CGROUP = pathlib.Path("/sys/fs/cgroup")

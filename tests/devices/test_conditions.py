@@ -7,8 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from gpulab.devices import Device
-from gpulab.timing import conditions
+from gpulab.devices import Device, conditions
 
 STAT = """cpu  1000 0 500 9000 10 0 20 30 0 0
 cpu0 400 10 200 4500 5 3 10 20 0 0
