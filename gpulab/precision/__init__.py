@@ -2,24 +2,33 @@
 
 from gpulab.precision._codes import decode, encode, neighbours, spacing, values
 from gpulab.precision._formats import Format, format, formats
+from gpulab.precision._gradients import Gradients, Magnitudes, gradients
 from gpulab.precision._rounding import round_to, stochastic_round
 from gpulab.precision._sums import ProductError, ProductRow, SumError, SumRow, matmul_error, sum_error
+from gpulab.precision._window import GradientWindow, Updates, gradient_window, swallowed_updates
 
 __all__ = [
     "Format",
+    "GradientWindow",
+    "Gradients",
+    "Magnitudes",
     "ProductError",
     "ProductRow",
     "SumError",
     "SumRow",
+    "Updates",
     "decode",
     "encode",
     "format",
     "formats",
+    "gradient_window",
+    "gradients",
     "matmul_error",
     "neighbours",
     "round_to",
     "spacing",
     "stochastic_round",
     "sum_error",
+    "swallowed_updates",
     "values",
 ]

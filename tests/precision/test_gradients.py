@@ -1,0 +1,183 @@
+"""Gradients of a real model, and what a format makes of them: against gradients by hand and against PyTorch's own casts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from gpulab import networks, precision
+from gpulab.errors import InputError
+from gpulab.evidence import Badge
+from gpulab.precision import _gradients
+
+
+class Chain(nn.Module):
+    """y = w2 * relu(w1 * x): every gradient can be written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        self.between = nn.ReLU(inplace=True)
+        with torch.no_grad():
+            self.first.weight.fill_(3.0)
+            self.second.weight.fill_(5.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The chain."""
+        return self.second(self.between(self.first(x)))
+
+
+def test_gradients_by_hand() -> None:
+    """With y = 5 relu(3 x), x = 2, loss y: dw1 = 5 x 2 = 10, dw2 = 6; dy = 1, d relu = 5, d first = 5, though the ReLU works in place."""
+    g = precision.gradients(Chain(), torch.tensor([[2.0]]), loss=torch.sum)
+    assert g.kind("parameters").sorted_magnitudes.tolist() == [6.0, 10.0]
+    assert g.kind("activations").sorted_magnitudes.tolist() == [1.0, 5.0, 5.0]
+    assert (g.all.count, g.all.smallest, g.all.largest) == (5, 1.0, 10.0)
+    assert g.evidence.badge is Badge.MEASURED
+    shut = precision.gradients(Chain(), torch.tensor([[-2.0]]), loss=torch.sum)
+    assert shut.kind("parameters").zeros == 2
+    assert shut.kind("activations").zeros == 1
+
+
+def test_the_model_is_left_alone() -> None:
+    """Weights, gradients, running statistics, hooks and the random generator are as before."""
+    model = networks.cnn(width=4)
+    images, labels = torch.rand(8, 1, 8, 8), torch.arange(8)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    g = precision.gradients(model, images, loss=nn.functional.cross_entropy, targets=labels)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+    assert g.kind("parameters").count == sum(p.numel() for p in model.parameters())
+
+
+def test_parameters_are_autograds() -> None:
+    """The same magnitudes as a plain backward pass."""
+    torch.manual_seed(0)
+    model, x, y = networks.mlp(4, 8, 3), torch.rand(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    g = precision.gradients(model, x, loss=nn.functional.cross_entropy, targets=y)
+    nn.functional.cross_entropy(model(x), y).backward()
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()]).double().abs()
+    np.testing.assert_allclose(g.kind("parameters").sorted_magnitudes, np.sort(flat[flat > 0].numpy()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float4_e2m1fn"])
+@pytest.mark.parametrize("scale", [1.0, 1024.0, 2.0**-7, 3000.0])
+def test_shares_are_those_of_the_rounding_itself(name: str, scale: float) -> None:
+    """Rounding every scaled gradient gives the same shares, boundaries and ties included."""
+    f = precision.format(name)
+    edges = [f.smallest_subnormal / 2, f.smallest_normal - f.smallest_subnormal / 2, f.overflow_threshold, f.largest, f.smallest_normal]
+    near = np.array([v for e in edges for v in (e, math.nextafter(e, 0), math.nextafter(e, math.inf))]) / 1024
+    spread = np.exp(np.random.default_rng(0).uniform(math.log(f.smallest_subnormal) - 4, math.log(min(f.largest, 1e30)) + 3, 4000))
+    given_ = np.concatenate([near * 1024, near, spread])
+    given_ = given_[np.isfinite(given_)]
+    w = precision.gradient_window(given_, name, scale)
+    got = precision.round_to(np.abs(given_) * scale, name, overflow="nan" if f.has_nan else None)
+    beyond = ~np.isfinite(got) if f.has_nan else given_ * scale >= f.overflow_threshold
+    assert w.vanishing_share == pytest.approx((got == 0).mean(), abs=1e-12)
+    assert w.subnormal_share == pytest.approx(((got > 0) & (got < f.smallest_normal)).mean(), abs=1e-12)
+    assert w.overflowing_share == pytest.approx(beyond.mean(), abs=1e-12)
+
+
+def test_shares_are_those_of_pytorchs_half() -> None:
+    """Float32 gradients cast by PyTorch: the same count of zeros and of infinities."""
+    torch.manual_seed(1)
+    values = torch.exp(torch.empty(20_000).uniform_(-25, 13))
+    w = precision.gradient_window(values, "float16", 16)
+    cast = (values * 16).half()
+    assert round(w.vanishing_share * 20_000) == (cast == 0).sum().item() > 1000
+    assert round(w.overflowing_share * 20_000) == torch.isinf(cast).sum().item() > 1000
+
+
+def test_safe_scales_by_hand() -> None:
+    """From 2**-30 to 8 in float16: 2**-30 * s > 2**-25 from s = 64 on; 8 s < 65520 up to 4096."""
+    w = precision.gradient_window([2.0**-30, 2.0**-10, 8.0], "float16", tolerance=0.0)
+    assert (w.lowest_scale, w.highest_scale, w.scales_exist, w.safe) == (64.0, 4096.0, True, False)
+    assert precision.gradient_window([2.0**-30, 8.0], "float16", 64.0, tolerance=0.0).safe
+    assert not precision.gradient_window([2.0**-30, 8.0], "float16", 8192.0 * 2, tolerance=0.0).safe
+    wide = precision.gradient_window([2.0**-60, 8.0], "float16", tolerance=0.0)
+    assert not wide.scales_exist
+    assert "No scale is safe" in wide.explanation
+    assert precision.gradient_window([2.0**-60, 8.0], "bfloat16", tolerance=0.0).safe
+
+
+@given(
+    st.lists(st.floats(1e-35, 1e30), min_size=1, max_size=30),
+    st.sampled_from(["float16", "float8_e5m2", "bfloat16"]),
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
+@settings(max_examples=150, deadline=None)
+def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: float) -> None:
+    """At the lowest scale no more than the tolerance vanishes, at half of it more; at the highest nothing overflows, at twice it does."""
+    w = precision.gradient_window(values, name, tolerance=tolerance)
+    at = lambda s: precision.gradient_window(values, name, s, tolerance=tolerance)  # noqa: E731
+    if w.lowest_scale is not None and w.lowest_scale > 2.0**-126:
+        assert at(w.lowest_scale).vanishing_share <= tolerance
+        assert at(w.lowest_scale / 2).vanishing_share > tolerance
+    if w.highest_scale is not None and w.highest_scale < 2.0**127:
+        assert at(w.highest_scale).overflowing_share == 0
+        assert at(w.highest_scale * 2).overflowing_share > 0
+
+
+def test_the_histogram_counts_by_power_of_two() -> None:
+    """By hand; a scale moves no bar, since the window is what moves."""
+    w = precision.gradient_window([0.25, 0.3, 0.5, 3.9, 4.0, 0.0, math.inf], "float16", 8)
+    assert dict(zip(w.exponents, w.counts, strict=True)) == {-2: 2, -1: 1, 0: 0, 1: 1, 2: 1}
+    assert (w.count, w.zeros, w.not_finite) == (7, 1, 1)
+
+
+def test_many_gradients_are_thinned_evenly() -> None:
+    """More than are kept: the two ends stay, and shares stay right to a thousandth; kinds keep their weights together."""
+    values = np.exp(np.random.default_rng(2).normal(-12, 4, 400_000))
+    kept = precision.Magnitudes.of("parameters", [values])
+    assert kept.sorted_magnitudes.size == _gradients.MOST_KEPT
+    assert (kept.smallest, kept.largest, kept.finite) == (values.min(), values.max(), 400_000)
+    exact = (precision.round_to(values, "float16") == 0).mean()
+    assert precision.gradient_window(kept, "float16").vanishing_share == pytest.approx(exact, abs=1e-3)
+    few = precision.Magnitudes.of("activations", [np.full(40_000, 1.0)])
+    both = precision.Gradients("both", (kept, few), precision.gradient_window([1.0]).evidence)
+    assert (both.all.sorted_magnitudes == 1.0).mean() == pytest.approx(40_000 / 440_000, rel=0.01)
+
+
+def test_swallowed_updates_are_what_half_precision_loses() -> None:
+    """PyTorch's own float16 and bfloat16 weights, updated in place, stay where this says so."""
+    torch.manual_seed(2)
+    weights = torch.randn(5000)
+    updates = 1e-3 * torch.randn(5000) * weights.abs()
+    for name in ("float16", "bfloat16"):
+        dtype = getattr(torch, name)
+        held = weights.to(dtype)
+        then = (held.double() + updates.double()).to(dtype)  # far from ties, where one more rounding does no harm
+        got = precision.swallowed_updates([weights.double()], [weights.double() + updates.double()], name)
+        assert got.swallowed_share == pytest.approx((then == held).double().mean().item(), abs=2e-3)
+        assert 0.2 < got.swallowed_share < 1
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: precision.gradients("model"), "expected a torch.nn.Module"),
+        (lambda: precision.gradients(nn.ReLU(), torch.ones(2)), "no parameters"),
+        (lambda: precision.gradients(nn.Linear(2, 2), torch.ones(2)), "Pass loss="),
+        (lambda: precision.gradients(nn.Linear(2, 2), torch.ones(3), loss=torch.sum), "forward raised"),
+        (lambda: precision.gradient_window([], "float16"), "got no gradients"),
+        (lambda: precision.gradient_window([1.0], "int8"), "no float format"),
+        (lambda: precision.gradient_window([1.0], "float16", 0), "scale=0"),
+        (lambda: precision.gradient_window([1.0], "float16", math.inf), "scale=inf"),
+        (lambda: precision.gradient_window([1.0], "float16", tolerance=2), "tolerance=2"),
+        (lambda: precision.swallowed_updates([1.0], [1.0, 2.0], "float16"), "1 weights before, 2 after"),
+        (lambda: precision.swallowed_updates([1.0], [1.0], "float16"), "no weight moved"),
+    ],
+)
+def test_bad_input_is_named(call, says: str) -> None:
+    """One sentence."""
+    with pytest.raises(InputError, match=says):
+        call()
