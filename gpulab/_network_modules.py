@@ -6,6 +6,8 @@ module level so that a model can be pickled and sent to another process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -51,6 +53,70 @@ class SmallCNN(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the scores, shape (batch, classes), of images (batch, channels, height, width)."""
         return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+class Bottleneck(nn.Module):
+    """A residual block: 1x1 to fewer channels, 3x3 in groups, 1x1 back; with one group ResNet's, with more ResNeXt's."""
+
+    def __init__(self, source: int, wide: int, inner: int, groups: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *_unit(source, inner, 1, nn.ReLU(inplace=True)),
+            *_unit(inner, inner, 3, nn.ReLU(inplace=True), stride=stride, groups=groups),
+            *_unit(inner, wide, 1),
+        )
+        same = source == wide and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_unit(source, wide, 1, stride=stride))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output, (batch, wide, ...), with the sides divided by the stride."""
+        return functional.relu(self.shortcut(x) + self.body(x))
+
+
+class InvertedResidual(nn.Module):
+    """MobileNetV2's block: 1x1 to more channels, a 3x3 filter for each channel by itself, 1x1 back without an activation."""
+
+    def __init__(self, source: int, wide: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        inner = source * expansion
+        self.body = nn.Sequential(
+            *_unit(source, inner, 1, nn.ReLU6(inplace=True)),
+            *_unit(inner, inner, 3, nn.ReLU6(inplace=True), stride=stride, groups=inner),
+            *_unit(inner, wide, 1),
+        )
+        self.residual = source == wide and stride == 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output, (batch, wide, ...), with the sides divided by the stride."""
+        y: torch.Tensor = self.body(x)
+        return x + y if self.residual else y
+
+
+def _unit(source: int, wide: int, kernel: int, activation: nn.Module | None = None, *, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    """Return a convolution that keeps the sides (but for its stride), its batch norm and, if given, its activation."""
+    convolution = nn.Conv2d(source, wide, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(wide), *([activation] if activation is not None else [])]
+
+
+class BlockNet(nn.Module):
+    """A 3x3 convolution, stages of two blocks each (the first of each later stage halves the sides), average, linear."""
+
+    def __init__(self, channels: int, classes: int, width: int, stages: int, block: Callable[[int, int, int], nn.Module]) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = []
+        features = width
+        for stage in range(stages):
+            wide = width * 2**stage
+            for number in range(2):
+                blocks.append(block(features, wide, 2 if stage and not number else 1))
+                features = wide
+        self.stem = nn.Sequential(*_unit(channels, width, 3, nn.ReLU(inplace=True)))
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the scores, shape (batch, classes), of images (batch, channels, height, width)."""
+        return self.head(self.blocks(self.stem(x)))  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):

@@ -1,6 +1,6 @@
 """The small real models that workloads, training and memory share, so that no two notebooks build their own.
 
-Three factories, each of which returns a ``torch.nn.Module`` in training mode with weights from torch's global
+Five factories, each of which returns a ``torch.nn.Module`` in training mode with weights from torch's global
 generator (call ``torch.manual_seed`` first for the same ones again). Under ``with torch.device("meta"):`` a model of
 any size costs no memory, which is what ``memory.predict`` needs. No loop, no data and no pretrained weights here.
 """
@@ -90,6 +90,89 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
     from gpulab._network_modules import SmallCNN
 
     return SmallCNN(channels, classes, width, stages)
+
+
+def resnext(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2, groups: int = 8) -> Any:
+    """Return a residual classifier whose 3x3 convolutions work in groups: two bottleneck blocks a stage.
+
+    Parameters
+    ----------
+    channels, classes : int
+        Of the image; of the answer.
+    width : int
+        Channels of the first stage; each later stage has twice as many. Inside a block there are half as many.
+    stages : int
+        The image's sides halve between stages.
+    groups : int
+        Of the 3x3 convolutions; they must divide half of ``width``. 1 gives ResNet's block.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps float (batch, channels, height, width) of any size to (batch, classes).
+
+    Raises
+    ------
+    InputError
+        If a size is not a positive whole number, or the groups do not divide the channels.
+
+    Notes
+    -----
+    Source: Xie et al., "Aggregated Residual Transformations for Deep Neural Networks", CVPR 2017, figure 3 (c).
+
+    Examples
+    --------
+    >>> resnext(width=8, groups=4).blocks[0].body[3].groups
+    4
+    """
+    _positive("resnext", channels=channels, classes=classes, width=width, stages=stages, groups=groups)
+    if width % 2 or width // 2 % groups:
+        raise InputError(
+            f"resnext: {groups} groups do not divide the {width / 2:g} channels inside a block; expected a width that is a multiple of "
+            f"{2 * groups}. Pass width={2 * groups}."
+        )
+    from gpulab._network_modules import BlockNet, Bottleneck
+
+    return BlockNet(channels, classes, width, stages, lambda source, wide, stride: Bottleneck(source, wide, wide // 2, groups, stride))
+
+
+def mobilenet(channels: int = 1, classes: int = 10, width: int = 16, stages: int = 2, expansion: int = 4) -> Any:
+    """Return a classifier of depthwise convolutions: two inverted residual blocks a stage.
+
+    Parameters
+    ----------
+    channels, classes : int
+        Of the image; of the answer.
+    width : int
+        Channels between the blocks of the first stage; each later stage has twice as many.
+    stages : int
+        The image's sides halve between stages.
+    expansion : int
+        A block works on this many times as many channels, each by itself.
+
+    Returns
+    -------
+    torch.nn.Module
+        Maps float (batch, channels, height, width) of any size to (batch, classes).
+
+    Raises
+    ------
+    InputError
+        If a size is not a positive whole number.
+
+    Notes
+    -----
+    Source: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, table 1 and figure 4 (d).
+
+    Examples
+    --------
+    >>> mobilenet(width=8).blocks[0].body[3].groups
+    32
+    """
+    _positive("mobilenet", channels=channels, classes=classes, width=width, stages=stages, expansion=expansion)
+    from gpulab._network_modules import BlockNet, InvertedResidual
+
+    return BlockNet(channels, classes, width, stages, lambda source, wide, stride: InvertedResidual(source, wide, expansion, stride))
 
 
 def transformer(

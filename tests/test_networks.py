@@ -97,3 +97,40 @@ def test_bad_sizes_are_refused(factory, arguments, word):
     """A size that cannot be is refused in a sentence that names it."""
     with pytest.raises(InputError, match=word):
         factory(**arguments)
+
+
+def test_resnext_parameters_by_hand():
+    """One stage of width 8 with 2 groups: stem, two bottlenecks of 4 channels inside, head; groups halve the 3x3 weights."""
+    model = networks.resnext(channels=3, classes=7, width=8, stages=1, groups=2)
+    assert model(torch.randn(2, 3, 9, 9)).shape == (2, 7)
+    block = (8 * 4 + 8) + (9 * 4 * 4 // 2 + 8) + (4 * 8 + 16)
+    assert count(model) == (9 * 3 * 8 + 16) + 2 * block + (8 * 7 + 7)
+    assert count(networks.resnext(3, 7, 8, 1, groups=1)) - count(model) == 2 * 9 * 4 * 4 // 2
+
+
+def test_mobilenet_parameters_by_hand():
+    """One stage of width 4, expansion 3: each block has 12 channels with a 3x3 filter each; a second stage halves the sides."""
+    model = networks.mobilenet(channels=1, classes=5, width=4, stages=1, expansion=3)
+    block = (4 * 12 + 24) + (9 * 12 + 24) + (12 * 4 + 8)
+    assert count(model) == (9 * 4 + 8) + 2 * block + (4 * 5 + 5)
+    deeper = networks.mobilenet(width=4, stages=2)
+    assert deeper.blocks[2].body[3].stride == (2, 2)
+    assert not deeper.blocks[2].residual
+    assert deeper.blocks[3].residual
+    assert deeper(torch.randn(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_resnext_adds_its_input():
+    """With its last norm's scale at zero a block gives its input back, for that is positive."""
+    block = networks.resnext(width=8, stages=1, groups=2).blocks[0].eval()
+    torch.nn.init.zeros_(block.body[-1].weight)
+    x = torch.rand(2, 8, 5, 5)
+    torch.testing.assert_close(block(x), x)
+
+
+def test_groups_must_divide_the_channels():
+    """The refusal names a width that fits."""
+    with pytest.raises(InputError, match="width=16"):
+        networks.resnext(width=12, groups=8)
+    with pytest.raises(InputError, match="expansion"):
+        networks.mobilenet(expansion=0)

@@ -1,0 +1,25 @@
+"""Lighter models: prune, quantise, share and group weights, and weigh what is left: bytes, FLOPs, time, accuracy.
+
+Everything here takes any ``torch.nn.Module`` and returns a changed copy. What is fine-tuned keeps its constraint while it trains;
+``finish`` makes the model that is shipped.
+"""
+
+from gpulab.compression._finish import finish
+from gpulab.compression._prune import prune, sparsity
+from gpulab.compression._quantize import quantize, quantize_aware
+from gpulab.compression._share import share_weights
+from gpulab.compression._sparse import to_sparse
+from gpulab.compression._storage import load, save, size_on_disk
+
+__all__ = [
+    "finish",
+    "load",
+    "prune",
+    "quantize",
+    "quantize_aware",
+    "save",
+    "share_weights",
+    "size_on_disk",
+    "sparsity",
+    "to_sparse",
+]

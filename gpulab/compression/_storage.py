@@ -1,0 +1,258 @@
+"""A compressed model on disk: every tensor in the smallest form that gives exactly the same numbers back.
+
+One file: a magic word, a compressed JSON header that names each tensor and how it is stored, then the raw bytes. The forms, of which
+the smallest is taken tensor by tensor:
+
+- ``plain``: the values as they lie in memory;
+- ``book``: the different values once, and for each element an index of as few bits as will do (shared and few-bit weights);
+- ``mask``: one bit an element says whether it is zero, and only the others follow, plain or as ``book`` (pruned weights);
+- ``narrow``: whole numbers in the smallest integers that hold them (the indices of ``to_sparse``);
+- ``same``: a tensor that another name has already (tied weights).
+
+Nothing in a file is executed when it is read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpulab import _files
+from gpulab.compression import _targets
+from gpulab.compression._finish import finish
+from gpulab.errors import InputError, RecordingError, shown
+
+_MAGIC = b"gpulab-model-1\n"
+_MOST_VALUES = 256
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def save(model: Any, path: str | Path) -> int:
+    """Write the finished model's tensors to a file, whole or not at all, and return its bytes.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Anything that this package makes, or any other module.
+    path : str or Path
+
+    Raises
+    ------
+    InputError
+        If it is no module.
+    OSError
+        If the file cannot be written.
+    """
+    content = packed(model)
+    _files.write_atomically(Path(path), content)
+    return len(content)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Return the tensors of a file that ``save`` wrote, for ``load_state_dict`` of a finished model of the same shape.
+
+    Raises
+    ------
+    RecordingError
+        If the file is damaged or none of ours.
+    OSError
+        If it cannot be read.
+    """
+    return unpacked(Path(path).read_bytes(), str(path))
+
+
+def size_on_disk(model: Any) -> int:
+    """Return how many bytes the file has that ``save`` would write; nothing is written.
+
+    Raises
+    ------
+    InputError
+        If it is no module.
+    """
+    return len(packed(model))
+
+
+def packed(model: Any) -> bytes:
+    """Return the file's content."""
+    _targets.module("save", model)
+    header: dict[str, Any] = {}
+    body = io.BytesIO()
+    seen: dict[Any, str] = {}
+    for name, tensor in finish(model).state_dict().items():
+        key = _identity(tensor)
+        if key is not None and key in seen:
+            header[name] = {"form": "same", "as": seen[key]}
+            continue
+        if key is not None:
+            seen[key] = name
+        entry, parts = _smallest(tensor)
+        entry["parts"] = [len(part) for part in parts]
+        header[name] = entry
+        for part in parts:
+            body.write(part)
+    names = zlib.compress(json.dumps(header, separators=(",", ":")).encode(), 9)
+    return _MAGIC + len(names).to_bytes(8, "little") + names + body.getvalue()
+
+
+def _identity(tensor: Any) -> Any:
+    """Return what two names of one tensor have in common; None where there is no plain storage to tell by."""
+    import torch
+
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the header's entry and the bytes of the smallest form."""
+    import torch
+
+    name = str(tensor.dtype).removeprefix("torch.")
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or name not in _DTYPES:
+        return _foreign(tensor)
+    flat = _as_numpy(tensor.detach().cpu().contiguous())
+    entry: dict[str, Any] = {"dtype": name, "shape": list(tensor.shape)}
+    forms: list[tuple[dict[str, Any], list[bytes]]] = [({**entry, "form": "plain"}, [flat.tobytes()])]
+    if flat.dtype.kind == "i" and flat.size and flat.min() >= 0:
+        kind = np.min_scalar_type(int(flat.max())).name
+        forms.append(({**entry, "form": "narrow", "as": kind}, [flat.astype(kind).tobytes()]))
+    if flat.size > 1:
+        booked = _book(flat)
+        if booked is not None:
+            forms.append(({**entry, "form": "book", "bits": booked[0]}, booked[1]))
+        zero = flat == 0
+        if zero.any():
+            rest, bits = flat[~zero], np.packbits(~zero).tobytes()
+            forms.append(({**entry, "form": "mask"}, [bits, rest.tobytes()]))
+            booked = _book(rest)
+            if booked is not None:
+                forms.append(({**entry, "form": "mask", "bits": booked[0]}, [bits, *booked[1]]))
+    return min(forms, key=lambda form: sum(map(len, form[1])))
+
+
+def _as_numpy(tensor: Any) -> np.ndarray:
+    """Return a flat array; bfloat16, which numpy does not have, as its 16 bits."""
+    import torch
+
+    view = tensor.flatten().view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor.flatten()
+    return np.asarray(view.numpy())
+
+
+def _book(flat: np.ndarray) -> tuple[int, list[bytes]] | None:
+    """Return bits an index, the book and the packed indices; None where there are too many different values."""
+    book, indices = np.unique(flat, return_inverse=True)
+    if not 1 <= len(book) <= _MOST_VALUES:
+        return None
+    bits = max(1, math.ceil(math.log2(len(book))))
+    return bits, [book.tobytes(), _pack_bits(indices.astype(np.uint8), bits)]
+
+
+def _pack_bits(values: np.ndarray, bits: int) -> bytes:
+    """Return whole numbers of ``bits`` bits each, one after the other."""
+    return np.packbits(np.unpackbits(values[:, None], axis=1)[:, 8 - bits :].flatten()).tobytes()
+
+
+def _unpack_bits(content: bytes, bits: int, count: int) -> np.ndarray:
+    each = np.unpackbits(np.frombuffer(content, np.uint8))[: count * bits].reshape(count, bits)
+    return np.packbits(np.pad(each, ((0, 0), (8 - bits, 0))), axis=1)[:, 0]
+
+
+def _foreign(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
+    """Return a tensor of a library's own kind, in PyTorch's own file format."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    return {"form": "torch", "shape": list(tensor.shape)}, [file.getvalue()]
+
+
+def unpacked(content: bytes, where: str) -> dict[str, Any]:
+    """Return the tensors of a file's content."""
+    try:
+        return dict(_entries(content))
+    except (ValueError, KeyError, TypeError, IndexError, zlib.error, AttributeError) as error:
+        raise RecordingError(
+            f"load: {shown(where)} is no whole file of compression.save ({type(error).__name__}); expected one. Save the model again."
+        ) from error
+
+
+def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
+    if not content.startswith(_MAGIC):
+        raise ValueError("no such file")
+    begin = len(_MAGIC) + 8
+    length = int.from_bytes(content[len(_MAGIC) : begin], "little")
+    header = json.loads(zlib.decompress(content[begin : begin + length]))
+    place = begin + length
+    done: dict[str, Any] = {}
+    for name, entry in header.items():
+        if entry["form"] == "same":
+            done[name] = done[entry["as"]]
+        else:
+            parts = []
+            for size in entry["parts"]:
+                parts.append(content[place : place + size])
+                place += size
+            done[name] = _restored(entry, parts)
+        yield name, done[name]
+    if place != len(content):
+        raise ValueError("cut short, or longer than its header says")
+
+
+def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
+    import torch
+
+    if entry["form"] == "torch":
+        return _load_foreign(parts[0])
+    shape = entry["shape"]
+    dtype = getattr(torch, entry["dtype"]) if entry["dtype"] in _DTYPES else None
+    if dtype is None:
+        raise ValueError("unknown dtype")
+    plain = np.dtype("uint16" if entry["dtype"] == "bfloat16" else entry["dtype"])
+    count = math.prod(shape)
+    if entry["form"] == "narrow":
+        flat = np.frombuffer(parts[0], entry["as"]).astype(plain)
+    elif entry["form"] == "mask":
+        there = np.unpackbits(np.frombuffer(parts[0], np.uint8))[:count].astype(bool)
+        flat = np.zeros(count, plain)
+        flat[there] = _values(entry, parts[1:], plain, int(there.sum()))
+    else:
+        flat = _values(entry, parts, plain, count)
+    if flat.size != count:
+        raise ValueError("another count of elements")
+    return _tensor(flat, dtype).view(shape)
+
+
+def _values(entry: dict[str, Any], parts: list[bytes], plain: np.dtype, count: int) -> np.ndarray:
+    if "bits" not in entry:
+        return np.frombuffer(parts[0], plain)
+    return np.asarray(np.frombuffer(parts[0], plain)[_unpack_bits(parts[1], entry["bits"], count)])
+
+
+def _tensor(flat: np.ndarray, dtype: Any) -> Any:
+    import torch
+
+    made = torch.from_numpy(flat.copy())
+    return made.view(torch.bfloat16) if dtype is torch.bfloat16 else made
+
+
+def _load_foreign(content: bytes) -> Any:
+    import torch
+
+    from gpulab.compression._torchao import quiet
+
+    if b"torchao" in content:
+        with quiet():
+            import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
+    try:
+        return torch.load(io.BytesIO(content), weights_only=True)
+    except Exception as error:
+        raise InputError(
+            f"load: a tensor of a library's own kind cannot be read ({type(error).__name__}); expected its library. Install it."
+        ) from error

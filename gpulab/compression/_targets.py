@@ -1,0 +1,143 @@
+"""Which layers can be compressed, and copies of a model that are safe to change.
+
+Only the weights of linear and convolutional layers are compressed: biases and norms are few, and an embedding is a table of
+rows that are looked up one at a time. A weight that two layers share (tied embeddings) is left alone, for a change here would
+be a change there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from gpulab import _given
+from gpulab.errors import InputError, shown
+
+
+def module(function: str, model: Any) -> Any:
+    """Return the model.
+
+    Raises
+    ------
+    InputError
+        If it is no ``torch.nn.Module``.
+    """
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(
+            f"{function}: model is {shown(model)}; expected a torch.nn.Module. Pass a trained model, such as gl.networks.cnn() after fit."
+        )
+    return model
+
+
+def duplicate(function: str, model: Any) -> Any:
+    """Return a deep copy of the model; tied weights stay tied.
+
+    Raises
+    ------
+    InputError
+        If it is no module, or one that cannot be copied.
+    """
+    try:
+        return copy.deepcopy(module(function, model))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{function}: this model cannot be copied ({type(error).__name__}: {error}); expected one whose tensors are all parameters "
+            "or buffers. Build it anew and load its state_dict."
+        ) from error
+
+
+def layers(model: Any) -> dict[str, Any]:
+    """Return the linear and convolutional layers by name, but for those whose weight another module shares."""
+    import torch
+
+    kinds = (torch.nn.Linear, torch.nn.Conv2d)
+    owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return {name: m for name, m in model.named_modules() if isinstance(m, kinds) and owners[id(weight_of(m))] == 1}
+
+
+def weight_of(layer: Any) -> Any:
+    """Return the parameter behind a layer's weight: its own, or the one that a parametrisation computes it from."""
+    from torch.nn.utils import parametrize
+
+    if parametrize.is_parametrized(layer, "weight"):
+        held = layer.parametrizations.weight
+        return held.original if hasattr(held, "original") else held.original0
+    return layer.weight
+
+
+def plain(layer: Any) -> None:
+    """Make the weight that a layer's parametrisations compute its plain weight, in place.
+
+    A deep copy of a parametrised layer shares its class with the original, and PyTorch takes the computed attribute off that
+    class: so the layer gets a class of its own first, else the original would lose its weight.
+    """
+    from torch.nn.utils import parametrize
+
+    kind = type(layer)
+    layer.__class__ = type(kind.__name__, kind.__bases__, dict(kind.__dict__))
+    parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+
+
+def chosen(function: str, model: Any, names: Iterable[str] | None, skip: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the layers to compress.
+
+    Raises
+    ------
+    InputError
+        If there are none, or a name is not among them.
+    """
+    there = layers(model)
+    left_out = _given.items(function, "skip", skip)
+    wanted = list(there) if names is None else _given.items(function, "layers", names)
+    unknown = [name for name in [*wanted, *left_out] if not isinstance(name, str) or name not in there]
+    if unknown:
+        raise InputError(
+            f"{function}: there is no layer {shown(unknown[0])} to compress; expected some of {', '.join(there) or '(none)'}. Pass one."
+        )
+    found = {name: there[name] for name in wanted if name not in left_out}
+    if not found:
+        raise InputError(
+            f"{function}: no layer is left to compress; expected at least one linear or convolutional layer. Name fewer to skip."
+        )
+    return found
+
+
+def replace(model: Any, name: str, new: Any) -> Any:
+    """Put a module in the place of the one with that name and return the model; the name "" is the model itself."""
+    if not name:
+        return new
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, new)
+    return model
+
+
+def share(function: str, name: str, value: Any, low_open: bool = False) -> float:
+    """Return a share from 0 up to, but not, 1.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    if not _given.is_finite(value) or not 0 <= value < 1 or (low_open and value == 0):
+        raise InputError(f"{function}: {name}={shown(value)}; expected a share from 0 up to, but not, 1. Pass for example {name}=0.5.")
+    return float(value)
+
+
+def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
+    """Return a whole number within bounds.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InputError(f"{function}: {name}={shown(value)}; expected a whole number from {low} to {high}. Pass for example {name}={low}.")
+    return value

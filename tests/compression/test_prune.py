@@ -1,0 +1,234 @@
+"""Pruning: what is zero stays zero, what is removed was really unused, and refusals say what to do."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from gpulab import compression, networks
+from gpulab.compression import _channels, _prune
+from gpulab.errors import InputError
+
+
+def trained(model: nn.Module, x: torch.Tensor, steps: int = 3) -> nn.Module:
+    """A few steps of Adam with weight decay, so that norms have seen data and weights have moved."""
+    optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)
+    model.train()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    """Images of the digits' size."""
+    return torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def cnn(images: torch.Tensor) -> nn.Module:
+    """A small network that has seen data."""
+    torch.manual_seed(0)
+    return trained(networks.cnn(width=8), images)
+
+
+@pytest.mark.parametrize(("amount", "scope"), [(0.0, "global"), (0.37, "global"), (0.9, "global"), (0.5, "layer")])
+def test_exactly_the_smallest_weights_become_zero(cnn: nn.Module, amount: float, scope: str):
+    """The count is exact, and no weight that is left is smaller than one that went."""
+    pruned = compression.prune(cnn, amount, scope=scope)
+    pairs = [(a.weight.detach(), b.weight.detach()) for a, b in zip(*map(weighted, (cnn, pruned)), strict=True)]
+    if scope == "global":
+        pairs = [tuple(torch.cat([pair[k].flatten() for pair in pairs]) for k in (0, 1))]
+    for before, after in pairs:
+        gone = after == 0
+        assert int(gone.sum()) == round(amount * before.numel())
+        assert torch.equal(after[~gone], before[~gone])
+        if 0 < int(gone.sum()) < gone.numel():
+            assert before[gone].abs().max() <= before[~gone].abs().min()
+
+
+def weighted(model: nn.Module) -> list[nn.Module]:
+    """The linear and convolutional layers."""
+    return [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+
+
+def test_zeros_stay_zero_in_training_and_the_rest_learns(cnn: nn.Module, images: torch.Tensor):
+    """Adam with weight decay moves what is left and nothing else; the model that was given stays as it was."""
+    before = [p.detach().clone() for p in cnn.parameters()]
+    pruned = compression.prune(cnn, 0.8)
+    zeros = [layer.weight == 0 for layer in weighted(pruned)]
+    start = [layer.weight.detach().clone() for layer in weighted(pruned)]
+    trained(pruned, images)
+    for layer, zero, old in zip(weighted(pruned), zeros, start, strict=True):
+        assert bool((layer.weight[zero] == 0).all())
+        assert bool((layer.weight[~zero] != old[~zero]).any())
+    assert all(torch.equal(a, b) for a, b in zip(before, cnn.parameters(), strict=True))
+
+
+def test_pruning_again_goes_on_from_there(cnn: nn.Module, images: torch.Tensor):
+    """The second share counts the zeros of the first, which stay zero."""
+    once = trained(compression.prune(cnn, 0.5), images)
+    twice = compression.prune(once, 0.8)
+    assert compression.sparsity(twice) == pytest.approx(0.8, abs=1e-3)
+    for a, b in zip(weighted(once), weighted(twice), strict=True):
+        assert bool((b.weight[a.weight == 0] == 0).all())
+    assert compression.sparsity(once) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_finish_gives_plain_weights_and_the_same_outputs(cnn: nn.Module, images: torch.Tensor):
+    """A finished copy has the module's own names and gives the same numbers; the masked one goes on working."""
+    pruned = compression.prune(cnn, 0.7).eval()
+    done = compression.finish(pruned)
+    assert list(dict(done.named_parameters())).sort() == list(dict(cnn.named_parameters())).sort()
+    assert torch.equal(done(images), pruned(images))
+    assert compression.sparsity(pruned) == compression.sparsity(done) == pytest.approx(0.7, abs=1e-3)
+
+
+def test_two_of_four_by_hand():
+    """Two of each four neighbours stay, the largest; what is left over of a row is kept whole."""
+    weight = torch.tensor([[1.0, -4.0, 3.0, 2.0, 0.5, 0.1, 0.2, -0.3, 9.0]])
+    assert _prune.two_of_four(weight).tolist() == [[0, 1, 1, 0, 1, 0, 0, 1, 1]]
+
+
+def test_two_of_four_agrees_with_every_choice(cnn: nn.Module):
+    """Of the six ways to keep two of four, the one with the largest sum of magnitudes is kept."""
+    weight = torch.randn(6, 16, generator=torch.Generator().manual_seed(2))
+    mask = _prune.two_of_four(weight).view(-1, 4)
+    for group, kept in zip(weight.abs().view(-1, 4), mask, strict=True):
+        best = max(sum(group[list(pair)].tolist()) for pair in itertools.combinations(range(4), 2))
+        assert float((group * kept).sum()) == pytest.approx(best, rel=1e-6)
+        assert int(kept.sum()) == 2
+
+
+def silenced(model: nn.Module, chains: list[_channels.Chain], kept: dict[str, torch.Tensor]) -> nn.Module:
+    """The big model with the removed channels set to zero where they are read."""
+
+    def hook(keep: torch.Tensor, channels: int):
+        def zero(_, inputs):
+            x = inputs[0]
+            each = x.shape[1] // channels if x.dim() == 2 else 1
+            gate = torch.zeros(channels)
+            gate[keep] = 1
+            gate = gate.repeat_interleave(each) if x.dim() != 4 else gate.view(1, -1, 1, 1)
+            return (x * gate,)
+
+        return zero
+
+    for chain in chains:
+        channels = model.get_submodule(chain.producer).weight.shape[0]
+        for name in chain.consumers:
+            model.get_submodule(name).register_forward_pre_hook(hook(kept[chain.producer], channels))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["cnn", "mlp", "resnext", "mobilenet", "transformer", "flattened"])
+def test_removing_channels_equals_silencing_them(kind: str, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch):
+    """The smaller model gives what the big one gives with those channels set to zero where they are read."""
+    torch.manual_seed(0)
+    x = torch.randint(0, 50, (3, 8)) if kind == "transformer" else images
+    model = {
+        "cnn": lambda: networks.cnn(width=8),
+        "mlp": lambda: networks.mlp(64, 16, 10),
+        "resnext": lambda: networks.resnext(width=16, groups=1),
+        "mobilenet": lambda: networks.mobilenet(width=4),
+        "transformer": lambda: networks.transformer(50, 16, 2, 2, context=8, tied=True),
+        "flattened": lambda: nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 10)),
+    }[kind]()
+    model = trained(model, x) if kind != "transformer" else model.eval()
+    kept: dict[str, torch.Tensor] = {}
+    cut = _channels._cut_outputs
+    names = {id(m): name for name, m in model.named_modules()}
+    assert names
+    small_names: dict[int, str] = {}
+    original = _channels._shrink
+
+    def watch(copied, chain, amount, multiple):
+        small_names[id(copied.get_submodule(chain.producer))] = chain.producer
+        original(copied, chain, amount, multiple)
+
+    monkeypatch.setattr(_channels, "_shrink", watch)
+    monkeypatch.setattr(
+        _channels, "_cut_outputs", lambda layer, keep: (kept.setdefault(small_names.get(id(layer), "follower"), keep), cut(layer, keep))
+    )
+    small = compression.prune(model, 0.5, structured=True).eval()
+    assert sum(p.numel() for p in small.parameters()) < 0.8 * sum(p.numel() for p in model.parameters())
+    big = silenced(model, _channels.chains(model), kept)
+    torch.testing.assert_close(small(x), big(x), atol=1e-5, rtol=1e-5)
+
+
+def test_the_channels_that_stay_are_the_largest_as_the_norm_scales_them():
+    """A filter with a small weight of its batch norm goes before one with smaller weights of its own."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 1, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 1, 1))
+    with torch.no_grad():
+        model[0].weight[:] = torch.tensor([3.0, 1.0, 2.0]).view(3, 1, 1, 1)
+        model[1].weight[:] = torch.tensor([0.1, 1.0, 1.0])
+    small = compression.prune(model, 1 / 3, structured=True)
+    assert small[0].weight.flatten().tolist() == [1.0, 2.0]
+    assert (small[0].out_channels, small[1].num_features, small[3].in_channels) == (2, 2, 2)
+
+
+def test_channels_are_kept_in_multiples(cnn: nn.Module):
+    """With multiple=8 no layer keeps 3 of 8 channels."""
+    small = compression.prune(cnn, 0.7, structured=True, multiple=8)
+    assert {m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)} == {8}
+
+
+def test_sums_of_branches_keep_their_channels():
+    """What a residual connection adds up is left whole: only the inside of the blocks shrinks."""
+    model = networks.mobilenet(width=8, stages=1)
+    small = compression.prune(model, 0.5, structured=True)
+    assert small.blocks[0].body[0].out_channels == 16  # of 32
+    assert small.blocks[0].body[3].groups == 16
+    assert small.blocks[0].body[6].out_channels == 8
+    assert small.stem[0].out_channels == 8
+
+
+class Mixing(nn.Module):
+    """Its first layer's output is mixed by something unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return something that only this module knows."""
+        return self.two(self.one(x).softmax(-1))
+
+
+def test_what_mixes_channels_is_left_alone_and_said():
+    """No channel can go before a softmax, and the refusal names the other way."""
+    with pytest.raises(InputError, match="structured=False"):
+        compression.prune(Mixing(), 0.5, structured=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"amount": 1.0}, "up to, but not, 1"),
+        ({"amount": float("nan")}, "share"),
+        ({"scope": "all"}, "global"),
+        ({"pattern": "1:2"}, "2:4"),
+        ({"pattern": "2:4", "amount": 0.3}, "two of four"),
+        ({"pattern": "2:4", "structured": True}, "one of the two"),
+        ({"layers": ["nothing"]}, "features.0"),
+        ({"skip": ["features.0", "features.3", "features.7", "features.10", "head.2"]}, "no layer is left"),
+        ({"structured": True, "multiple": 0}, "multiple"),
+    ],
+)
+def test_refusals_say_what_to_do(cnn: nn.Module, options: dict, says: str):
+    """Each argument that will not do is named with what would."""
+    with pytest.raises(InputError, match=says):
+        compression.prune(cnn, **options)
+
+
+def test_masks_and_removal_do_not_mix(cnn: nn.Module):
+    """Channels are removed first: a mask would lose its place."""
+    with pytest.raises(InputError, match="channels first"):
+        compression.prune(compression.prune(cnn, 0.5), 0.5, structured=True)
+    with pytest.raises(InputError, match=r"torch\.nn\.Module"):
+        compression.prune("cnn", 0.5)

@@ -1,0 +1,267 @@
+"""Quantisation: codes by hand, grids against torch's own fake quantisation, integer kernels against the same numbers in float."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from gpulab import compression, networks
+from gpulab.compression import _integer, _ranges
+from gpulab.errors import DeviceError, InputError
+
+PER_CHANNEL = _ranges.Scheme("per-channel", 8, None, 8)
+
+
+def test_codes_by_hand():
+    """Per channel each row has a scale of its own; per tensor the small row is left with three codes."""
+    layer = nn.Linear(3, 2, bias=False)
+    with torch.no_grad():
+        layer.weight[:] = torch.tensor([[1.27, -0.635, 0.01], [0.0127, 0.00635, 0.0]])
+    each = compression.quantize(nn.Sequential(layer))[0]
+    assert each.codes.tolist() == [[127, -64, 1], [127, 64, 0]]  # -63.5 and 63.5: ties go to the even neighbour
+    assert each.scale.flatten().tolist() == pytest.approx([0.01, 0.0001])
+    whole = compression.quantize(nn.Sequential(layer), "per-tensor")[0]
+    assert whole.codes.tolist() == [[127, -64, 1], [1, 1, 0]]
+    assert float(whole.scale) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
+def test_weights_agree_with_torchs_fake_quantisation(bits: int, weights: str):
+    """PyTorch's own operator, given the same scales, gives the same weights; no error is over half a step."""
+    layer = nn.Conv2d(3, 5, 3)
+    done = compression.quantize(nn.Sequential(layer), weights, bits=bits)[0]
+    most = 2 ** (bits - 1) - 1
+    scales = done.scale.flatten().expand(5).contiguous()
+    theirs = torch.fake_quantize_per_channel_affine(layer.weight, scales, torch.zeros(5, dtype=torch.int32), 0, -most, most)
+    torch.testing.assert_close(done.weight, theirs, atol=1e-7, rtol=1e-6)
+    assert bool(((done.weight - layer.weight).abs() <= done.scale / 2 + 1e-7).all())
+    assert int(done.codes.abs().max()) == most
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    low=st.floats(-100, 100, width=32),
+    width=st.floats(0, 100, width=32),
+    bits=st.integers(2, 8),
+    seed=st.integers(0, 100),
+)
+def test_inputs_agree_with_torchs_fake_quantisation(low: float, width: float, bits: int, seed: int):
+    """On any range the rounded inputs are those of PyTorch's operator, zero stays zero, and nothing moves by more than a step."""
+    x = low + width * torch.rand(50, generator=torch.Generator().manual_seed(seed))
+    x[0] = 0.0
+    step, zero = _ranges.input_grid(*torch.aminmax(x), bits)
+    ours = _ranges.round_inputs(x, step, zero, bits)
+    theirs = torch.fake_quantize_per_tensor_affine(x, float(step), int(zero), 0, 2**bits - 1)
+    # Theirs multiplies by 1 / step, ours divides: a value in the middle of two codes may go either way.
+    assert bool(((ours - theirs).abs() <= step * 1.001).all())
+    assert float((ours != theirs).float().mean()) <= 0.1
+    assert float(ours[0]) == 0.0
+    assert bool(((ours - x).abs() <= 1.01 * step).all())  # half a step, and half of one more where the zero point was rounded
+
+
+def test_zeros_of_a_pruned_model_stay_zero():
+    """Prune, then quantise: the symmetric codes keep every zero."""
+    pruned = compression.prune(networks.cnn(width=4), 0.8)
+    done = compression.quantize(pruned, bits=4)
+    assert compression.sparsity(done) >= compression.sparsity(pruned)
+
+
+def test_static_uses_the_calibrated_range_and_clips():
+    """The range is that of the calibration inputs, widened to hold zero; a larger input is cut off."""
+    layer = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        layer.weight[:] = 1.0
+    done = compression.quantize(nn.Sequential(layer), activations="static", calibration=torch.tensor([[0.5], [2.55]]))
+    assert float(done(torch.tensor([[100.0]]))) == pytest.approx(2.55)
+    assert float(done(torch.tensor([[-3.0]]))) == 0.0
+    assert float(done[0].step) == pytest.approx(0.01)
+
+
+def test_a_percentile_leaves_an_outlier_out():
+    """With 99 % of the values, one outlier in a thousand does not stretch the range."""
+    x = torch.rand(1000, 1)
+    x[0] = 50.0
+    model = nn.Sequential(nn.Linear(1, 1))
+    whole = compression.quantize(model, activations="static", calibration=x)
+    most = compression.quantize(model, activations="static", calibration=x, percentile=99)
+    assert float(whole[0].step) == pytest.approx(50 / 255)
+    assert float(most[0].step) < 1.01 / 255
+
+
+def test_calibration_in_batches_is_calibration_at_once():
+    """Several batches give the range of all of them."""
+    torch.manual_seed(0)
+    model, x = networks.mlp(8, 16, 4).eval(), torch.randn(30, 8)
+    one = compression.quantize(model, activations="static", calibration=x)
+    several = compression.quantize(model, activations="static", calibration=list(x.split(7)))
+    torch.testing.assert_close(one(x), several(x))
+
+
+def has_integers(convolution: bool) -> bool:
+    """Whether this build has the kernels; the course's own environments have them."""
+    return not _integer.refusal("cpu", convolution)
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolution", "depthwise", "strided", "per tensor"])
+@pytest.mark.parametrize("place", ["positive", "both", "negative"])
+def test_integer_kernels_give_the_same_numbers(kind: str, place: str):
+    """Integer arithmetic on the same codes gives what float arithmetic on the rounded values gives: nothing overflows."""
+    torch.manual_seed(3)
+    layer = {
+        "linear": lambda: nn.Linear(200, 30),
+        "per tensor": lambda: nn.Linear(200, 30),
+        "convolution": lambda: nn.Conv2d(16, 24, 3, padding=1),
+        "depthwise": lambda: nn.Conv2d(16, 16, 3, padding=1, groups=16),
+        "strided": lambda: nn.Conv2d(8, 8, 3, stride=2, bias=False),
+    }[kind]()
+    if not has_integers(isinstance(layer, nn.Conv2d)):
+        pytest.skip("no 8-bit kernels in this build of PyTorch")
+    x = torch.randn(5, 200) if isinstance(layer, nn.Linear) else torch.randn(5, layer.in_channels, 9, 9)
+    x = {"positive": x.relu(), "both": x, "negative": -x.relu()}[place]
+    weights = "per-tensor" if kind == "per tensor" else "per-channel"
+    model = nn.Sequential(layer)
+    integer = compression.quantize(model, weights, "dynamic", arithmetic="integer")
+    bits = integer[0].scheme.activation_bits
+    rounded = _ranges.round_inputs(x, *_ranges.input_grid(*torch.aminmax(x), bits), bits)
+    expected = compression.quantize(model, weights)(rounded)
+    with torch.no_grad():
+        torch.testing.assert_close(integer(x), expected, atol=2e-5, rtol=1e-4)
+        again = copy.deepcopy(integer)
+        torch.testing.assert_close(again(x), integer(x))
+
+
+def test_integers_follow_a_loaded_state():
+    """Loading other codes is not answered from weights that were packed before."""
+    if not has_integers(False):
+        pytest.skip("no 8-bit kernels in this build of PyTorch")
+    first, second = (compression.quantize(nn.Sequential(nn.Linear(8, 8)), "per-channel", "dynamic", arithmetic="integer") for _ in range(2))
+    x = torch.randn(3, 8)
+    first(x)
+    first.load_state_dict(second.state_dict())
+    torch.testing.assert_close(first(x), second(x))
+
+
+@pytest.mark.parametrize("activations", [None, "dynamic"])
+def test_torchao_has_the_same_weights(activations: str | None):
+    """Torchao's symmetric 8 bits a channel are ours; with rounded inputs both stay near the float model."""
+    pytest.importorskip("torchao", exc_type=ImportError)
+    torch.manual_seed(0)
+    model, x = networks.mlp(32, 64, 10).eval(), torch.randn(20, 32)
+    ours = compression.quantize(model, "per-channel", activations)
+    theirs = compression.quantize(model, "per-channel", activations, arithmetic="torchao")
+    with torch.no_grad():
+        for mine, its in zip(model.layers, theirs.layers, strict=True):
+            if isinstance(mine, nn.Linear):  # its codes go from -128 to 127, so its step is 2 / 255 of the largest weight
+                step = mine.weight.abs().amax(1, keepdim=True) / 127.5
+                assert bool(((its.weight.dequantize() - mine.weight).abs() <= 0.51 * step).all())
+        # Two roundings of a weight differ by a step at most: |difference| <= step * sum |x| in one layer, and there are three.
+        assert float((ours(x) - theirs(x)).abs().max()) < 0.02 * float(model(x).abs().max())
+
+
+@pytest.mark.slow
+def test_importing_torchao_is_silent_for_the_learner():
+    """What torchao tells of libraries that it cannot load stays out of the lesson, and its loggers are as they were."""
+    code = (
+        "import torch, logging\nfrom gpulab import compression, networks\n"
+        "compression.quantize(networks.mlp(8, 8, 2), arithmetic='torchao')\n"
+        "assert logging.getLogger('torchao').level == logging.NOTSET"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "", done.stdout
+    assert done.stderr == "", done.stderr
+    assert logging.getLogger("torchao").level in (logging.NOTSET, logging.WARNING)
+
+
+@pytest.mark.parametrize("activations", [None, "dynamic", "static"])
+def test_aware_training_is_what_is_shipped(activations: str | None):
+    """In evaluation, the model that was trained as if quantised gives exactly what the finished one gives."""
+    torch.manual_seed(0)
+    x = torch.randn(40, 1, 8, 8)
+    aware = compression.quantize_aware(networks.cnn(width=4), activations=activations, bits=3)
+    optimizer = torch.optim.Adam(aware.parameters(), 1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        aware(x).square().mean().backward()
+        optimizer.step()
+    aware.eval()
+    done = compression.finish(aware)
+    torch.testing.assert_close(done(x), aware(x), atol=1e-6, rtol=1e-5)
+    assert not any(p.requires_grad for m in done.modules() if hasattr(m, "codes") for p in m.parameters())
+
+
+def test_the_gradient_passes_the_rounding():
+    """The straight-through estimator: the weight's gradient is that of a layer with the rounded weight."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(5, 3), torch.randn(7, 5)
+    aware = compression.quantize_aware(nn.Sequential(layer), bits=3)
+    aware(x).square().sum().backward()
+    rounded = nn.Linear(5, 3)
+    with torch.no_grad():
+        rounded.weight[:], rounded.bias[:] = compression.quantize(nn.Sequential(layer), bits=3)[0].weight, layer.bias
+    rounded(x).square().sum().backward()
+    torch.testing.assert_close(aware[0].layer.weight.grad, rounded.weight.grad)
+
+
+def test_followed_ranges_freeze_in_evaluation():
+    """The first training batch sets the range, later ones move it by a tenth, evaluation does not."""
+    aware = compression.quantize_aware(nn.Sequential(nn.Linear(1, 1)), activations="static")
+    followed = aware[0].observed
+    aware(torch.tensor([[0.0], [1.0]]))
+    assert float(followed.high) == 1.0
+    aware(torch.tensor([[0.0], [2.0]]))
+    assert float(followed.high) == pytest.approx(1.1)
+    aware.eval()(torch.tensor([[9.0]]))
+    assert float(followed.high) == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"weights": "per-row"}, "per-channel"),
+        ({"activations": "lazy"}, "dynamic"),
+        ({"bits": 1}, "bits"),
+        ({"bits": 9}, "bits"),
+        ({"activations": "static"}, "calibration"),
+        ({"calibration": torch.ones(1, 8)}, "calibration"),
+        ({"activations": "static", "calibration": []}, "no inputs"),
+        ({"activations": "static", "calibration": torch.ones(1, 5)}, "calibration input"),
+        ({"activations": "static", "calibration": torch.full((1, 8), float("nan"))}, "finite"),
+        ({"activations": "static", "calibration": torch.ones(1, 8), "percentile": 3}, "percentile"),
+        ({"arithmetic": "integer"}, "dynamic"),
+        ({"arithmetic": "integer", "activations": "dynamic", "bits": 4}, "bits=8"),
+        ({"arithmetic": "torchao", "bits": 4}, "8 bits"),
+        ({"arithmetic": "fast"}, "torchao"),
+        ({"layers": []}, "no layer is left"),
+    ],
+)
+def test_refusals_say_what_to_do(options: dict, says: str):
+    """Each argument that will not do is named with what would."""
+    with pytest.raises(InputError, match=says):
+        compression.quantize(networks.mlp(8, 8, 2), **options)
+
+
+def test_torchao_says_that_it_leaves_convolutions():
+    """A model of convolutions alone gets the other way named."""
+    with pytest.raises(InputError, match="convolutions"):
+        compression.quantize(nn.Sequential(nn.Conv2d(1, 2, 3)), arithmetic="torchao")
+
+
+def test_no_integer_kernels_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    """A PyTorch without the kernels is a device without them: the refusal names the next best."""
+
+    def gone(*_: object) -> None:
+        raise RuntimeError("no engine")
+
+    monkeypatch.setattr(_integer.Packed, "__call__", gone)
+    with pytest.raises(DeviceError, match="arithmetic='torchao', or 'float'"):
+        compression.quantize(networks.mlp(8, 8, 2), "per-channel", "dynamic", arithmetic="integer")

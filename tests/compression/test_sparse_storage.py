@@ -1,0 +1,199 @@
+"""Sparse formats and files: the same numbers from fewer bytes, sizes by hand, damaged files in a sentence."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from gpulab import compression, networks
+from gpulab.compression import _sparse, _storage
+from gpulab.errors import DeviceError, InputError, RecordingError
+
+
+@pytest.mark.parametrize("amount", [0.0, 0.5, 0.95])
+def test_csr_gives_the_same_numbers(amount: float):
+    """Linear layers and convolutions (strided, dilated, unbiased) multiply as the dense ones do; copies and loads too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False), nn.ReLU(), nn.Conv2d(6, 5, 3, dilation=2), nn.Flatten(), nn.Linear(45, 7)
+    )
+    x = torch.randn(4, 2, 14, 14)
+    pruned = compression.prune(model, amount)
+    sparse = compression.to_sparse(pruned)
+    torch.testing.assert_close(sparse(x), pruned(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(copy.deepcopy(sparse)(x), pruned(x), atol=1e-5, rtol=1e-5)
+    assert compression.sparsity(sparse) == pytest.approx(amount, abs=1e-2)
+    assert sum(m.values.numel() for m in sparse.modules() if hasattr(m, "columns")) == 693 - round(amount * 693)
+
+
+def test_a_linear_layer_of_sequences_stays_sparse():
+    """Inputs with more dimensions (batch, position, feature) are taken as rows."""
+    layer, x = nn.Linear(8, 3), torch.randn(2, 5, 8)
+    sparse = compression.to_sparse(compression.prune(nn.Sequential(layer), 0.5))
+    torch.testing.assert_close(sparse(x), compression.prune(nn.Sequential(layer), 0.5)(x))
+
+
+def test_grouped_convolutions_stay_dense_unless_named():
+    """Without names, what the format cannot hold is left as it is; with its name it is refused."""
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 2, 1))
+    sparse = compression.to_sparse(model)
+    assert isinstance(sparse[0], nn.Conv2d)
+    assert not isinstance(sparse[1], nn.Conv2d)
+    with pytest.raises(InputError, match="4 groups"):
+        compression.to_sparse(model, layers=["0"])
+
+
+def test_two_of_four_is_explained_where_the_device_lacks_it():
+    """A CPU has no 2:4 instructions: the refusal says what came with which hardware, and what to use instead."""
+    pruned = compression.prune(networks.mlp(64, 64, 32), pattern="2:4")
+    with pytest.raises(DeviceError, match=r"8\.0 \(Ampere\).*format='csr'"):
+        compression.to_sparse(pruned, "2:4")
+    assert "instructions" in _sparse.two_four_refusal("cpu")
+
+
+@pytest.mark.gpu
+def test_two_of_four_on_the_gpu():
+    """On a GPU of compute capability 8.0 the sparse layer gives what the masked one gives in half precision."""
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("no 2:4 instructions before compute capability 8.0")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 64)).half().cuda()
+    pruned = compression.prune(model, pattern="2:4")
+    sparse = compression.to_sparse(pruned, "2:4")
+    x = torch.randn(128, 256, device="cuda", dtype=torch.float16)
+    with torch.no_grad():
+        torch.testing.assert_close(sparse(x), compression.finish(pruned)(x), atol=2e-2, rtol=2e-2)
+    with pytest.raises(InputError, match="two of four"):
+        compression.to_sparse(model, "2:4")
+
+
+@pytest.mark.gpu
+def test_csr_on_the_gpu():
+    """The sparse layers run where the model lies."""
+    torch.manual_seed(0)
+    pruned = compression.prune(networks.cnn(width=8), 0.8).cuda().eval()
+    x = torch.randn(3, 1, 8, 8, device="cuda")
+    with torch.no_grad():
+        torch.testing.assert_close(compression.to_sparse(pruned)(x), pruned(x), atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.gpu
+def test_integer_kernels_on_a_gpu_are_explained_and_torchao_runs():
+    """The CPU's kernels are refused with the next best, which works there."""
+    model = networks.mlp(64, 128, 64).cuda().eval()
+    with pytest.raises(DeviceError, match="torchao"):
+        compression.quantize(model, "per-channel", "dynamic", arithmetic="integer")
+    x = torch.randn(64, 64, device="cuda")
+    theirs = compression.quantize(model, "per-channel", "dynamic", arithmetic="torchao")
+    with torch.no_grad():
+        assert float((theirs(x) - model(x)).abs().max()) < 0.05 * float(model(x).abs().max())
+
+
+def every_kind() -> dict[str, nn.Module]:
+    """One model of each kind that this package makes."""
+    torch.manual_seed(0)
+    cnn = networks.cnn(width=4)
+    pruned = compression.prune(cnn, 0.9)
+    return {
+        "plain": cnn,
+        "masked": pruned,
+        "csr": compression.to_sparse(pruned),
+        "smaller": compression.prune(cnn, 0.5, structured=True),
+        "8 bits": compression.quantize(cnn),
+        "4 bits": compression.quantize(cnn, bits=4),
+        "pruned, 8 bits": compression.quantize(pruned),
+        "static": compression.quantize(cnn, activations="static", calibration=torch.randn(4, 1, 8, 8)),
+        "shared": compression.share_weights(cnn, 16),
+        "pruned, shared": compression.share_weights(pruned, 8),
+        "aware": compression.quantize_aware(cnn, bits=2),
+        "tied": networks.transformer(30, 16, 2, 1, context=8, tied=True),
+        "bfloat16": networks.mlp(8, 8, 2).bfloat16(),
+        "half": networks.mlp(8, 8, 2).half(),
+    }
+
+
+@pytest.mark.parametrize("kind", list(every_kind()))
+def test_files_give_the_same_tensors_back(kind: str, tmp_path: Path):
+    """Every kind of model comes back bit for bit, into a fresh model of its shape; the size told is the file's."""
+    model = every_kind()[kind]
+    path = tmp_path / "model.bin"
+    nbytes = compression.save(model, path)
+    assert nbytes == path.stat().st_size == compression.size_on_disk(model)
+    tensors, expected = compression.load(path), compression.finish(model).state_dict()
+    assert list(tensors) == list(expected)
+    for name, tensor in expected.items():
+        assert tensors[name].dtype == tensor.dtype
+        assert torch.equal(tensors[name], tensor)
+    compression.finish(model).load_state_dict(tensors)
+
+
+def parameters(model: nn.Module) -> int:
+    """How many there are."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_sizes_by_hand():
+    """One layer of 300 x 300 normal weights: what each form takes, to the few hundred bytes of header."""
+    torch.manual_seed(0)
+    model, n = nn.Sequential(nn.Linear(300, 300, bias=False)), 90_000
+    nn.init.normal_(model[0].weight)
+    expected = {
+        "dense": (model, 4 * n),
+        "90 % zeros": (compression.prune(model, 0.9), n // 8 + 4 * n // 10),
+        "8 bits": (compression.quantize(model), n + 4 * 300),
+        "4 bits": (compression.quantize(model, bits=4), n // 2 + 4 * 300),
+        "16 values": (compression.share_weights(model, 16), n // 2 + 16 * 4),
+        "90 % zeros, 8 bits": (compression.quantize(compression.prune(model, 0.9)), n // 8 + n // 10 + 4 * 300),
+        "90 % zeros, 4 values": (compression.share_weights(compression.prune(model, 0.9), 4), n // 8 + n // 40 + 16),
+        "csr, 16-bit columns": (compression.to_sparse(compression.prune(model, 0.9)), (4 + 2) * n // 10 + 2 * 301),
+    }
+    for name, (each, nbytes) in expected.items():
+        assert 0 <= compression.size_on_disk(each) - nbytes < 600, name
+
+
+def test_a_tied_weight_is_stored_once():
+    """The embedding and the head of a tied language model are one table in the file."""
+    tied, loose = (networks.transformer(500, 32, 2, 1, context=8, tied=t) for t in (True, False))
+    saved = compression.size_on_disk(loose) - compression.size_on_disk(tied)
+    assert abs(saved - 4 * 500 * 32) < 100
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.integers(0, 255), min_size=1, max_size=70),
+    bits=st.integers(1, 8),
+)
+def test_packed_bits_come_back(values: list[int], bits: int):
+    """Any numbers of so many bits come back from their packed form."""
+    given = np.array([v % 2**bits for v in values], np.uint8)
+    content = _storage._pack_bits(given, bits)
+    assert len(content) == -(-len(values) * bits // 8)
+    assert np.array_equal(_storage._unpack_bits(content, bits, len(values)), given)
+
+
+def test_a_damaged_file_is_a_sentence(tmp_path: Path):
+    """Cut short anywhere, changed in its header, longer, or something else: a RecordingError that says what to do."""
+    path = tmp_path / "model.bin"
+    compression.save(networks.mlp(4, 4, 2), path)
+    content = path.read_bytes()
+    damaged = [content[:cut] for cut in (0, 5, 20, 60, len(content) - 1)]
+    damaged += [b"PK" + content, content + b"x", content[:30] + b"\0\0\0\0" + content[34:]]
+    for wrong in damaged:
+        path.write_bytes(wrong)
+        with pytest.raises(RecordingError, match="Save the model again"):
+            compression.load(path)
+
+
+def test_saving_is_whole_or_not_at_all(tmp_path: Path):
+    """A folder in the file's place is the system's own error, and nothing half-written is left."""
+    (tmp_path / "model.bin").mkdir()
+    with pytest.raises(OSError, match="model"):
+        compression.save(networks.mlp(4, 4, 2), tmp_path / "model.bin")
+    assert [each.name for each in tmp_path.iterdir()] == ["model.bin"]
