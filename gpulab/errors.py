@@ -82,6 +82,10 @@ class RecordingError(GpulabError, ValueError):
     """A recording is damaged, from a future version, or not a recording at all."""
 
 
+class CheckpointError(GpulabError, ValueError):
+    """A checkpoint of a training run is missing, damaged, of something else, or not a checkpoint at all."""
+
+
 class KernelError(GpulabError, ValueError):
     """A kernel cannot run as it is written, or as it was launched.
 

@@ -59,6 +59,8 @@ NOTE_CODES: Mapping[str, str] = {
     "turn-taking": "another gpulab process measured on this device, so this one waited",
     "disagree": "the results of the compared runs differ by more than their tolerance",
     "no-overlap": "copies and compute did not run at the same time",
+    "diverged": "the loss of a training run was no longer a finite number",
+    "interrupted": "the learner interrupted the work",
     "skipped": "a part was left out, and the sentence says why",
 }
 

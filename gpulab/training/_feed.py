@@ -1,34 +1,161 @@
-"""Batches in the order that the seed decides, whoever prepares them: this thread, a thread ahead of it, or worker processes."""
+"""Batches in the order that the seed decides, whoever prepares them: this thread, a thread ahead of it, or worker processes.
+
+The three give the same batches, so ``workers``, ``prefetch`` and ``pinned`` change how long a run waits and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import numpy as np
 
 from gpulab.training._data import Data
 
+Batch = tuple[Any, Any]
+_DEFAULT_AHEAD = 2  # batches a worker prepares ahead where nothing else was asked, as PyTorch does
+_PATIENCE_SECONDS = 0.1
 
-def order(items: int, batch_size: int, seed: int, first: int, last: int) -> Iterator[Any]:
-    """Give the indices of the batches ``first`` to ``last`` (not included), int64 of shape (batch_size,).
+
+class Order:
+    """The indices of the batches ``first`` to ``last`` (not included), each int64 of shape (batch_size,).
 
     Each epoch is another permutation; its last items that fill no batch wait for another epoch. Batch k depends on the seed and k
     alone, so a run that is resumed sees what it would have seen.
     """
+
+    def __init__(self, items: int, batch_size: int, seed: int, first: int, last: int) -> None:
+        self.items, self.batch_size, self.seed, self.first, self.last = items, batch_size, seed, first, last
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        an_epoch, size = self.items // self.batch_size, self.batch_size
+        permutation, known = np.zeros(0, dtype=np.int64), -1
+        for number in range(self.first, self.last):
+            epoch, place = divmod(number, an_epoch)
+            if epoch != known:
+                permutation, known = np.random.default_rng((self.seed, epoch)).permutation(self.items), epoch
+            yield permutation[place * size : (place + 1) * size]
+
+
+class Feed:
+    """What gives a run its batches: ``next(feed)``, then ``close()``.
+
+    Parameters
+    ----------
+    data : Data
+    order : Order
+    workers, prefetch, pinned
+        As in ``training.fit``.
+    to_device : callable
+        Copies a batch to the device; called by the thread ahead where there is one, else by the run.
+    """
+
+    def __init__(self, data: Data, order: Order, *, workers: int, prefetch: int, pinned: bool, to_device: Callable[[Batch], Batch]) -> None:
+        self.on_device = prefetch > 0 and workers == 0
+        self._ahead: _Ahead | None = None
+        if workers:
+            self._batches = _workers(data, order, workers, prefetch, pinned)
+        elif prefetch:
+            self._ahead = _Ahead(_here(data, order, pinned), prefetch, to_device)
+            self._batches = iter(self._ahead)
+        else:
+            self._batches = _here(data, order, pinned)
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """End the thread or the processes."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._batches = iter(())
+
+
+def _here(data: Data, order: Order, pinned: bool) -> Iterator[Batch]:
     import torch
 
-    an_epoch = items // batch_size
-    permutation, known = None, -1
-    for number in range(first, last):
-        epoch, place = divmod(number, an_epoch)
-        if epoch != known:
-            permutation, known = np.random.default_rng((seed, epoch)).permutation(items), epoch
-        assert permutation is not None
-        yield torch.from_numpy(permutation[place * batch_size : (place + 1) * batch_size])
+    for indices in order:
+        inputs, targets = data[torch.from_numpy(indices)]
+        yield (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
 
 
-def batches(data: Data, indices: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    """Give the batches on the host, prepared by this thread when asked for."""
-    for chosen in indices:
-        yield data[chosen]
+def _workers(data: Data, order: Order, workers: int, prefetch: int, pinned: bool) -> Iterator[Batch]:
+    import torch
+    from torch.utils.data import DataLoader
+
+    # A generator of its own: the loader would otherwise draw its workers' seeds from the learner's.
+    loader: DataLoader[Any] = DataLoader(
+        cast(Any, data),
+        batch_sampler=cast(Any, order),
+        num_workers=workers,
+        prefetch_factor=prefetch or _DEFAULT_AHEAD,
+        pin_memory=pinned,
+        collate_fn=cast(Any, _as_it_is),
+        generator=torch.Generator().manual_seed(order.seed),
+    )
+    return iter(loader)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+class _Ahead:
+    """A thread that prepares batches and copies them to the device, a few ahead of the run."""
+
+    def __init__(self, batches: Iterator[Batch], ahead: int, to_device: Callable[[Batch], Batch]) -> None:
+        self._batches, self._to_device = batches, to_device
+        self._queue: queue.Queue[Any] = queue.Queue(maxsize=ahead)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="gpulab-prefetch", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        import torch
+
+        stream: Any = None
+        try:
+            for batch in self._batches:
+                if stream is None and torch.cuda.is_available():
+                    stream = cast(Any, torch.cuda.Stream)()
+                with torch.cuda.stream(stream):  # of None, nothing: on a CPU there are no streams
+                    there = self._to_device(batch)
+                    event = stream.record_event() if stream is not None else None
+                self._give((there, event))
+                if self._closed.is_set():
+                    return
+        except BaseException as error:  # told to the run, which raises it
+            self._give(error)
+
+    def _give(self, item: Any) -> None:
+        while not self._closed.is_set():
+            try:
+                self._queue.put(item, timeout=_PATIENCE_SECONDS)
+            except queue.Full:
+                continue
+            return
+
+    def __iter__(self) -> Iterator[Batch]:
+        import torch
+
+        while True:
+            item = self._queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            batch, event = item
+            if event is not None:
+                stream = torch.cuda.current_stream()
+                stream.wait_event(event)
+                for tensor in batch:
+                    if tensor.is_cuda:
+                        tensor.record_stream(stream)
+            yield batch
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(timeout=5)

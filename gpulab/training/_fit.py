@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gpulab import _given
-from gpulab.errors import StoppedError
+from gpulab.errors import StoppedError, message_of
+from gpulab.evidence import Note
+from gpulab.training import _checkpoint, _interrupts
 from gpulab.training._run import Run
 from gpulab.training._tasks import Task
+from gpulab.training._words import unfinished_note
 from gpulab.training.results import FitResult
 
 _STRETCH = 10  # steps that an accelerator takes between two waits
@@ -91,8 +96,12 @@ def fit(
         If an argument cannot be used, or a step of the model raises.
     OutOfMemoryError, DeviceError
         If a step does not fit, or the device is not there.
+    CheckpointError
+        If the file to go on from is missing, damaged, or of another run.
     StoppedError
         If ``stop`` asked before the first step.
+    KeyboardInterrupt
+        If the learner interrupts before the first step.
     MissingLibraryError
         If the task's data come with a library that is not installed.
 
@@ -104,21 +113,73 @@ def fit(
     ('finished', 2)
     """
     report, asked = _given.callback("fit", "progress", progress), _given.callback("fit", "stop", stop)
+    target = None if save is None else _checkpoint.path_of("fit", "save", save)
     run = Run(
         task, model=model, device=device, precision=precision, batch_size=batch_size, epochs=epochs, steps=steps,
         learning_rate=learning_rate, optimizer=optimizer, accumulate=accumulate, checkpoint=checkpoint, compile=compile,
         channels_last=channels_last, fused=fused, workers=workers, prefetch=prefetch, pinned=pinned, cuda_graph=cuda_graph,
-        loss_scale=loss_scale, clip=clip, seed=seed, clock=clock,
+        loss_scale=loss_scale, clip=clip, seed=seed, resume=resume, clock=clock,
     )  # fmt: skip
-    stretch = 1 if run.device.is_cpu else _STRETCH
-    ended = None
-    while not run.is_over:
-        if asked is not None and asked():
-            if not run.losses:
-                raise StoppedError("fit: stopped before the first step; expected it to run. Call it again.")
-            ended = "stopped"
-            break
-        run.advance(stretch)
-        if report is not None:
-            report(len(run.losses) / run.options.steps, f"step {len(run.losses)} of {run.options.steps}: loss {run.losses[-1]:.4g}")
-    return run.result(ended)
+    driver = _Driver(run, report, asked, target)
+    try:
+        return driver.result(driver.drive())
+    finally:
+        run.close()
+
+
+class _Driver:
+    """Drives a run to its end, or to where the learner ends it."""
+
+    def __init__(self, run: Run, report: Callable[[float, str], None] | None, stop: Callable[[], bool] | None, target: Path | None) -> None:
+        self.run, self.report, self.stop, self.target = run, report, stop, target
+        self.notes: list[Note] = []
+
+    def drive(self) -> str | None:
+        """Take the steps; returns "stopped" or "interrupted" where the run was ended from outside."""
+        run, options = self.run, self.run.options
+        stretch = 1 if run.device.is_cpu else _STRETCH
+        an_epoch = len(run.task.train) // options.batch_size
+        with _interrupts.deferred() as interrupt:
+            while not run.is_over:
+                ended = "interrupted" if interrupt.asked else "stopped" if self.stop is not None and self.stop() else None
+                if ended is not None:
+                    self._refuse_nothing(ended)
+                    self._save()
+                    return ended
+                reached = len(run.losses)
+                try:
+                    run.advance(min(stretch, an_epoch - reached % an_epoch))
+                except KeyboardInterrupt:  # a second one, in the middle of a step: the weights may be half updated
+                    self._refuse_nothing("interrupted")
+                    return "interrupted"
+                if self.report is not None:
+                    now = len(run.losses)
+                    self.report(now / options.steps, f"step {now} of {options.steps}: loss {run.losses[-1]:.4g}")
+                if len(run.losses) % an_epoch == 0 or run.is_over:
+                    self._save()
+        return None
+
+    def _refuse_nothing(self, ended: str) -> None:
+        if self.run.losses:
+            return
+        if ended == "interrupted":
+            raise KeyboardInterrupt
+        raise StoppedError("fit: stopped before the first step; expected it to run. Call it again.")
+
+    def _save(self) -> None:
+        """Write the checkpoint; a disk that takes none costs the checkpoint, never the run. A run that diverged keeps the last good one."""
+        if self.target is None or self.run.first_bad_step is not None:
+            return
+        try:
+            self.run.save(self.target)
+        except OSError as error:
+            sentence = f"no checkpoint was written to {str(self.target)!r} ({message_of(error, 100)}). Free some space, or save elsewhere."
+            if all(note.sentence != sentence for note in self.notes):
+                self.notes.append(Note("skipped", sentence))
+
+    def result(self, ended: str | None) -> FitResult:
+        """Return what was reached, with a note on how it ended."""
+        if ended is not None:
+            self.notes.append(unfinished_note(ended, len(self.run.losses), self.run.options))
+        result = self.run.result(ended)
+        return dataclasses.replace(result, notes=(*result.notes, *self.notes))

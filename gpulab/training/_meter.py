@@ -63,8 +63,8 @@ class Meter:
 
     @property
     def phase_seconds(self) -> dict[str, float]:
-        """Seconds a step by part; empty where no step was timed part by part."""
-        return {phase: value / self._parted_steps for phase, value in self._phases.items()} if self._parted_steps else {}
+        """Seconds a step by part, without the parts that never ran; empty where no step was timed part by part."""
+        return {phase: value / self._parted_steps for phase, value in self._phases.items() if value} if self._parted_steps else {}
 
     def rate(self, samples_a_step: int) -> tuple[float | None, tuple[float, float] | None, str | None]:
         """Return samples a second at the median step, their 95 % interval, and the reason where there is none."""
@@ -73,4 +73,4 @@ class Meter:
             return None, None, "no step was left that only trained. Take more steps."
         interval, reason = median_interval(seconds)
         span = None if interval is None or interval[0] <= 0 else (samples_a_step / interval[1], samples_a_step / interval[0])
-        return samples_a_step / float(np.median(seconds)), span, reason
+        return samples_a_step / float(np.median(seconds)), span, reason and reason.replace("Allow a longer deadline", "Take more steps")

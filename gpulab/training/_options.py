@@ -132,6 +132,12 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         drop(f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so memory stayed pageable.", pinned=False)
     if options.cuda_graph and where.kind != "cuda":
         drop(f"{where} has no CUDA graphs, so each step was launched operator by operator.", cuda_graph=False)
+    if options.cuda_graph and where.kind == "cuda" and options.loss_scale == "dynamic":
+        drop(
+            "dynamic loss scaling reads on the host whether gradients overflowed, which no CUDA graph holds, so each step was launched "
+            'operator by operator. Pass precision="bfloat16" or a fixed loss_scale.',
+            cuda_graph=False,
+        )
     if options.channels_last and job.train.inputs.dim() != 4:
         drop(f"{job.name} has no images, so there are no channels to put last.", channels_last=False)
     if options.compile and where.is_cpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab.errors import GpulabError, InputError
+from gpulab.errors import CheckpointError, GpulabError, InputError
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.results import CATEGORIES
-from gpulab.training import _feed, _settings
+from gpulab.training import _checkpoint, _settings
 from gpulab.training._evaluate import evaluate
+from gpulab.training._feed import Feed, Order
+from gpulab.training._followed import Followed
+from gpulab.training._graph import GraphedStep
 from gpulab.training._meter import Meter
 from gpulab.training._options import settle
 from gpulab.training._step import Step, explain
-from gpulab.training._tasks import Task, task
+from gpulab.training._tasks import Task
+from gpulab.training._tasks import task as find_task
+from gpulab.training._words import diverged_note
 from gpulab.training.results import Accuracy, FitResult
 
-_TRACED_STEP = 1  # the second: the optimizer's state is there from its start
-_PARTED_EVERY = 4  # on an accelerator, one stretch of so many is timed part by part
+_FOLLOWED_STEP = 1  # of this call: the second, so that the optimizer's state is there from its start
+_PARTED_EVERY = 4  # on an accelerator one stretch of so many is timed part by part, the first among them
+# What may change between a checkpoint and the run that goes on from it: how long, and who prepares the batches.
+_MAY_CHANGE = ("steps", "workers", "prefetch", "pinned", "checkpoint")
 
 
 class Run:
     """One training run, taken as many steps at a time as the caller likes.
+
+    Two runs may take turns: each has its own random generators, and PyTorch's switches are its own only while it steps.
 
     Parameters
     ----------
@@ -40,16 +50,25 @@ class Run:
     Attributes
     ----------
     task : Task
-    model : torch.nn.Module
+    device : Device
     options : Options
         What this device follows of what was asked.
     losses : list of float
         One a step.
+    notes : list of Note
 
     Raises
     ------
-    InputError, DeviceError, OutOfMemoryError
+    InputError, DeviceError, OutOfMemoryError, CheckpointError
         As ``training.fit``.
+
+    Examples
+    --------
+    >>> from gpulab import training
+    >>> run = training.Run("prose-transformer", steps=3, batch_size=4, device="cpu")
+    >>> len(run.advance(2)), run.is_over
+    (2, False)
+    >>> run.close()
     """
 
     def __init__(
@@ -57,12 +76,12 @@ class Run:
         epochs: int | None = None, steps: int | None = None, learning_rate: float | None = None, optimizer: Any = "adam",
         accumulate: int = 1, checkpoint: bool = False, compile: bool = False, channels_last: bool = False, fused: bool | None = None,
         workers: int = 0, prefetch: int = 0, pinned: bool = False, cuda_graph: bool = False, loss_scale: Any = None,
-        clip: float | None = None, seed: int = 0, clock: Callable[[], float] | None = None,
+        clip: float | None = None, seed: int = 0, resume: Any = None, clock: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
         import torch
 
-        self.task = _task(task)
-        clock = _given.clock("fit", clock) or time.perf_counter
+        self.task = find_task(task)
+        read_clock = _given.clock("fit", clock) or time.perf_counter
         if model is not None and not isinstance(model, torch.nn.Module):
             raise InputError(f"fit: model is a {type(model).__name__}; expected a torch.nn.Module or None. Pass task.make_model(seed).")
         settled = settle(
@@ -71,16 +90,22 @@ class Run:
             channels_last=channels_last, fused=fused, workers=workers, prefetch=prefetch, pinned=pinned, cuda_graph=cuda_graph,
             loss_scale=loss_scale, clip=clip, seed=seed,
         )  # fmt: skip
-        self._step = Step(self.task, settled, self.task.make_model(seed) if model is None else model)
+        content = None if resume is None else _checkpoint.read(_checkpoint.path_of("fit", "resume", resume))
         self.options, self.device, self.notes = settled.options, settled.device, settled.notes
+        if content is not None:
+            self._compare(Path(resume), content)
+        self._step = Step(self.task, settled, self.task.make_model(seed) if model is None else model)
+        self._graph = GraphedStep(self._step, self.notes) if self.options.cuda_graph else None
         self.losses: list[float] = []
         self._generators = _settings.Generators(seed, self.device)
-        self._meter = Meter(clock, self.device.synchronize, waiting_costs=not self.device.is_cpu)
-        self._batches: Iterator[Any] | None = None
-        self._stretches = 0
-        self._began_at = 0
-        self._memory: dict[str, int] | None = None
-        self._followed = 0
+        self._meter = Meter(read_clock, self.device.synchronize, waiting_costs=not self.device.is_cpu)
+        self._followed = Followed(self.device, opaque=self.options.compile)
+        self._feed: Feed | None = None
+        self._stretches = self._began_at = self._skipped_before = 0
+        if content is not None:
+            self._restore(Path(resume), content)
+
+    # -- where it stands ----------------------------------------------------------------------------------------
 
     @property
     def model(self) -> Any:
@@ -89,98 +114,145 @@ class Run:
 
     @property
     def first_bad_step(self) -> int | None:
-        """The first step whose loss is not finite."""
+        """The first step (from 0) whose loss is not finite; None while there is none."""
         return next((number for number, loss in enumerate(self.losses) if not math.isfinite(loss)), None)
 
     @property
     def is_over(self) -> bool:
         """Whether all steps were taken, or the loss is no longer a number."""
-        return len(self.losses) >= self.options.steps or self.first_bad_step is not None
+        return len(self.losses) >= self.options.steps or (bool(self.losses) and not math.isfinite(self.losses[-1]))
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples a second at the median step until now; None before there is one that only trained."""
+        return self._meter.rate(self.options.batch_size)[0]
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most live tensor storage in the step that was followed; None before it."""
+        return self._followed.peak_bytes
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps that dynamic loss scaling left out; reading it waits for the device."""
+        return self._skipped_before + (self._step.scaler.skipped_steps if self._step.scaler is not None else 0)
+
+    # -- going on -----------------------------------------------------------------------------------------------
 
     def advance(self, steps: int = 1) -> list[float]:
         """Take so many steps (fewer where the run ends before), wait for the device, and return their losses.
 
+        The first step of a run and the one whose memory is followed are taken alone.
+
         Raises
         ------
         OutOfMemoryError, DeviceError, InputError
-            If a step fails; the losses until then are kept.
+            If a step fails; what was reached until then is kept.
         """
         if self.is_over:
             return []
         reached = len(self.losses)
-        steps = min(steps, self.options.steps - reached)
-        first, traced = reached == self._began_at, reached <= _TRACED_STEP < reached + steps or self.options.steps == 1
-        if first or traced:
-            steps = 1
-            traced = reached == min(_TRACED_STEP, self.options.steps - 1)
-        parting = self._stretches % _PARTED_EVERY == 0
+        taken, left = reached - self._began_at, self.options.steps - reached
+        first = taken == 0
+        followed = taken == _FOLLOWED_STEP or (first and left == 1)
+        steps = 1 if first or taken == _FOLLOWED_STEP else min(steps, left)
+        counts = not (first or followed)
         losses: list[Any] = []
-        was_training = self.model.training
-        self.model.train()
         try:
-            with _settings.switches(self.options.precision, self.device), self._generators.in_use():
-                self._meter.begin(parting)
-                for _ in range(steps):
-                    losses.append(self._one(reached + len(losses), traced))
-                self._meter.end(steps, first=first, counts=not (first or traced))
+            with _settings.switches(self.options.precision, self.device), self._generators.in_use(), self._step.ready():
+                self._meter.begin(counts and self._stretches % _PARTED_EVERY == 0)
+                for number in range(reached, reached + steps):
+                    losses.append(self._one(number, followed))
+                self._meter.end(steps, first=first, counts=counts)
         finally:
-            self.model.train(was_training)
             self.losses += [float(loss) for loss in losses]
-        if not (first or traced):
-            self._stretches += 1
+        self._stretches += counts
         bad = self.first_bad_step
         if bad is not None:
             del self.losses[bad + 1 :]
         return self.losses[reached:]
 
-    def _one(self, number: int, traced: bool) -> Any:
-        o = self.options
+    def _one(self, number: int, followed: bool) -> Any:
+        o, step = self.options, self._step
         try:
-            batch = next(self._feed(number))
+            if self._feed is None:
+                order = Order(len(self.task.train), o.batch_size, o.seed, number, o.steps)
+                self._feed = Feed(self.task.train, order, workers=o.workers, prefetch=o.prefetch, pinned=o.pinned, to_device=step.to_device)
+            batch = next(self._feed)
             self._meter.mark("data")
-            batch = self._step.to_device(batch)
-            self._meter.mark("copy")
-            with self._following(batch) if traced else contextlib.nullcontext():
-                return self._step.run(batch, self._meter.mark)
+            if not self._feed.on_device:
+                batch = step.to_device(batch)
+                self._meter.mark("copy")
+            take = step.run if self._graph is None else self._graph.run
+            with self._followed.step(self.model, step.optimizer, batch) if followed else contextlib.nullcontext():
+                return take(batch, self._meter.mark)
         except GpulabError:
             raise
         except Exception as error:
-            raise explain(f"fit: step {number} of {self.task.name} with batch_size={o.batch_size} on {self.device}", error) from error
+            doing = f"fit: step {number} of {self.task.name} with batch_size={o.batch_size}, {o.precision} on {self.device}"
+            raise explain(doing, error) from error
 
-    def _feed(self, number: int) -> Iterator[Any]:
-        if self._batches is None:
-            o = self.options
-            indices = _feed.order(len(self.task.train), o.batch_size, o.seed, number, o.steps)
-            self._batches = _feed.batches(self.task.train, indices)
-        return self._batches
+    def close(self) -> None:
+        """End the thread or the processes that prepare batches; the run can still be read, and goes on with new ones."""
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
 
-    @contextlib.contextmanager
-    def _following(self, batch: Any) -> Iterator[None]:
-        """Follow the storages of one step."""
-        from gpulab.memory._step import optimizer_seen
-        from gpulab.memory._tracker import StorageTracker
+    # -- checkpoints --------------------------------------------------------------------------------------------
 
-        tracker = StorageTracker(self.device.torch_type)
-        tracker.watch_modules([self.model])
-        for state in self._step.optimizer.state.values():
-            for value in state.values():
-                if hasattr(value, "untyped_storage"):
-                    tracker.watch(value, "optimizer")
-        tracker.watch_inputs(batch)
-        tracker.begin_step()
+    def _settings(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self.options)
+        return {"task": self.task.name, **{name: value for name, value in values.items() if name not in _MAY_CHANGE}}
+
+    def save(self, path: Any) -> None:
+        """Write a checkpoint, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If there is nothing to save (no step was taken, or the loss is no longer a number), or the path is none.
+        OSError
+            If the disk takes nothing; what stood there before stands there still.
+        """
+        where = _checkpoint.path_of("save", "path", path)
+        if not self.losses or self.first_bad_step is not None:
+            what = "no step was taken" if not self.losses else f"the loss of step {self.first_bad_step} is not finite"
+            raise InputError(f"save: {what}, so there is nothing to go on from; expected a run that learns. Save before that.")
+        scaler = self._step.scaler
+        _checkpoint.write(where, {
+            "settings": self._settings(), "step": len(self.losses), "losses": self.losses, "skipped_steps": self.skipped_steps,
+            "model": dict(self.model.state_dict()), "optimizer": self._step.optimizer.state_dict(),
+            "scaler": scaler.state_dict() if scaler is not None else {}, "generators": self._generators.states,
+        })  # fmt: skip
+
+    def _compare(self, path: Path, content: dict[str, Any]) -> None:
+        mine, its = self._settings(), content["settings"]
+        other = [f"{name}={its.get(name)!r} (here {value!r})" for name, value in mine.items() if its.get(name) != value]
+        if other:
+            raise CheckpointError(
+                f"resume: {str(path)!r} was saved with {', '.join(other)[:200]}; expected the same run. Pass these values, or begin anew."
+            )
+        if content["step"] > self.options.steps:
+            raise CheckpointError(
+                f"resume: {str(path)!r} stands at step {content['step']}, the run ends at {self.options.steps}; expected a longer run. "
+                f"Pass steps={content['step'] + 100} or the like."
+            )
+
+    def _restore(self, path: Path, content: dict[str, Any]) -> None:
+        _checkpoint.restore(path, content, self.model, self._step.optimizer, self._step.scaler)
         try:
-            with optimizer_seen(tracker), tracker:
-                yield
-        finally:
-            tracker.close()
-        tracker.classify()
-        event, _ = tracker.peak()
-        alive = tracker.alive_at(event)
-        self._memory = {category: sum(t.nbytes for t in alive if t.category == category) for category in CATEGORIES}
+            self._generators.restore(content["generators"])
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise CheckpointError(f"resume: {str(path)!r} holds no state of a generator ({error}). Take an earlier one.") from error
+        self.losses = list(content["losses"])
+        self._began_at, self._skipped_before = content["step"], content["skipped_steps"]
+
+    # -- what it amounts to -------------------------------------------------------------------------------------
 
     def evaluate(self) -> Accuracy:
-        """Return the accuracy on the test now."""
-        return evaluate(self.model, self.task)
+        """Return the accuracy on the test now, in the arithmetic that the weights are in."""
+        with _settings.switches(self.options.precision, self.device):
+            return evaluate(self.model, self.task)
 
     def result(self, ended: str | None = None) -> FitResult:
         """Return what was reached.
@@ -190,26 +262,28 @@ class Run:
         ended : str, optional
             "stopped" or "interrupted"; None finds out whether the run finished, diverged, or stands in the middle ("stopped").
         """
-        o, scaler = self.options, self._step.scaler
-        bad = self.first_bad_step
-        if ended is None:
-            ended = "diverged" if bad is not None else "finished" if len(self.losses) >= o.steps else "stopped"
+        o, bad, notes = self.options, self.first_bad_step, list(self.notes)
+        accuracy = self.evaluate() if self.losses else None
+        broken = bad is not None or (accuracy is not None and not math.isfinite(accuracy.loss))
+        if broken:
+            ended = "diverged"
+            notes.append(diverged_note(o, self.losses, bad))
+        elif ended is None:
+            ended = "finished" if len(self.losses) >= o.steps else "stopped"
         rate, span, reason = self._meter.rate(o.batch_size)
-        notes = list(self.notes)
         if span is None and reason is not None:
             notes.append(Note("no-interval", reason))
-        memory = self._memory or {}
-        count = len(self._meter.step_seconds)
+        unknown = self._followed.note()
+        if unknown is not None:
+            notes.append(unknown)
+        scaler, times = self._step.scaler, np.array(self._meter.step_seconds)
+        fixed = o.loss_scale if isinstance(o.loss_scale, float) else None
         return FitResult(
             task=self.task.name, device=str(self.device), options=o, ended=ended, losses=np.array(self.losses), first_bad_step=bad,
-            accuracy=self.evaluate() if self.losses else None, step_seconds=np.array(self._meter.step_seconds), samples_per_second=rate,
-            samples_per_second_interval=span, first_step_seconds=self._meter.first_step_seconds, phase_seconds=self._meter.phase_seconds,
-            peak_bytes=sum(memory.values()) if self._memory is not None else None, peak_by_category=memory, skipped_steps=0,
-            final_scale=float(scaler.get_scale()) if scaler is not None else o.loss_scale if isinstance(o.loss_scale, float) else None,
-            total_seconds=self._meter.total_seconds, notes=tuple(notes), evidence=Evidence.measured(self.device.name, samples=count),
+            accuracy=accuracy, step_seconds=times, samples_per_second=rate, samples_per_second_interval=span,
+            first_step_seconds=self._meter.first_step_seconds, phase_seconds=self._meter.phase_seconds,
+            peak_bytes=self._followed.peak_bytes, peak_by_category=self._followed.by_category, skipped_steps=self.skipped_steps,
+            final_scale=float(scaler.get_scale()) if scaler is not None else fixed, total_seconds=self._meter.total_seconds,
+            notes=tuple(notes), evidence=Evidence.measured(self.device.name, samples=len(times)),
             environment=devices.environment(self.device),
         )  # fmt: skip
-
-
-def _task(given: Any) -> Task:
-    return task(given)

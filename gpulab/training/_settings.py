@@ -46,12 +46,23 @@ class Generators:
 
     @property
     def states(self) -> list[Any]:
-        """The states to write into a checkpoint, uint8 tensors."""
+        """What a checkpoint keeps: uint8 tensors."""
         return self._states
 
-    @states.setter
-    def states(self, values: list[Any]) -> None:
-        self._states = list(values)
+    def restore(self, states: list[Any]) -> None:
+        """Take over the states of a checkpoint; one of another kind of device gives the host's alone.
+
+        Raises
+        ------
+        RuntimeError, TypeError
+            If they are no states of torch's generators.
+        """
+        callers = self._now()
+        try:
+            self._set(states)
+            self._states = self._now()
+        finally:
+            self._set(callers)
 
 
 @contextlib.contextmanager

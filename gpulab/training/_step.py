@@ -8,8 +8,12 @@ from typing import Any
 
 from gpulab import devices
 from gpulab.errors import GpulabError, InputError, message_of
+from gpulab.evidence import Note
+from gpulab.training import _activations
 from gpulab.training._options import PRECISIONS, Settled
 from gpulab.training._tasks import Task
+
+Batch = tuple[Any, Any]
 
 
 class Step:
@@ -19,7 +23,7 @@ class Step:
     ----------
     model : torch.nn.Module
     optimizer : torch.optim.Optimizer
-    scaler : torch.amp.GradScaler or None
+    scaler : Scaler or None
         For dynamic loss scaling.
     scale : float
         A fixed loss scale; 1 where there is none.
@@ -28,31 +32,31 @@ class Step:
     def __init__(self, job: Task, settled: Settled, model: Any) -> None:
         import torch
 
-        self.job, self.options, self.device = job, settled.options, settled.device
+        self.job, self.options, self.device, self.notes = job, settled.options, settled.device, settled.notes
         autocast, half = PRECISIONS[self.options.precision]
         self.autocast_dtype = getattr(torch, autocast) if autocast else None
         self.dtype = getattr(torch, half) if half else None
         self.memory_format = torch.channels_last if self.options.channels_last else None
-        with devices.guard(f"fit: moving the model of {job.name} to {self.device}"):
-            model.to(str(self.device), self.dtype)
-            if self.memory_format is not None:
-                model.to(memory_format=self.memory_format)
         self.model = model
-        self.called = self._called(settled)
-        trained = [p for p in model.parameters() if p.requires_grad]
-        if not trained:
+        self._move(model)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
             raise InputError("fit: the model has no parameter that requires a gradient; expected at least one. Unfreeze a layer.")
-        self.parameters = trained
         self.optimizer = self._optimizer(settled.make_optimizer)
         scale = self.options.loss_scale
         self.scale = float(scale) if isinstance(scale, float) else 1.0
-        self.scaler = _scaler(self.device.torch_type) if scale == "dynamic" else None
+        self.scaler = make_scaler(self.device.torch_type) if scale == "dynamic" else None
+        self._compiled: Any = torch.compile(model) if self.options.compile else None
+        self._compile_works = False
 
-    def _called(self, settled: Settled) -> Any:
-        """Return what is called in place of the model: itself, or its compiled form."""
-        import torch
-
-        return torch.compile(self.model) if self.options.compile else self.model
+    def _move(self, model: Any) -> None:
+        doing = f"fit: moving the model of {self.job.name} to {self.device}"
+        try:
+            model.to(str(self.device), self.dtype)
+            if self.memory_format is not None:
+                model.to(memory_format=self.memory_format)
+        except Exception as error:
+            raise explain(doing, error) from error
 
     def _optimizer(self, make: Callable[[Any], Any]) -> Any:
         try:
@@ -69,24 +73,39 @@ class Step:
             )
         return optimizer
 
-    def to_device(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+    @contextlib.contextmanager
+    def ready(self) -> Any:
+        """Within the block the model trains, and recomputes its activations where that was asked; afterwards it is as before."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.train()
+        try:
+            with _activations.recomputed(self.model) if self.options.checkpoint else contextlib.nullcontext():
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def to_device(self, batch: Batch) -> Batch:
         """Return the batch on the device, in the dtype and the order of bytes that the model takes."""
         inputs, targets = batch
-        where = str(self.device)
-        wait = not self.options.pinned
-        inputs = inputs.to(where, self.dtype if inputs.is_floating_point() else None, non_blocking=not wait)
+        where, ahead = str(self.device), self.options.pinned
+        inputs = inputs.to(where, self.dtype if inputs.is_floating_point() else None, non_blocking=ahead)
         if self.memory_format is not None:
             inputs = inputs.contiguous(memory_format=self.memory_format)
-        return inputs, targets.to(where, non_blocking=not wait)
+        return inputs, targets.to(where, non_blocking=ahead)
 
-    def run(self, batch: tuple[Any, Any], mark: Callable[[str], None]) -> Any:
-        """Take one step on a batch on the device; returns its loss, a detached scalar on the device."""
+    def run(self, batch: Batch, mark: Callable[[str], None]) -> Any:
+        """Take one step on a batch on the device; returns its loss, a detached scalar on the device.
+
+        With parts, each part's loss counts by its share of the batch, so the gradients add up to the batch's.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        items, loss = len(batch[0]), None
-        parts = self.options.accumulate
+        parts, items, loss = self.options.accumulate, len(batch[0]), None
         for inputs, targets in zip(batch[0].tensor_split(parts), batch[1].tensor_split(parts), strict=True):
             mark("other")
-            share = self.forward((inputs, targets)) * (len(inputs) / items) if parts > 1 else self.forward((inputs, targets))
+            share = self.forward((inputs, targets))
+            if parts > 1:
+                share = share * (len(inputs) / items)
             mark("forward")
             self.backward(share)
             mark("backward")
@@ -95,17 +114,31 @@ class Step:
         mark("optimizer")
         return loss
 
-    def forward(self, batch: tuple[Any, Any]) -> Any:
-        """Return the loss of a batch."""
+    def forward(self, batch: Batch) -> Any:
+        """Return the loss of a batch, in the run's precision."""
         import torch
 
-        within = (
-            torch.autocast(self.device.torch_type, dtype=self.autocast_dtype)
-            if self.autocast_dtype is not None
-            else contextlib.nullcontext()
-        )
-        with within:
-            return self.job.loss(self.called, batch)
+        if self.autocast_dtype is None:
+            return self._loss(batch)
+        # A cache of converted weights must not outlive the recording of a CUDA graph.
+        with torch.autocast(self.device.torch_type, dtype=self.autocast_dtype, cache_enabled=not self.options.cuda_graph):
+            return self._loss(batch)
+
+    def _loss(self, batch: Batch) -> Any:
+        if self._compiled is None:
+            return self.job.loss(self.model, batch)
+        if self._compile_works:
+            return self.job.loss(self._compiled, batch)
+        try:
+            loss = self.job.loss(self._compiled, batch)
+        except Exception as error:  # the compilers raise many kinds; what is not theirs comes again from the model as it is
+            self._compiled = None
+            loss = self.job.loss(self.model, batch)
+            first = message_of(error, 120)
+            self.notes.append(Note("skipped", f"torch.compile failed ({type(error).__name__}: {first}), so the model ran as it is."))
+            return loss
+        self._compile_works = True
+        return loss
 
     def backward(self, loss: Any) -> None:
         """Fill the gradients, scaled."""
@@ -119,8 +152,9 @@ class Step:
         """Unscale and clip the gradients, and let the optimizer change the parameters."""
         import torch
 
-        if self.scaler is not None and self.options.clip is not None:
-            self.scaler.unscale_(self.optimizer)
+        if self.scaler is not None:
+            if self.options.clip is not None:
+                self.scaler.unscale_(self.optimizer)
         elif self.scale != 1:
             for parameter in self.parameters:
                 if parameter.grad is not None:
@@ -134,15 +168,24 @@ class Step:
             self.optimizer.step()
 
 
-def _scaler(device_type: str) -> Any:
-    """Return PyTorch's own scaler, which also takes gradients in float16."""
+def make_scaler(device_type: str) -> Any:
+    """Return PyTorch's own scaler, which here also takes float16 gradients and counts the steps that it leaves out."""
     import torch
 
     class Scaler(torch.amp.GradScaler):
         """``GradScaler`` refuses float16 gradients, since it wants float32 master weights; a pure float16 run has none."""
 
+        overflowed: Any = None  # a count on the device: reading it would make the host wait
+
         def _unscale_grads_(self, optimizer: Any, inverse: Any, found: Any, allow_fp16: bool) -> Any:
-            return super()._unscale_grads_(optimizer, inverse, found, True)
+            found_by_device = super()._unscale_grads_(optimizer, inverse, found, True)
+            for value in found_by_device.values():
+                self.overflowed = value.clone() if self.overflowed is None else self.overflowed + value
+            return found_by_device
+
+        @property
+        def skipped_steps(self) -> int:
+            return 0 if self.overflowed is None else int(self.overflowed)
 
     return Scaler(device_type)
 

@@ -12,8 +12,9 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.results import CATEGORIES
 from gpulab.units import format_bytes, format_seconds
 
-# In the order of a step; "other" is what is left of the step: the loop itself, clipping of nothing, Python.
-PHASES = ("data", "copy", "forward", "backward", "optimizer", "other")
+# In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is replayed; "other" is what is left:
+# the loop itself.
+PHASES = ("data", "copy", "forward", "backward", "optimizer", "graph", "other")
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,0 +1,86 @@
+"""One step of training recorded as a CUDA graph and replayed: the host then launches one thing a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from gpulab.errors import message_of
+from gpulab.evidence import Note
+
+_EAGER_STEPS = 3  # PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer have their state
+
+
+class GraphedStep:
+    """A step that runs as it is three times, is then recorded, and is replayed from there on.
+
+    The first steps are real steps of the run, and recording runs nothing, so the losses are those of a run without a graph.
+
+    Parameters
+    ----------
+    step : gpulab.training._step.Step
+        Its optimizer must be capturable.
+    notes : list of Note
+        Where it is said that recording failed; the steps then go on as they are.
+    """
+
+    def __init__(self, step: Any, notes: list[Note]) -> None:
+        import torch
+
+        self._step, self._notes = step, notes
+        self._taken = 0
+        self._side = cast(Any, torch.cuda.Stream)(step.device.index)
+        self._graph: Any = None
+        self._inputs: tuple[Any, Any] | None = None
+        self._loss: Any = None
+        self._failed = False
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether steps are replayed from now on."""
+        return self._graph is not None
+
+    def run(self, batch: tuple[Any, Any], mark: Callable[[str], None]) -> Any:
+        """Take one step on a batch on the device; returns its loss, a detached scalar."""
+        import torch
+
+        if self._failed:
+            return self._step.run(batch, mark)
+        self._taken += 1
+        if self._taken <= _EAGER_STEPS:
+            self._side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._side):
+                loss = self._step.run(batch, mark)
+            torch.cuda.current_stream().wait_stream(self._side)
+            return loss
+        if self._graph is None:
+            self._record(batch)
+            if self._failed:
+                return self._step.run(batch, mark)
+        assert self._inputs is not None
+        for place, value in zip(self._inputs, batch, strict=True):
+            place.copy_(value)
+        mark("copy")
+        self._graph.replay()
+        mark("graph")
+        return self._loss.clone()
+
+    def _record(self, batch: tuple[Any, Any]) -> None:
+        import torch
+
+        self._inputs = (batch[0].clone(), batch[1].clone())
+        self._step.optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._loss = self._step.run(self._inputs, lambda phase: None)
+        except Exception as error:  # an operator that waits for the device, or an optimizer that is not capturable
+            self._failed = True
+            torch.cuda.synchronize()
+            self._step.optimizer.zero_grad(set_to_none=True)
+            sentence = (
+                f"the step could not be recorded as a CUDA graph ({message_of(error, 120)}), so it was launched operator by operator."
+            )
+            self._notes.append(Note("skipped", sentence))
+            return
+        self._graph = graph
