@@ -1,11 +1,14 @@
 """Real training runs that the later notebooks share: small tasks, one loop with everything as an option, honest results."""
 
+from gpulab.training._compile_cost import CompileCost, break_even_calls, compile_cost
 from gpulab.training._data import Data
 from gpulab.training._evaluate import evaluate
 from gpulab.training._fit import fit
+from gpulab.training._hidden import HiddenWaits, WaitSite, hidden_waits
 from gpulab.training._pipeline import pipeline
 from gpulab.training._pipeline_model import model_pipeline
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
+from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
 from gpulab.training._run import Run
 from gpulab.training._tasks import Task, task, tasks
 from gpulab.training.results import PHASES, Accuracy, FitResult, Options
@@ -13,17 +16,27 @@ from gpulab.training.results import PHASES, Accuracy, FitResult, Options
 __all__ = [
     "PHASES",
     "Accuracy",
+    "CompileCost",
     "Data",
     "FitResult",
+    "HiddenWaits",
+    "OperatorCost",
     "Options",
     "PipelineResult",
+    "Profile",
+    "ProfileSpan",
     "Run",
     "StepSpan",
     "Task",
+    "WaitSite",
+    "break_even_calls",
+    "compile_cost",
     "evaluate",
     "fit",
+    "hidden_waits",
     "model_pipeline",
     "pipeline",
+    "profile",
     "task",
     "tasks",
 ]

@@ -283,8 +283,8 @@ def _check_shared(nbytes: int, workers: int, prefetch: int) -> None:
     if needed > free:
         raise OutOfMemoryError(
             f"pipeline: {workers} workers, each {prefetch} batches ahead, need {format_bytes(needed)} of shared memory, and "
-            f"{_LINUX_SHARED} has {format_bytes(free)} free; expected room for them. Lower workers, prefetch or batch_size, or start the container with "
-            "more (docker run --shm-size=1g)."
+            f"{_LINUX_SHARED} has {format_bytes(free)} free; expected room for them. Lower workers, prefetch or batch_size, or start the "
+            "container with more (docker run --shm-size=1g)."
         )
 
 

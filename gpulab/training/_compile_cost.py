@@ -1,0 +1,245 @@
+"""What torch.compile costs, what it saves, and after how many calls it has paid: the break-even once more."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import _given, devices, timing
+from gpulab._result import Result
+from gpulab.errors import GpulabError, InputError, MeasurementError, message_of, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.units import format_ratio, format_seconds
+
+# What PyTorch says where a machine has no C++ compiler (torch._inductor.exc.InvalidCxxCompiler).
+_NO_COMPILER = ("InvalidCxxCompiler", "No working C++ compiler", "C++ compiler")
+
+
+@dataclass(frozen=True, repr=False)
+class CompileCost(Result):
+    """A function as it is and compiled.
+
+    Attributes
+    ----------
+    label, device : str
+    import_seconds : float
+        Loading the compiler itself, once a process; 0 where it was loaded before.
+    compile_seconds : float or None
+        The first call of the compiled function; None where it cannot be compiled here.
+    eager_seconds, compiled_seconds : float or None
+        A call afterwards, in turns; the median.
+    eager_interval, compiled_interval : (float, float) or None
+        Each with 95 %.
+    max_relative_difference : float or None
+        How far the two results are apart.
+    reason : str
+        Why there is no compiled form; else "".
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    device: str
+    import_seconds: float
+    compile_seconds: float | None
+    eager_seconds: float | None
+    compiled_seconds: float | None
+    eager_interval: tuple[float, float] | None
+    compiled_interval: tuple[float, float] | None
+    max_relative_difference: float | None
+    reason: str
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def saved_seconds(self) -> float | None:
+        """What each call saves; negative where the compiled one is slower."""
+        return None if self.eager_seconds is None or self.compiled_seconds is None else self.eager_seconds - self.compiled_seconds
+
+    @property
+    def saved_interval(self) -> tuple[float, float] | None:
+        """What each call saves at least and at most, by the ends of both intervals: wider than it need be, never narrower."""
+        if self.eager_interval is None or self.compiled_interval is None:
+            return None
+        return self.eager_interval[0] - self.compiled_interval[1], self.eager_interval[1] - self.compiled_interval[0]
+
+    @property
+    def break_even_calls(self) -> int | None:
+        """After how many calls compiling has paid; None where no saving was shown."""
+        return break_even_calls(self.compile_seconds, self.saved_seconds)
+
+    @property
+    def break_even_interval(self) -> tuple[int, int | None] | None:
+        """The fewest and the most calls by ``saved_interval``; the most is None where the saving may be nothing."""
+        if self.saved_interval is None or self.break_even_calls is None:
+            return None
+        low, high = self.saved_interval
+        fewest = break_even_calls(self.compile_seconds, high)
+        return (fewest or 1, break_even_calls(self.compile_seconds, low))
+
+    @property
+    def sentence(self) -> str:
+        """What came out, in words."""
+        if self.compile_seconds is None:
+            return f"{self.label} was not compiled: {self.reason}."
+        if self.break_even_calls is None:
+            return f"{self.label}: compiling took {format_seconds(self.compile_seconds)} and no call was faster for it."
+        fewest, most = self.break_even_interval or (self.break_even_calls, self.break_even_calls)
+        between = f"at least {fewest:,}" if most is None else f"{fewest:,} to {most:,}"
+        return (
+            f"{self.label}: {format_seconds(self.compile_seconds)} to compile, {format_seconds(self.saved_seconds or 0)} saved a call; "
+            f"it has paid after {self.break_even_calls:,} calls ({between})."
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.sentence}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the costs, the times and the break-even."""
+        rows: list[tuple[str, str]] = [("loading the compiler, once a process", format_seconds(self.import_seconds))]
+        if self.compile_seconds is None:
+            rows.append(("compiled", f"no: {self.reason}"))
+        else:
+            rows.append(("the first compiled call", format_seconds(self.compile_seconds)))
+        for name, seconds, interval in (
+            ("a call as it is", self.eager_seconds, self.eager_interval),
+            ("a call compiled", self.compiled_seconds, self.compiled_interval),
+        ):
+            if seconds is not None:
+                between = "" if interval is None else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
+                rows.append((name, format_seconds(seconds) + between))
+        if self.saved_seconds is not None and self.eager_seconds is not None and self.compiled_seconds:
+            rows.append(("as it is / compiled", format_ratio(self.eager_seconds / self.compiled_seconds)))
+            calls = self.break_even_calls
+            rows.append(("has paid after", "no saving was shown" if calls is None else f"{calls:,} calls"))
+        rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
+        return (f"torch.compile of {self.label}", ""), rows
+
+
+def break_even_calls(cost_seconds: float | None, saved_seconds: float | None) -> int | None:
+    """Return after how many calls a cost has paid that each call gets a part back of; None where nothing comes back.
+
+    Examples
+    --------
+    >>> break_even_calls(10.0, 0.003), break_even_calls(10.0, 0.0)
+    (3334, None)
+    """
+    if cost_seconds is None or saved_seconds is None or saved_seconds <= 0:
+        return None
+    return max(1, math.ceil(cost_seconds / saved_seconds))
+
+
+def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline: float = 1.0, device: Any = None) -> CompileCost:
+    """Compile a function, race it against itself uncompiled, and say when that has paid.
+
+    Parameters
+    ----------
+    fn : callable or torch.nn.Module
+        Called with ``args``; both forms must return the same numbers.
+    *args
+        Tensors and other values.
+    cold : bool
+        True: with an empty cache on the disk, as a new model has it. False: with what earlier compilations left.
+    deadline : float
+        Seconds of racing for each of the two.
+    device : Device or str, optional
+        None takes that of the first tensor.
+
+    Returns
+    -------
+    CompileCost
+        Where there is no compiler (a CPU needs g++, clang or cl), ``reason`` says so and the other fields are None.
+
+    Raises
+    ------
+    InputError
+        If ``fn`` cannot be called with ``args``, or a number is not one that the function can use.
+
+    Notes
+    -----
+    ``torch.compiler.reset()`` is called before and after, so functions compiled earlier are compiled again when they are next called.
+    """
+    import torch
+
+    if not callable(fn):
+        raise InputError(f"compile_cost: a {type(fn).__name__} was given; expected a function or a module. Pass one, not its result.")
+    cold = _given.flag("compile_cost", "cold", cold)
+    if not _given.is_finite(deadline) or not 0 < deadline <= 600:
+        raise InputError(f"compile_cost: deadline is {shown(deadline)}; expected seconds up to 600. Pass for example deadline=1.")
+    where = devices.find(device if device is not None else next((str(a.device) for a in args if isinstance(a, torch.Tensor)), None))
+    label = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "the function")
+    with devices.guard(f"compile_cost: {label} on {where.name}"):
+        _call(label, fn, args, where)  # its own errors first, and its own first call out of the way
+        loading = _load_compiler()
+        torch.compiler.reset()
+        try:
+            with _fresh_cache(cold):
+                compiled = torch.compile(fn)
+                compile_seconds = _call(label, compiled, args, where)
+        except Exception as error:
+            torch.compiler.reset()
+            return CompileCost(
+                label, str(where), loading, None, None, None, None, None, None, _reason(error), (), Evidence.measured(where.name)
+            )  # fmt: skip
+        try:
+            race = timing.compare({"as it is": fn, "compiled": compiled}, *args, devices=[where], deadline=deadline)
+        except MeasurementError as error:
+            raise InputError(
+                f"compile_cost: {label} failed in the race ({message_of(error)}); expected a function that can be called again and again. "
+                "Pass one without a state that ends."
+            ) from error
+        finally:
+            torch.compiler.reset()
+    eager, fast = (row.measurement for row in race.rows)
+    return CompileCost(
+        label, str(where), loading, compile_seconds, eager.median_seconds, fast.median_seconds, eager.interval_seconds,
+        fast.interval_seconds, race.max_relative_difference, "", race.notes, race.evidence,
+    )  # fmt: skip
+
+
+def _call(label: str, fn: Callable[..., Any], args: Any, device: devices.Device) -> float:
+    """Call once, wait for the device, and return the seconds."""
+    begin = time.perf_counter()
+    try:
+        fn(*args)
+        if not device.is_cpu:
+            device.synchronize()
+    except Exception as error:
+        if isinstance(error, GpulabError) or _is_compiler(error):
+            raise
+        raise InputError(
+            f"compile_cost: {label} raised {type(error).__name__} ({message_of(error)}); expected it to run. Call it once by itself first."
+        ) from error
+    return time.perf_counter() - begin
+
+
+def _is_compiler(error: Exception) -> bool:
+    return type(error).__module__.startswith(("torch._inductor", "torch._dynamo"))
+
+
+def _load_compiler() -> float:
+    """Import what torch.compile loads on its first use, so that it does not count as compiling."""
+    begin = time.perf_counter()
+    import torch._inductor.compile_fx  # noqa: F401
+
+    return time.perf_counter() - begin
+
+
+def _fresh_cache(cold: bool) -> Any:
+    """Return a block with an empty cache on the disk; the name of PyTorch's own helper has changed over its versions."""
+    if not cold:
+        return nullcontext()
+    from torch._inductor import utils
+
+    fresh = getattr(utils, "fresh_cache", None) or getattr(utils, "fresh_inductor_cache", None)
+    return nullcontext() if fresh is None else fresh()
+
+
+def _reason(error: Exception) -> str:
+    if any(word in f"{type(error).__name__} {error}" for word in _NO_COMPILER):
+        return "there is no C++ compiler; install g++ (or clang), or run this where there is one"
+    return f"torch.compile failed: {type(error).__name__} ({message_of(error, 120)})"

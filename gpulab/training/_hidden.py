@@ -1,0 +1,275 @@
+"""Where a training loop makes its host wait: reading a number, asking which entries are not zero, fetching a tensor.
+
+On an accelerator such a call returns only when everything that was queued before is done, and meanwhile nothing new is queued. The
+calls are counted by what the program does, so they show on a machine without an accelerator too: there each tensor counts as if it
+lay on one.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpulab import devices
+from gpulab._result import Result
+from gpulab.errors import InputError, message_of
+from gpulab.evidence import Evidence, Note
+
+# What reads values of a tensor on the host, or has a result whose size depends on them.
+# Source: PyTorch, "CUDA semantics"; torch.cuda.set_sync_debug_mode; the shapes of nonzero, masked_select and unique.
+_OPERATORS = {
+    "aten::_local_scalar_dense": "reads one number",
+    "aten::nonzero": "size depends on values",
+    "aten::masked_select": "size depends on values",
+    "aten::_unique2": "size depends on values",
+    "aten::unique_dim": "size depends on values",
+    "aten::unique_consecutive": "size depends on values",
+    "aten::equal": "reads one number",
+}
+_FETCHES = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
+_AFTER_CPU = ("numpy", "__array__", "tolist")  # what .cpu() fetched waits no second time
+_WARNING = "called a synchronizing CUDA operation"
+_HERE = str(Path(__file__).resolve().parent.parent)  # gpulab
+
+
+@dataclass(frozen=True)
+class WaitSite(Result):
+    """One line that makes the host wait.
+
+    Attributes
+    ----------
+    line : str
+        File and number, then the source.
+    what : str
+        What it calls, and why that waits.
+    count : int
+    """
+
+    line: str
+    what: str
+    count: int
+
+
+@dataclass(frozen=True, repr=False)
+class HiddenWaits(Result):
+    """Every place at which a function makes its host wait for the device.
+
+    Attributes
+    ----------
+    label, device : str
+    calls : int
+        How many times the function was called.
+    sites : tuple of WaitSite
+        The most frequent first.
+    warned : int or None
+        What CUDA's own debug mode counted beside it; None without CUDA.
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    device: str
+    calls: int
+    sites: tuple[WaitSite, ...]
+    warned: int | None
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def count(self) -> int:
+        """How many times the host would wait, in all calls."""
+        return sum(site.count for site in self.sites)
+
+    @property
+    def per_call(self) -> float:
+        """How many times the host would wait in one call."""
+        return self.count / self.calls
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: {self.count} waits at {len(self.sites)} place{'s' if len(self.sites) != 1 else ''}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a place."""
+        rows = [(site.line, site.what, str(site.count)) for site in self.sites] or [("nowhere", "the host never waits", "0")]
+        if self.warned is not None:
+            rows.append(("CUDA's debug mode counted", "", str(self.warned)))
+        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
+        return (f"{self.label}: where the host waits", "what it calls", "times"), rows
+
+
+def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any = None) -> HiddenWaits:
+    """Call a function and return every place at which it makes the host wait for the device.
+
+    Parameters
+    ----------
+    fn : callable
+        A training step, or a loop of them.
+    *args
+        For the function.
+    calls : int
+        1 to 1000.
+    device : Device or str, optional
+        Whose tensors count; None takes the best there is. On a CPU all tensors count, as if they lay on an accelerator; those that an
+        optimizer of PyTorch reads itself do not, since it keeps its step counters on the host.
+
+    Returns
+    -------
+    HiddenWaits
+
+    Raises
+    ------
+    InputError
+        If it is no function, or raises.
+
+    Notes
+    -----
+    Sending data to the device waits too where the memory is not pinned; on a machine without one that cannot be seen.
+
+    Examples
+    --------
+    >>> import torch
+    >>> hidden_waits(lambda: torch.ones(3).sum().item(), device="cpu").count
+    1
+    """
+    if not callable(fn):
+        raise InputError(f"hidden_waits: a {type(fn).__name__} was given; expected a function. Pass one, not its result.")
+    from gpulab.training._pipeline_model import check_count
+
+    check_count("hidden_waits", "calls", calls, 1, 1000)
+    where = devices.find(device)
+    watch = _watch(where.torch_type)
+    warned = None
+    try:
+        with _debug_mode(where) as caught, watch:
+            for _ in range(calls):
+                fn(*args)
+        warned = None if caught is None else sum(_WARNING in str(each.message) for each in caught)
+    except Exception as error:
+        raise InputError(
+            f"hidden_waits: the function raised {type(error).__name__} ({message_of(error)}); expected it to run. "
+            "Call it once by itself first."
+        ) from error
+    sites = tuple(WaitSite(line, what, count) for (line, what), count in sorted(watch.found.items(), key=lambda item: -item[1]))
+    label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
+    return HiddenWaits(label, str(where), calls, sites, warned, (), Evidence.measured(where.name, calls))
+
+
+class _debug_mode:  # noqa: N801  (a context manager, used like a function)
+    """CUDA's own count beside ours; nothing on other devices."""
+
+    def __init__(self, device: devices.Device) -> None:
+        self.on = device.torch_type == "cuda"
+
+    def __enter__(self) -> list[warnings.WarningMessage] | None:
+        if not self.on:
+            return None
+        import torch
+
+        self._catch = warnings.catch_warnings(record=True)
+        caught = self._catch.__enter__()
+        warnings.simplefilter("always")
+        self._before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("warn")
+        return caught
+
+    def __exit__(self, *error: Any) -> None:
+        if self.on:
+            import torch
+
+            torch.cuda.set_sync_debug_mode(self._before)
+            self._catch.__exit__(*error)
+
+
+def _watch(device_type: str) -> Any:
+    """Return a context manager that notes in ``found`` each call that waits; its classes need torch."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    found: dict[tuple[str, str], int] = {}
+    last: list[Any] = [None]  # the wait before
+    inside = [0]  # a fetch calls operators that read; they are one wait with it
+
+    def there(values: Any) -> bool:
+        return any(isinstance(x, torch.Tensor) and x.device.type == device_type for x in tree_leaves(values))
+
+    def note(what: str) -> None:
+        line = _learners_line()
+        if line is None or (what.startswith(_AFTER_CPU) and last[0] == ("cpu", line)):
+            return
+        last[0] = (what.partition(":")[0], line)
+        found[line, what] = found.get((line, what), 0) + 1
+
+    class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.name().partition(".")[0]
+            why = _OPERATORS.get(name) or _masked(name, args)
+            if why and not inside[0] and there((args, kwargs)):
+                note(f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}")
+            return func(*args, **(kwargs or {}))
+
+    class Fetches(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(func, "__name__", "")
+            # Without an accelerator "cpu" is where everything lies, so .to(device) says nothing there.
+            fetches = name in _FETCHES or (name == "to" and device_type != "cpu" and _to_host(args, kwargs or {}))
+            if not fetches or inside[0] or not there(args[:1]):
+                return func(*args, **(kwargs or {}))
+            note(f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values")
+            inside[0] += 1
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                inside[0] -= 1
+
+    class Watch:
+        def __init__(self) -> None:
+            self.found = found
+            self._modes: tuple[Any, ...] = (Operators(), Fetches())  # type: ignore[no-untyped-call]
+
+        def __enter__(self) -> Watch:
+            for mode in self._modes:
+                mode.__enter__()
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            for mode in reversed(self._modes):
+                mode.__exit__(*error)
+
+    return Watch()
+
+
+def _masked(name: str, args: Any) -> str:
+    """Return why an indexing waits: a mask of truth values selects as many entries as are true."""
+    if name != "aten::index" and not (name == "aten::index_put_" and len(args) > 2 and args[2].numel() > 1):
+        return ""
+    masks = [x for x in args[1] if x is not None and str(x.dtype) in ("torch.bool", "torch.uint8")]
+    return "a mask: size depends on values" if masks else ""
+
+
+def _to_host(args: Any, kwargs: Any) -> bool:
+    """Return whether ``Tensor.to`` was asked for the host."""
+    wanted = [kwargs.get("device"), *args[1:2]]
+    return any(str(x).partition(":")[0] == "cpu" for x in wanted if x is not None)
+
+
+def _learners_line() -> str | None:
+    """Return the innermost line outside of PyTorch and gpulab; None where an optimizer of PyTorch reads its own counter."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("torch.optim") and code.co_name == "_get_value":
+            return None
+        if module.partition(".")[0] not in ("torch", "contextlib", "importlib") and not code.co_filename.startswith(_HERE):
+            source = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+            name = "cell" if "ipykernel" in code.co_filename else Path(code.co_filename).name
+            return f"{name} line {frame.f_lineno}: {source}"
+        frame = frame.f_back
+    return "not found"

@@ -1,0 +1,353 @@
+"""What happens inside a training step: PyTorch's profiler, read as a timeline in the notebook.
+
+The profiler writes down when each operator began and ended on the host and, on an accelerator, each kernel on the device. Here that
+becomes spans with a depth, the time between them, and a table by operator. A step is also timed without the profiler, which slows
+every operator a little, so that what it adds is told and not guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import _given, devices
+from gpulab._result import Result
+from gpulab.errors import InputError, StoppedError, message_of
+from gpulab.evidence import Evidence, Note
+from gpulab.training._pipeline_model import check_count
+from gpulab.units import format_seconds
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+_MARK = "gpulab step "
+# More spans than a picture shows; a step of a large network has some ten thousand operators.
+_MOST_SPANS = 20_000
+_ROWS = 12
+
+
+@dataclass(frozen=True)
+class ProfileSpan(Result):
+    """One piece of work that the profiler saw.
+
+    Attributes
+    ----------
+    name : str
+        The operator, the kernel, or the learner's own mark (``torch.profiler.record_function``).
+    lane : str
+        "mark", "host" or "device".
+    depth : int
+        0 for what the program called; an operator that another one called lies one deeper.
+    start_seconds, end_seconds : float
+        Since the first step began.
+    """
+
+    name: str
+    lane: str
+    depth: int
+    start_seconds: float
+    end_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True)
+class OperatorCost(Result):
+    """An operator over all the steps.
+
+    Attributes
+    ----------
+    name : str
+    calls_per_step : float
+    host_seconds : float
+        A step, on the host, without what the operators that it called took.
+    device_seconds : float
+        A step, of the kernels that it started; 0 on a CPU.
+    """
+
+    name: str
+    calls_per_step: float
+    host_seconds: float
+    device_seconds: float
+
+
+@dataclass(frozen=True, repr=False)
+class Profile(Result):
+    """Some steps under the profiler.
+
+    Attributes
+    ----------
+    label, device : str
+    steps : tuple of (float, float)
+        When each step began and ended; the device had finished.
+    unprofiled_seconds : float
+        A step without the profiler, the shortest of as many.
+    spans : tuple of ProfileSpan
+        In the order in which they began.
+    operators : tuple of OperatorCost
+        The dearest on the host first.
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    label: str
+    device: str
+    steps: tuple[tuple[float, float], ...]
+    unprofiled_seconds: float
+    spans: tuple[ProfileSpan, ...]
+    operators: tuple[OperatorCost, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def step_seconds(self) -> float:
+        """What a step took under the profiler, on average."""
+        return sum(end - start for start, end in self.steps) / len(self.steps)
+
+    @property
+    def operators_per_step(self) -> float:
+        """How many operators the program called in a step; those that they called in turn are not counted."""
+        return sum(1 for span in self.spans if span.lane == "host" and span.depth == 0) / len(self.steps)
+
+    @property
+    def between_ratio(self) -> float:
+        """The share of the steps in which the host ran no operator: Python, and waiting."""
+        return 1.0 - self._covered("host")
+
+    @property
+    def device_idle_ratio(self) -> float | None:
+        """The share of the steps in which the device ran no kernel; None on a CPU, where host and device are one."""
+        return 1.0 - self._covered("device") if any(span.lane == "device" for span in self.spans) else None
+
+    def _covered(self, lane: str) -> float:
+        """Return the share of the steps in which a lane was at work."""
+        pieces = [(s.start_seconds, s.end_seconds) for s in self.spans if s.lane == lane and s.depth == 0]
+        whole = sum(end - start for start, end in self.steps)
+        return sum(overlap(union(pieces), step) for step in self.steps) / whole if whole > 0 else 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<{len(self.steps)} steps of {self.label} on {self.device}: {self.operators_per_step:.0f} operators and "
+            f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between them>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the dearest operators, what lies between them, and what the profiler itself cost."""
+        here = not any(span.lane == "device" for span in self.spans)
+        rows = [_row(each, here) for each in self.operators[:_ROWS]]
+        rest = self.operators[_ROWS:]
+        if rest:
+            total = OperatorCost(
+                f"{len(rest)} more", sum(o.calls_per_step for o in rest), sum(o.host_seconds for o in rest),
+                sum(o.device_seconds for o in rest),
+            )  # fmt: skip
+            rows.append(_row(total, here))
+        between = self.between_ratio * self.step_seconds
+        rows.append(("between the operators (Python)", "", format_seconds(between), *(() if here else ("",))))
+        rows.append(("a step under the profiler", "", format_seconds(self.step_seconds), *(() if here else ("",))))
+        rows.append(("a step without it", "", format_seconds(self.unprofiled_seconds), *(() if here else ("",))))
+        rows += [(f"note: {note.code}", note.sentence, "", *(() if here else ("",))) for note in self.notes]
+        return (f"{self.label}, a step", "calls", "host, itself", *(() if here else ("its kernels on the device",))), rows
+
+
+def _row(cost: OperatorCost, here: bool) -> tuple[str, ...]:
+    device = () if here else (format_seconds(cost.device_seconds),)
+    return (cost.name, f"{cost.calls_per_step:g}", format_seconds(cost.host_seconds), *device)
+
+
+def union(pieces: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the same time without overlaps, in order."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(pieces):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def overlap(pieces: Iterable[tuple[float, float]], window: tuple[float, float]) -> float:
+    """Return how much of a window the pieces, which do not overlap each other, cover."""
+    return sum(max(0.0, min(end, window[1]) - max(start, window[0])) for start, end in pieces)
+
+
+def profile(
+    step: Callable[..., Any],
+    *args: Any,
+    steps: int = 3,
+    warmup: int = 2,
+    device: Any = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Profile:
+    """Run a training step under PyTorch's profiler and return who worked when.
+
+    Parameters
+    ----------
+    step : callable
+        Called with ``args``: forward, backward, optimizer, whatever a step is. Parts that you mark with
+        ``torch.profiler.record_function("forward")`` appear as such.
+    *args
+        For the step.
+    steps, warmup : int
+        Steps under the profiler, 1 to 100, and before it, 0 to 100; then again as many without it.
+    device : Device or str, optional
+        What is waited for at the end of each step; None takes the best there is.
+    progress, stop : callable, optional
+
+    Returns
+    -------
+    Profile
+        Evidence MEASURED.
+
+    Raises
+    ------
+    InputError
+        If the step is no function or raises.
+    StoppedError
+        If it was stopped before a step was recorded.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.ones(64, 64)
+    >>> p = profile(lambda: (x @ x).relu(), steps=2, device="cpu")
+    >>> p.operators_per_step
+    2.0
+    """
+    name = "profile"
+    if not callable(step):
+        raise InputError(f"profile: a {type(step).__name__} was given; expected a function that makes a step. Pass one, not its result.")
+    check_count(name, "steps", steps, 1, 100), check_count(name, "warmup", warmup, 0, 100)
+    progress, stop = _given.callback(name, "progress", progress), _given.callback(name, "stop", stop)
+    where = devices.find(device)
+    run = _Run(step, args, where, progress or (lambda fraction, text: None), stop or (lambda: False), warmup + 2 * steps)
+    run.repeat(warmup, "warm-up step")
+    events = run.profiled(steps)
+    if not run.marks:
+        raise StoppedError("profile: stopped before a step was recorded; expected at least one. Run it again.")
+    plain = run.repeat(steps, "step without the profiler")
+    label = getattr(step, "__name__", "step").replace("<lambda>", "the step")
+    return _result(label, where, events, len(run.marks), min(plain) if plain else float("nan"), stopped=len(run.marks) < steps)
+
+
+class _Run:
+    """The steps of one profile."""
+
+    def __init__(self, step: Callable[..., Any], args: Any, device: devices.Device, report: Progress, stop: Stop, total: int) -> None:
+        self.step, self.args, self.device, self.report, self.stop = step, args, device, report, stop
+        self.done, self.total = 0, total
+        self.marks: list[float] = []
+
+    def once(self, what: str) -> float:
+        """Make a step and wait for the device; return how long both took."""
+        self.report(self.done / self.total, what)
+        self.done += 1
+        begin = time.perf_counter()
+        try:
+            with devices.guard(f"profile: {what}"):
+                self.step(*self.args)
+                if not self.device.is_cpu:
+                    self.device.synchronize()
+        except Exception as error:
+            from gpulab.errors import GpulabError
+
+            if isinstance(error, GpulabError):
+                raise
+            raise InputError(
+                f"profile: the step raised {type(error).__name__} ({message_of(error)}); expected it to run. Call it once by itself first."
+            ) from error
+        return time.perf_counter() - begin
+
+    def repeat(self, count: int, what: str) -> list[float]:
+        """Make steps until a stop is asked for."""
+        taken = []
+        for k in range(count):
+            if self.stop():
+                break
+            taken.append(self.once(f"{what} {k + 1} of {count}"))
+        return taken
+
+    def profiled(self, count: int) -> Any:
+        """Make steps under the profiler and return its events."""
+        import torch
+        from torch.profiler import ProfilerActivity, record_function
+
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its library writes two lines of its own into the notebook otherwise
+        activities = [ProfilerActivity.CPU]
+        if self.device.torch_type in ("cuda", "xpu"):
+            activities.append(getattr(ProfilerActivity, self.device.torch_type.upper()))
+        with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
+            for k in range(count):
+                if self.stop():
+                    break
+                with record_function(f"{_MARK}{k}"):
+                    self.marks.append(self.once(f"step {k + 1} of {count} under the profiler"))
+        return profiler.events()
+
+
+def _result(label: str, device: devices.Device, events: Any, count: int, plain: float, *, stopped: bool) -> Profile:
+    marks = sorted((e for e in events if e.name.startswith(_MARK) and not _on_device(e)), key=lambda e: e.time_range.start)
+    zero = marks[0].time_range.start
+    windows = tuple(((e.time_range.start - zero) * 1e-6, (e.time_range.end - zero) * 1e-6) for e in marks)
+    spans = sorted((span for e in events if (span := _span(e, zero, windows)) is not None), key=lambda s: (s.start_seconds, -s.end_seconds))
+    notes = []
+    if len(spans) > _MOST_SPANS:
+        notes.append(
+            Note("skipped", f"{len(spans)} spans are too many to keep; the {_MOST_SPANS} that began first are. Profile fewer steps.")
+        )
+        spans = spans[:_MOST_SPANS]
+    if stopped:
+        notes.append(Note("stopped", f"Stopped after {count} steps under the profiler; the figures are those of these."))
+    return Profile(
+        label, str(device), windows, plain, tuple(spans), _costs(events, count), tuple(notes), Evidence.measured(device.name, count)
+    )
+
+
+def _on_device(event: Any) -> bool:
+    return str(event.device_type).rpartition(".")[2] != "CPU"
+
+
+def _is_mark(event: Any) -> bool:
+    return bool(getattr(event, "is_user_annotation", False))
+
+
+def _span(event: Any, zero: float, windows: Sequence[tuple[float, float]]) -> ProfileSpan | None:
+    """Return an event as a span; None for our own marks and for what lies outside the steps."""
+    start, end = (event.time_range.start - zero) * 1e-6, (event.time_range.end - zero) * 1e-6
+    if event.name.startswith(_MARK) or end <= start or not windows[0][0] <= start <= windows[-1][1]:
+        return None
+    if _on_device(event):
+        return None if _is_mark(event) else ProfileSpan(event.name, "device", 0, start, end)
+    if _is_mark(event):
+        return ProfileSpan(event.name.rpartition("#")[2], "mark", _depth(event, marks=True), start, end)
+    return ProfileSpan(event.name, "host", _depth(event, marks=False), start, end)
+
+
+def _depth(event: Any, *, marks: bool) -> int:
+    """Return how many operators (or marks) an event lies in."""
+    depth, parent = 0, event.cpu_parent
+    while parent is not None:
+        if _is_mark(parent) == marks and not parent.name.startswith(_MARK):
+            depth += 1
+        parent = parent.cpu_parent
+    return depth
+
+
+def _costs(events: Any, count: int) -> tuple[OperatorCost, ...]:
+    """Return what each operator took by itself, a step."""
+    found: dict[str, list[float]] = {}
+    for event in events:
+        if _on_device(event) or _is_mark(event) or event.name.startswith(_MARK):
+            continue
+        cost = found.setdefault(event.name, [0.0, 0.0, 0.0])
+        cost[0] += 1
+        cost[1] += event.self_cpu_time_total * 1e-6
+        cost[2] += getattr(event, "self_device_time_total", 0.0) * 1e-6
+    costs = [OperatorCost(name, calls / count, host / count, there / count) for name, (calls, host, there) in found.items()]
+    return tuple(sorted(costs, key=lambda cost: -cost.host_seconds))

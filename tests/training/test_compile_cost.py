@@ -1,0 +1,90 @@
+"""What compiling costs: the arithmetic by hand, a real compilation, and a machine without a compiler."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from gpulab import training
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.training import CompileCost, _compile_cost
+
+
+def cost(eager, compiled, seconds=2.0):
+    """A result with these intervals, their middles as medians."""
+    return CompileCost(
+        "it", "cpu", 0.0, seconds, sum(eager) / 2, sum(compiled) / 2, eager, compiled, 0.0, "", (), Evidence.measured("a CPU")
+    )  # fmt: skip
+
+
+def test_break_even_by_hand():
+    """2 s to compile and 4 to 6 ms saved a call: paid after 400 calls, 334 to 500."""
+    c = cost((0.0095, 0.0105), (0.0045, 0.0055))
+    assert c.saved_seconds == pytest.approx(0.005)
+    assert c.saved_interval == pytest.approx((0.004, 0.006))
+    assert (c.break_even_calls, c.break_even_interval) == (400, (334, 500))
+    assert "400 calls (334 to 500)" in c.sentence
+    assert CompileCost.from_dict(json.loads(json.dumps(c.to_dict()))) == c
+
+
+def test_no_saving_is_said():
+    """A compiled form that may be slower has no break-even, or none for sure."""
+    slower = cost((0.004, 0.005), (0.006, 0.007))
+    assert (slower.break_even_calls, slower.break_even_interval) == (None, None)
+    assert "no call was faster" in slower.sentence
+    unsure = cost((0.009, 0.011), (0.007, 0.0095))
+    assert unsure.break_even_interval[1] is None
+    assert "at least" in unsure.sentence
+    assert training.break_even_calls(1.0, -0.1) is None
+    assert training.break_even_calls(1e-9, 1.0) == 1
+
+
+def test_without_a_compiler_it_is_a_sentence(monkeypatch):
+    """Where there is no g++ the result says so instead of raising."""
+
+    class InvalidCxxCompiler(RuntimeError):
+        pass
+
+    def refuses(fn):
+        def call(*args):
+            raise InvalidCxxCompiler("No working C++ compiler found in torch._inductor.config.cpp.cxx")
+
+        return call
+
+    InvalidCxxCompiler.__module__ = "torch._inductor.exc"
+    monkeypatch.setattr(torch, "compile", refuses)
+    monkeypatch.setattr(_compile_cost, "_load_compiler", lambda: 0.0)
+    c = training.compile_cost(torch.relu, torch.ones(3))
+    assert (c.compile_seconds, c.break_even_calls, c.saved_seconds) == (None, None, None)
+    assert "g++" in c.reason
+    assert "was not compiled" in c.sentence
+    assert any("g++" in cell for row in c.table()[1] for cell in row)
+
+
+def test_bad_input():
+    """No function, a function that raises, a deadline that is none."""
+    with pytest.raises(InputError, match="not its result"):
+        training.compile_cost(torch.ones(3))
+    with pytest.raises(InputError, match="raised ZeroDivisionError"):
+        training.compile_cost(lambda x: 1 / 0, torch.ones(3))
+    with pytest.raises(InputError, match="deadline"):
+        training.compile_cost(torch.relu, torch.ones(3), deadline=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
+def test_a_real_compilation():
+    """Compiled and uncompiled agree, compiling takes far longer than a call, and the numbers hang together."""
+
+    def smooth(x):
+        return torch.sigmoid(1.7 * x) * x + 1
+
+    c = training.compile_cost(smooth, torch.linspace(-3, 3, 10_000), deadline=0.3)
+    assert c.compile_seconds > 100 * c.eager_seconds
+    assert c.max_relative_difference < 1e-5
+    assert c.saved_seconds == c.eager_seconds - c.compiled_seconds
+    assert c.label == "smooth"

@@ -1,0 +1,93 @@
+"""Hidden synchronisations: each kind is found on its line, once, and what does not wait is not counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from gpulab import training
+from gpulab.errors import InputError
+from gpulab.training import HiddenWaits
+
+X = torch.arange(6.0)
+
+
+def branch() -> None:
+    if X.sum() > 3:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("what", "fn"),
+    [
+        ("item", lambda: X.sum().item()), ("item", lambda: float(X[0])), ("item", lambda: int(X[0])), ("item", branch),
+        ("nonzero", lambda: torch.nonzero(X)), ("index", lambda: X[X > 2]), ("masked_select", lambda: X.masked_select(X > 2)),
+        ("_unique2", lambda: torch.unique(X)), ("cpu", lambda: (X * 1).cpu()), ("cpu", lambda: X.cpu().numpy()), ("tolist", lambda: (X * 1).tolist()),
+        ("numpy", lambda: (X * 1).numpy()), ("print", lambda: repr(X)), ("print", lambda: f"{X[0]:.2f}"), ("equal", lambda: torch.equal(X, X)),
+    ],
+)  # fmt: skip
+def test_each_kind_is_one_wait(what, fn):
+    """One call, one wait, with the name of what waits and this file's line."""
+    found = training.hidden_waits(fn, device="cpu")
+    assert found.count == 1
+    assert found.sites[0].what.startswith(what + ":")
+    assert found.sites[0].line.startswith("test_hidden_waits.py line ")
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda: X * 2, lambda: X.sum().detach(), lambda: X[1:3], lambda: X.masked_fill(X > 2, 0), lambda: torch.where(X > 2, X, 0),
+           lambda: X.shape, lambda: X[torch.tensor([0, 2])], lambda: X.to("cpu"), lambda: X.size(0) + X.numel()]
+)  # fmt: skip
+def test_what_does_not_wait_is_not_counted(fn):
+    """Arithmetic, views, shapes, and selection by a size that is known."""
+    assert training.hidden_waits(fn, device="cpu").count == 0
+
+
+def test_a_training_step():
+    """Adam's counters on the host and clipping do not count; the loss that is read does, in each call."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    losses = []
+
+    def step(read: bool) -> None:
+        optimizer.zero_grad()
+        loss = model(torch.ones(3, 4)).sum()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item() if read else loss.detach())
+
+    assert training.hidden_waits(step, False, calls=3, device="cpu").count == 0
+    found = training.hidden_waits(step, True, calls=3, device="cpu")
+    assert (found.count, found.per_call, len(found.sites)) == (3, 1, 1)
+    assert "losses.append(loss.item()" in found.sites[0].line
+    assert HiddenWaits.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert "3 waits at 1 place" in repr(found)
+
+
+def test_the_modes_are_off_afterwards():
+    """After the call, and after one that raised, nothing is watched."""
+    with pytest.raises(InputError, match="raised ZeroDivisionError"):
+        training.hidden_waits(lambda: 1 / 0, device="cpu")
+    found = training.hidden_waits(lambda: X.sum().item(), device="cpu")
+    X.sum().item()
+    assert found.count == 1
+    with pytest.raises(InputError, match="not its result"):
+        training.hidden_waits(3)
+
+
+@pytest.mark.gpu
+def test_cudas_debug_mode_counts_the_same():
+    """On a device the count of reads and masks is CUDA's own, and a tensor on the host does not count."""
+    x = torch.arange(6.0, device="cuda")
+
+    def loop() -> None:
+        x.sum().item()
+        x[x > 2]
+        X.sum().item()
+
+    found = training.hidden_waits(loop, device="cuda")
+    assert found.count == 2 == found.warned
