@@ -16,8 +16,8 @@ import numpy as np
 from gpulab.errors import InputError, KernelError, shown
 from gpulab.kernels._simulate import _run
 from gpulab.kernels._simulate._geometry import Extent
-from gpulab.kernels._simulate._source import Source, read_source, written_names
-from gpulab.kernels._simulate._translate import Program
+from gpulab.kernels._simulate._program import program_of
+from gpulab.kernels._simulate._source import Source
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 HOST, DEVICE, NUMBER = "host", "device", "number"
@@ -64,9 +64,7 @@ def checked_extents(who: str, grid: Any, block: Any, dynamic_shared_bytes: Any) 
 def written_parameters(kernel: Any) -> frozenset[str] | None:
     """Return the parameters that a Python kernel writes to; None where its text does not tell."""
     try:
-        source = read_source(kernel)
-        program = Program(source)
-        return frozenset(written_names(source, lambda node: _run._device_source(node, program)))
+        return program_of(kernel).written
     except KernelError:  # a kernel may be launched that the microscope cannot read
         return None
 

@@ -34,27 +34,18 @@ _SCANS = ("add", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
 def apply(operation: str, store: Store, where: Any, values: list[Any], mask: Mask, wanted: bool) -> Any:
     """Update the places and return the old value of each lane (0 in lanes that take no part), or None where nobody wants it."""
     batch = mask.batch
-    places = mask.selected(np.atleast_2d(where))
+    places = store.flat(where, mask)
     given = [mask.selected(_types.cast(value, store.dtype)) for value in values]
     data = store.data.reshape(-1)
-    if store.space == "shared":
-        rows = mask.selected(np.broadcast_to(np.arange(batch.blocks)[:, None], (batch.blocks, batch.width)))
-        places = places + rows * store.data.shape[1]
-    elif store.space == "local":
-        full = np.arange(batch.blocks * batch.width).reshape(batch.blocks, batch.width)
-        places = places * full.size + mask.selected(full)
     if operation == "sub":
         operation, given = "add", [np.negative(given[0])]
     if not wanted and operation in _SCANS:
         OPERATIONS[operation].at(data, places, given[0])  # type: ignore[attr-defined]
         return None
     old = _in_order(operation, data, places, given)
-    out = np.zeros((batch.blocks, batch.width), dtype=store.dtype)
-    if mask.array is None:
-        out[...] = old.reshape(out.shape)
-    else:
-        out[np.broadcast_to(mask.array, out.shape)] = old
-    return out
+    out = np.zeros(batch.blocks * batch.width, dtype=store.dtype)
+    out[mask.flat] = old
+    return out.reshape(batch.blocks, batch.width)
 
 
 def _in_order(operation: str, data: np.ndarray, places: np.ndarray, given: list[np.ndarray]) -> np.ndarray:

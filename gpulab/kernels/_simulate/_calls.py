@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.kernels._simulate import _atomics, _types, _warp
+from gpulab.kernels._simulate._accesses import update
 from gpulab.kernels._simulate._geometry import Batch, Mask
 from gpulab.kernels._simulate._indices import index_of
 from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._memory import View, constant_view, local_view
+from gpulab.kernels._simulate._memory import START, View, constant_view, local_view
 from gpulab.kernels._simulate._names import dtype_of
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call, makes
 
@@ -30,8 +31,8 @@ def _register_places() -> None:
         return lambda machine: read(machine.batch, axis)
 
     for axis, letter in enumerate("xyz"):
-        INTRINSICS[f"cuda.threadIdx.{letter}"] = place(lambda batch, i: batch.thread_index(i), axis)
-        INTRINSICS[f"cuda.blockIdx.{letter}"] = place(lambda batch, i: batch.block_index(i), axis)
+        INTRINSICS[f"cuda.threadIdx.{letter}"] = place(lambda batch, i: batch.thread_index[i], axis)
+        INTRINSICS[f"cuda.blockIdx.{letter}"] = place(lambda batch, i: batch.block_index[i], axis)
         INTRINSICS[f"cuda.blockDim.{letter}"] = place(lambda batch, i: np.int64(batch.block[i]), axis)
         INTRINSICS[f"cuda.gridDim.{letter}"] = place(lambda batch, i: np.int64(batch.grid[i]), axis)
 
@@ -42,7 +43,7 @@ INTRINSICS["cuda.warpsize"] = lambda m: np.int64(32)
 
 
 def _grid_index(batch: Batch, axis: int) -> Any:
-    return batch.block_index(axis) * np.int64(batch.block[axis]) + batch.thread_index(axis)
+    return batch.grid_index[axis]
 
 
 def _grid_size(batch: Batch, axis: int) -> Any:
@@ -214,11 +215,10 @@ def _atomic(call: Call, operation: str) -> Expression:
 
     def run(frame: Frame, mask: Mask) -> Any:
         view = array(frame, mask)
-        places = [(np.int64(0), False)] if index is None else index(frame, mask)
-        indices, from_end = index_of(view, places, call.translator.source, call.line)
+        places, from_end = ((START,), (False,)) if index is None else index(frame, mask)
+        indices = index_of(view, places, call.translator.source, call.line)
         given = [value(frame, mask) for value in values]
-        machine = frame.machine
-        where, inside = machine.touch_atomic(view, indices, mask, call.line, from_end)
+        where, inside = update(frame.machine, view, indices, mask, call.line, from_end)
         if inside is None:
             return view.dtype.type(0)
         name = "cas" if compares else operation

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate import _arithmetic, _calls, _types  # noqa: F401 - they fill FUNCTIONS
+from gpulab.kernels._simulate._accesses import load
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._indices import Slice, index_of, part_of
 from gpulab.kernels._simulate._memory import View, constant_view
@@ -21,7 +22,7 @@ from gpulab.kernels._simulate._source import Source, plain_function
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._frame import Frame
-    from gpulab.kernels._simulate._translate import Program
+    from gpulab.kernels._simulate._program import Program
 
 Expression = Callable[["Frame", Mask], Any]
 
@@ -43,7 +44,7 @@ class Translator:
         """Return the object that a name, or a dotted one, stands for outside of the kernel; ``_UNKNOWN`` where it is no such name."""
         if isinstance(node, ast.Name) and node.id not in self.local:
             try:
-                return known_object(self.source.global_object(node.id))
+                return known_object(self.program.outside(self.source, node.id))
             except KeyError:
                 raise self.fail(f"the name {node.id} is not defined", node) from None
             except AttributeError as error:
@@ -269,23 +270,21 @@ class Translator:
 
     # -- arrays ---------------------------------------------------------------------------------------------------------------
 
-    def index(self, node: ast.expr) -> Callable[[Frame, Mask], list[tuple[Any, bool]]]:
-        """Return the closure of an index: each part, and whether it was written as a negative number (counted from the end)."""
+    def index(self, node: ast.expr) -> Callable[[Frame, Mask], tuple[tuple[Any, ...], tuple[bool, ...]]]:
+        """Return the closure of an index: its parts, and which were written as a negative number (counted from the end)."""
         nodes = node.elts if isinstance(node, ast.Tuple) else [node]
-        parts = []
-        for part in nodes:
-            if isinstance(part, ast.Slice):
-                parts.append((self._slice(part), False))
-            else:
-                constant = self.number(part)
-                parts.append((self.expression(part), isinstance(constant, (int, np.integer)) and bool(constant < 0)))
+        parts = [self._slice(part) if isinstance(part, ast.Slice) else self.expression(part) for part in nodes]
+        constants = [_UNKNOWN if isinstance(part, ast.Slice) else self.number(part) for part in nodes]
+        negative = tuple(isinstance(constant, (int, np.integer)) and bool(constant < 0) for constant in constants)
 
-        def run(frame: Frame, mask: Mask) -> list[tuple[Any, bool]]:
-            found: list[tuple[Any, bool]] = []
-            for expression, from_end in parts:
-                value = expression(frame, mask)
+        def run(frame: Frame, mask: Mask) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+            values = [part(frame, mask) for part in parts]
+            if tuple not in map(type, values):
+                return tuple(values), negative
+            found: list[tuple[Any, bool]] = []  # an index that was made before: a tuple in a variable
+            for value, from_end in zip(values, negative, strict=True):
                 found.extend((v, False) for v in value) if isinstance(value, tuple) else found.append((value, from_end))
-            return found
+            return tuple(value for value, _ in found), tuple(from_end for _, from_end in found)
 
         return run
 
@@ -297,26 +296,27 @@ class Translator:
         return lambda frame, mask: Slice(start(frame, mask), stop(frame, mask))
 
     def _subscript(self, node: ast.Subscript) -> Expression:
-        value, index, line = self.expression(node.value), self.index(node.slice), node.lineno
+        value, index, line, source = self.expression(node.value), self.index(node.slice), node.lineno, self.source
+        sliced = any(isinstance(part, ast.Slice) for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]))
 
         def run(frame: Frame, mask: Mask) -> Any:
-            owner, places = value(frame, mask), index(frame, mask)
+            owner = value(frame, mask)
+            places, from_end = index(frame, mask)
             if isinstance(owner, tuple):
                 return self._item(owner, places, node)
             if not isinstance(owner, View):
                 raise self.fail(f"`{ast.unparse(node.value)}` is no array; expected one before the index", node)
-            if len(places) < owner.ndim or any(isinstance(place, Slice) for place, _ in places):
-                return part_of(frame, mask, owner, places, self.source, line)
-            indices, from_end = index_of(owner, places, self.source, line)
-            return frame.machine.load(owner, indices, mask, line, from_end)
+            if sliced or len(places) < owner.ndim:
+                return part_of(frame, mask, owner, places, from_end, source, line)
+            return load(frame.machine, owner, index_of(owner, places, source, line), mask, line, from_end)
 
         return run
 
-    def _item(self, owner: tuple[Any, ...], places: list[tuple[Any, bool]], node: ast.Subscript) -> Any:
-        if len(places) != 1 or np.size(places[0][0]) != 1:
+    def _item(self, owner: tuple[Any, ...], places: tuple[Any, ...], node: ast.Subscript) -> Any:
+        if len(places) != 1 or np.size(places[0]) != 1:
             raise self.fail("a tuple needs one index that is the same in all threads", node)
         try:
-            return owner[int(places[0][0])]
+            return owner[int(places[0])]
         except IndexError as error:
             raise self.fail(f"the tuple has {len(owner)} elements; expected an index below that", node) from error
 

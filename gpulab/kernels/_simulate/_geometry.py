@@ -50,18 +50,49 @@ class Batch:
         """Return each block's number in the grid, shape (B, 1)."""
         return np.arange(self.first, self.first + self.blocks, dtype=np.int64)[:, None]
 
-    def thread_index(self, axis: int) -> np.ndarray | np.int64:
-        """Return ``threadIdx`` along an axis; one number where the block has one thread there."""
-        if self.block[axis] == 1:
-            return np.int64(0)
-        return self.linear_thread // math.prod(self.block[:axis]) % self.block[axis]
+    @cached_property
+    def every_lane(self) -> np.ndarray:
+        """Return the numbers of all lanes, counted through the blocks."""
+        return np.arange(self.blocks * self.width)
 
-    def block_index(self, axis: int) -> np.ndarray | np.int64:
-        """Return ``blockIdx`` along an axis; one number where it is the same in the batch."""
+    @cached_property
+    def lane_numbers(self) -> np.ndarray:
+        """Return the numbers of a block's lanes, as hazards keep them: int32."""
+        return np.arange(self.width, dtype=np.int32)
+
+    @cached_property
+    def thread_numbers(self) -> np.ndarray:
+        """Return the numbers of all lanes of these blocks, counted through the grid: int32."""
+        return np.arange(self.first * self.width, (self.first + self.blocks) * self.width, dtype=np.int32)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Return 0, 1, 2, ... for the blocks of the batch, shape (B, 1)."""
+        return np.arange(self.blocks)[:, None]
+
+    @cached_property
+    def thread_index(self) -> tuple[np.ndarray | np.int64, ...]:
+        """Return ``threadIdx`` along each axis; one number where the block has one thread there."""
+        return tuple(
+            np.int64(0) if extent == 1 else self.linear_thread // math.prod(self.block[:axis]) % extent
+            for axis, extent in enumerate(self.block)
+        )
+
+    @cached_property
+    def block_index(self) -> tuple[np.ndarray | np.int64, ...]:
+        """Return ``blockIdx`` along each axis; one number where it is the same in the batch."""
+        return tuple(self._block_index(axis) for axis in range(3))
+
+    def _block_index(self, axis: int) -> np.ndarray | np.int64:
         if self.grid[axis] == 1:
             return np.int64(0)
         index: np.ndarray = self.linear_block // math.prod(self.grid[:axis]) % self.grid[axis]
         return np.int64(index[0, 0]) if index[0, 0] == index[-1, 0] and (index == index[0, 0]).all() else index
+
+    @cached_property
+    def grid_index(self) -> tuple[np.ndarray | np.int64, ...]:
+        """Return ``blockIdx * blockDim + threadIdx`` along each axis."""
+        return tuple(self.block_index[axis] * np.int64(self.block[axis]) + self.thread_index[axis] for axis in range(3))
 
     def place_of_thread(self, lane: int) -> Extent:
         """Return a lane's ``threadIdx`` (x, y, z)."""
@@ -86,16 +117,18 @@ def _place(number: int, extent: Extent) -> Extent:
 class Mask:
     """The lanes that execute: ``array`` has shape (B or 1, T or 1), or is None where all lanes do.
 
-    Never without any lane: no lanes at all are None in place of a mask.
+    Never without any lane: no lanes at all are None in place of a mask. What follows from the array is found when first asked for.
     """
 
-    __slots__ = ("_bits", "_lanes", "array", "batch")
+    __slots__ = ("_bits", "_flat", "_true", "_warps", "array", "batch")
 
-    def __init__(self, batch: Batch, array: np.ndarray | None) -> None:
+    def __init__(self, batch: Batch, array: np.ndarray | None, true: int | None = None) -> None:
         self.batch = batch
         self.array = array
+        self._true = true  # how many entries of the array hold
         self._bits: np.ndarray | None = None
-        self._lanes: int | None = None
+        self._warps: int | None = None
+        self._flat: np.ndarray | None = None
 
     @property
     def bits(self) -> np.ndarray:
@@ -110,21 +143,24 @@ class Mask:
     @property
     def warps(self) -> int:
         """Return how many warps have a lane here."""
-        if self.array is None:
-            return self.batch.blocks * self.batch.warps
-        return int(np.count_nonzero(self.bits)) * (self.batch.blocks if len(self.bits) == 1 else 1)
+        if self._warps is None:
+            bits = self.bits
+            self._warps = int(np.count_nonzero(bits)) * (self.batch.blocks if len(bits) == 1 else 1)
+        return self._warps
+
+    @property
+    def true(self) -> int:
+        """Return how many entries of the array hold."""
+        if self._true is None:
+            assert self.array is not None
+            self._true = int(np.count_nonzero(self.array))
+        return self._true
 
     @property
     def lanes(self) -> int:
         """Return how many lanes are here."""
-        if self._lanes is None:
-            if self.array is None:
-                self._lanes = self.batch.blocks * self.batch.width
-            else:
-                rows, columns = self.array.shape
-                repeated = (self.batch.blocks if rows == 1 else 1) * (self.batch.width if columns == 1 else 1)
-                self._lanes = int(np.count_nonzero(self.array)) * repeated
-        return self._lanes
+        everywhere = self.batch.blocks * self.batch.width
+        return everywhere if self.array is None else self.true * (everywhere // self.array.size)
 
     @property
     def blocks(self) -> np.ndarray:
@@ -133,20 +169,32 @@ class Mask:
             return np.ones((1, 1), dtype=bool)
         return np.asarray(self.array.any(axis=1, keepdims=True))
 
+    @property
+    def flat(self) -> np.ndarray:
+        """Return the number of each lane that is here, counted through the blocks of the batch."""
+        if self._flat is None:
+            if self.array is None:
+                self._flat = self.batch.every_lane
+            else:
+                shape = (self.batch.blocks, self.batch.width)
+                full = self.array if self.array.shape == shape else np.broadcast_to(self.array, shape)
+                self._flat = full.reshape(-1).nonzero()[0]
+        return self._flat
+
     def split(self, condition: np.ndarray | np.bool_ | bool) -> tuple[Mask | None, Mask | None]:
         """Return the lanes where the condition holds and those where it does not; None for no lanes, self for all of them."""
-        if np.ndim(condition) == 0 or np.size(condition) == 1:
-            return (self, None) if bool(np.all(condition)) else (None, self)
-        condition = np.asarray(condition)
-        if self.array is None:
-            yes, no = condition, ~condition
-        else:
-            yes, no = self.array & condition, self.array & ~condition
-        if not yes.any():
+        if not isinstance(condition, np.ndarray) or condition.size == 1:
+            return (self, None) if condition else (None, self)
+        here = self.array
+        yes = condition if here is None else here & condition
+        true = int(np.count_nonzero(yes))
+        if not true:
             return None, self
-        if not no.any():
+        all_here = yes.size if here is None else self.true * (yes.size // here.size)
+        if true == all_here:
             return self, None
-        return Mask(self.batch, yes), Mask(self.batch, no)
+        no = ~condition if here is None else here ^ yes
+        return Mask(self.batch, yes, true), Mask(self.batch, no, all_here - true)
 
     def __or__(self, other: Mask | None) -> Mask:
         """Return the lanes of both."""
@@ -154,8 +202,8 @@ class Mask:
             return self
         if other.array is None:
             return other
-        joined = self.array | other.array
-        return self.batch.everyone if joined.all() else Mask(self.batch, joined)
+        joined = Mask(self.batch, self.array | other.array)
+        return self.batch.everyone if joined.true == joined.array.size else joined  # type: ignore[union-attr]
 
     def without(self, other: Mask | None) -> Mask | None:
         """Return the lanes that are here and not there."""
@@ -167,11 +215,12 @@ class Mask:
 
     def selected(self, value: np.ndarray | np.generic) -> np.ndarray:
         """Return the value of each lane that is here, flat, block by block."""
-        full = np.broadcast_to(value, (self.batch.blocks, self.batch.width))
-        if self.array is None:
-            return full.reshape(-1)
-        found: np.ndarray = full[np.broadcast_to(self.array, full.shape)]
-        return found
+        if not isinstance(value, np.ndarray) or value.size == 1:
+            return np.full(len(self.flat), value)
+        batch = self.batch
+        if value.size == batch.blocks * batch.width:
+            return value.reshape(-1) if self.array is None else value.reshape(-1).take(self.flat)
+        return value[0].take(self.flat % batch.width) if len(value) == 1 else value[:, 0].take(self.flat // batch.width)
 
 
 def union(first: Mask | None, second: Mask | None) -> Mask | None:

@@ -7,29 +7,23 @@ whole block here.) Two plain writes of the same value are let pass: whoever come
 
 For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last thread that did so, and one more that
 differs from it as much as possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered
-with one of the two, if it is unordered with any thread since the last barrier.
+with one of the two, if it is unordered with any thread since the last barrier. An array is ``quiet``, without witnesses, as long as its
+``Owners`` tell that nothing can race there.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpulab.kernels._simulate._geometry import WARP
+from gpulab.kernels._simulate._lanes import Lanes, Moment
+from gpulab.kernels._simulate._ordering import Fences, WarpBarriers
+from gpulab.kernels._simulate._owners import Owners
 
 Flat = np.ndarray  # one entry for each lane that takes part
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When lanes access: ``epoch`` counts the barriers of their block, ``event`` all ``syncwarp``, fences and atomics so far."""
-
-    epoch: Flat | int
-    event: int
-    line: int
 
 
 @dataclass(frozen=True)
@@ -41,30 +35,6 @@ class Conflict:
     other_thread: int
     other_line: int
     count: int
-
-
-class WarpBarriers:
-    """The ``syncwarp`` calls so far: which lanes of each warp took part in which."""
-
-    def __init__(self, rows: int, warps: int, first: int) -> None:
-        self.rows, self.warps, self.first = rows, warps, first
-        self.masks: list[tuple[int, np.ndarray]] = []
-        self.last_full = np.full((rows, warps), -1, dtype=np.int64)
-
-    def add(self, event: int, bits: np.ndarray) -> None:
-        """Add a call; ``bits`` are the lanes that arrived, shape (rows or 1, warps)."""
-        self.masks.append((event, bits))
-        self.last_full[np.broadcast_to(bits == 0xFFFFFFFF, self.last_full.shape)] = event
-
-    def ordered(self, row: int, warp: int, first_lane: int, since: int, lane: int) -> bool:
-        """Return whether a chain of calls after event ``since`` leads from one lane to the other."""
-        reached = 1 << first_lane
-        for event, masks in self.masks[bisect.bisect_right(self.masks, since, key=lambda call: call[0]) :]:
-            assert event > since
-            bits = int(masks[row if len(masks) > 1 else 0, warp])
-            if bits & reached:
-                reached |= bits
-        return bool(reached >> lane & 1)
 
 
 # One witness of one word: thread, epoch, line, event. Sixteen bytes, moved as one complex number.
@@ -109,27 +79,7 @@ def _moment_fields(threads: Flat, moment: Moment) -> Flat:
     return fields
 
 
-class Fences:
-    """What each block has published to the others, by ``threadfence`` and an atomic after it, and when it last looked, by an atomic."""
-
-    def __init__(self, blocks: int) -> None:
-        self._fenced = np.full(blocks, -1, dtype=np.int64)
-        self._covered, self._published, self._looked = self._fenced.copy(), self._fenced.copy(), self._fenced.copy()
-
-    def fence(self, blocks: Flat, event: int) -> None:
-        """Note that blocks call ``threadfence``."""
-        self._fenced[blocks] = event
-
-    def atomic(self, blocks: Flat, event: int) -> None:
-        """Note that blocks call an atomic on global memory."""
-        self._covered[blocks] = self._fenced[blocks]
-        self._published[blocks] = self._looked[blocks] = event
-
-    def ordered(self, earlier: Flat, since: Flat, later: Flat) -> Flat:
-        """Return where an access of one block at an event comes before what another block does now."""
-        published, looked = self._published[earlier], self._looked[later]
-        found: Flat = (since < self._covered[earlier]) & ((published < looked) | ((published == looked) & (earlier < later)))
-        return found
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class Tracker:
@@ -141,8 +91,12 @@ class Tracker:
         self.barriers: WarpBarriers | None = None
         self.fences: Fences | None = None
         self.events = events
-        self.writes, self.atomics, self.reads = _Witnesses(words), _Witnesses(words), _Witnesses(words)
-        self.written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
+        self.quiet = True
+        self._owners = Owners(words)
+        self._epoch: Flat | int = -1
+        self._witnesses = {kind: _Witnesses(words) for kind in ("store", "atomic", "load")}
+        # Which words of shared memory have a value; None once all have, and for global memory.
+        self._written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
 
     def serve(self, barriers: WarpBarriers | None) -> Tracker:
         """Look up the warp barriers of these blocks from here on."""
@@ -153,42 +107,74 @@ class Tracker:
         """Keep the words of so many blocks apart from here on (shared memory whose blocks have been alike so far)."""
         if self.rows == rows:
             return
+        self._look_closely()
         self.rows = rows
-        self.writes, self.atomics, self.reads = (kind.copy_rows(rows) for kind in (self.writes, self.atomics, self.reads))
-        if self.written is not None:
-            self.written = np.tile(self.written, rows)
+        self._owners = Owners(self.words * rows)
+        self._witnesses = {kind: witnesses.copy_rows(rows) for kind, witnesses in self._witnesses.items()}
+        if self._written is not None:
+            self._written = np.tile(self._written, rows)
 
-    def read(self, words: Flat, threads: Flat, moment: Moment) -> Conflict | None:
+    def read(self, lanes: Lanes, moment: Moment) -> Conflict | None:
         """Note a read; return a conflict with a write or an atomic before it."""
-        found = self._conflict(self.writes, words, threads, moment, None) or self._conflict(self.atomics, words, threads, moment, None)
-        self._record(self.reads, words, threads, moment)
-        return found
+        return self._access("load", lanes, moment, ("store", "atomic"), None)
 
-    def write(self, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat]) -> Conflict | None:
+    def write(self, lanes: Lanes, moment: Moment, unchanged: Callable[[Flat], Flat]) -> Conflict | None:
         """Note a write; return a conflict with an access before it. ``unchanged(lanes)`` tells where the value is already there."""
-        found = (
-            self._conflict(self.writes, words, threads, moment, unchanged)
-            or self._conflict(self.atomics, words, threads, moment, None)
-            or self._conflict(self.reads, words, threads, moment, None)
-        )
-        self._record(self.writes, words, threads, moment)
-        self._now_written(words)
+        found = self._access("store", lanes, moment, ("store", "atomic", "load"), unchanged)
+        self._now_written(lanes.words)
         return found
 
-    def update(self, words: Flat, threads: Flat, moment: Moment) -> Conflict | None:
+    def update(self, lanes: Lanes, moment: Moment) -> Conflict | None:
         """Note an atomic; return a conflict with a plain access before it."""
-        found = self._conflict(self.writes, words, threads, moment, None) or self._conflict(self.reads, words, threads, moment, None)
-        self._record(self.atomics, words, threads, moment)
-        self._now_written(words)
+        found = self._access("atomic", lanes, moment, ("store", "load"), None)
+        self._now_written(lanes.words)
         return found
+
+    def _access(
+        self, kind: str, lanes: Lanes, moment: Moment, others: tuple[str, ...], unchanged: Callable[[Flat], Flat] | None
+    ) -> Conflict | None:
+        if self._passes(kind, lanes, moment):
+            return None
+        found = None
+        for other in others:
+            found = self._conflict(self._witnesses[other], lanes.words, lanes.threads, moment, unchanged if other == "store" else None)
+            if found is not None:
+                break
+        self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
+        return found
+
+    def _passes(self, kind: str, lanes: Lanes, moment: Moment) -> bool:
+        """Return whether nothing can race with an access."""
+        in_step = self.across_blocks or not isinstance(moment.epoch, np.ndarray)
+        if in_step and not self.across_blocks and moment.epoch != self._epoch:
+            self._epoch = moment.epoch  # a barrier of all blocks: what was before is ordered
+            self.quiet = True
+            self._owners.forget()
+            if self._written is not None and self._written.all():
+                self._written = None
+        if in_step and self.quiet and self._owners.passes(kind, lanes, moment):
+            return True
+        self._look_closely()
+        return False
+
+    def _look_closely(self) -> None:
+        """Tell the witnesses what passed so far, and ask them from here on."""
+        if self.quiet:
+            self.quiet = False
+            for kind, lanes, moment in self._owners.noted:
+                self._record(self._witnesses[kind], lanes.words, lanes.threads, moment)
+            self._owners.forget()
 
     def _now_written(self, words: Flat) -> None:
-        if self.written is not None:
-            self.written[words] = True
+        if self._written is not None:
+            self._written[words] = True
 
-    def clash(self, words: Flat, threads: Flat, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
+    def clash(self, lanes: Lanes, differs: Callable[[Flat], Flat], line: int) -> Conflict | None:
         """Return two lanes that wrote one word in the same instruction, with different values; to be asked after ``write``."""
-        winner = self.writes.of(0, words)[:, 0]
+        if self.quiet:
+            return None
+        threads = lanes.threads
+        winner = self._witnesses["store"].of(0, lanes.words)[:, 0]
         lost = np.flatnonzero(winner != threads)
         lost = lost[differs(lost)] if len(lost) else lost
         if not len(lost):
@@ -197,9 +183,9 @@ class Tracker:
 
     def unwritten(self, words: Flat) -> Flat:
         """Return the lanes whose word of shared memory nobody has written."""
-        if self.written is None:
-            return np.zeros(0, dtype=np.int64)
-        return np.flatnonzero(~self.written[words])
+        if self._written is None:
+            return _NONE
+        return (~self._written.take(words)).nonzero()[0]
 
     def _conflict(
         self, witnesses: _Witnesses, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat] | None

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._bounds import locate
 from gpulab.kernels._simulate._geometry import Mask
-from gpulab.kernels._simulate._memory import View
+from gpulab.kernels._simulate._memory import START, View
 from gpulab.kernels._simulate._source import Source
 
 if TYPE_CHECKING:
@@ -24,30 +25,31 @@ class Slice:
         self.start, self.stop = start, stop
 
 
-def index_of(view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
-    """Return the indices of one element, and which count from the end."""
-    if len(places) != view.ndim:
+def index_of(view: View, places: tuple[Any, ...], source: Source, line: int) -> tuple[Any, ...]:
+    """Return the indices of one element as int64."""
+    if len(places) != len(view.shape):
         raise source.error(
             f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected one index for each", line
         )
-    indices = tuple(integer(place, source, line) for place, _ in places)
-    return indices, tuple(from_end for _, from_end in places)
+    return tuple([integer(place, source, line) for place in places])
 
 
 def integer(place: Any, source: Source, line: int) -> Any:
     """Return an index as int64, or name the line where it is no integer."""
+    if type(place) is np.int64 or (type(place) is np.ndarray and place.dtype is _types.INT):
+        return place
     if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
         kind = getattr(place, "dtype", type(place).__name__)
         raise source.error(f"an index is of type {kind}; expected an integer. Wrap it in int(...)", line)
     return _types.cast(place, _types.INT)
 
 
-def part_of(frame: Frame, mask: Mask, view: View, places: list[tuple[Any, bool]], source: Source, line: int) -> View:
+def part_of(frame: Frame, mask: Mask, view: View, places: tuple[Any, ...], from_end: tuple[bool, ...], source: Source, line: int) -> View:
     """Return a row, a block or a slice of an array: a view of the same memory."""
     if len(places) > view.ndim:
         raise source.error(f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected fewer", line)
     offset, shape, strides = view.offset, [], []
-    for axis, (place, from_end) in enumerate(places):
+    for axis, place in enumerate(places):
         extent, stride = view.shape[axis], view.strides[axis]
         if isinstance(place, Slice):
             start, stop = (
@@ -58,8 +60,8 @@ def part_of(frame: Frame, mask: Mask, view: View, places: list[tuple[Any, bool]]
             shape.append(np.maximum(stop - start, np.int64(0)))
             strides.append(stride)
         else:
-            one = View(view.store, np.int64(0), (extent,), (1,))
-            where, inside = frame.machine.locate(one, (integer(place, source, line),), mask, line, "take a part at", (from_end,))
+            one = View(view.store, START, (extent,), (1,))
+            where, inside = locate(frame.machine, one, (integer(place, source, line),), mask, line, "take a part at", (from_end[axis],))
             offset = offset + (where if inside is not None else np.int64(0)) * np.int64(stride)
     return View(view.store, offset, (*shape, *view.shape[len(places) :]), (*strides, *view.strides[len(places) :]))
 

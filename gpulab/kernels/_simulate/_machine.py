@@ -1,4 +1,4 @@
-"""The state of the blocks that run together, and every access that their lanes make: within bounds? counted, ordered, traced."""
+"""The state of the blocks that run together: what they executed, where their barriers stand, their shared memory, what was found."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._bounds import Known
 from gpulab.kernels._simulate._counters import Counters
 from gpulab.kernels._simulate._geometry import Batch, Mask
-from gpulab.kernels._simulate._hazards import Conflict, Fences, Moment, Tracker, WarpBarriers
-from gpulab.kernels._simulate._memory import Store, View, shared_view
+from gpulab.kernels._simulate._hazards import Tracker
+from gpulab.kernels._simulate._lanes import Lanes, of_all_blocks, of_one_block
+from gpulab.kernels._simulate._memory import START, Store, View, shared_view
+from gpulab.kernels._simulate._ordering import Fences, WarpBarriers
 from gpulab.kernels._simulate._source import Source
 from gpulab.kernels._simulate.report import Finding, Step, StepAccess, Thread
+
+# Statements between two looks at whether somebody wants the simulation to stop.
+_STEPS_UNSEEN = 64
+# How many sets of lanes are remembered, for variables that index several accesses.
+_REMEMBERED = 8
 
 
 @dataclass
@@ -30,6 +37,7 @@ class Launch:
     uses_warp_barriers: bool
     fences: Fences | None
     steps: int = 0
+    next_look: int = 0
     epoch: int = 0
     event: int = 0
     findings: dict[tuple, Finding] = field(default_factory=dict)
@@ -38,6 +46,18 @@ class Launch:
     max_trace_steps: int = 100_000
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
+
+    def look(self, line: int) -> None:
+        """Stop work without end, or where somebody asks for it; say when to look again."""
+        if self.steps > self.max_steps:
+            raise self.source.error(
+                f"the kernel was still at work after {self.max_steps:,} statements of whole batches; "
+                "expected an end. Look for a loop whose condition stays true, or pass a larger max_steps",
+                line,
+            )
+        if self.stop is not None:
+            self.stop()
+        self.next_look = min(self.max_steps, self.steps + _STEPS_UNSEEN)
 
     def text_of(self, line: int) -> str:
         """Return a line of the kernel or of a device function."""
@@ -58,8 +78,9 @@ class Machine:
         self.dynamic: list[View] = []
         self._dynamic_bytes = np.empty((batch.blocks, 0), dtype=np.uint8)
         self.barriers = WarpBarriers(batch.blocks, batch.warps, batch.first) if launch.uses_warp_barriers else None
+        self.known = Known()
+        self._lanes: dict[tuple[int, int, int], tuple[Any, Lanes]] = {}
         self._recording = False
-        self._threads = batch.linear_thread[0]
 
     # -- statements ---------------------------------------------------------------------------------------------------------------
 
@@ -67,14 +88,8 @@ class Machine:
         """Count a statement, and stop work without end."""
         launch = self.launch
         launch.steps += 1
-        if launch.steps > launch.max_steps:
-            raise launch.source.error(
-                f"the kernel was still at work after {launch.max_steps:,} statements of whole batches; "
-                "expected an end. Look for a loop whose condition stays true, or pass a larger max_steps",
-                line,
-            )
-        if launch.stop is not None and launch.steps % 64 == 0:
-            launch.stop()
+        if launch.steps > launch.next_look:
+            launch.look(line)
         counts = self.counters.line(line)
         counts.executed_warps += mask.warps
         counts.active_lanes += mask.lanes
@@ -90,6 +105,19 @@ class Machine:
                 if self._recording:
                     self.launch.trace.append(Step(line, tuple(bits.tolist()), []))
                 self.launch.trace_cut |= not self._recording
+
+    def trace_access(self, store: Store, places: np.ndarray, mask: Mask, kind: str) -> None:
+        """Keep what the traced block accesses."""
+        row = self._traced_row()
+        if row is None or not self._recording:
+            return
+        elements = np.broadcast_to(places[row if len(places) > 1 else 0], (self.batch.width,))
+        if mask.array is not None:
+            active = np.broadcast_to(mask.array[row if len(mask.array) > 1 else 0], (self.batch.width,))
+            if not active.any():
+                return
+            elements = np.where(active, elements, -1)
+        self.launch.trace[-1].accesses.append(StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements.copy()))
 
     def _traced_row(self) -> int | None:
         block = self.launch.traced_block
@@ -198,7 +226,7 @@ class Machine:
         # Arrays of one element size share their words. Between sizes no hazard is looked for.
         known = [view.store.tracker for view in self.dynamic if view.dtype.itemsize == dtype.itemsize]
         store.tracker = known[0] if known else self._new_tracker(max(elements, 1))
-        view = View(store, np.int64(0), (np.int64(elements),), (1,))
+        view = View(store, START, (np.int64(elements),), (1,))
         self.dynamic.append(view)
         return view
 
@@ -207,40 +235,29 @@ class Machine:
         for view in [*self.shared.values(), *self.dynamic]:
             view.store.tracker.split(self.batch.blocks)
 
-    def load(self, view: View, indices: tuple[Any, ...], mask: Mask, line: int, from_end: tuple[bool, ...]) -> Any:
-        """Return the elements at an index; 0 where that is out of bounds."""
-        where, inside = self.locate(view, indices, mask, line, "read", from_end)
-        store = view.store
-        if inside is None:
-            return store.dtype.type(0)
-        self._touch(store, where, inside, line, "load", None)
-        value = store.read(where, self.batch)
-        if inside is not mask and inside.array is not None:
-            value = _types.select(inside.array, value, store.dtype.type(0))
-        return value
+    def lanes_of(self, store: Store, where: Any, mask: Mask) -> Lanes:
+        """Return the lanes that access places of a tracked store: of one block, while all do alike in their shared memory."""
+        tracker, words = store.tracker, 0
+        if store.space == "shared":
+            alike = (where.size == 1 or len(where) == 1) and (mask.array is None or len(mask.array) == 1)
+            if not alike:
+                tracker.split(self.batch.blocks)
+            words = tracker.words if tracker.rows > 1 else -1
+        key = id(where), id(mask), words
+        known = self._lanes.get(key)
+        if known is not None and known[0] is where and known[1].mask is mask:
+            return known[1]
+        lanes = of_one_block(where, mask) if words < 0 else of_all_blocks(where, mask, words)
+        if len(self._lanes) >= _REMEMBERED:
+            self._lanes.clear()
+        self._lanes[key] = where, lanes
+        return lanes
 
-    def store(self, view: View, indices: tuple[Any, ...], value: Any, mask: Mask, line: int, from_end: tuple[bool, ...]) -> None:
-        """Write elements; what is out of bounds is dropped."""
-        where, inside = self.locate(view, indices, mask, line, "write", from_end)
-        if inside is None:
-            return
-        value = _types.cast(value, view.dtype)
-        flat = self._touch(view.store, where, inside, line, "store", value)
-        view.store.write(where, value, inside)
-        if flat is not None:
-            self._clash(view.store, np.atleast_2d(where), flat, line, value)
-
-    def touch_atomic(
-        self, view: View, indices: tuple[Any, ...], mask: Mask, line: int, from_end: tuple[bool, ...]
-    ) -> tuple[Any, Mask | None]:
-        """Return the places that an atomic works on and the lanes within bounds, counted and checked."""
-        where, inside = self.locate(view, indices, mask, line, "update", from_end)
-        if inside is not None:
-            self._touch(view.store, where, inside, line, "atomic", None)
-            if self.launch.fences is not None and view.store.space == "global":
-                self.launch.event += 1
-                self.launch.fences.atomic(self._blocks_of(inside), self.launch.event)
-        return where, inside
+    def publish(self, mask: Mask) -> None:
+        """Let the lanes' blocks call an atomic on global memory, which publishes what they fenced."""
+        if self.launch.fences is not None:
+            self.launch.event += 1
+            self.launch.fences.atomic(self._blocks_of(mask), self.launch.event)
 
     def fence(self, mask: Mask) -> None:
         """Let the lanes call ``threadfence``."""
@@ -252,195 +269,3 @@ class Machine:
         """Return the numbers of the blocks that have a lane here."""
         here = np.broadcast_to(mask.blocks, (self.batch.blocks, 1))[:, 0]
         return self.batch.first + np.flatnonzero(here)
-
-    def locate(
-        self, view: View, indices: tuple[Any, ...], mask: Mask, line: int, verb: str, from_end: tuple[bool, ...]
-    ) -> tuple[Any, Mask | None]:
-        """Return the places in the store that an index means, 0 where it is out of bounds, and the lanes that are within."""
-        where = view.offset
-        inside: Mask | None = mask
-        for axis, (index, extent, stride) in enumerate(zip(indices, view.shape, view.strides, strict=True)):
-            if from_end[axis]:
-                index = index + extent  # noqa: PLW2901 - a[-1] is written for the last element
-            low, high = (index, index) if np.ndim(index) == 0 else (index.min(), index.max())
-            if low < 0 or high >= (extent if np.ndim(extent) == 0 else extent.min()):
-                index, inside = self._outside(view, indices, axis, index, inside, line, verb)  # noqa: PLW2901
-                if inside is None:
-                    return where, None
-            where = where + (index * np.int64(stride) if stride != 1 else index)
-        return where, inside
-
-    def _outside(
-        self, view: View, indices: tuple[Any, ...], axis: int, index: Any, inside: Mask | None, line: int, verb: str
-    ) -> tuple[Any, Mask | None]:
-        """Report the lanes whose index is out of bounds; return an index that is not, and the lanes that remain."""
-        assert inside is not None
-        extent = view.shape[axis]
-        bad = np.atleast_2d((index < 0) | (index >= extent))
-        outside, rest = inside.split(bad)
-        if outside is not None:
-            lane, row = self._example(outside)
-            shown = tuple(int(self._of_lane(i, row, lane)) for i in indices)
-            negative = int(self._of_lane(index, row, lane)) < 0
-            wrapped = "; numba would count it from the end, CUDA C++ would reach before the array" if negative else ""
-            shape = tuple(int(self._of_lane(n, row, lane)) for n in view.shape)
-            size = shape[0] if len(shape) == 1 else shape
-            self.found(
-                "bounds", line, view.store.name, shown, (self.thread(row, lane),), outside.lanes,
-                f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is outside of {view.store.name}, "
-                f"whose shape is {size}{wrapped}",
-            )  # fmt: skip
-            wraps = bad & (np.atleast_2d(index) >= -extent) & (np.atleast_2d(index) < 0)
-            if wraps.any():  # numba's rule, so that the values are those of numba
-                index = np.where(wraps, np.atleast_2d(index) + extent, np.atleast_2d(index))
-                bad = np.atleast_2d((index < 0) | (index >= extent))
-                outside, rest = inside.split(bad)
-        return np.where(bad, np.int64(0), index), rest
-
-    def _example(self, mask: Mask) -> tuple[int, int]:
-        """Return (lane, row) of the first thread here."""
-        if mask.array is None:
-            return 0, 0
-        full = np.broadcast_to(mask.array, (self.batch.blocks, self.batch.width))
-        first = int(np.argmax(full))
-        return first % self.batch.width, first // self.batch.width
-
-    @staticmethod
-    def _of_lane(value: Any, row: int, lane: int) -> Any:
-        if np.ndim(value) == 0:
-            return value
-        return value[row if value.shape[0] > 1 else 0, lane if value.shape[1] > 1 else 0]
-
-    # -- hazards ------------------------------------------------------------------------------------------------------------------
-
-    def _touch(self, store: Store, where: Any, mask: Mask, line: int, kind: str, value: Any) -> _Flat | None:
-        """Count an access within bounds, and look whether another thread's access is unordered with it."""
-        if store.space not in ("global", "shared"):
-            return None
-        places = np.atleast_2d(where)
-        size = store.dtype.itemsize
-        self.counters.access((line, store.name, store.space, kind), places * np.int64(size), mask, size)
-        if self.launch.traced_block is not None:
-            self._trace_access(store, places, mask, kind)
-        if store.tracker is None:
-            return None
-        tracker: Tracker = store.tracker
-        flat = self._flat(store, places, mask)
-        moment = Moment(self._epochs(mask, tracker), self.launch.event, line)
-        if tracker.written is not None and kind != "store":
-            self._unwritten(store, flat, line)
-        if kind == "load":
-            conflict = tracker.read(flat.words, flat.threads, moment)
-        elif kind == "store":
-            unchanged = lambda lanes: self._same_as_memory(store, places, flat, lanes, value)  # noqa: E731
-            conflict = tracker.write(flat.words, flat.threads, moment, unchanged)
-        else:
-            conflict = tracker.update(flat.words, flat.threads, moment)
-        if conflict is not None:
-            self._race(store, flat, conflict, line)
-        return flat
-
-    def _trace_access(self, store: Store, places: np.ndarray, mask: Mask, kind: str) -> None:
-        row = self._traced_row()
-        if row is None or not self._recording:
-            return
-        elements = np.broadcast_to(places[row if len(places) > 1 else 0], (self.batch.width,))
-        if mask.array is not None:
-            active = np.broadcast_to(mask.array[row if len(mask.array) > 1 else 0], (self.batch.width,))
-            if not active.any():
-                return
-            elements = np.where(active, elements, -1)
-        self.launch.trace[-1].accesses.append(StepAccess(store.name, store.space, kind, store.dtype.itemsize, elements.copy()))
-
-    def _unwritten(self, store: Store, flat: _Flat, line: int) -> None:
-        lanes = store.tracker.unwritten(flat.words)
-        if len(lanes):
-            first = int(lanes[0])
-            index = int(flat.words[first]) % store.tracker.words
-            self.found(
-                "uninitialised", line, store.name, (index,), (self._thread_of(store, flat, int(flat.threads[first]), first),),
-                len(lanes) * (self.batch.blocks if flat.rows is None else 1),
-                f"element {index} of {store.name} is read before any thread wrote it: shared memory begins with whatever was there",
-            )  # fmt: skip
-
-    def _race(self, store: Store, flat: _Flat, conflict: Conflict, line: int) -> None:
-        index = int(flat.words[conflict.lane]) % store.tracker.words
-        threads = tuple(self._thread_of(store, flat, t, conflict.lane) for t in (conflict.thread, conflict.other_thread))
-        where = f"line {conflict.other_line}" if conflict.other_line != line else "the same line"
-        apart = threads[0].block != threads[1].block
-        cure = (
-            "no barrier orders threads of different blocks: use an atomic, or another kernel"
-            if apart
-            else "nothing orders the two: a syncthreads (within a warp a syncwarp) between them is missing, or an atomic"
-        )
-        self.found(
-            "race", line, store.name, (index,), threads, conflict.count * (self.batch.blocks if flat.rows is None else 1),
-            f"two threads touch element {index} of {store.name}, here and in {where}, and at least one writes it; {cure}",
-            conflict.other_line,
-        )  # fmt: skip
-
-    def _thread_of(self, store: Store, flat: _Flat, number: int, lane: int) -> Thread:
-        """Return the thread of a number that a tracker gave, at the place of one of the lanes."""
-        if store.space == "shared":
-            return self.thread(0 if flat.rows is None else int(flat.rows[lane]), number)
-        width = self.batch.width
-        return Thread(self.batch.place_of_block(number // width), self.batch.place_of_thread(number % width))
-
-    def _flat(self, store: Store, places: np.ndarray, mask: Mask) -> _Flat:
-        """Return the words and threads of the lanes: of one block where all blocks do alike in their shared memory."""
-        batch = self.batch
-        if store.space == "shared":
-            alike = places.shape[0] == 1 and (mask.array is None or mask.array.shape[0] == 1)
-            if store.tracker.rows == 1 and alike:
-                words = np.broadcast_to(places, (1, batch.width))[0]
-                if mask.array is None:
-                    return _Flat(words, self._threads, None, self._threads)
-                lanes = np.flatnonzero(np.broadcast_to(mask.array, (1, batch.width))[0])
-                return _Flat(words[lanes], lanes, None, lanes)
-            store.tracker.split(batch.blocks)
-        shape = (batch.blocks, batch.width)
-        if mask.array is None:
-            flat = np.arange(batch.blocks * batch.width)
-            words = np.broadcast_to(places, shape).reshape(-1)
-        else:
-            flat = np.flatnonzero(np.broadcast_to(mask.array, shape))
-            words = mask.selected(places)
-        rows, lanes = np.divmod(flat, batch.width)
-        if store.space == "shared":
-            return _Flat(words + rows * store.tracker.words, lanes, rows, lanes)
-        return _Flat(words, flat + batch.first * batch.width, rows, lanes)
-
-    def _epochs(self, mask: Mask, tracker: Tracker) -> Any:
-        if not isinstance(self.epoch, np.ndarray):
-            return self.epoch
-        if tracker.rows == 1 and not tracker.across_blocks:
-            return int(self.epoch[0, 0])
-        return mask.selected(self.epoch)
-
-    def _clash(self, store: Store, places: np.ndarray, flat: _Flat, line: int, value: Any) -> None:
-        """Look for lanes that wrote different values to one place in this instruction; memory holds the winner's."""
-        differs = lambda lanes: ~self._same_as_memory(store, places, flat, lanes, value)  # noqa: E731
-        conflict = store.tracker.clash(flat.words, flat.threads, differs, line)
-        if conflict is not None:
-            self._race(store, flat, conflict, line)
-
-    def _same_as_memory(self, store: Store, places: np.ndarray, flat: _Flat, lanes: np.ndarray, value: Any) -> np.ndarray:
-        """Return for some lanes whether memory holds their value already: in all blocks, where blocks are alike."""
-        new, now = (flat.of(v, lanes, self.batch) for v in (value, store.read(places, self.batch)))
-        same: np.ndarray = (new == now) | ((new != new) & (now != now))  # noqa: PLR0124 - nan
-        return np.asarray(same.all(axis=0)) if same.ndim == 2 else same
-
-
-@dataclass(frozen=True, eq=False)
-class _Flat:
-    """Lanes that access, one after the other. ``rows`` is None where they stand for all blocks alike."""
-
-    words: np.ndarray
-    threads: np.ndarray
-    rows: np.ndarray | None
-    lanes: np.ndarray
-
-    def of(self, value: Any, which: np.ndarray, batch: Batch) -> np.ndarray:
-        """Return the value of some of the lanes; of all blocks, shape (B, lanes), where blocks are alike."""
-        full = np.broadcast_to(value, (batch.blocks, batch.width))
-        return full[:, self.lanes[which]] if self.rows is None else full[self.rows[which], self.lanes[which]]

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpulab.kernels._simulate._geometry import Batch, Mask
 
+START = np.int64(0)  # the offset of an array that begins where its store does
 Index = Any  # a NumPy integer, or an array of them of shape (B or 1, T or 1)
 # What a float that nobody wrote shows itself as; integers get an unlikely one.
 _UNWRITTEN_INTEGER = 0x5EED
@@ -34,51 +35,38 @@ class Store:
         self.writable = writable
         self.tracker: Any = None
 
-    def read(self, where: Any, batch: Batch) -> Any:
+    def read(self, where: Index, batch: Batch) -> Any:
         """Return the elements at places within bounds; the shape follows that of the places."""
         # mode="wrap" only because NumPy is faster with it: nothing is out of bounds here.
         if self.space in ("global", "constant"):
-            return self.data.take(where, mode="wrap") if np.ndim(where) else self.data[where]
+            return self.data.take(where, mode="wrap") if isinstance(where, np.ndarray) else self.data[where]
+        if where.size == 1:
+            return self.data[where.item()].copy() if self.space == "local" else self.data[:, where.item(), None].copy()
         if self.space == "local":
-            if np.ndim(where) == 0 or np.size(where) == 1:
-                return self.data[np.asarray(where).item()].copy()
-            return np.take_along_axis(self.data, np.broadcast_to(where, self.data.shape[1:])[None], axis=0)[0]
-        if np.ndim(where) == 0 or np.size(where) == 1:
-            return self.data[:, np.asarray(where).item(), None].copy()
+            lanes = batch.every_lane.reshape(batch.blocks, batch.width)
+            return self.data.reshape(-1).take(where * np.int64(lanes.size) + lanes, mode="wrap")
         if where.shape[0] == 1:
             return self.data.take(where[0], axis=1, mode="wrap")
-        rows = np.arange(batch.blocks)[:, None] * self.data.shape[1]
-        return self.data.reshape(-1).take(where + rows, mode="wrap")
+        return self.data.reshape(-1).take(where + batch.rows * self.data.shape[1], mode="wrap")
 
-    def write(self, where: Any, value: Any, mask: Mask) -> None:
+    def write(self, where: Index, value: Any, mask: Mask) -> None:
         """Write values at places within bounds; of lanes that write one place at once, the last one stays."""
-        batch = mask.batch
-        if self.space == "local":
-            self._write_local(where, value, mask)
-        elif self.space == "shared":
-            if mask.array is None and np.ndim(where) == 2 and where.shape == (1, batch.width):
-                self.data[:, where[0]] = value
-                return
-            rows = mask.selected(np.broadcast_to(np.arange(batch.blocks)[:, None], (batch.blocks, batch.width)))
-            self.data[rows, mask.selected(where)] = mask.selected(value)
+        if where.size == 1 and self.space == "local":
+            np.copyto(self.data[where.item()], value, where=True if mask.array is None else mask.array)
+        elif self.space == "shared" and mask.array is None and where.size == mask.batch.width and len(where) == 1:
+            self.data[:, where[0]] = value
         else:
-            self.data[mask.selected(where)] = mask.selected(value)
+            self.data.reshape(-1)[self.flat(where, mask)] = value if value.size == 1 else mask.selected(value)
 
-    def _write_local(self, where: Any, value: Any, mask: Mask) -> None:
-        if np.ndim(where) == 0 or np.size(where) == 1:
-            slot = self.data[np.asarray(where).item()]
-            if mask.array is None:
-                slot[...] = value
-            else:
-                np.copyto(slot, np.broadcast_to(value, slot.shape), where=mask.array)
-            return
-        shape = self.data.shape[1:]
-        full = np.broadcast_to(where, shape)
-        if mask.array is None:
-            np.put_along_axis(self.data, full[None], np.broadcast_to(value, shape)[None].astype(self.dtype), axis=0)
-            return
-        rows, columns = np.nonzero(np.broadcast_to(mask.array, shape))
-        self.data[full[rows, columns], rows, columns] = np.broadcast_to(value, shape)[rows, columns]
+    def flat(self, where: Index, mask: Mask) -> np.ndarray:
+        """Return the place in ``data``, flattened, of each lane that is here."""
+        batch = mask.batch
+        places: np.ndarray = mask.selected(where)
+        if self.space == "local":
+            places = places * np.int64(batch.blocks * batch.width) + mask.flat
+        elif self.space == "shared" and batch.blocks > 1:
+            places = places + mask.flat // batch.width * np.int64(self.data.shape[1])
+        return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,28 +97,28 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def global_view(name: str, array: np.ndarray, writable: bool) -> View:
     """Return the view of an argument, contiguous in C order; the caller's own memory is what is read and written."""
     store = Store(name, "global", array.reshape(-1), array.size, writable)
-    return View(store, np.int64(0), tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape))
+    return View(store, START, tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape))
 
 
 def constant_view(name: str, array: np.ndarray) -> View:
     """Return the view of an array that the kernel captured: constant memory."""
     array = np.ascontiguousarray(array)
     store = Store(name, "constant", array.reshape(-1), array.size, writable=False)
-    return View(store, np.int64(0), tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape))
+    return View(store, START, tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape))
 
 
 def shared_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
     """Return a new array in the shared memory of each block."""
     size = math.prod(shape)
     data = np.full((batch.blocks, size), _unwritten(dtype), dtype=dtype)
-    return View(Store(name, "shared", data, size), np.int64(0), tuple(np.int64(n) for n in shape), contiguous_strides(shape))
+    return View(Store(name, "shared", data, size), START, tuple(np.int64(n) for n in shape), contiguous_strides(shape))
 
 
 def local_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
     """Return a new array of each thread's own."""
     size = math.prod(shape)
     data = np.full((size, batch.blocks, batch.width), _unwritten(dtype), dtype=dtype)
-    return View(Store(name, "local", data, size), np.int64(0), tuple(np.int64(n) for n in shape), contiguous_strides(shape))
+    return View(Store(name, "local", data, size), START, tuple(np.int64(n) for n in shape), contiguous_strides(shape))
 
 
 def _unwritten(dtype: np.dtype) -> Any:

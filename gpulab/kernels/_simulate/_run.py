@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import numbers
 from collections.abc import Callable
@@ -15,11 +14,12 @@ from gpulab.evidence import Evidence
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._counters import Counters
 from gpulab.kernels._simulate._geometry import WARP, Batch, Extent
-from gpulab.kernels._simulate._hazards import Fences, Tracker
+from gpulab.kernels._simulate._hazards import Tracker
 from gpulab.kernels._simulate._machine import Launch, Machine
 from gpulab.kernels._simulate._memory import View, global_view
-from gpulab.kernels._simulate._source import Source, read_source, written_names
-from gpulab.kernels._simulate._translate import Program
+from gpulab.kernels._simulate._ordering import Fences
+from gpulab.kernels._simulate._program import Program, program_of
+from gpulab.kernels._simulate._source import Source
 from gpulab.kernels._simulate.report import ArrayAccess, Counts, Simulation
 
 # Threads of a block, and blocks of a grid. Source: CUDA Programming Guide 13.0, technical specifications per compute capability.
@@ -94,7 +94,8 @@ def simulate(
     >>> x = np.arange(100, dtype=np.float32)
     >>> s = simulate(double, 4, 32, x)  # doctest: +SKIP
     """
-    source = read_source(kernel)
+    program = program_of(kernel)
+    source = program.source
     extents = _extent("grid", grid, _MOST_GRID), _extent("block", block, _MOST_BLOCK)
     if math.prod(extents[1]) > MOST_THREADS:
         raise InputError(
@@ -106,9 +107,7 @@ def simulate(
             f"simulate: {source.name} takes {len(source.parameters)} arguments ({', '.join(source.parameters)}); {len(args)} are given. "
             "Pass one for each."
         )
-    program = Program(source)
-    written = written_names(source, lambda node: _device_source(node, program))
-    arguments = _arguments(source, args, written)
+    arguments = _arguments(source, args, program.written)
     launch = Launch(source, program.sources, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
                     Fences(math.prod(extents[0])) if program.uses_fences else None, traced_block=trace, stop=stop)  # fmt: skip
     changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
@@ -143,16 +142,7 @@ def _given_numbers(dynamic_shared_bytes: Any, max_steps: Any, trace: Any, blocks
             raise InputError(f"simulate: {name}={shown(value)}; expected a whole number from {least} to {most:,}. Pass one of these.")
 
 
-def _device_source(node: ast.Call, program: Program) -> Source | None:
-    """Return the source of the device function that a call names, where it names one."""
-    name = node.func.id if isinstance(node.func, ast.Name) else None
-    for source in program.sources:
-        if source.name == name:
-            return source
-    return None
-
-
-def _arguments(source: Source, args: tuple[Any, ...], written: set[str]) -> list[Any]:
+def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -> list[Any]:
     """Return the arguments as a kernel sees them: views of arrays, and typed numbers."""
     found: list[Any] = []
     arrays: list[tuple[np.ndarray, View]] = []
@@ -245,6 +235,7 @@ def _run(
                 raise KernelError(
                     f"{program.source.name}: calls are nested too deeply; expected a few. Write the kernel flatter."
                 ) from error
+            launch.counters.settle()
             shared_bytes = max(shared_bytes, machine.shared_bytes)
             if progress is not None:
                 done = first + batch.blocks

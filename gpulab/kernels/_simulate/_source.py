@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import textwrap
 import types
 from collections.abc import Callable
@@ -25,8 +26,10 @@ class Source:
     tree: ast.FunctionDef
     lines: dict[int, str]
     filename: str
-    function: types.FunctionType
-    names: dict[str, Any] = field(repr=False)
+    code: types.CodeType
+    _globals: dict[str, Any] = field(repr=False)
+    _closure: dict[str, types.CellType] = field(repr=False)
+    _file: tuple[str, list[str]] = field(repr=False)  # where the text was found, and all that stood there
     offset: int = 0
 
     def renumber(self, offset: int) -> None:
@@ -56,9 +59,21 @@ class Source:
         KeyError
             If it stands for nothing.
         """
-        if name in self.names:
-            return self.names[name]
+        if name in self._closure:
+            try:
+                return self._closure[name].cell_contents
+            except ValueError:  # a name of the enclosing function that has no value yet
+                pass
+        elif name in self._globals:
+            return self._globals[name]
         return vars(builtins)[name]
+
+    def is_current(self) -> bool:
+        """Return whether the file or cell still holds the text that was read."""
+        name, lines = self._file
+        linecache.checkcache(name)
+        now = linecache.getlines(name, self._globals)
+        return now is lines or now == lines
 
 
 def plain_function(kernel: Any) -> Any:
@@ -96,23 +111,16 @@ def read_source(kernel: Any) -> Source:
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"simulate: {name} is no plain function; expected one defined by `def`. Write it as `def {name}(...)`.")
     ast.increment_lineno(tree, first - 1)
+    file = inspect.getsourcefile(function) or function.__code__.co_filename
     source = Source(
-        name, tree, {first + i: line.rstrip() for i, line in enumerate(text)}, function.__code__.co_filename, function, _names(function)
-    )
+        name, tree, {first + i: line.rstrip() for i, line in enumerate(text)}, function.__code__.co_filename, function.__code__,
+        function.__globals__, dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)),
+        (file, linecache.getlines(file, function.__globals__)),
+    )  # fmt: skip
     arguments = tree.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
         raise source.error("expected plain parameters; defaults, * and ** are not supported", tree.lineno)
     return source
-
-
-def _names(function: types.FunctionType) -> dict[str, Any]:
-    names = dict(function.__globals__)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # a name of the enclosing function that has no value yet
-            names.pop(name, None)
-    return names
 
 
 def local_names(tree: ast.FunctionDef) -> set[str]:

@@ -8,80 +8,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulab.errors import KernelError
+from gpulab.kernels._simulate._accesses import load, store
 from gpulab.kernels._simulate._expressions import Expression, Translator
 from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
 from gpulab.kernels._simulate._geometry import Mask, union
 from gpulab.kernels._simulate._indices import index_of
-from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._source import Source, local_names, read_source
+from gpulab.kernels._simulate._source import Source, local_names
 
-_OTHER_FILE = 1_000_000  # the numbers of the lines of a second file begin there
-
-
-class Function:
-    """A translated kernel or device function."""
-
-    def __init__(self, source: Source, program: Program) -> None:
-        self.source = source
-        self.body = StatementTranslator(source, program).block(source.tree.body)
-
-    def call(self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False) -> Any:
-        """Run the function in the lanes of a mask and return its value."""
-        frame = Frame(machine, dict(zip(self.source.parameters, arguments, strict=True)), mask, is_kernel)
-        self.body(frame, mask)
-        return frame.result
-
-
-class Program:
-    """A kernel with all device functions that it calls, translated once."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.uses_warp_barriers = self.uses_fences = False
-        self.notes: list[str] = []
-        self._functions: dict[Any, Function | None] = {source.function: None}  # None while it is being translated
-        self.sources: list[Source] = [source]
-        self.kernel = Function(source, self)
-
-    def device_function(self, python_function: Any, source: Source, line: int) -> Function:
-        """Return a device function's translation.
-
-        Raises
-        ------
-        KernelError
-            If it calls itself, directly or through others.
-        """
-        if python_function in self._functions:
-            found = self._functions[python_function]
-            if found is None:
-                raise source.error(f"{python_function.__name__} calls itself; recursion is not supported. Write it as a loop", line)
-            return found
-        self._functions[python_function] = None
-        try:
-            inner = read_source(python_function)
-        except KernelError as error:
-            raise source.error(str(error).rstrip(".").removeprefix("simulate: "), line) from error
-        self._keep_apart(inner)
-        self.sources.append(inner)
-        made = Function(inner, self)
-        self._functions[python_function] = made
-        return made
-
-    def _keep_apart(self, inner: Source) -> None:
-        """Number the lines of another file so that none is taken for one of the kernel's."""
-        if inner.filename == self.source.filename:
-            return
-        files = [s.filename for s in self.sources]
-        offset = next((s.offset for s in self.sources if s.filename == inner.filename), _OTHER_FILE * len(set(files)))
-        inner.renumber(offset)
-        note = f"lines from {offset + 1:,} on are those of {inner.filename}, counted from its first line"
-        if note not in self.notes:
-            self.notes.append(note)
+if TYPE_CHECKING:
+    from gpulab.kernels._simulate._program import Program
 
 
 class StatementTranslator:
@@ -184,9 +124,10 @@ class StatementTranslator:
         def run_element(frame: Frame, mask: Mask) -> Mask:
             frame.machine.step(line, mask)
             view = array(frame, mask)
-            indices, from_end = index_of(view, index(frame, mask), self.source, line)
-            old = frame.machine.load(view, indices, mask, line, from_end)
-            frame.machine.store(view, indices, operation(old, amount(frame, mask)), mask, line, from_end)
+            places, from_end = index(frame, mask)
+            indices = index_of(view, places, self.source, line)
+            old = load(frame.machine, view, indices, mask, line, from_end)
+            store(frame.machine, view, indices, operation(old, amount(frame, mask)), mask, line, from_end)
             return mask
 
         return run_element
@@ -211,16 +152,17 @@ class StatementTranslator:
         if isinstance(node, ast.Subscript):
             array, index = self.expressions.array(node.value), self.expressions.index(node.slice)
 
-            def store(frame: Frame, mask: Mask, value: Any) -> None:
+            def store_element(frame: Frame, mask: Mask, value: Any) -> None:
                 view = array(frame, mask)
-                indices, from_end = index_of(view, index(frame, mask), self.source, line)
+                places, from_end = index(frame, mask)
+                indices = index_of(view, places, self.source, line)
                 if not isinstance(value, (np.ndarray, np.generic)):
                     raise self.fail("only numbers can be stored in an array", node)
                 if value.dtype.kind == "c" and view.dtype.kind != "c":
                     raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
-                frame.machine.store(view, indices, value, mask, line, from_end)
+                store(frame.machine, view, indices, value, mask, line, from_end)
 
-            return store
+            return store_element
         raise self.fail("expected a variable or an element of an array to the left", node)
 
     def _if(self, node: ast.If) -> Statement:
