@@ -111,7 +111,8 @@ def parallel_chains(both: ParallelChains) -> LabFigure:
         x=counts, y=ideal, mode="lines", line=palette.line(Badge.MODELLED, MID_GREY), hoverinfo="skip", name=ink("latency / chains")
     )
     axis = seconds_axis([*values, *ideal], "time per hop (log scale)")
-    figure.update_layout(xaxis=count_axis(counts, "chains at once (log scale)"), yaxis=axis, showlegend=True)
+    across = {**count_axis(counts, "chains at once (log scale)"), "tickvals": counts, "ticktext": [ink(f"{n:,}") for n in counts]}
+    figure.update_layout(xaxis=across, yaxis=axis, showlegend=True)
     return figure
 
 

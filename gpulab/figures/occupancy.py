@@ -66,7 +66,12 @@ def occupancy(launch: Occupancy) -> LabFigure:
         axes[f"yaxis{end}"] = {**plain, **rises, **heading, "ticktext": texts, "anchor": f"x{end}", "domain": [0, 1]}
         traces += [{**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"} for trace in _curve(one, shape, legend)]
         traces.append({**_here(launch, one), "xaxis": f"x{end}", "yaxis": f"y{end}", "showlegend": number == 1})
-    return composed(base, traces, **axes, legend={**base.layout.legend.to_plotly_json(), "y": -0.3})
+    return composed(base, traces, **axes, legend=_below(base))
+
+
+def _below(base: LabFigure) -> dict[str, Any]:
+    """The legend at the figure's own edge: beside three titles that plotly makes room for, a place given by the axes would be theirs."""
+    return {**base.layout.legend.to_plotly_json(), "yref": "container", "y": 0, "yanchor": "bottom"}
 
 
 def _x_axis(one: OccupancySweep, value: int, words: str) -> dict[str, Any]:

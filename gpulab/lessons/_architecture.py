@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import devices, hierarchy, models, recordings
-from gpulab._result import Result
+from gpulab._result import Result, html_caption, html_table
 from gpulab.devices import Device, Processor, _datasheets
-from gpulab.evidence import Badge, Evidence
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
 from gpulab.kernels import cuda
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
@@ -34,6 +34,8 @@ class SideBySide(Result):
         What, of the CPU, of the GPU.
     cpu_evidence, evidence : Evidence
         Of each side; the GPU's is a data sheet's where no GPU is there.
+    notes : tuple of Note
+        What disturbed the measurement of the CPU's rates.
     """
 
     cpu: str
@@ -41,17 +43,23 @@ class SideBySide(Result):
     rows: tuple[tuple[str, str, str], ...]
     cpu_evidence: Evidence
     evidence: Evidence
+    notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{self.cpu} beside {self.gpu}: {len(self.rows)} figures>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a figure."""
-        return ("", f"CPU: {self.cpu}", f"GPU: {self.gpu}"), self.rows
+        """Return one row a figure, and the notes."""
+        notes = [(f"note: {note.code}", note.sentence, "") for note in self.notes]
+        return ("", f"CPU: {self.cpu}", f"GPU: {self.gpu}"), [*self.rows, *notes]
 
     def caption(self) -> str:
-        """Return where the GPU's figures are from, then the CPU's."""
-        return f"{self.evidence.sentence} · the CPU: as the system reports it; its rates: {self.cpu_evidence.sentence}"
+        """Return where the CPU's figures are from, and the GPU's, a line for each."""
+        sides = (("the CPU's rates (the rest as the system reports it)", self.cpu_evidence), ("the GPU", self.evidence))
+        return "\n".join(f"{each.badge} · {name}: {each.sentence.removeprefix(str(each.badge)).strip(' ·')}" for name, each in sides)
+
+    def _repr_html_(self) -> str:
+        return html_table(*self.table()) + "".join(f"<div>{html_caption(line)}</div>" for line in self.caption().splitlines())
 
 
 def side_by_side() -> SideBySide:
@@ -80,7 +88,7 @@ def side_by_side() -> SideBySide:
     )
     name, figures, evidence = gpu
     rows = tuple(zip(names, cpu, figures, strict=True))
-    return SideBySide(processor.name, name, rows, ceilings.evidence, evidence)
+    return SideBySide(processor.name, name, rows, ceilings.evidence, evidence, ceilings.notes)
 
 
 def _vector(processor: Processor) -> tuple[int, int]:

@@ -97,7 +97,7 @@ class LadderTable(Result):
         if row.simulation is None:
             return name, row.summary, "", "", "", "", "", time
         t = row.simulation.totals
-        ways = f"{t.conflict_ways:.1f}-way" if t.conflict_ways is not None else ""
+        ways = t.conflict_words
         sectors = f"{t.sectors_per_request:.1f}" if t.sectors_per_request is not None else ""
         return (name, row.summary, sectors, format_bytes(t.global_bytes_moved), f"{t.shared_wavefronts:,}" if ways else "", ways,
                 f"{t.divergent_branches:,}", time)  # fmt: skip

@@ -21,23 +21,23 @@ from gpulab.lessons._material import disturbed
 from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds
 
 # A ceiling is the best that was seen; where neighbours were at work it is looked for this often.
-_TRIES = 3
+_TRIES = 2
 # 64 MiB in and 64 MiB out: beyond the caches of most machines, and a quick pass on any.
 _NUMBERS = 1 << 24
 _STEPS = (8, 16, 32, 64, 128, 256)
 _SWEEP_SECONDS = 0.3
-_RACE_SECONDS = 1.0
+_RACE_SECONDS = 0.7
 # From this factor over the shortest time on, time counts as moved: more than two thirds beyond what noise usually does.
 _MOVED = 2.0
 # Where a CPU is busy: products from a fraction of a millisecond to 200 milliseconds, each size for a while.
-_PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.5
+_PRODUCTS, _PRODUCT_SECONDS = (256, 512, 1024), 0.3
 _kept: models.Roofline | None = None
 
 
 def roof(again: bool = False) -> models.Roofline:
     """Return the measured roofs of this machine's best device; the same ones until the kernel ends.
 
-    Where other programs were at work it is measured up to three times, and of each roof the highest stays.
+    Where other programs were at work it is measured twice, and of each roof the highest stays.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ def _device(args: Sequence[Any]) -> Any:
     return next((str(each.device) for each in args if hasattr(each, "device")), "cpu")
 
 
-def under_roof(works: Iterable[workloads.Workload], deadline: float = 0.5) -> models.Roofline:
+def under_roof(works: Iterable[workloads.Workload], deadline: float = 0.3) -> models.Roofline:
     """Measure workloads on this machine's best device and return its roofs with them beneath.
 
     Parameters

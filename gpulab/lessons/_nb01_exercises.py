@@ -54,7 +54,7 @@ DIVERGENT = Exercise(
     id="01.3",
     title="count the divergent warps",
     answer_name="divergent",
-    stub="divergent = [..., ..., ...]  # warps of A, B and C whose lanes go two ways",
+    stub="divergent = [..., ..., ...]  # warps of a, b and c whose lanes go two ways",
     solution="divergent = [16, 0, 1]",
     hints=_DIVERGENT_HINTS,
     check=_check_divergent,

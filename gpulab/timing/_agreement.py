@@ -100,6 +100,10 @@ def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> fl
             worst = max(worst, 0.0 if np.array_equal(a, b) else math.inf)
             continue
         finite = np.isfinite(b)
+        if finite.all() and np.isfinite(a).all():  # the usual case, several times as fast as a masked reduction
+            distance, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
+            worst = max(worst, distance / size if size > 0 else distance)
+            continue
         if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
             return math.inf
         with np.errstate(invalid="ignore"):  # infinity minus infinity, which the mask leaves out

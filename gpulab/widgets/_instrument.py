@@ -132,6 +132,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """Return whether a control is on the screen with the values of the others; by default, where its views have it."""
         return control.on_screen(self.values.get("view"))
 
+    def in_panel(self, control: Control) -> bool:
+        """Return whether a control has a field among those on top; by default all have. One that is drawn elsewhere has none."""
+        return True
+
     def changed(self, name: str) -> None:
         """React to a changed control, before the redraw."""
 
@@ -292,7 +296,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     def _send_controls(self) -> None:
         view = self.values.get("view")
-        spec = [{**c.describe(), "hidden": not self.on_screen(c)} for c in self.controls.values()]
+        spec = [{**c.describe(), "hidden": not self.on_screen(c)} for c in self.controls.values() if self.in_panel(c)]
         names = [a.name for a in self.actions]
         first = view if view in names else next(iter(names), "")  # a view's own action, else the first one
         self._panel.write(spec=spec, values={name: c.raw(self.values[name]) for name, c in self.controls.items()}, first=first)

@@ -190,6 +190,7 @@ function render({ model, el }) {
 
   // The step.
 
+  let drawn = null; // an acknowledged step comes twice: as the new position and as the answer
   function drawPosition() {
     const at = position();
     slider.max = Math.max(at.steps ?? 1, 1);
@@ -199,6 +200,9 @@ function render({ model, el }) {
     able(next, (at.step ?? 0) < (at.steps ?? 0));
     able(play, Boolean(at.steps));
     slider.disabled = !at.steps;
+    root.hidden = !at.steps && !model.get("source").length;
+    if (at === drawn) return;
+    drawn = at;
     setText(words, at.words ?? "");
     strip.hidden = !at.lanes?.length;
     if (!strip.hidden) {
@@ -214,7 +218,6 @@ function render({ model, el }) {
     }), ...Object.keys(LEGENDS).filter((kind) => at.accesses?.some((access) => access.kind === kind)).map(legend));
     if (JSON.stringify(at.lines ?? []) !== executed) drawSource();
     else drawLine();
-    root.hidden = !at.steps && !model.get("source").length;
     if (playing && !at.steps) pause();
   }
 

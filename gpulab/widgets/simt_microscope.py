@@ -113,8 +113,8 @@ class SimtMicroscope(Instrument):
         most = len(self._walk.steps(self._shown_warp)) if self._walk is not None else 0
         return Number(name="step", label="Step", default=1, minimum=1, maximum=max(most, 1), integer=True, shows_only=True)
 
-    def on_screen(self, control: Control) -> bool:
-        """Return whether a control is among those on top; the step is not."""
+    def in_panel(self, control: Control) -> bool:
+        """Return whether a control is among those on top; the step has a slider of its own under them."""
         return control.name != "step"
 
     def changed(self, name: str) -> None:

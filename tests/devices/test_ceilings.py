@@ -11,6 +11,7 @@ import torch
 from gpulab.devices import Ceilings, MemoryCeiling, _ceilings, _streams, ceilings
 from gpulab.devices.conditions import Readings
 from gpulab.errors import StoppedError
+from gpulab.evidence import Note
 
 
 class _Clock:
@@ -111,6 +112,26 @@ def test_a_neighbour_meanwhile_is_noted_whatever_the_load_was(monkeypatch, waite
     notes = _ceilings._disturbances(before, after)
     assert [note.code for note in notes] == (["contended"] if noted else [])
     assert all("15 % of the time" in note.sentence and "refresh=True" in note.sentence for note in notes)
+
+
+def test_a_second_look_is_taken_where_others_worked_and_the_higher_rate_stays(monkeypatch):
+    """Of 3 and 5 GB/s and of 9 and 7 GFLOP/s the higher stays, with the quiet look's notes; a quiet first look is the only one."""
+    quiet = replace(_made_up(), memory=(MemoryCeiling("DRAM", 2**34, 2**27, 5e9, 1e9, 2e9),), flops_per_second={"float32": 7e9})
+    busy = replace(
+        quiet,
+        memory=(MemoryCeiling("DRAM", 2**34, 2**27, 3e9, 4e9, 1e9),),
+        flops_per_second={"float32": 9e9},
+        notes=(Note("contended", "others"),),
+    )
+    looks = iter([busy, quiet, quiet])
+    monkeypatch.setattr(_ceilings, "_look", lambda device, clock: next(looks))
+    found = _ceilings._measure(_ceilings._device.Device("cpu"), None)
+    (level,) = found.memory
+    assert (level.copy_bytes_per_second, level.read_bytes_per_second, level.triad_bytes_per_second) == (5e9, 4e9, 2e9)
+    assert found.flops_per_second == {"float32": 9e9}
+    assert found.notes == ()
+    assert _ceilings._measure(_ceilings._device.Device("cpu"), None) is quiet
+    assert list(looks) == []
 
 
 def test_a_stop_ends_the_measurement_and_keeps_what_was_there(monkeypatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._result import Result
+from gpulab._result import Result, html_caption
 from gpulab.evidence import Evidence
 
 Extent = tuple[int, int, int]
@@ -157,6 +157,12 @@ class Counts(Result):
         return self.shared_wavefronts / self.ideal_shared_wavefronts if self.ideal_shared_wavefronts else None
 
     @property
+    def conflict_words(self) -> str:
+        """Return the conflict as tables show it: "2.5-way", "none" where no request had to wait, "" without shared accesses."""
+        ways = self.conflict_ways
+        return "" if ways is None else "none" if ways <= 1 else f"{ways:.1f}-way"
+
+    @property
     def active_ratio(self) -> float | None:
         """Return the share of lanes that were active, 0 to 1; None where nothing was executed."""
         return self.active_lanes / (32 * self.executed_warps) if self.executed_warps else None
@@ -266,10 +272,15 @@ class Simulation(Result):
         )
 
     def _repr_html_(self) -> str:
-        return "<pre>" + html.escape(self.listing()) + "</pre>"
+        """Return the listing in lines that are not broken, and the evidence as under every table."""
+        lines = html.escape("\n".join(self._lines()))
+        return f'<pre style="margin:0;white-space:pre;overflow-x:auto">{lines}</pre><div>{html_caption(str(self.evidence))}</div>'
 
     def listing(self) -> str:
         """Return the source with its counts beside it, and the findings."""
+        return "\n".join([*self._lines(), str(self.evidence)])
+
+    def _lines(self) -> list[str]:
         rows = [f"{'lanes':>6s} {'diverged':>9s} {'sectors/req':>11s} {'conflicts':>9s}"]
         for number, text in self.source.items():
             counts = self.lines.get(number)
@@ -279,6 +290,6 @@ class Simulation(Result):
             lanes = f"{counts.active_ratio:.0%}"
             diverged = f"{counts.divergent_branches:,}" if counts.branches else ""
             sectors = f"{counts.sectors_per_request:.1f}" if counts.global_requests else ""
-            ways = f"{counts.conflict_ways:.1f}-way" if counts.shared_requests else ""
+            ways = counts.conflict_words
             rows.append(f"{lanes:>6s} {diverged:>9s} {sectors:>11s} {ways:>9s} {number:4d}  {text}")
-        return "\n".join([*rows, *map(str, self.findings), *self.notes, str(self.evidence)])
+        return [*rows, *map(str, self.findings), *self.notes]
