@@ -1,0 +1,356 @@
+"""What autocast really does: which operator runs in which type, seen by a dispatch mode below it and not quoted."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import _given, devices
+from gpulab._result import Result
+from gpulab.devices import Device
+from gpulab.errors import InputError, message_of, shown
+from gpulab.evidence import Badge, Evidence
+from gpulab.precision._autocast_documents import LISTS, POLICIES, SOURCE, documented, every_operator
+
+DTYPES = ("bfloat16", "float16")
+# Policy or None, what float32 and lower inputs ran in, and why it was not seen: what ``_observe`` gives.
+Seen = tuple[str | None, str, str, str]
+_FAKE = "PyTorch's own dispatcher decides, asked with fake CUDA tensors: no GPU, no kernel runs"
+_FAKE_ERROR = "none known; the lists beside it are PyTorch's documented ones"
+_PATIENCE_SECONDS = 120
+WORDS = {
+    "lower": "runs in the lower precision",
+    "float32": "runs in float32",
+    "widest": "runs in the widest of its inputs",
+    "inputs": "left alone: the type of its inputs",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class AutocastRow(Result):
+    """One operator under autocast.
+
+    Attributes
+    ----------
+    operator : str
+    policy : str or None
+        Observed: "lower", "float32", "widest" or "inputs". None where it was not observed.
+    documented : str
+        The policy of PyTorch's lists.
+    float32_runs_in, lower_runs_in : str
+        The type that the operator computes in when its inputs are float32, and when they are of the lower precision; "" if not observed.
+    note : str
+        Why it was not observed, or "".
+    """
+
+    operator: str
+    policy: str | None
+    documented: str
+    float32_runs_in: str = ""
+    lower_runs_in: str = ""
+    note: str = ""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the lists say what was observed; None where nothing was."""
+        return None if self.policy is None else self.policy == self.documented
+
+
+@dataclass(frozen=True, repr=False)
+class AutocastPolicy(Result):
+    """What autocast does with operators on a device, beside PyTorch's documented lists.
+
+    Attributes
+    ----------
+    kind : str
+        Of the device, such as "cpu".
+    dtype : str
+        The lower precision.
+    rows : tuple of AutocastRow
+    evidence : Evidence
+        MEASURED where the operators ran here; MODELLED where PyTorch's dispatcher was asked without a device, or only its
+        documented lists can be shown.
+    """
+
+    kind: str
+    dtype: str
+    rows: tuple[AutocastRow, ...]
+    evidence: Evidence
+
+    @property
+    def observed(self) -> bool:
+        """Whether this was seen, rather than read in the documentation."""
+        return any(row.policy is not None for row in self.rows)
+
+    def row(self, operator: str) -> AutocastRow:
+        """Return one operator.
+
+        Raises
+        ------
+        InputError
+            If it is not among these.
+        """
+        known = {row.operator: row for row in self.rows}
+        return known[_given.word("AutocastPolicy.row", "operator", operator, known)]
+
+    def operators(self, policy: str) -> tuple[str, ...]:
+        """Return the operators of one policy: as observed, or as documented where nothing was observed.
+
+        Raises
+        ------
+        InputError
+            If there is no such policy.
+        """
+        wanted = _given.word("AutocastPolicy.operators", "policy", policy, POLICIES)
+        return tuple(row.operator for row in self.rows if (row.policy or row.documented) == wanted)
+
+    @property
+    def disagreements(self) -> tuple[AutocastRow, ...]:
+        """The operators with which the lists disagree."""
+        return tuple(row for row in self.rows if row.agrees is False)
+
+    def __repr__(self) -> str:
+        how = "as documented" if not self.observed else "observed" if self.evidence.badge is Badge.MEASURED else "as PyTorch dispatches"
+        counts = ", ".join(f"{len(self.operators(p))} {p}" for p in POLICIES)
+        return f"<autocast to {self.dtype} on {self.kind}, {how}: {counts}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a policy, and one for each operator on which the lists say something else."""
+        rows = [(WORDS[policy], str(len(names)), ", ".join(names)) for policy in POLICIES if (names := self.operators(policy))]
+        rows += [
+            (f"not as documented: {row.operator}", "", f"{WORDS[row.policy or 'inputs']}; the list: {WORDS[row.documented]}")
+            for row in self.disagreements
+        ]
+        unseen = [row.operator for row in self.rows if row.note]
+        if unseen and self.observed:
+            rows.append(("could not be tried here", str(len(unseen)), ", ".join(unseen)))
+        return (f"autocast to {self.dtype} on {self.kind}", "operators", "which"), rows
+
+
+def autocast_policy(device: Any = None, dtype: str | None = None, operators: Iterable[str] | None = None) -> AutocastPolicy:
+    """Return what autocast does with about a hundred operators: observed on the device, beside PyTorch's documented lists.
+
+    Each operator runs with float32 inputs, with inputs of the lower precision, and with both mixed. A dispatch mode below autocast
+    sees which type the kernel is given.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        None is this machine's best. "cuda" where there is none asks PyTorch's dispatcher with fake tensors, in a process of its own
+        (some seconds, once); "xpu" then gives the documented lists. Both are marked MODELLED.
+    dtype : str, optional
+        "bfloat16" or "float16"; None is the device's usual one (bfloat16 on a CPU, float16 elsewhere).
+    operators : iterable of str, optional
+        Some of them only.
+
+    Returns
+    -------
+    AutocastPolicy
+
+    Raises
+    ------
+    InputError
+        If the dtype or an operator is not one of these.
+    DeviceError
+        If there is no such device, and no documented list for it either.
+
+    Examples
+    --------
+    >>> p = autocast_policy("cpu", "bfloat16", ["linear", "cross_entropy", "relu"])
+    >>> [(row.operator, row.policy, row.agrees) for row in p.rows]
+    [('linear', 'lower', True), ('cross_entropy', 'float32', True), ('relu', 'inputs', True)]
+    """
+    kind, where = _place(device)
+    chosen = _given.word("autocast_policy", "dtype", dtype or ("bfloat16" if kind == "cpu" else "float16"), DTYPES)
+    from gpulab.precision._autocast_cases import CASES
+
+    names = tuple(CASES) if operators is None else tuple(_given.items("autocast_policy", "operators", operators))
+    for name in names:
+        _given.word("autocast_policy", "operator", name, CASES)
+    if where is not None:
+        seen, evidence = _on_device(names, where, chosen), Evidence.measured(where.name, samples=1)
+    elif kind == "cuda":
+        seen, evidence = _without_device(names, chosen), Evidence.modelled(_FAKE, f"{SOURCE}; PyTorch's dispatcher", _FAKE_ERROR)
+    else:
+        seen, evidence = {}, Evidence.modelled("PyTorch does what its documentation says", SOURCE)
+    unseen: Seen = (None, "", "", f"no {kind} device here")
+    if operators is None and seen:  # of CUDA's operators, transforms and linear algebra are not asked without a device
+        names = tuple(name for name in names if name in seen)
+    rows = [_row(name, documented(kind, name), seen.get(name, unseen)) for name in names]
+    if not seen and operators is None:
+        rows = [_row(name, documented(kind, name), unseen) for name in every_operator(kind)]
+    return AutocastPolicy(kind, chosen, tuple(rows), evidence)
+
+
+def _row(name: str, listed: str, seen: Seen) -> AutocastRow:
+    policy, first, second, note = seen
+    return AutocastRow(name, policy, listed, first, second, note)
+
+
+def _on_device(names: Sequence[str], where: Device, dtype: str) -> dict[str, Seen]:
+    import torch
+
+    from gpulab.precision._observe import observe
+
+    low, generator = getattr(torch, dtype), torch.Generator().manual_seed(0)
+
+    def make(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[Any]) -> list[Any]:
+        drawn = [torch.rand(shape, generator=generator).mul_(0.5).add_(0.25) for shape in shapes]
+        return [x.to(str(where)).to(dtype) for x, dtype in zip(drawn, dtypes, strict=True)]
+
+    kept = torch.random.fork_rng(devices=[where.index or 0] if where.torch_type == "cuda" else [])
+    with kept, torch.no_grad(), torch.autocast(where.torch_type, dtype=low), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name: observe(name, make, low) for name in names}
+
+
+@functools.cache
+def _all_without_device(dtype: str) -> dict[str, Seen]:
+    """Return what PyTorch's dispatcher decides for CUDA on this machine without one; empty where it cannot be asked."""
+    command = [sys.executable, "-m", "gpulab.precision._observe", dtype]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
+        return {name: (p, a, b, note) for name, (p, a, b, note) in json.loads(done.stdout.splitlines()[-1]).items()}
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        return {}
+
+
+def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
+    every = _all_without_device(dtype)
+    return {name: every[name] for name in names if name in every}
+
+
+def _place(device: Any) -> tuple[str, Device | None]:
+    """Return the kind of device and the device itself, or None where there is only a list for it."""
+    if isinstance(device, str) and device in LISTS and device not in {d.kind for d in devices.available()}:
+        return device, None
+    where = devices.find(device)
+    if where.kind not in LISTS and where.kind != "rocm":
+        raise InputError(f"autocast_policy: no documented lists for {where.kind}; expected one of {', '.join(LISTS)}. Pass device='cpu'.")
+    return where.kind, where
+
+
+@dataclass(frozen=True, repr=False)
+class TracedOperator(Result):
+    """One operator of a model under autocast.
+
+    Attributes
+    ----------
+    operator : str
+    calls : int
+    inputs, outputs : str
+        The types of its numbers.
+    is_cast : bool
+        Whether it only changes the type of a tensor: what autocast puts in.
+    """
+
+    operator: str
+    calls: int
+    inputs: str
+    outputs: str
+    is_cast: bool
+
+
+@dataclass(frozen=True, repr=False)
+class AutocastTrace(Result):
+    """The operators of one run under autocast, with the types that they ran in.
+
+    Attributes
+    ----------
+    label, dtype : str
+    rows : tuple of TracedOperator
+        In the order of their first call.
+    evidence : Evidence
+        MEASURED.
+    """
+
+    label: str
+    dtype: str
+    rows: tuple[TracedOperator, ...]
+    evidence: Evidence
+
+    @property
+    def casts(self) -> int:
+        """How many tensors were converted."""
+        return sum(row.calls for row in self.rows if row.is_cast)
+
+    def ran_in(self, dtype: str) -> tuple[str, ...]:
+        """Return the operators, casts left out, of whose numbers at least one was given in a type."""
+        return tuple(dict.fromkeys(row.operator for row in self.rows if not row.is_cast and dtype in row.inputs.split(", ")))
+
+    def __repr__(self) -> str:
+        low, high = len(self.ran_in(self.dtype)), len(self.ran_in("float32"))
+        return f"<{self.label} under autocast: {low} operators in {self.dtype}, {high} in float32, {self.casts} casts>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row for each operator with the same types."""
+        return ("operator", "calls", "given", "gives"), [
+            (f"{row.operator}{' (cast)' if row.is_cast else ''}", str(row.calls), row.inputs, row.outputs) for row in self.rows
+        ]
+
+
+def autocast_trace(fn: Any, *inputs: Any, dtype: str | None = None, device: Any = None) -> AutocastTrace:
+    """Return the operators of a model's (or a function's) run under autocast, each with the types of its numbers.
+
+    Parameters
+    ----------
+    fn : callable
+        A module or a function; it runs once, without gradients.
+    *inputs
+        What it takes, on the device.
+    dtype : str, optional
+        "bfloat16" or "float16"; None is the device's usual one.
+    device : optional
+        None takes that of the first tensor among the inputs, else this machine's best.
+
+    Returns
+    -------
+    AutocastTrace
+
+    Raises
+    ------
+    InputError
+        If ``fn`` cannot be called, the dtype is neither, or the run raises.
+
+    Examples
+    --------
+    >>> import torch
+    >>> t = autocast_trace(torch.nn.Linear(4, 4), torch.ones(2, 4), dtype="bfloat16", device="cpu")
+    >>> t.ran_in("bfloat16"), t.casts
+    (('addmm',), 3)
+    """
+    import torch
+
+    from gpulab.precision._dispatch import CASTS, KernelTypes
+
+    if not callable(fn):
+        raise InputError(f"autocast_trace: got {shown(fn)}; expected a module or a function. Pass one, then its inputs.")
+    first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
+    where = devices.find(device) if device is not None or first is None else devices.find(first.device)
+    usual = "bfloat16" if where.is_cpu else "float16"
+    chosen = _given.word("autocast_trace", "dtype", dtype or usual, DTYPES)
+    try:
+        with torch.no_grad(), torch.autocast(where.torch_type, dtype=getattr(torch, chosen)), KernelTypes() as seen:
+            fn(*inputs)
+    except Exception as error:
+        raise InputError(
+            f"autocast_trace: the run raised {type(error).__name__}: {message_of(error)}; expected it to run. Try it by itself."
+        ) from error
+    counted: dict[tuple[str, str, str, bool], int] = {}
+    for name, given, gave in seen.every:
+        key = name, ", ".join(dict.fromkeys(given)), ", ".join(dict.fromkeys(gave)), name in CASTS
+        counted[key] = counted.get(key, 0) + 1
+    rows = tuple(TracedOperator(name, calls, given, gave, is_cast) for (name, given, gave, is_cast), calls in counted.items())
+    return AutocastTrace(_label(fn), chosen, rows, Evidence.measured(where.name, samples=1))
+
+
+def _label(fn: Any) -> str:
+    import torch
+
+    return type(fn).__name__ if isinstance(fn, torch.nn.Module) else str(getattr(fn, "__name__", "function"))

@@ -1,0 +1,159 @@
+"""Autocast's policy as observed, against PyTorch's documented lists and against its own registry of autocast kernels."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+from torch import nn
+
+from gpulab import networks, precision
+from gpulab.errors import DeviceError, InputError
+from gpulab.evidence import Badge
+from gpulab.precision import _autocast
+from gpulab.precision._autocast_documents import LISTS
+
+# What the documentation's lists leave out, and why: the first two multiply by way of mm, which is on the list; the others are registered.
+LEFT_OUT = {
+    "cpu": {"multi_dot": "mm", "tensordot": "mm", "smooth_l1_loss": "smooth_l1_loss"},
+    "cuda": {"conv_tbc": "conv_tbc", "linalg_vecdot": "linalg_vecdot", "huber_loss": "huber_loss"},
+}
+
+
+def _registered(operator: str, kind: str) -> bool:
+    """Whether PyTorch has an autocast kernel of its own for an operator."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", f"Autocast{kind.upper()}")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
+    """About a hundred operators: the lists disagree only on what they leave out, and PyTorch's registry says why."""
+    policy = precision.autocast_policy("cpu", dtype)
+    assert policy.evidence.badge is Badge.MEASURED
+    assert len(policy.rows) > 100
+    assert sum(row.policy is None for row in policy.rows) <= 3
+    for row in policy.disagreements:
+        assert row.documented == "inputs"
+        assert _registered(LEFT_OUT["cpu"][row.operator], "cpu")
+    for name in ("linear", "conv2d", "matmul", "bmm", "scaled_dot_product_attention"):
+        assert policy.row(name).policy == "lower"
+        assert policy.row(name).float32_runs_in == dtype
+    for name in ("cross_entropy", "mse_loss", "prod"):
+        assert policy.row(name).policy == "float32"
+        assert policy.row(name).lower_runs_in == "float32"
+    assert set(policy.operators("widest")) == {"cat", "stack", "index_copy"}
+    for name in ("layer_norm", "softmax", "gelu", "sum", "exp"):  # on the CPU these stay in the lower precision
+        assert policy.row(name).policy == "inputs"
+
+
+@pytest.mark.slow
+def test_cudas_policy_without_cuda_is_the_documented_one() -> None:
+    """PyTorch's dispatcher, asked with fake CUDA tensors, decides as its documentation says; what is left out there is registered."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA: the gpu test observes it")
+    policy = precision.autocast_policy("cuda", "float16")
+    assert policy.evidence.badge is Badge.MODELLED
+    assert policy.observed
+    assert not torch.is_autocast_enabled("cuda")  # it was asked in a process of its own
+    for row in policy.disagreements:
+        assert row.documented == "inputs"
+        assert _registered(LEFT_OUT["cuda"][row.operator], "cuda")
+    for name in ("layer_norm", "softmax", "exp", "sum", "cross_entropy"):
+        assert policy.row(name).policy == "float32"
+    for name in ("linear", "conv2d", "matmul"):
+        assert policy.row(name).policy == "lower"
+    seen = {row.operator for row in policy.rows if row.policy is not None}
+    tried = {name for names in LISTS["cuda"].values() for name in names} & {row.operator for row in policy.rows}
+    assert len(seen & tried) > 65
+
+
+@pytest.mark.gpu
+def test_cudas_policy_is_the_documented_one() -> None:
+    """On a GPU the operators really run; the lists disagree only on what they leave out."""
+    policy = precision.autocast_policy("cuda", "float16")
+    assert policy.evidence.badge is Badge.MEASURED
+    assert {row.operator for row in policy.disagreements} <= {*LEFT_OUT["cuda"], "multi_dot", "tensordot"}
+    assert policy.row("layer_norm").policy == "float32"
+
+
+@pytest.mark.parametrize(("kind", "composites"), [("cpu", {"_convolution"}), ("cuda", set())])
+def test_the_lists_are_registered(kind: str, composites: set[str]) -> None:
+    """Every listed operator that PyTorch's registry knows by its plain name has an autocast kernel there (_convolution by an overload)."""
+    missing, known = set(), 0
+    for operator in (name for names in LISTS[kind].values() for name in names):
+        try:
+            known += 1
+            if not _registered(operator, kind):
+                missing.add(operator)
+        except RuntimeError:  # a name of the Python side, or one with overloads only
+            known -= 1
+    assert missing <= composites
+    assert known > 60
+
+
+def test_the_lists_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an XPU that is not there, and where the dispatcher cannot be asked, the documented lists stand, MODELLED with their source."""
+    xpu = precision.autocast_policy("xpu")
+    assert not xpu.observed
+    assert xpu.evidence.badge is Badge.MODELLED
+    assert "pytorch.org" in (xpu.evidence.source or "")
+    assert "layer_norm" in xpu.operators("float32")
+    if torch.cuda.is_available():
+        return
+
+    def fail(*args: object, **named: object) -> None:
+        raise OSError("no second process")
+
+    _autocast._all_without_device.cache_clear()
+    monkeypatch.setattr(subprocess, "run", fail)
+    policy = precision.autocast_policy("cuda")
+    _autocast._all_without_device.cache_clear()
+    assert not policy.observed
+    assert "layer_norm" in policy.operators("float32")
+    assert policy.row("linear").agrees is None
+
+
+def test_a_model_under_autocast() -> None:
+    """In a small transformer on the CPU the products run in bfloat16; norms take what they get; the embedding stays float32."""
+    model = networks.transformer(50, 16, 2, 1, context=8)
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    trace = precision.autocast_trace(model, tokens, dtype="bfloat16", device="cpu")
+    assert {"addmm", "mm"} & set(trace.ran_in("bfloat16"))
+    assert "embedding" in trace.ran_in("float32")
+    assert trace.casts > 4
+    assert all(p.dtype is torch.float32 for p in model.parameters())
+    plain = precision.autocast_trace(lambda x: x + 1, torch.ones(2))
+    assert (plain.ran_in("float32"), plain.casts) == (("add",), 0)
+
+
+def test_casts_are_counted() -> None:
+    """By hand: a linear layer casts input, weight and bias; the second layer's input has the type already, so two more."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    assert precision.autocast_trace(model, torch.ones(2, 4), dtype="bfloat16").casts == 5
+
+
+def test_observing_changes_nothing() -> None:
+    """Autocast is off afterwards and the random generator stands where it stood."""
+    state = torch.get_rng_state()
+    precision.autocast_policy("cpu", operators=["dropout", "linear"])
+    assert torch.equal(state, torch.get_rng_state())
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: precision.autocast_policy("cpu", "float8"), InputError, "expected one of: bfloat16, float16"),
+        (lambda: precision.autocast_policy("cpu", operators=["nonsense"]), InputError, "expected one of: matmul"),
+        (lambda: precision.autocast_policy("abacus"), (InputError, DeviceError), "abacus"),
+        (lambda: precision.autocast_policy("cpu", operators=["add"]).row("mul"), InputError, "expected one of: add"),
+        (lambda: precision.autocast_policy("cpu", operators=["add"]).operators("upper"), InputError, "expected one of: lower"),
+        (lambda: precision.autocast_trace(5), InputError, "expected a module"),
+        (lambda: precision.autocast_trace(nn.Linear(2, 2), torch.ones(3)), InputError, "the run raised"),
+    ],
+)
+def test_bad_input_is_named(call, error, says: str) -> None:
+    """One sentence."""
+    with pytest.raises(error, match=says):
+        call()
