@@ -9,8 +9,11 @@ from gpulab.training._pipeline import pipeline
 from gpulab.training._pipeline_model import model_pipeline
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
+from gpulab.training._race import Moment, race
 from gpulab.training._run import Run
+from gpulab.training._seeds import evaluate_models, over_seeds
 from gpulab.training._tasks import Task, task, tasks
+from gpulab.training.comparisons import RaceResult, SeedsAccuracy, SeedsResult
 from gpulab.training.results import PHASES, Accuracy, FitResult, Options
 
 __all__ = [
@@ -20,23 +23,30 @@ __all__ = [
     "Data",
     "FitResult",
     "HiddenWaits",
+    "Moment",
     "OperatorCost",
     "Options",
     "PipelineResult",
     "Profile",
     "ProfileSpan",
+    "RaceResult",
     "Run",
+    "SeedsAccuracy",
+    "SeedsResult",
     "StepSpan",
     "Task",
     "WaitSite",
     "break_even_calls",
     "compile_cost",
     "evaluate",
+    "evaluate_models",
     "fit",
     "hidden_waits",
     "model_pipeline",
+    "over_seeds",
     "pipeline",
     "profile",
+    "race",
     "task",
     "tasks",
 ]

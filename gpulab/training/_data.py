@@ -18,7 +18,7 @@ from gpulab.errors import MissingLibraryError
 _SPLIT_SEED = 20_240  # any number does; it must never change, or figures measured before would be of other data
 _TEST_DIGITS = 500
 _BRIGHTEST = 16.0  # of scikit-learn's digits
-HARD_SIDE, HARD_TRAIN, HARD_NOISE = 12, 500, 0.2  # pixels; digits with a label; standard deviation, of a range of 0 to 1
+HARD_SIDE, HARD_TRAIN, HARD_NOISE = 12, 500, 0.15  # pixels; digits with a label; standard deviation, of a range of 0 to 1
 CONTEXT = 64  # characters a window of the prose
 _STRIDE = 16  # between the beginnings of training windows; those of the test do not overlap
 _TEST_SHARE = 0.1  # of the prose: its end

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpulab import devices
-from gpulab.errors import InputError
+from gpulab.errors import InputError, message_of
 from gpulab.evidence import Evidence
+from gpulab.timing.statistics import t_quantile
 from gpulab.training._tasks import Task, task
 from gpulab.training.results import Accuracy
 
@@ -46,9 +48,37 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     >>> training.evaluate(job.make_model(seed=0), job).count == job.test.targets.numel()
     True
     """
+    return answers_of(model, task(on)).accuracy()
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model answered on a test: ``right[i]`` of ``each`` answers of item i."""
+
+    right: np.ndarray
+    each: int
+    loss: float
+    answers: str
+    device: str
+
+    def accuracy(self) -> Accuracy:
+        """Return the accuracy with its interval."""
+        correct, count = int(self.right.sum()), self.each * len(self.right)
+        interval = wilson(correct, count) if self.each == 1 else clustered(self.right / self.each)
+        evidence = Evidence.measured(self.device, samples=len(self.right))
+        return Accuracy(correct, count, correct / count, interval, self.loss, self.answers, evidence)
+
+
+def answers_of(model: Any, job: Task) -> Answers:
+    """Let a model answer the whole test.
+
+    Raises
+    ------
+    InputError
+        As ``evaluate``.
+    """
     import torch
 
-    job = task(on)
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"evaluate: got a {type(model).__name__}; expected a torch.nn.Module. Pass the model, then the task.")
     first = next((t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), None)
@@ -58,17 +88,17 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     with _evaluating(model):
         for begin in range(0, len(job.test), _BATCH):
             inputs, targets = job.test[slice(begin, begin + _BATCH)]
-            batch = (inputs.to(where, dtype) if inputs.is_floating_point() else inputs.to(where), targets.to(where))
             try:
+                batch = (inputs.to(where, dtype) if inputs.is_floating_point() else inputs.to(where), targets.to(where))
                 right.append(job.correct(model, batch).cpu().numpy())
                 loss += float(job.loss(model, batch)) * len(targets)
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            except Exception as error:  # whatever the layers of somebody's model raise
                 ours = devices.translate(error, f"evaluate: {len(targets)} items of {job.name} on {where}")
                 raise ours or InputError(
-                    f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs {tuple(inputs.shape)} ({error}); "
-                    "expected it to take them. Pass a model of task.make_model() or one with the same inputs and outputs."
+                    f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs {tuple(inputs.shape)} "
+                    f"({message_of(error)}); expected it to take them. Pass a model with the inputs and outputs of task.make_model()."
                 ) from error
-    return of_counts(np.concatenate(right), job.test.targets[0].numel(), loss / len(job.test), job.answers, devices.find(where).name)
+    return Answers(np.concatenate(right), job.test.targets[0].numel(), loss / len(job.test), job.answers, devices.find(where).name)
 
 
 @contextlib.contextmanager
@@ -83,13 +113,6 @@ def _evaluating(model: Any) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def of_counts(right: np.ndarray, each: int, loss: float, answers: str, device: str) -> Accuracy:
-    """Return the accuracy of ``right[i]`` right answers of ``each`` in item i."""
-    correct, count = int(right.sum()), each * len(right)
-    interval = wilson(correct, count) if each == 1 else clustered(right / each)
-    return Accuracy(correct, count, correct / count, interval, loss, answers, Evidence.measured(device, samples=len(right)))
 
 
 def wilson(correct: int, count: int) -> tuple[float, float]:
@@ -108,8 +131,34 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
 
 def clustered(shares: np.ndarray) -> tuple[float, float]:
     """Return a 95 % interval of the mean of items' shares, each item independent of the others (Student's t)."""
-    from gpulab.timing.statistics import t_quantile
-
-    mean, n = float(shares.mean()), len(shares)
-    half = t_quantile(n - 1) * float(shares.std(ddof=1)) / math.sqrt(n) if n > 1 else 1.0
+    mean, half = float(shares.mean()), _half(shares)
     return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """Return a 95 % interval of mean(after - before) over items that two models answered.
+
+    Parameters
+    ----------
+    before, after : ndarray, shape (items,)
+        Right answers of each item, as shares.
+
+    Notes
+    -----
+    Of items with one answer: the Wald interval for pairs with half an item added to each of the four cells (Agresti and Min 2005,
+    Statistics in Medicine 24, 729), so that two models that agree on all items are not called equal for certain. Else Student's t.
+    """
+    n = len(before)
+    change = after - before
+    if not set(np.unique(np.concatenate([before, after]))) <= {0.0, 1.0}:
+        mean, half = float(change.mean()), _half(change)
+        return max(-1.0, mean - half), min(1.0, mean + half)
+    won, lost, whole = float((change > 0).sum()) + 0.5, float((change < 0).sum()) + 0.5, n + 2
+    middle = (won - lost) / whole
+    half = _Z * math.sqrt(won + lost - (won - lost) ** 2 / whole) / whole
+    return max(-1.0, middle - half), min(1.0, middle + half)
+
+
+def _half(values: np.ndarray) -> float:
+    n = len(values)
+    return t_quantile(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 2.0

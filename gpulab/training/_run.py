@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab.errors import CheckpointError, GpulabError, InputError
+from gpulab.errors import CheckpointError, GpulabError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.training import _checkpoint, _settings
 from gpulab.training._evaluate import evaluate
@@ -142,15 +142,24 @@ class Run:
     def advance(self, steps: int = 1) -> list[float]:
         """Take so many steps (fewer where the run ends before), wait for the device, and return their losses.
 
-        The first step of a run and the one whose memory is followed are taken alone.
+        The steps are timed together, but for the first of a run and the one whose memory is followed.
 
         Raises
         ------
-        OutOfMemoryError, DeviceError, InputError
+        InputError
+            If ``steps`` is not a whole number of at least 1, or a step raises.
+        OutOfMemoryError, DeviceError
             If a step fails; what was reached until then is kept.
         """
-        if self.is_over:
-            return []
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise InputError(f"advance: steps is {shown(steps)}; expected a whole number of at least 1. Pass steps=1.")
+        begun = len(self.losses)
+        while not self.is_over and len(self.losses) < begun + steps:
+            self._stretch(begun + steps - len(self.losses))
+        return self.losses[begun:]
+
+    def _stretch(self, steps: int) -> None:
+        """Take up to so many steps between two waits for the device."""
         reached = len(self.losses)
         taken, left = reached - self._began_at, self.options.steps - reached
         first = taken == 0
@@ -166,11 +175,10 @@ class Run:
                 self._meter.end(steps, first=first, counts=counts)
         finally:
             self.losses += [float(loss) for loss in losses]
+            bad = self.first_bad_step
+            if bad is not None:
+                del self.losses[bad + 1 :]
         self._stretches += counts
-        bad = self.first_bad_step
-        if bad is not None:
-            del self.losses[bad + 1 :]
-        return self.losses[reached:]
 
     def _one(self, number: int, followed: bool) -> Any:
         o, step = self.options, self._step

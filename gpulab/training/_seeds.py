@@ -1,0 +1,164 @@
+"""The same run under several seeds, with an interval that knows of both: other seeds, and other test items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from gpulab import _given
+from gpulab.errors import InputError, StoppedError, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.timing.statistics import t_quantile
+from gpulab.training._evaluate import Answers, answers_of, wilson
+from gpulab.training._fit import fit
+from gpulab.training._tasks import Task, check_seed
+from gpulab.training._tasks import task as find_task
+from gpulab.training.comparisons import SeedsAccuracy, SeedsResult
+from gpulab.training.results import FitResult
+
+_MOST_SEEDS = 1000
+
+
+def over_seeds(
+    task: str | Task,
+    seeds: int | Iterable[int] = 5,
+    *,
+    progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    **options: Any,
+) -> SeedsResult:
+    """Train a task once for each seed, one after the other.
+
+    Parameters
+    ----------
+    task : str or Task
+    seeds : int or iterable of int
+        How many (0, 1, 2 ...), or which.
+    progress, stop : callable, optional
+        As in ``fit``; a stop keeps what was reached.
+    **options
+        As in ``fit``, but for ``model``, ``seed``, ``save`` and ``resume``: each seed has its own.
+
+    Returns
+    -------
+    SeedsResult
+        Evidence MEASURED.
+
+    Raises
+    ------
+    InputError
+        If the seeds or an option cannot be used.
+    StoppedError
+        If ``stop`` asked before the first run had a step.
+
+    Examples
+    --------
+    >>> from gpulab import training
+    >>> result = training.over_seeds("prose-transformer", seeds=2, steps=2, batch_size=4, device="cpu")
+    >>> result.seeds, len(result.accuracy.accuracies)
+    ((0, 1), 2)
+    """
+    job, chosen = find_task(task), _seeds(seeds)
+    report, asked = _given.callback("over_seeds", "progress", progress), _given.callback("over_seeds", "stop", stop)
+    own = sorted({"model", "seed", "save", "resume"} & set(options))
+    if own:
+        raise InputError(f"over_seeds: {', '.join(own)} was given; expected options that all seeds share. Leave it out, or call fit.")
+    runs: list[FitResult] = []
+    answers: list[Answers] = []
+    for number, seed in enumerate(chosen):
+        model = job.make_model(seed)
+        try:
+            run = fit(job, model=model, seed=seed, progress=_part(report, number, len(chosen)), stop=asked, **options)
+        except (StoppedError, KeyboardInterrupt):  # before this seed's first step
+            if not runs:
+                raise
+            break
+        runs.append(run)
+        answers.append(answers_of(model, job))
+        if run.ended in ("stopped", "interrupted"):
+            break
+    done = chosen[: len(runs)]
+    notes = []
+    if len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted"):
+        ended = f"the runs ended at seed {done[-1]}, {len(done)} of {len(chosen)}; what is shown is what was reached. Run it again."
+        notes.append(Note("stopped", ended))
+    broken = [str(seed) for seed, run in zip(done, runs, strict=True) if run.ended == "diverged"]
+    if broken:
+        notes.append(
+            Note("diverged", f"the loss was lost with seed {', '.join(broken)}; {runs[0].task} counts what was left of the model.")
+        )
+    evidence = Evidence.measured(runs[0].evidence.device, samples=len(runs))
+    return SeedsResult(job.name, tuple(done), tuple(runs), accuracy_of(answers), tuple(notes), evidence)
+
+
+def _seeds(given: Any) -> list[int]:
+    if isinstance(given, int) and not isinstance(given, bool):
+        if not 1 <= given <= _MOST_SEEDS:
+            raise InputError(f"over_seeds: seeds is {given}; expected from 1 to {_MOST_SEEDS}, or a list of seeds. Pass seeds=5.")
+        return list(range(given))
+    chosen = _given.items("over_seeds", "seeds", given)
+    if not chosen or len(chosen) > _MOST_SEEDS:
+        raise InputError(f"over_seeds: {len(chosen)} seeds; expected from 1 to {_MOST_SEEDS}. Pass seeds=5.")
+    for seed in chosen:
+        check_seed("over_seeds", seed)
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"over_seeds: seeds {shown(chosen)} come twice; expected different ones: the same run twice tells nothing new.")
+    return chosen
+
+
+def _part(report: Callable[[float, str], None] | None, number: int, count: int) -> Callable[[float, str], None] | None:
+    if report is None:
+        return None
+    return lambda fraction, text: report((number + fraction) / count, f"seed {number + 1} of {count}, {text}")
+
+
+def evaluate_models(models: Iterable[Any], on: str | Task) -> SeedsAccuracy:
+    """Return the accuracy of several models (of as many seeds) on one test, with an interval over seeds and test items.
+
+    Raises
+    ------
+    InputError
+        If there is none, or one does not take the task's inputs.
+    """
+    job, given = find_task(on), _given.items("evaluate_models", "models", models)
+    if not given:
+        raise InputError("evaluate_models: no models were given; expected at least one. Pass a list of them.")
+    return accuracy_of([answers_of(model, job) for model in given])
+
+
+def accuracy_of(answers: list[Answers]) -> SeedsAccuracy:
+    """Return what the answers of several models say together.
+
+    Notes
+    -----
+    Seeds and items are crossed: each model answers each item. The variance of the grand mean is estimated by that of the models' means
+    over their number, plus that of the items' means over theirs, less that of the residuals over both, which the two have counted
+    twice (the two-way random effects model; Owen 2007, Annals of Applied Statistics 1, 386). Degrees of freedom after Satterthwaite.
+    """
+    accuracies = tuple(one.accuracy() for one in answers)
+    table = np.array([one.right / one.each for one in answers])
+    models, items = table.shape
+    mean = float(table.mean())
+    evidence = Evidence.measured(accuracies[0].evidence.device, samples=models * items)
+    if models == 1:
+        return SeedsAccuracy(accuracies, accuracies[0].ratio, None, accuracies[0].interval, answers[0].answers, evidence)
+    of_models, of_items = table.mean(axis=1), table.mean(axis=0)
+    residuals = table - of_models[:, None] - of_items[None, :] + mean
+    by_models, by_items = float(of_models.var(ddof=1)) / models, float(of_items.var(ddof=1)) / items
+    twice = float((residuals**2).sum()) / ((models - 1) * (items - 1)) / (models * items) if items > 1 else 0.0
+    half = t_quantile(models - 1) * math.sqrt(by_models)
+    whole = max(by_models + by_items - twice, by_models, by_items)
+    freedom = whole**2 / (by_models**2 / (models - 1) + by_items**2 / max(items - 1, 1)) if whole > 0 else float(models - 1)
+    wide = t_quantile(freedom) * math.sqrt(whole)
+    low, high = _kept(mean, wide)
+    if by_items == 0.0:  # every item alike, so all right or all wrong: the items' spread says nothing, Wilson's interval does
+        by_wilson = wilson(round(mean * items), items)
+        low, high = min(low, by_wilson[0]), max(high, by_wilson[1])
+    return SeedsAccuracy(accuracies, mean, _kept(mean, half), (low, high), answers[0].answers, evidence)
+
+
+def _kept(mean: float, half: float) -> tuple[float, float]:
+    return max(0.0, mean - half), min(1.0, mean + half)

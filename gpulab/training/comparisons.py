@@ -1,0 +1,186 @@
+"""What several runs of one task say together: over seeds, and one against another in turn. Plain results; nothing is trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulab._result import Result
+from gpulab.evidence import Evidence, Note
+from gpulab.training.results import Accuracy, FitResult, format_accuracy, format_rate
+from gpulab.units import format_bytes, format_ratio
+
+
+@dataclass(frozen=True, repr=False)
+class SeedsAccuracy(Result):
+    """The accuracy of models that differ by their seed alone, on one test.
+
+    Attributes
+    ----------
+    accuracies : tuple of Accuracy
+        One a model.
+    mean : float
+        Of their ratios.
+    seeds_interval : (float, float) or None
+        A 95 % interval of the mean over seeds, on this very test (Student's t); None with one model.
+    interval : (float, float)
+        A 95 % interval over seeds and test items: other seeds on another test of this size. With one model it is over items alone.
+    answers : str
+    evidence : Evidence
+    """
+
+    accuracies: tuple[Accuracy, ...]
+    mean: float
+    seeds_interval: tuple[float, float] | None
+    interval: tuple[float, float]
+    answers: str
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        count = len(self.accuracies)
+        return f"<{_percent(self.mean)} {_span(self.interval)} over {count} seed{'s' if count != 1 else ''} and test items>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the mean with both intervals, then each model's accuracy."""
+        rows = [
+            ("mean", _percent(self.mean)),
+            ("over seeds and test items", _span(self.interval)),
+            ("over seeds, on this test", _span(self.seeds_interval)),
+            *((f"model {number}", format_accuracy(one)) for number, one in enumerate(self.accuracies)),
+        ]
+        return (f"right {self.answers}", ""), rows
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SeedsResult(Result):
+    """The same run under several seeds.
+
+    Attributes
+    ----------
+    task : str
+    seeds : tuple of int
+        Those that were run.
+    runs : tuple of FitResult
+        One a seed, in that order.
+    accuracy : SeedsAccuracy
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    task: str
+    seeds: tuple[int, ...]
+    runs: tuple[FitResult, ...]
+    accuracy: SeedsAccuracy
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SeedsResult) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.task, self.seeds, self.accuracy.mean))
+
+    def __repr__(self) -> str:
+        return f"<{self.task}, {self.runs[0].options.precision}: {self.accuracy!r}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return a row a seed, then the mean with its interval."""
+        rows = [
+            (
+                str(seed),
+                run.ended,
+                "none" if run.final_loss is None else f"{run.final_loss:.4g}",
+                "none" if run.accuracy is None else format_accuracy(run.accuracy),
+                "none" if run.samples_per_second is None else format_rate(run.samples_per_second, run.samples_per_second_interval),
+            )
+            for seed, run in zip(self.seeds, self.runs, strict=True)
+        ]
+        rows.append(("all", "", "", f"{_percent(self.accuracy.mean)} {_span(self.accuracy.interval)}", ""))
+        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
+        return ("seed", "ended", "loss", "accuracy (95 %)", "samples a second (95 %)"), rows
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RaceResult(Result):
+    """Two runs of one task that took turns, step by step, from the same seed.
+
+    Attributes
+    ----------
+    task : str
+    names : (str, str)
+        What sets each apart.
+    first, second : FitResult
+    speedup : float or None
+        Samples a second of the second over the first's: the median of the ratios of turns; None without any.
+    speedup_interval : (float, float) or None
+        A 95 % interval of that ratio, paired turn by turn; None when none is honest (a note says why).
+    accuracy_difference : float or None
+        The second's ratio minus the first's.
+    accuracy_difference_interval : (float, float) or None
+        A 95 % interval over test items, paired item by item.
+    notes : tuple of Note
+    evidence : Evidence
+    """
+
+    task: str
+    names: tuple[str, str]
+    first: FitResult
+    second: FitResult
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+    accuracy_difference: float | None
+    accuracy_difference_interval: tuple[float, float] | None
+    notes: tuple[Note, ...]
+    evidence: Evidence
+
+    @property
+    def ended(self) -> str:
+        """How it ended: as the runs did, or "stopped" or "interrupted" where the race was ended from outside."""
+        both = {self.first.ended, self.second.ended}
+        return next((word for word in ("interrupted", "stopped", "diverged") if word in both), "finished")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RaceResult) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.task, self.names, self.speedup))
+
+    def __repr__(self) -> str:
+        speed = "no speed-up to report" if self.speedup is None else f"{format_ratio(self.speedup)} the samples a second"
+        return f"<{self.task}: {self.names[1]} against {self.names[0]}: {speed}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a quantity with a column for each run, then what sets them apart."""
+        columns = [_column(run) for run in (self.first, self.second)]
+        rows = [(name, one, other) for (name, one), (_, other) in zip(*columns, strict=True)]
+        if self.speedup is not None:
+            span = "(no interval)" if self.speedup_interval is None else " to ".join(map(format_ratio, self.speedup_interval))
+            rows.append(("samples a second, second over first", "", f"{format_ratio(self.speedup)} [{span}]"))
+        if self.accuracy_difference is not None and self.accuracy_difference_interval is not None:
+            low, high = (f"{100 * end:+.1f}" for end in self.accuracy_difference_interval)
+            rows.append(("accuracy, second minus first", "", f"{100 * self.accuracy_difference:+.1f} points [{low}, {high}]"))
+        for name, run in zip(self.names, (self.first, self.second), strict=True):
+            rows += [(f"note on {name}: {note.code}", note.sentence, "") for note in run.notes]
+        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
+        return (self.task, *self.names), rows
+
+
+def _column(run: FitResult) -> list[tuple[str, str]]:
+    return [
+        ("ended", f"{run.ended} after {run.steps} steps"),
+        ("loss (last tenth)", "none" if run.final_loss is None else f"{run.final_loss:.4g}"),
+        ("accuracy on the test", "none" if run.accuracy is None else format_accuracy(run.accuracy)),
+        (
+            "samples a second",
+            "none" if run.samples_per_second is None else format_rate(run.samples_per_second, run.samples_per_second_interval),
+        ),
+        ("peak memory of tensors", "not known" if run.peak_bytes is None else format_bytes(run.peak_bytes)),
+    ]
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f} %"
+
+
+def _span(interval: tuple[float, float] | None) -> str:
+    return "(no interval)" if interval is None else f"[{_percent(interval[0])}, {_percent(interval[1])}]"
