@@ -7,6 +7,7 @@ from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
 from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
 from gpulab.figures.occupancy import occupancy
+from gpulab.figures.pipeline import pipeline, profile
 from gpulab.figures.roofline import roofline
 from gpulab.figures.timing import comparison, measurement
 from gpulab.figures.transfer import break_even, overlap, sweep
@@ -28,6 +29,8 @@ __all__ = [
     "overlap",
     "palette",
     "parallel_chains",
+    "pipeline",
+    "profile",
     "roofline",
     "sweep",
 ]

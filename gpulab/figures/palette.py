@@ -22,7 +22,7 @@ GREY = "#8A8A8A"  # ceilings, guides and what belongs to no device
 DEVICES = {"cpu": BLUE, "cuda": VERMILLION, "rocm": VERMILLION, "mps": VERMILLION, "xpu": VERMILLION}
 # Bytes on their way: to the device, back, and within the host's own memory.
 COPIES = {"to_device": REDDISH_PURPLE, "to_host": BLUISH_GREEN, "host": BLUE}
-LANES = {"copy": REDDISH_PURPLE, "compute": VERMILLION}
+LANES = {"data": BLUE, "copy": REDDISH_PURPLE, "compute": VERMILLION}
 
 # What holds memory during a training step; these pictures show no devices, so the hues may be used again.
 MEMORY = {

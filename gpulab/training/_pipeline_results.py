@@ -184,14 +184,15 @@ class PipelineResult(Result):
     @property
     def sentence(self) -> str:
         """Where the time goes, in words."""
-        waits = f"{self.accelerator} waits {self.stall_ratio:.0%} of the time"
+        only = "only " if self.bottleneck == "compute" else ""
+        waits = f"{self.accelerator} waits {only}{self.stall_ratio:.0%} of the time"
         what = {
-            "data": f"for data: a worker needs {format_seconds(self.loading_seconds)} for a batch, the step itself "
+            "data": f" for data: a worker needs {format_seconds(self.loading_seconds)} for a batch, the step itself "
             f"{format_seconds(self.compute_seconds)}",
-            "copy": f"for the copy of {format_bytes(self.batch_bytes)}, {format_seconds(self.copy_seconds)} a step",
-            "compute": f"only; its own {format_seconds(self.compute_seconds)} a step are the bottleneck",
+            "copy": f" for the copy of {format_bytes(self.batch_bytes)}, {format_seconds(self.copy_seconds)} a step",
+            "compute": f"; its own {format_seconds(self.compute_seconds)} a step are the bottleneck",
         }[self.bottleneck]
-        return f"{waits[0].upper()}{waits[1:]} {what}."
+        return f"{waits[0].upper()}{waits[1:]}{what}."
 
     def __repr__(self) -> str:
         who = "no workers" if not self.workers else f"{self.workers} worker{'s' if self.workers != 1 else ''}"

@@ -17,6 +17,7 @@ _WHERE = {
     "AccessPatterns": "gpulab.widgets.access_patterns",
     "RooflineExplorer": "gpulab.widgets.roofline_explorer",
     "SimtMicroscope": "gpulab.widgets.simt_microscope",
+    "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
     "Instrument": "gpulab.widgets._instrument",
 }
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gpulab.widgets.machine_card import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
     from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
+    from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer
     from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope
     from gpulab.widgets.transfer_explorer import TransferExplorer as TransferExplorer

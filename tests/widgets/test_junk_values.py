@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpulab.errors import InputError
-from gpulab.widgets import AccessPatterns, CompareTimings, MachineCard, OccupancyExplorer, RooflineExplorer
+from gpulab.widgets import AccessPatterns, CompareTimings, MachineCard, OccupancyExplorer, PipelineTimeline, RooflineExplorer
 
 
 class BrokenRepr:
@@ -22,7 +22,7 @@ class BrokenRepr:
 JUNK = [math.nan, math.inf, -1, 10**400, "junk", "a" * 5000, b"x", [], {}, np.array([1, 2]), np.array([]), object(), BrokenRepr(), 1j]
 
 
-@pytest.mark.parametrize("kind", [AccessPatterns, CompareTimings, MachineCard, OccupancyExplorer, RooflineExplorer])
+@pytest.mark.parametrize("kind", [AccessPatterns, CompareTimings, MachineCard, OccupancyExplorer, PipelineTimeline, RooflineExplorer])
 def test_junk_leaves_the_controls_as_they_were(kind: type[Any]) -> None:
     """Every junk value in every control ends as InputError of a readable length; values and code stay what they were."""
     instrument = kind()

@@ -1,0 +1,156 @@
+"""Pictures of a training at work: the lanes of an input pipeline, and a step as the profiler saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpulab.evidence import Badge
+from gpulab.figures import palette
+from gpulab.figures._style import LabFigure, composed, frame, ink, linear_seconds_axis
+from gpulab.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
+
+_ROW = 34  # pixels of a lane
+_NAMED = 0.09  # of the picture's width that a bar needs for its name to be read
+_MARGIN = 150
+_WAIT = "rgba(127,127,127,0.30)"
+_EDGE = {"color": "rgba(255,255,255,0.9)", "width": 1}  # keeps neighbours of a solid lane apart, in both themes
+_MOST_ROWS = 10  # workers that get a row of their own
+
+
+def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
+    """Return the lanes of an input pipeline: who loaded which batch when, its copy, its step, and where the accelerator waited.
+
+    Parameters
+    ----------
+    p : PipelineResult
+    steps : int
+        How many of the first steps are drawn; the table tells of all.
+    """
+    shown = min(steps, p.steps)
+    words = (
+        f"{p.steps} steps of {p.batch_size} images, {p.workers} workers: {p.images_per_second:.0f} images a second; {p.sentence} "
+        f"Loading a batch takes {format_seconds(p.loading_seconds)}, its copy {format_seconds(p.copy_seconds)} for "
+        f"{format_bytes(p.batch_bytes)}, a step {format_seconds(p.compute_seconds)}."
+    )
+    rows = _rows(p)
+    title = f"Who works when: the first {shown} steps, workers {p.workers}"
+    evidence = [p.evidence] if p.evidence == p.accelerator_evidence else [p.evidence, p.accelerator_evidence]
+    base = frame(title, evidence, words, height=_MARGIN + _ROW * len(rows))
+    spans = [span for span in p.spans if span.step < shown]
+    end = max(span.end_seconds for span in spans if span.lane == "compute")
+    traces = [_wait_bars(p, shown)]
+    for lane in ("data", "copy", "compute"):
+        badge = p.evidence.badge if lane == "data" else p.accelerator_evidence.badge
+        traces.append(_lane(lane, [span for span in spans if span.lane == lane and span.start_seconds < end], badge, end))
+    axis = {**base.layout.xaxis.to_plotly_json(), **linear_seconds_axis(end, "time since the start")}
+    figure = composed(base, traces, xaxis=axis, yaxis={**base.layout.yaxis.to_plotly_json(), **_rows_axis(rows)}, barmode="overlay")
+    figure.update_layout(showlegend=True, legend={"y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}, margin_b=88)
+    return figure
+
+
+def _rows(p: PipelineResult) -> list[str]:
+    """Return the rows from top to bottom."""
+    workers = ["training loads"] if p.workers == 0 else [f"worker {k}" for k in range(min(p.workers, _MOST_ROWS))]
+    return [*workers, "copy", "compute"]
+
+
+def _row_of(span: StepSpan) -> str:
+    if span.lane != "data":
+        return span.lane
+    return "training loads" if span.worker < 0 else f"worker {span.worker % _MOST_ROWS}"
+
+
+def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
+    color, hollow = palette.LANES[lane], badge is not Badge.MEASURED
+    names = {"data": "load and decode", "copy": "copy", "compute": "compute"}
+    return {
+        "type": "bar", "orientation": "h", "name": ink(f"{names[lane]} ({badge.value.lower()})"), "width": 0.62,
+        "y": [_row_of(span) for span in spans], "x": [min(span.end_seconds, end) - span.start_seconds for span in spans],
+        "base": [span.start_seconds for span in spans],
+        "marker": {"color": "rgba(0,0,0,0)" if hollow else color, "line": {"color": color, "width": 1.5} if hollow else _EDGE},
+        "text": [str(span.step + 1) if span.seconds > _NAMED / 4 * end else "" for span in spans], "textposition": "inside",
+        "insidetextanchor": "middle", "textangle": 0, "textfont": {"color": color if hollow else "#FFFFFF", "size": 11},
+        "customdata": [f"batch {span.step + 1}: {names[lane]} {format_seconds(span.seconds)}" for span in spans],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def _wait_bars(p: PipelineResult, shown: int) -> dict[str, Any]:
+    """Return the accelerator's waiting as one grey trace behind its lane."""
+    last = p.lane("compute")[shown - 1].end_seconds
+    first = (0.0, p.lane("compute")[0].start_seconds)
+    gaps = [gap for gap in (first, *p.gaps) if gap[0] < last]
+    return {
+        "type": "bar", "orientation": "h", "name": ink("the accelerator waits"), "y": ["compute"] * len(gaps), "width": 0.62,
+        "x": [b - a for a, b in gaps], "base": [a for a, _ in gaps],
+        "marker": {"color": _WAIT, "pattern": {"shape": "x", "size": 5, "fgcolor": palette.GREY}},
+        "customdata": [f"waits {format_seconds(b - a)}" for a, b in gaps], "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def _rows_axis(rows: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "category", "categoryorder": "array", "categoryarray": list(reversed(rows)), "tickvals": list(rows),
+        "ticktext": [ink(row) for row in rows], "tickprefix": "", "ticksuffix": "", "showgrid": False,
+        "range": [-0.6, len(rows) - 0.4],
+    }  # fmt: skip
+
+
+def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
+    """Return one step as the profiler saw it: your marks, the operators on the host, the kernels on the device.
+
+    Parameters
+    ----------
+    p : Profile
+    step : int
+        Which of the steps, from 0.
+    depth : int
+        How deep to look: 0 shows what the program called, 1 also what these called, and so on.
+    """
+    begin, end = p.steps[step]
+    lanes = _profile_lanes(p, begin, end, depth)
+    idle = p.device_idle_ratio
+    words = (
+        f"One step of {p.label} on {p.device}, {format_seconds(end - begin)} under the profiler and {format_seconds(p.unprofiled_seconds)} "
+        f"without it: {p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time between them"
+        + (f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else ".")
+    )
+    base = frame(f"Inside one step of {p.label}", p.evidence, words, height=_MARGIN + _ROW * len(lanes))
+    traces = [_profile_lane(name, spans, begin, end - begin) for name, spans in lanes.items()]
+    axis = {**base.layout.xaxis.to_plotly_json(), **linear_seconds_axis(end - begin, "time since the step began")}
+    figure = composed(base, traces, xaxis=axis, yaxis={**base.layout.yaxis.to_plotly_json(), **_rows_axis(list(lanes))}, barmode="overlay")
+    figure.update_layout(showlegend=False)
+    return figure
+
+
+def _profile_lanes(p: Profile, begin: float, end: float, depth: int) -> dict[str, list[ProfileSpan]]:
+    """Return the rows from top to bottom, those that have something to show."""
+    inside = [span for span in p.spans if begin <= span.start_seconds <= end]
+    lanes = {"your marks": [s for s in inside if s.lane == "mark" and s.depth == 0]}
+    lanes["marks inside"] = [s for s in inside if s.lane == "mark" and s.depth == 1]
+    for level in range(depth + 1):
+        name = "operators" if level == 0 else "that they call" if level == 1 else f"calls, {level} deep"
+        lanes[name] = [s for s in inside if s.lane == "host" and s.depth == level]
+    lanes["device"] = [s for s in inside if s.lane == "device"]
+    return {name: spans for name, spans in lanes.items() if spans}
+
+
+def _profile_lane(name: str, spans: Sequence[ProfileSpan], begin: float, whole: float) -> dict[str, Any]:
+    color = {"mark": palette.GREY, "host": palette.BLUE, "device": palette.VERMILLION}[spans[0].lane]
+    short = [_short(span.name) for span in spans]
+    return {
+        "type": "bar", "orientation": "h", "y": [name] * len(spans), "x": [span.seconds for span in spans], "width": 0.7,
+        "base": [span.start_seconds - begin for span in spans], "marker": {"color": color, "line": {**_EDGE, "width": 0.5}},
+        "text": [text if span.seconds > _NAMED * whole else "" for text, span in zip(short, spans, strict=True)],
+        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"color": "#FFFFFF", "size": 11},
+        "customdata": [f"{text}: {format_seconds(span.seconds)}" for text, span in zip(short, spans, strict=True)],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")

@@ -1,0 +1,71 @@
+"""The pictures of a pipeline and of a profile: lanes, gaps, badges and words, from results made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from gpulab import figures, training
+from gpulab.evidence import Evidence
+from gpulab.training import Profile, ProfileSpan
+
+
+def plain(text: str | None) -> str:
+    """Without mark-up."""
+    return re.sub("<.*?>", "", text or "")
+
+
+def trace(figure: Any, name: str) -> Any:
+    """The trace whose name begins so."""
+    return next(t for t in figure.data if plain(t.name).startswith(name))
+
+
+def test_lanes_and_gaps_of_a_pipeline() -> None:
+    """60 ms to load, 10 to copy, 30 to compute: bars at their places, the first wait and the gaps drawn behind the compute lane."""
+    p = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=3)
+    figure = figures.pipeline(p)
+    compute, waits, data = trace(figure, "compute"), trace(figure, "the accelerator waits"), trace(figure, "load and decode")
+    assert list(compute.base) == pytest.approx([0.07, 0.17, 0.27])
+    assert list(compute.x) == pytest.approx([0.03] * 3)
+    assert list(zip(waits.base, waits.x, strict=True)) == [
+        (pytest.approx(0), pytest.approx(0.07)), (pytest.approx(0.1), pytest.approx(0.07)), (pytest.approx(0.2), pytest.approx(0.07))
+    ]  # fmt: skip
+    assert list(data.y) == ["training loads"] * 3
+    assert compute.marker.color == "rgba(0,0,0,0)"  # modelled is hollow
+    assert "MODELLED" in plain(figure.layout.title.subtitle.text)
+    assert "waits 70% of the time" in figure.description
+
+
+def test_each_worker_has_a_row_and_measured_loading_is_solid() -> None:
+    """Two workers, two rows; a measured data lane is filled beside a modelled accelerator, and both badges stand in the title."""
+    p = training.model_pipeline(0.06, 0.03, workers=2, steps=20)
+    p = dataclasses.replace(p, evidence=Evidence.measured("A CPU", 20))
+    figure = figures.pipeline(p, steps=4)
+    data = trace(figure, "load and decode (measured)")
+    assert set(data.y) == {"worker 0", "worker 1"}
+    assert data.marker.color.startswith("#")
+    assert len(trace(figure, "compute").x) == 4
+    subtitle = plain(figure.layout.title.subtitle.text)
+    assert "MEASURED on A CPU" in subtitle
+    assert "MODELLED" in subtitle
+
+
+def test_a_profiled_step_has_its_marks_its_operators_and_the_device() -> None:
+    """The second of two steps: rows from the marks down to the kernels, times from the step's own begin; empty rows are left out."""
+    spans = (
+        ProfileSpan("aten::early", "host", 0, 0.1, 0.2), ProfileSpan("forward", "mark", 0, 1.0, 1.6),
+        ProfileSpan("aten::mm", "host", 0, 1.1, 1.5), ProfileSpan("aten::inside", "host", 1, 1.2, 1.3),
+        ProfileSpan("aten::deeper", "host", 2, 1.25, 1.26), ProfileSpan("gemm_kernel", "device", 0, 1.4, 1.9),
+    )  # fmt: skip
+    p = Profile("step", "cuda:0", ((0.0, 1.0), (1.0, 2.0)), 0.8, spans, (), (), Evidence.measured("A GPU"))
+    figure = figures.profile(p, step=1)
+    rows = {t.y[0]: t for t in figure.data}
+    assert list(rows) == ["your marks", "operators", "that they call", "device"]
+    assert list(rows["operators"].base) == pytest.approx([0.1])
+    assert rows["operators"].text == ("mm",)
+    assert list(rows["device"].x) == pytest.approx([0.5])
+    assert "calls, 2 deep" in {t.y[0] for t in figures.profile(p, step=1, depth=2).data}
+    assert "no kernel for" in figure.description

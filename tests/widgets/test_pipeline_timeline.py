@@ -1,0 +1,105 @@
+"""PipelineTimeline with a core of ours: what each control does, what a run leaves, and the code that is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gpulab import training
+from gpulab.errors import InputError, StoppedError
+from gpulab.evidence import Evidence
+from gpulab.widgets import PipelineTimeline
+
+HERE = Evidence.measured("A CPU", 24)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was run; every image takes 2 ms to load."""
+    seen: list[dict[str, Any]] = []
+
+    def run(*, batch_size: int, workers: int, step_seconds: float, progress: Any, stop: Any, **others: Any) -> training.PipelineResult:
+        seen.append({"batch_size": batch_size, "workers": workers, "step_seconds": step_seconds, **others})
+        if stop():
+            raise StoppedError("pipeline: stopped before two steps were made; expected at least two. Run it again.")
+        progress(0.5, "step 12 of 24")
+        made = training.model_pipeline(0.002 * batch_size, step_seconds, workers=workers, batch_size=batch_size)
+        return dataclasses.replace(made, evidence=HERE)
+
+    monkeypatch.setattr(training, "pipeline", run)
+    return seen
+
+
+def test_the_modelled_timeline_follows_each_control() -> None:
+    """32 images of 1.5 ms behind a step of 20 ms: 48 of 68 ms and the copy are waiting; three workers on eight cores end it."""
+    t = PipelineTimeline(cores=8)
+    before = t.modelled.stall_ratio
+    copy = t.modelled.copy_seconds
+    assert before == pytest.approx((0.048 + copy) / (0.068 + copy))
+    assert t._results.message.startswith("A modelled accelerator waits 7")
+    t.set(workers=3)
+    assert t.modelled.stall_ratio < 0.1
+    t.set(loading_ms=6.0)
+    assert t.modelled.bottleneck == "data"
+    t.set(cores=1)
+    assert t.modelled.loading_seconds == pytest.approx(3 * 32 * 0.006)
+    t.set(batch_size=8, pinned=True, read_loss=False, prefetch=4, step_seconds=0.08)
+    p = t.modelled
+    assert (p.batch_size, p.pinned, p.read_loss, p.prefetch) == (8, True, False, 4)
+    assert p.compute_seconds == pytest.approx(0.08)
+
+
+def test_a_run_is_shown_and_teaches_the_model(calls: list[dict[str, Any]]) -> None:
+    """The measured timeline appears with both badges; without workers its loading becomes the model's; with them it does not."""
+    t = PipelineTimeline(step_seconds=0.01, batch_size=16)
+    t.run(wait=True)
+    assert calls[0]["steps"] == 24
+    assert (t.values["way"], t.values["loading_ms"]) == ("here", 2.0)
+    assert {line["badge"] for line in t._results.evidence} == {"MEASURED", "MODELLED"}
+    t.set(workers=4)
+    assert t._results.message.startswith("The controls have moved")
+    t.set(way="model")
+    assert not t._results.message.startswith("The controls have moved")
+    t.set(loading_ms=9.0)
+    t.run(wait=True)
+    assert t.values["loading_ms"] == 9.0
+    assert calls[1]["workers"] == 4
+
+
+def test_controls_that_mean_nothing_are_not_on_the_screen(calls: list[dict[str, Any]]) -> None:
+    """Prefetch needs workers, the model's numbers the model; without a GPU there is no choice of accelerator."""
+    t = PipelineTimeline()
+    hidden = {c["name"] for c in t._panel.spec if c["hidden"]}
+    assert {"prefetch", "accelerator"} <= hidden
+    t.set(workers=1)
+    t.run(wait=True)
+    hidden = {c["name"] for c in t._panel.spec if c["hidden"]}
+    assert {"loading_ms", "cores"} <= hidden
+    assert "prefetch" not in hidden
+
+
+def test_the_code_gives_the_same_result() -> None:
+    """What the instrument shows as code runs and makes the modelled timeline again."""
+    t = PipelineTimeline(workers=2, step_seconds=0.04, loading_ms=2.5)
+    space: dict[str, Any] = {}
+    exec(t.code, space)
+    assert space["p"].stall_ratio == pytest.approx(t.modelled.stall_ratio, rel=1e-3)
+    t.set(way="here")
+    assert "gl.training.pipeline(batch_size=32, workers=2" in t.code
+    assert t._results.message.startswith("Press Run the steps")
+
+
+def test_errors_and_stops_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead worker is a sentence in the instrument, which goes on."""
+
+    def dies(**arguments: Any) -> None:
+        raise InputError("pipeline: told to fail; expected more. Try later.")
+
+    monkeypatch.setattr(training, "pipeline", dies)
+    t = PipelineTimeline()
+    t.run(wait=True)
+    assert t.error == "pipeline: told to fail; expected more. Try later."
+    with pytest.raises(InputError, match="Workers"):
+        t.set(workers=99)
