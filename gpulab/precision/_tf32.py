@@ -69,7 +69,7 @@ def tf32_switches(device: Any = None) -> Tf32Switches:
     >>> tf32_switches("cpu").has_tf32
     False
     """
-    import torch as torch  # its settings are asked only where it is loaded
+    import torch  # noqa: F401  (its settings are asked only where it is loaded)
 
     where = devices.find(device)
     matmul, convolution = ("tf32" in devices.arithmetic("float32", "cuda", each) for each in _WHAT.values())
@@ -112,7 +112,8 @@ def tf32(matmul: bool = True, convolution: bool = True) -> Iterator[None]:
     wanted = [_given.flag("tf32", "matmul", matmul), _given.flag("tf32", "convolution", convolution)]
     import torch
 
-    places = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]
+    cudnn: Any = torch.backends.cudnn
+    places = [torch.backends.cuda.matmul, cudnn.conv]
     before = [place.fp32_precision for place in places]
     try:
         for place, allowed in zip(places, wanted, strict=True):

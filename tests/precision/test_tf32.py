@@ -14,10 +14,17 @@ def test_the_block_sets_both_switches_and_puts_them_back() -> None:
     """Also when the block raises; the older switches can be read again afterwards."""
     before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
     older = torch.backends.cuda.matmul.allow_tf32
-    with pytest.raises(ZeroDivisionError), precision.tf32(matmul=True, convolution=False):
-        now = precision.tf32_switches("cpu")
-        assert (now.matmul_allowed, now.convolution_allowed) == (True, False)
-        _ = 1 / 0
+    seen = []
+
+    def inside() -> None:
+        with precision.tf32(matmul=True, convolution=False):
+            now = precision.tf32_switches("cpu")
+            seen.append((now.matmul_allowed, now.convolution_allowed))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        inside()
+    assert seen == [(True, False)]
     assert (torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision) == before
     assert torch.backends.cuda.matmul.allow_tf32 == older
 
