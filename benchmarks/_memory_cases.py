@@ -146,16 +146,20 @@ def separable():
     )  # fmt: skip
 
 
-def encoder(width=128, layers=3, vocabulary=1000):
+def transformer_encoder(layers, width=128, vocabulary=1000):
     layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, batch_first=True)
     return nn.Sequential(nn.Embedding(vocabulary, width), nn.TransformerEncoder(layer, layers), nn.Linear(width, vocabulary))
 
 
-def gpt(**options):
-    return networks.transformer(1000, 128, 4, 4, context=64, **options)
+def named_cases(layers=4, positions=40):
+    """Return the named cases; with fewer transformer layers and recurrent positions the same operators run, each fewer times."""
 
+    def gpt(**options):
+        return networks.transformer(1000, 128, layers, 4, context=64, **options)
 
-def named_cases():
+    def encoder():
+        return transformer_encoder(max(2, layers - 1))
+
     mlp = lambda: networks.mlp(256, 512, 10)  # noqa: E731
     features = lambda: (torch.randn(64, 256),)  # noqa: E731
     return [
@@ -176,10 +180,10 @@ def named_cases():
         Case("residual, checkpointed", Residual, images(16, 3, 32), labels(10, 16), "adam", "float32", True),
         Case("transposed convolutions", transposed, images(8, 3, 64), square, "adam"),
         Case("separable convolutions, momentum", separable, images(8, 16, 32), labels(10, 8), momentum),
-        Case("lstm, adam", lambda: Recurrent(nn.LSTM), tokens(500, 32, 40), labels(500, 32), "adam"),
-        Case("lstm, 2 layers, both ways, rmsprop", lambda: Recurrent(nn.LSTM, 100, 2, bidirectional=True, dropout=0.2), tokens(500, 16, 30), labels(500, 16), "rmsprop"),  # noqa: E501
-        Case("lstm, bf16", lambda: Recurrent(nn.LSTM, 128), tokens(500, 32, 40), labels(500, 32), "adam", "bfloat16"),
-        Case("gru, rmsprop", lambda: Recurrent(nn.GRU, 96, 2), tokens(500, 32, 40), labels(500, 32), "rmsprop"),
+        Case("lstm, adam", lambda: Recurrent(nn.LSTM), tokens(500, 32, positions), labels(500, 32), "adam"),
+        Case("lstm, 2 layers, both ways, rmsprop", lambda: Recurrent(nn.LSTM, 100, 2, bidirectional=True, dropout=0.2), tokens(500, 16, positions * 3 // 4), labels(500, 16), "rmsprop"),  # noqa: E501
+        Case("lstm, bf16", lambda: Recurrent(nn.LSTM, 128), tokens(500, 32, positions), labels(500, 32), "adam", "bfloat16"),
+        Case("gru, rmsprop", lambda: Recurrent(nn.GRU, 96, 2), tokens(500, 32, positions), labels(500, 32), "rmsprop"),
         Case("encoder, dropout, adamw", encoder, tokens(1000, 8, 64), next_token(1000, 8, 64), "adamw"),
         Case("encoder, checkpointed", encoder, tokens(1000, 8, 64), next_token(1000, 8, 64), "adamw", "float32", True),
         Case("gpt, adam", gpt, tokens(1000, 8, 64), next_token(1000, 8, 64), "adam"),

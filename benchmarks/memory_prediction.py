@@ -34,16 +34,16 @@ def resident(field):
 before, start = resident("VmRSS"), time.perf_counter()
 x = torch.zeros(4, 1024, dtype=torch.int64)
 p = gpulab.memory.predict(
-    lambda: gpulab.networks.transformer(50_000, 1792, 28, 24, context=1024), x, targets=x, optimizer="adam", checkpoint=%s
+    lambda: gpulab.networks.transformer(50_000, %d, 28, %d, context=1024), x, targets=x, optimizer="adam", checkpoint=%s
 )
 print(json.dumps({"seconds": time.perf_counter() - start, "above_imports": resident("VmHWM") - before,
                   "peak": p.peak_bytes, "parameters": p.parameter_count}))
 """
 
 
-def billion(checkpoint=False):
+def billion(checkpoint=False, width=1792, layers=24):
     """Return the time, memory and answer of predicting a 24-layer transformer in a fresh process."""
-    out = subprocess.run([sys.executable, "-c", BILLION % checkpoint], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([sys.executable, "-c", BILLION % (width, layers, checkpoint)], capture_output=True, text=True, check=True).stdout
     return json.loads(out)
 
 

@@ -3,6 +3,8 @@
 - ``gpu`` tests are skipped, with the reason, where torch sees no CUDA device; with ``GPULAB_REQUIRE_GPU=1`` they fail.
 - a skipped ``browser`` test is a failure with ``GPULAB_REQUIRE_BROWSER=1`` (continuous integration sets it).
 - HOME and Jupyter's folders are private to the session, so no test reads or writes the user's own settings.
+- ``soak`` tests, and the larger numbers that the fixture ``soak`` asks for, run with ``--soak`` only (``make soak``); what takes their
+  place in the suite is named beside each.
 """
 
 from __future__ import annotations
@@ -35,8 +37,17 @@ _KEPT_CACHES = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--soak``."""
+    parser.addoption("--soak", action="store_true", help="also the long forms of tests that have a shorter one (make soak)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Move HOME and Jupyter's folders before anything is collected, and watch nbval's kernels."""
+    if os.environ.get("GPULAB_REQUIRE_GPU") != "1":
+        # Threads that wait for work sleep, where they would otherwise spin: two workers share two cores, and a step of a small model
+        # then takes a tenth of the processor time. Set before torch is imported; where a GPU's times are compared, all stays as it is.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     home = Path(tempfile.mkdtemp(prefix=_HOME_PREFIX))
     for name, place in _KEPT_CACHES.items():
         os.environ.setdefault(name, str(Path.home() / place))
@@ -79,6 +90,22 @@ def _missing_gpu() -> str | None:
     except ImportError as error:
         return f"torch cannot be imported ({error})"
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the soak tests unless they are asked for."""
+    if config.getoption("--soak"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak") is not None]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
+
+
+@pytest.fixture(scope="session")
+def soak(request: pytest.FixtureRequest) -> bool:
+    """Whether the long forms were asked for."""
+    return bool(request.config.getoption("--soak"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

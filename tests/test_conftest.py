@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 CONFTEST = Path(__file__).with_name("conftest.py")
-MARKERS = "[pytest]\nmarkers =\n    gpu: needs a GPU\n    browser: drives a browser\n"
+MARKERS = "[pytest]\nmarkers =\n    gpu: needs a GPU\n    browser: drives a browser\n    soak: long\n"
 
 
 @pytest.fixture
@@ -51,6 +51,24 @@ def test_gpu_test_is_skipped_with_its_reason_or_fails_where_required(folder: Pat
     assert here.returncode == 0
     assert "torch sees no CUDA device" in here.stdout
     assert run(folder, PYTHONPATH=str(folder), GPULAB_REQUIRE_GPU="1").returncode == 1
+
+
+def test_soak_tests_run_only_where_they_are_asked_for(folder: Path) -> None:
+    """Without --soak a long form is left out, and counted; with it, it runs, and the fixture says so."""
+    (folder / "test_x.py").write_text("import pytest\n@pytest.mark.soak\ndef test_long(): pass\ndef test_short(soak): assert soak\n")
+    here = run(folder)
+    assert here.returncode == 1
+    assert "1 failed, 1 deselected" in here.stdout
+    assert "2 passed" in run(folder, "--soak").stdout
+
+
+def test_waiting_threads_sleep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait sleep, unless a GPU's times are compared; what the user has set stays."""
+    (folder / "test_x.py").write_text("import os\ndef test_policy(): print('policy', os.environ.get('OMP_WAIT_POLICY'))\n")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert "policy PASSIVE" in run(folder, "-s", GPULAB_REQUIRE_GPU="").stdout
+    assert "policy None" in run(folder, "-s", GPULAB_REQUIRE_GPU="1").stdout
+    assert "policy ACTIVE" in run(folder, "-s", OMP_WAIT_POLICY="ACTIVE").stdout
 
 
 def test_home_is_private(folder: Path) -> None:

@@ -4,7 +4,7 @@
     python tools/soak.py --again    everything from the start
     python tools/soak.py --list     the steps and how they went
 
-Steps: every benchmark in full; the property tests with many more examples; the notebooks five times in a row; the browser
+Steps: every benchmark in full; the long forms of the tests, with many more examples; the notebooks five times in a row; the browser
 tests five times; and the unit tests with the newest versions of all dependencies, in an environment of their own.
 """
 
@@ -33,7 +33,7 @@ def steps() -> list[Step]:
     newest = str(NEWEST / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     notebooks = tuple(str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb")))
     found: list[Step] = [(f"benchmark {path.stem}", ((sys.executable, str(path)),)) for path in benchmarks()]
-    found.append(("many examples", ((*_PYTEST, "-m", "not browser", "--hypothesis-profile=soak", "tests"),)))
+    found.append(("many examples", ((*_PYTEST, "-m", "not browser", "--soak", "--hypothesis-profile=soak", "tests"),)))
     for turn in range(1, _ROUNDS + 1):
         found.append((f"notebooks {turn}", ((*_PYTEST, "--nbval-lax", "--nbval-cell-timeout=120", *notebooks),)))
         found.append((f"browser {turn}", ((*_PYTEST, "-m", "browser", "tests/browser"),)))
