@@ -4,14 +4,27 @@ Everything here takes any ``torch.nn.Module`` and returns a changed copy. What i
 ``finish`` makes the model that is shipped.
 """
 
+from gpulab.compression._count import count
+from gpulab.compression._diet import Recipe, cook, diet
 from gpulab.compression._finish import finish
 from gpulab.compression._prune import prune, sparsity
 from gpulab.compression._quantize import quantize, quantize_aware
 from gpulab.compression._share import share_weights
 from gpulab.compression._sparse import to_sparse
 from gpulab.compression._storage import load, save, size_on_disk
+from gpulab.compression._weigh import weigh
+from gpulab.compression.results import Cost, LayerCost, Reason, WeighedModel, Weighing
 
 __all__ = [
+    "Cost",
+    "LayerCost",
+    "Reason",
+    "Recipe",
+    "WeighedModel",
+    "Weighing",
+    "cook",
+    "count",
+    "diet",
     "finish",
     "load",
     "prune",
@@ -22,4 +35,5 @@ __all__ = [
     "size_on_disk",
     "sparsity",
     "to_sparse",
+    "weigh",
 ]

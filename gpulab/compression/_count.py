@@ -1,0 +1,173 @@
+"""Count a model's parameters and FLOPs, layer by layer, while it runs once.
+
+A multiply and an add are two FLOP. Counted are the layers with weights, attention and other matrix products; norms, activations and
+sums are left out, as by PyTorch's ``FlopCounterMode``. A zero that is stored is multiplied and counts; one that is not stored does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gpulab.compression import _targets
+from gpulab.compression._finish import finish
+from gpulab.compression.results import Cost, LayerCost
+from gpulab.errors import InputError, message_of
+from gpulab.evidence import Evidence
+
+
+def count(model: Any, *inputs: Any, label: str | None = None) -> Cost:
+    """Run a model once and return what each of its layers costs.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Masks and the like are finished first: what is counted is the model that is shipped.
+    *inputs : tensor
+        A batch, where the model lies; the first dimension of the first one counts items.
+    label : str, optional
+
+    Returns
+    -------
+    Cost
+        Evidence MODELLED.
+
+    Raises
+    ------
+    InputError
+        If the model does not run on these inputs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpulab import compression, networks
+    >>> compression.count(networks.mlp(64, 32, 10, depth=1), torch.zeros(5, 64)).flops
+    23680
+    """
+    import torch
+
+    done = finish(_targets.module("count", model))
+    counter = _Counter(done)
+    try:
+        with torch.no_grad(), counter:
+            done(*inputs)
+    except Exception as error:
+        raise InputError(f"count: the model raised {message_of(error)}; expected it to run on these inputs. Try model(x) first.") from error
+    finally:
+        counter.remove()
+    batch = int(inputs[0].shape[0]) if inputs and getattr(inputs[0], "dim", lambda: 0)() else 1
+    assumptions = "a multiply and an add are two operations; norms, activations and sums are left out"
+    return Cost(
+        label=label if label is not None else type(model).__name__,
+        batch=batch,
+        layers=tuple(counter.rows.values()),
+        other_flops=counter.other,
+        parameters=_stored(done),
+        evidence=Evidence.modelled(assumptions, "the shapes of each layer's weight and outputs"),
+    )
+
+
+def _stored(model: Any) -> int:
+    """Return how many weights are stored: parameters, and the integers or values in a layer that took another's place."""
+    from gpulab.compression._modules import Quantized, Sparse
+
+    held = [p.numel() for p in model.parameters()]
+    held += [m.codes.numel() for m in model.modules() if isinstance(m, Quantized)]
+    return int(sum(held + [m.values.numel() for m in model.modules() if isinstance(m, Sparse)]))
+
+
+class _Counter:
+    """Hooks on the layers, and a function mode for the matrix products outside of them."""
+
+    def __init__(self, model: Any) -> None:
+        import torch
+
+        from gpulab.compression._modules import _Shipped
+
+        self.rows: dict[str, LayerCost] = {}
+        self.other = 0
+        self._inside = 0
+        self._hooks = []
+        for name, each in model.named_modules():
+            if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, _Shipped)):
+                self._hooks.append(each.register_forward_pre_hook(self._enter))
+                self._hooks.append(each.register_forward_hook(self._leave(name), always_call=True))
+        self._mode = _mode(self)
+
+    def __enter__(self) -> None:
+        self._mode.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._mode.__exit__(*error)
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def add(self, flops: int) -> None:
+        """Count a product that belongs to no layer."""
+        if not self._inside:
+            self.other += flops
+
+    def _enter(self, *_: Any) -> None:
+        self._inside += 1
+
+    def _leave(self, name: str) -> Any:
+        def leave(layer: Any, _: Any, output: Any) -> None:
+            self._inside -= 1
+            if output is None:  # the layer raised
+                return
+            before = self.rows[name].flops if name in self.rows else 0
+            self.rows[name] = LayerCost(name, _kind(layer), _weights(layer), before + _flops(layer, output))
+
+        return leave
+
+
+def _flops(layer: Any, output: Any) -> int:
+    """Two for each weight that a position of the output reads: of a CSR layer only those that are stored."""
+    from gpulab.compression._modules import Sparse, _Shipped
+
+    shape = layer.weight_shape if isinstance(layer, _Shipped) else tuple(layer.weight.shape)
+    positions = output.numel() // shape[0]
+    stored = layer.values.numel() if isinstance(layer, Sparse) else math.prod(shape)
+    return int(2 * positions * stored)
+
+
+def _weights(layer: Any) -> int:
+    from gpulab.compression._modules import Sparse, _Shipped
+
+    bias = 0 if layer.bias is None else layer.bias.numel()
+    if isinstance(layer, Sparse):
+        return int(layer.values.numel()) + bias
+    return int(math.prod(layer.weight_shape) if isinstance(layer, _Shipped) else layer.weight.numel()) + int(bias)
+
+
+def _kind(layer: Any) -> str:
+    from gpulab.compression._modules import Integer, Quantized, Sparse, _Shipped
+
+    convolution = layer.convolution if isinstance(layer, _Shipped) else hasattr(layer, "groups")
+    groups = getattr(layer, "groups", 1)
+    outputs = (layer.weight_shape if isinstance(layer, _Shipped) else layer.weight.shape)[0]
+    shape = "linear" if not convolution else "convolution" if groups == 1 else "depthwise" if groups == outputs else f"{groups} groups"
+    form = (
+        "CSR" if isinstance(layer, Sparse) else "int8" if isinstance(layer, Integer) else "integers" if isinstance(layer, Quantized) else ""
+    )
+    return f"{shape}, {form}" if form else shape
+
+
+def _mode(counter: _Counter) -> Any:
+    from torch.overrides import TorchFunctionMode
+
+    class Products(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            name = getattr(func, "__name__", "")
+            if name == "scaled_dot_product_attention":
+                q, k, v = (list(args) + [(kwargs or {}).get(n) for n in ("query", "key", "value")[len(args) :]])[:3]
+                counter.add(2 * q.numel() * k.shape[-2] + 2 * (q.numel() // q.shape[-1]) * k.shape[-2] * v.shape[-1])
+            elif name in ("matmul", "__matmul__", "mm", "bmm") and hasattr(result, "numel"):
+                counter.add(2 * int(result.numel()) * int(args[0].shape[-1]))
+            return result
+
+    return Products()

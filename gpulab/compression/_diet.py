@@ -1,0 +1,281 @@
+"""A recipe from a trained network to a light one, step after step, and several recipes on the scales.
+
+The order keeps accuracy: remove channels, fine-tune; set weights to zero, fine-tune; then share or quantise what is left, with training
+that knows of it where there are few bits. Trained networks are kept, so that ten recipes train the first one once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import _given, networks, training
+from gpulab._result import Result
+from gpulab.compression import _targets
+from gpulab.compression._prune import prune
+from gpulab.compression._quantize import quantize, quantize_aware
+from gpulab.compression._share import share_weights
+from gpulab.compression._sparse import to_sparse
+from gpulab.compression._weigh import weigh
+from gpulab.compression.results import Weighing
+from gpulab.errors import InputError, StoppedError, shown
+
+NETWORKS = ("as it is", "resnext", "mobilenet")
+COMPUTE = ("dense", "csr", "integer")
+_KEPT_MODELS = 12
+_CALIBRATION = 256  # inputs: hundreds are enough for a range (Krishnamoorthi, arXiv:1806.08342, section 3.1)
+# From here on down, rounding after training loses much that training with rounding keeps (ibid., section 4).
+_FEW_BITS = 4
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True, repr=False)
+class Recipe(Result):
+    """What is done to a task's network, in this order; the defaults do nothing.
+
+    Attributes
+    ----------
+    network : str
+        "as it is", or for images "resnext" (grouped convolutions) or "mobilenet" (depthwise ones) in its place.
+    channels : float
+        The share of channels to remove.
+    zeros : float
+        The share of weights to set to zero.
+    values : int
+        Different weights a layer (k-means); 0 leaves them.
+    bits : int
+        Of a weight, 2 to 8; 32 leaves float32.
+    weights : str
+        With fewer bits: a scale "per-channel" or "per-tensor".
+    activations : str or None
+        With fewer bits: None, "dynamic" or "static" (calibrated on training inputs).
+    compute : str
+        "dense" as usual, "csr" multiplies what is not zero, "integer" in 8-bit CPU kernels.
+    fine_tune : float
+        Training after each step that loses something, as a share of the task's epochs; 0 for none.
+    """
+
+    network: str = "as it is"
+    channels: float = 0.0
+    zeros: float = 0.0
+    values: int = 0
+    bits: int = 32
+    weights: str = "per-channel"
+    activations: str | None = None
+    compute: str = "dense"
+    fine_tune: float = 0.5
+
+    def __post_init__(self) -> None:
+        _given.word("Recipe", "network", self.network, NETWORKS)
+        _given.word("Recipe", "compute", self.compute, COMPUTE)
+        for name in ("channels", "zeros"):
+            _targets.share("Recipe", name, getattr(self, name))
+        if not _given.is_finite(self.fine_tune) or not 0 <= self.fine_tune <= 10:
+            raise InputError(f"Recipe: fine_tune={shown(self.fine_tune)}; expected a share of the task's epochs, 0 to 10. Pass 0.5.")
+        if self.values:
+            _targets.whole("Recipe", "values", self.values, 2, 256)
+        if self.bits != 32:
+            _targets.whole("Recipe", "bits", self.bits, 2, 8)
+        if self.values and self.bits != 32:
+            raise InputError(f"Recipe: values={self.values} and bits={self.bits}; expected one of the two. Leave one out.")
+        if self.compute == "csr" and self.bits != 32:
+            raise InputError(f"Recipe: compute='csr' and bits={self.bits}; expected float32 weights for CSR. Leave bits out.")
+        if self.compute == "integer" and (self.bits != 8 or self.activations != "dynamic"):
+            raise InputError(
+                f"Recipe: compute='integer' with bits={self.bits} and activations={self.activations!r}; expected 8, 'dynamic'."
+            )
+
+    @property
+    def label(self) -> str:
+        """What is done, in a few words."""
+        parts = [self.network] if self.network != "as it is" else []
+        parts += [f"{self.channels:.0%} of channels gone"] if self.channels else []
+        parts += [f"{self.zeros:.0%} zeros"] if self.zeros else []
+        parts += [f"{self.values} values"] if self.values else []
+        if self.bits != 32:
+            tensor = " a tensor" if self.weights == "per-tensor" else ""
+            parts.append(f"{self.bits} bits{tensor}{f', {self.activations} inputs' if self.activations else ''}")
+        parts += [{"csr": "CSR", "integer": "integer kernels"}[self.compute]] if self.compute != "dense" else []
+        loses = self.channels or self.zeros or self.values or self.bits <= _FEW_BITS
+        parts += ["not fine-tuned"] if loses and not self.fine_tune else []
+        return ", ".join(parts) or "as trained"
+
+    def __repr__(self) -> str:
+        return f"<recipe: {self.label}>"
+
+
+def diet(
+    task: Any,
+    recipes: Iterable[Recipe],
+    *,
+    seeds: Iterable[int] = (0,),
+    device: Any = None,
+    batch_size: int = 64,
+    deadline: float = 0.5,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Weighing:
+    """Cook recipes for a task and weigh them beside the network as it was trained.
+
+    Parameters
+    ----------
+    task : str or Task
+    recipes : iterable of Recipe
+    seeds : iterable of int
+        Each recipe is cooked for each seed: other weights to begin with, another order of the data.
+    device : optional
+        Where the models are trained and timed; None takes the best there is.
+    batch_size, deadline, progress, stop
+        As for ``weigh``.
+
+    Returns
+    -------
+    Weighing
+        Its first model is the network as trained.
+
+    Raises
+    ------
+    InputError
+        If there are no recipes or seeds, or a recipe does not fit the task.
+    StoppedError
+        If ``stop`` asked before there was anything to weigh.
+    """
+    job = training.task(task)
+    wanted = [Recipe(), *_given.items("diet", "recipes", recipes)]
+    wrong = [each for each in wanted if not isinstance(each, Recipe)]
+    if wrong or len(wanted) < 2:
+        raise InputError(f"diet: {f'{shown(wrong[0])} is no recipe' if wrong else 'there are no recipes'}; expected at least one Recipe. "
+                         "Pass for example [compression.Recipe(zeros=0.9)].")  # fmt: skip
+    numbers = _given.items("diet", "seeds", seeds)
+    if not numbers:
+        raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
+    report, asked = _given.callback("diet", "progress", progress) or _silent, _given.callback("diet", "stop", stop) or _never
+    models: dict[str, list[Any]] = {}
+    steps = len(wanted) * len(numbers)
+    for number, (recipe, seed) in enumerate((recipe, seed) for recipe in wanted for seed in numbers):
+        said = f"{recipe.label}, seed {seed}"
+        models.setdefault(recipe.label, []).append(
+            cook(
+                recipe, job, seed, device=device, progress=_part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said), stop=asked
+            )
+        )
+    return weigh(models, job, device=device, batch_size=batch_size, deadline=deadline, progress=_part(report, 0.7, 1.0, ""), stop=asked)
+
+
+def _silent(_: float, __: str) -> None:
+    """Report to nobody."""
+
+
+def _never() -> bool:
+    """Never stop."""
+    return False
+
+
+def _part(report: Progress, begin: float, end: float, said: str) -> Progress:
+    return lambda fraction, text: report(begin + (end - begin) * fraction, f"{said}: {text}" if said else text)
+
+
+def cook(
+    recipe: Recipe, task: Any, seed: int = 0, *, device: Any = None, progress: Progress | None = None, stop: Stop | None = None
+) -> Any:
+    """Train a task's network and do what the recipe says.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    task : str or Task
+    seed : int
+    device, progress, stop : optional
+        As for ``training.fit``.
+
+    Returns
+    -------
+    torch.nn.Module
+        Ready to be weighed, or to be worked on.
+
+    Raises
+    ------
+    InputError
+        If the recipe does not fit the task: an image's network for text, or no channel that can go.
+    StoppedError
+        If ``stop`` asked in between.
+    """
+    job = training.task(task)
+    report, asked = progress or _silent, stop or _never
+
+    def tune(model: Any, what: str) -> Any:
+        if recipe.fine_tune:
+            _train(
+                job,
+                model,
+                seed,
+                device,
+                asked,
+                lambda f, _: report(f, f"fine-tuning {what}"),
+                epochs=max(1, round(recipe.fine_tune * job.epochs)),
+                finer=True,
+            )
+        return model
+
+    model = _trained(job, recipe.network, seed, device, report, asked)
+    if recipe.channels:
+        model = tune(prune(model, recipe.channels, structured=True), "what channels are left")
+    if recipe.zeros:
+        model = tune(prune(model, recipe.zeros), "what weights are left")
+    if recipe.values:
+        model = tune(share_weights(model, recipe.values), "the shared values")
+    if recipe.bits != 32:
+        model = _quantized(recipe, job, model, tune)
+    return to_sparse(model) if recipe.compute == "csr" else model
+
+
+def _quantized(recipe: Recipe, job: Any, model: Any, tune: Callable[[Any, str], Any]) -> Any:
+    scheme: dict[str, Any] = {"weights": recipe.weights, "activations": recipe.activations, "bits": recipe.bits}
+    if recipe.bits <= _FEW_BITS and recipe.fine_tune:
+        return tune(quantize_aware(model, **scheme), "with rounding")
+    if recipe.activations == "static":
+        inputs = job.train[slice(0, _CALIBRATION)][0]
+        return quantize(model, calibration=inputs.to(next(model.parameters()).device), **scheme)
+    return quantize(model, arithmetic="integer" if recipe.compute == "integer" else "float", **scheme)
+
+
+_models: OrderedDict[tuple[str, str, int], Any] = OrderedDict()
+
+
+def _trained(job: Any, network: str, seed: int, device: Any, report: Progress, stop: Stop) -> Any:
+    """Return a copy of the task's trained network; the last few are kept."""
+    key = (job.name, network, seed)
+    if key not in _models:
+        model = _built(job, network, seed)
+        _train(job, model, seed, device, stop, lambda f, _: report(f, "training"))
+        _models[key] = model
+        if len(_models) > _KEPT_MODELS:
+            _models.popitem(last=False)
+    _models.move_to_end(key)
+    return copy.deepcopy(_models[key])
+
+
+def _built(job: Any, network: str, seed: int) -> Any:
+    import torch
+
+    if network == "as it is":
+        return job.make_model(seed)
+    sample = job.test[slice(0, 1)][0]
+    if sample.dim() != 4:
+        raise InputError(f"diet: network={network!r} for {job.name}, whose items are no images; expected 'as it is'. Leave network out.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if network == "resnext":
+            return networks.resnext(sample.shape[1], 10, width=24, groups=4)
+        return networks.mobilenet(sample.shape[1], 10, width=8)
+
+
+def _train(job: Any, model: Any, seed: int, device: Any, stop: Stop, report: Progress, *, epochs: int | None = None) -> None:
+    result = training.fit(job, model=model, device=device, epochs=epochs, seed=seed, progress=report, stop=stop)
+    if result.ended != "finished":
+        raise StoppedError(f"diet: training {job.name} ended as {result.ended}; there is nothing to weigh. Run it again.")

@@ -1,0 +1,137 @@
+"""Why a lighter model is not faster, from what is known of it: how its weights are stored and computed, and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab.compression import _integer
+from gpulab.compression.results import Reason
+from gpulab.units import format_flops_per_second, format_seconds
+
+# Zeros that training left by chance, and a few per cent of them, change nothing that anybody would ask about.
+_MANY = 0.05
+# A single item's call as a share of a batch's: from here on the batch's work is the smaller part.
+_STARTING = 0.5
+# FLOPs that fell by so much more than the time did need an explanation.
+_MORE = 1.3
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found of a model before anything is said."""
+
+    label: str
+    batch: int
+    forms: tuple[str, ...]
+    zero_share: float
+    flops: float  # of a batch
+    operators: int | None
+    moved_bytes: int | None
+    seconds: float
+    single_seconds: float
+    speedup: float | None
+    speedup_low: float | None
+
+
+def forms(model: Any, finished: Any) -> tuple[str, ...]:
+    """Return how the layers of a model are stored and computed."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    from gpulab.compression import _modules
+    from gpulab.compression._prune import sparsity
+
+    found: dict[str, None] = {}
+    kinds = {_modules.Integer: "integers", _modules.Quantized: "integers in float", _modules.Sparse: "csr"}
+    for each in finished.modules():
+        if type(each) in kinds:
+            found[kinds[type(each)]] = None
+        elif isinstance(each, torch.nn.Linear) and type(each.weight.data) is not torch.Tensor:
+            found["2:4" if "SemiStructured" in type(each.weight.data).__name__ else "torchao"] = None
+    for each in model.modules():
+        if parametrize.is_parametrized(each, "weight") and any(isinstance(p, _modules.Codebook) for p in each.parametrizations.weight):
+            found["shared"] = None
+    if "csr" not in found and "2:4" not in found and "torchao" not in found and sparsity(finished) > _MANY:
+        found["dense zeros"] = None
+    return tuple(found)
+
+
+def reasons(first: Facts, one: Facts) -> tuple[Reason, ...]:
+    """Return why ``one`` is not faster than ``first``, or not by as much as its FLOPs fell."""
+    if one.speedup is None or one.speedup_low is None:
+        return ()
+    fell = first.flops / one.flops if one.flops else 1.0
+    not_faster = one.speedup_low <= 1
+    found = _of_forms(one) if not_faster else []
+    if "csr" not in one.forms and fell > _MORE * max(one.speedup, 1 / _MORE):
+        found.append(_of_work(first, one, fell))
+    elif not_faster and not found:
+        found.append(_of_same_work(first, one, fell))
+    return tuple(found)
+
+
+def _of_forms(one: Facts) -> list[Reason]:
+    said = []
+    if "dense zeros" in one.forms:
+        said.append(
+            Reason(
+                "dense zeros", f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: each zero is multiplied."
+            )
+        )
+    if "shared" in one.forms:
+        said.append(Reason("unpacked", "Its shared weights are unpacked when the model is loaded; the products are the same as before."))
+    if "integers in float" in one.forms:
+        said.append(
+            Reason("converted", "Its integers are turned into float32 at every call, which is extra work; no integer instruction is used.")
+        )
+    if "csr" in one.forms:
+        said.append(
+            Reason(
+                "indices", "CSR reads an index with every weight and jumps through memory, and a convolution is laid out as a matrix first."
+            )
+        )
+    if "integers" in one.forms:
+        said.append(Reason("rounding", "Every layer must round its inputs to integers first; layers this small do not win that back."))
+        if _integer.activation_bits() < 8:
+            said.append(Reason("no instructions", "This CPU has no VNNI instructions, which would multiply four 8-bit numbers at once."))
+    if "torchao" in one.forms:
+        said.append(
+            Reason(
+                "no instructions",
+                "Run operator by operator, torchao converts before each product; it is written for torch.compile and GPUs.",
+            )
+        )
+    return said
+
+
+def _of_work(first: Facts, one: Facts, fell: float) -> Reason:
+    """Return why FLOPs fell and the time did not follow: starting operators, or moving bytes."""
+    gained = one.speedup or 1.0
+    less = f"Its FLOPs fell to 1/{fell:.3g}, its time {f'to 1/{gained:.3g}' if gained > 1 else 'did not'}"
+    if one.batch > 1 and one.single_seconds >= _STARTING * one.seconds:
+        many = f"{one.operators} operators" if one.operators else "operators"
+        return Reason(
+            "starting",
+            f"{less}: of {format_seconds(one.seconds)} for {one.batch} items, {format_seconds(one.single_seconds)} pass for one item as "
+            f"well. That is starting {many}, not arithmetic.",
+        )
+    return Reason("memory", f"{less}: {_rates(first, one)}")
+
+
+def _of_same_work(first: Facts, one: Facts, fell: float) -> Reason:
+    """Return why a model with about as many FLOPs, or more, takes as long or longer."""
+    work = "about as many FLOPs" if 1 / _MORE < fell < _MORE else f"{1 / fell:.3g} times the FLOPs"
+    more = bool(first.operators and one.operators and one.operators > first.operators)
+    parts = f" in {one.operators} operators, not {first.operators}" if more else ""
+    return Reason("elsewhere", f"It does {work}{parts}: {_rates(first, one)}")
+
+
+def _rates(first: Facts, one: Facts) -> str:
+    reached, before = (format_flops_per_second(each.flops / each.seconds) for each in (one, first))
+    text = f"it reaches {reached} where the first reached {before}."
+    if first.moved_bytes and one.moved_bytes:
+        a, b = first.flops / first.moved_bytes, one.flops / one.moved_bytes
+        if b < a / _MORE:
+            text += f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}: memory holds it back."
+    return text

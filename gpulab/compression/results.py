@@ -1,0 +1,297 @@
+"""What counting and weighing return: plain results that tables and figures read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulab._result import Result
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.timing.results import format_interval
+from gpulab.training import Accuracy
+from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds
+
+
+@dataclass(frozen=True)
+class LayerCost(Result):
+    """One layer's share.
+
+    Attributes
+    ----------
+    name, kind : str
+        As in the model; "linear", "convolution", "depthwise", "8 groups", with the form it is stored in.
+    parameters : int
+        Weights and biases that are stored.
+    flops : int
+        Of the whole batch.
+    """
+
+    name: str
+    kind: str
+    parameters: int
+    flops: int
+
+
+@dataclass(frozen=True, repr=False)
+class Cost(Result):
+    """What a model costs by count.
+
+    Attributes
+    ----------
+    label : str
+    batch : int
+        Items.
+    layers : tuple of LayerCost
+        In the order in which they ran.
+    other_flops : int
+        Of matrix products outside of layers, such as attention.
+    parameters : int
+        Of the whole model, each tied weight once.
+    evidence : Evidence
+        MODELLED.
+    """
+
+    label: str
+    batch: int
+    layers: tuple[LayerCost, ...]
+    other_flops: int
+    parameters: int
+    evidence: Evidence
+
+    @property
+    def flops(self) -> int:
+        """Of the whole batch."""
+        return sum(layer.flops for layer in self.layers) + self.other_flops
+
+    @property
+    def flops_per_item(self) -> float:
+        """Of one item of the batch."""
+        return self.flops / self.batch
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: {self.parameters:,} parameters, {format_flops(self.flops_per_item)} an item ({self.evidence.badge})>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a layer, and the sum."""
+        rows = [(layer.name, layer.kind, f"{layer.parameters:,}", format_flops(layer.flops / self.batch)) for layer in self.layers]
+        if self.other_flops:
+            rows.append(("other products", "attention and the like", "0", format_flops(self.other_flops / self.batch)))
+        rows.append(("all", f"{len(self.layers)} layers", f"{self.parameters:,}", format_flops(self.flops_per_item)))
+        return (self.label, "kind", "parameters", "FLOP an item"), rows
+
+
+@dataclass(frozen=True)
+class Reason(Result):
+    """Why a model is not as fast as its size promises.
+
+    Attributes
+    ----------
+    code : str
+        "dense zeros", "unpacked", "converted", "rounding", "no instructions", "indices", "starting", "memory" or "elsewhere".
+    sentence : str
+    """
+
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True, repr=False)
+class WeighedModel(Result):
+    """One model on the scales.
+
+    Attributes
+    ----------
+    label : str
+    file_bytes : int
+        Of the file that ``compression.save`` writes.
+    parameters, zeros : int
+        Stored weights and biases; how many weights of linear and convolutional layers are zero and stored.
+    forms : tuple of str
+        How its layers are stored and computed, such as "dense zeros", "csr", "integers in float".
+    flops_per_item : float
+        By count.
+    operators : int or None
+        That one call starts; None where they could not be counted.
+    moved_bytes : int or None
+        What those operators read and write by count, for the whole batch.
+    median_seconds : float
+        Of one call with a batch, the device having finished.
+    interval_seconds : (float, float) or None
+    single_seconds : float
+        Of one call with a single item.
+    single_interval_seconds : (float, float) or None
+    speedup : float or None
+        The first model's time over this one's, measured in turns; None for the first.
+    speedup_interval : (float, float) or None
+    accuracies : tuple of Accuracy
+        On the test: one for each seed; empty where no task was given.
+    reasons : tuple of Reason
+        Why it is not faster than the first, or not by as much as its FLOPs fell; empty where there is nothing to explain.
+    evidence : Evidence
+    """
+
+    label: str
+    file_bytes: int
+    parameters: int
+    zeros: int
+    forms: tuple[str, ...]
+    flops_per_item: float
+    operators: int | None
+    moved_bytes: int | None
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    single_seconds: float
+    single_interval_seconds: tuple[float, float] | None
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+    accuracies: tuple[Accuracy, ...]
+    reasons: tuple[Reason, ...]
+    evidence: Evidence
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers, mean over the seeds; None without a task."""
+        return sum(each.ratio for each in self.accuracies) / len(self.accuracies) if self.accuracies else None
+
+    @property
+    def accuracy_interval(self) -> tuple[float, float] | None:
+        """A 95 % interval over test items, and over seeds where there are several.
+
+        One seed: that of its test. Several: the half-width over the seeds (Student's t of their accuracies) and the half-width over
+        the items (the mean of the seeds' own, as if all erred on the same items) are combined as independent errors are, root of
+        the sum of squares. The second part is an upper bound, so the interval is wide rather than narrow.
+        """
+        if self.accuracy is None:
+            return None
+        if len(self.accuracies) == 1:
+            return self.accuracies[0].interval
+        from gpulab.timing.statistics import t_quantile
+
+        n = len(self.accuracies)
+        spread = math.sqrt(sum((each.ratio - self.accuracy) ** 2 for each in self.accuracies) / (n - 1))
+        seeds = t_quantile(n - 1) * spread / math.sqrt(n)
+        items = sum(each.interval[1] - each.interval[0] for each in self.accuracies) / (2 * n)
+        half = math.hypot(seeds, items)
+        return max(0.0, self.accuracy - half), min(1.0, self.accuracy + half)
+
+    @property
+    def faster(self) -> str:
+        """Against the first: "faster", "slower" or "as fast", by whether the interval holds 1; "" for the first, or without an interval."""
+        if self.speedup is None or self.speedup_interval is None:
+            return ""
+        low, high = self.speedup_interval
+        return "faster" if low > 1 else "slower" if high < 1 else "as fast"
+
+    def __repr__(self) -> str:
+        accuracy = f", {100 * self.accuracy:.1f} % right" if self.accuracy is not None else ""
+        return f"<{self.label}: {format_bytes(self.file_bytes)}, {format_seconds(self.median_seconds)} a batch{accuracy}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Weighing(Result):
+    """Several models on the same scales; the first is what the others are compared with.
+
+    Attributes
+    ----------
+    task : str
+        Whose test gave the accuracy; "" without one.
+    device : str
+    batch : int
+        Items of a call.
+    models : tuple of WeighedModel
+    notes : tuple of Note
+    evidence : Evidence
+        MEASURED, but for the FLOPs, which are counted.
+    environment : Environment
+    """
+
+    task: str
+    device: str
+    batch: int
+    models: tuple[WeighedModel, ...]
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment
+
+    def __getitem__(self, label: str) -> WeighedModel:
+        """Return the model with that label."""
+        from gpulab import _given
+
+        return self.models[
+            [each.label for each in self.models].index(_given.word("Weighing", "label", label, [m.label for m in self.models]))
+        ]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """One for each model but the first: how much smaller and faster, and why not more."""
+        return tuple(_sentence(self.models[0], each) for each in self.models[1:])
+
+    @property
+    def front(self) -> tuple[str, ...]:
+        """The labels of the models that no other beats: one as good in accuracy, size and time, and better in one of them."""
+        return tuple(one.label for one in self.models if not any(_beats(other, one) for other in self.models))
+
+    def with_models(self, more: Weighing) -> Weighing:
+        """Return this with the models of another weighing that had the same first model; one of a label that is there takes its place.
+
+        Times of different weighings are comparable by ``speedup`` only: each was measured in turns with the first model of its own.
+        """
+        kept = {each.label: each for each in self.models}
+        kept.update({each.label: each for each in more.models[1:]})
+        notes = tuple(dict.fromkeys((*self.notes, *more.notes)))
+        return dataclasses.replace(self, models=tuple(kept.values()), notes=notes)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.models)} models on {self.device}: {', '.join(each.label for each in self.models)} ({self.evidence.badge})>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a model, the sentences, and the notes."""
+        headers = ("model", "file", "weights", "FLOP an item (counted)", f"time for {self.batch}", "time for 1", "speed-up", "right")
+        rows = [
+            (
+                each.label, format_bytes(each.file_bytes), f"{each.parameters - each.zeros:,}", format_flops(each.flops_per_item),
+                f"{format_seconds(each.median_seconds)} {format_interval(each.interval_seconds)}", format_seconds(each.single_seconds),
+                "the first" if each.speedup is None else f"{format_ratio(each.speedup)} {_ratios(each.speedup_interval)}",
+                _right(each),
+            )
+            for each in self.models
+        ]  # fmt: skip
+        empty = ("",) * 7
+        rows += [(sentence, *empty) for sentence in self.sentences]
+        rows += [(f"note: {note.code}: {note.sentence}", *empty) for note in self.notes]
+        return headers, rows
+
+
+def _beats(one: WeighedModel, other: WeighedModel) -> bool:
+    """Return whether a model is at least as good in everything and better in something."""
+    mine, its = ((m.accuracy or 0.0, -m.file_bytes, m.speedup or 1.0) for m in (one, other))
+    return all(a >= b for a, b in zip(mine, its, strict=True)) and mine != its
+
+
+def _right(model: WeighedModel) -> str:
+    if model.accuracy is None or model.accuracy_interval is None:
+        return "not asked"
+    low, high = model.accuracy_interval
+    seeds = f", {len(model.accuracies)} seeds" if len(model.accuracies) > 1 else ""
+    return f"{100 * model.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]{seeds}"
+
+
+def _ratios(interval: tuple[float, float] | None) -> str:
+    return "(no interval)" if interval is None else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
+
+
+def _sentence(first: WeighedModel, one: WeighedModel) -> str:
+    size = first.file_bytes / one.file_bytes
+    small = f"{format_ratio(size)} smaller" if size > 1.005 else f"{format_ratio(1 / size)} larger" if size < 0.995 else "as large"
+    if one.speedup is None:
+        return f"{one.label}: {small} on disk."
+    fast = {
+        "faster": f"{format_ratio(one.speedup)} as fast",
+        "slower": f"not faster but slower ({format_ratio(one.speedup)} as fast)",
+        "as fast": f"not faster ({format_ratio(one.speedup)}, and the interval holds 1)",
+        "": f"{format_ratio(one.speedup)} as fast, without an interval (measure longer, or on a quieter machine)",
+    }[one.faster]
+    why = " ".join(reason.sentence for reason in one.reasons)
+    return f"{one.label}: {small} on disk, {fast}.{' ' + why if why else ''}"

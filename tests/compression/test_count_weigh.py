@@ -1,0 +1,244 @@
+"""Counting and weighing: FLOPs by hand and beside PyTorch's counter, times with an injected clock, reasons that follow from facts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpulab import compression, networks
+from gpulab.compression import _integer, _reasons
+from gpulab.compression.results import WeighedModel, Weighing
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.training import Accuracy
+
+
+def test_flops_by_hand():
+    """Two for each weight at each position of the output; groups divide the weights; a stored zero counts, one that is not does not."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, groups=4), nn.Conv2d(8, 8, 1), nn.Flatten())
+    model.append(nn.Linear(8 * 3 * 3, 5))
+    x = torch.zeros(2, 3, 10, 10)  # then 5x5, 3x3, 3x3 positions
+    cost = compression.count(model, x)
+    by_hand = [2 * 25 * 8 * 3 * 9, 2 * 9 * 8 * 2 * 9, 2 * 9 * 8 * 8, 2 * 72 * 5]
+    assert [layer.flops for layer in cost.layers] == [2 * each for each in by_hand]
+    assert cost.flops_per_item == sum(by_hand)
+    assert [layer.kind for layer in cost.layers] == ["convolution", "4 groups", "convolution", "linear"]
+    assert [layer.parameters for layer in cost.layers] == [8 * 27 + 8, 8 * 18 + 8, 8 * 8 + 8, 72 * 5 + 5]
+    pruned = compression.prune(model, 0.5)
+    assert compression.count(pruned, x).flops == cost.flops
+    left = {name: int(m.weight.count_nonzero()) for name, m in pruned.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))}
+    sparse = {layer.name: layer for layer in compression.count(compression.to_sparse(pruned), x).layers}
+    assert sparse["4"].flops == 2 * 2 * left["4"]
+    assert sparse["0"].flops == 2 * 2 * 25 * left["0"]
+    assert sparse["1"].flops == 2 * by_hand[1]  # grouped: it stays dense
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnext", "mobilenet", "mlp", "transformer", "quantised"])
+def test_flops_agree_with_pytorchs_counter(kind: str):
+    """PyTorch's FlopCounterMode, with attention that it can see, counts the same."""
+    model, x = {
+        "cnn": lambda: (networks.cnn(width=8), torch.zeros(3, 1, 9, 9)),
+        "resnext": lambda: (networks.resnext(width=16), torch.zeros(3, 1, 8, 8)),
+        "mobilenet": lambda: (networks.mobilenet(width=4), torch.zeros(3, 1, 8, 8)),
+        "mlp": lambda: (networks.mlp(64, 32, 10), torch.zeros(5, 64)),
+        "transformer": lambda: (networks.transformer(50, 16, 2, 2, context=8), torch.zeros(3, 8, dtype=torch.int64)),
+        "quantised": lambda: (compression.quantize(networks.cnn(width=8)), torch.zeros(3, 1, 9, 9)),
+    }[kind]()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as theirs, torch.no_grad():
+        model.eval()(x)
+    assert compression.count(model, x).flops == theirs.get_total_flops()
+
+
+def test_a_layer_used_twice_counts_twice():
+    """Its parameters count once, its work as often as it runs."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.layer(x))
+
+    cost = compression.count(Twice(), torch.zeros(1, 4))
+    assert (cost.flops, cost.parameters) == (64, 16)
+
+
+def test_counting_leaves_the_model_as_it_was():
+    """No hook stays, and a model that raises is a sentence."""
+    model = networks.mlp(8, 8, 2).train()
+    compression.count(model, torch.zeros(2, 8))
+    assert model.training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    with pytest.raises(InputError, match=r"Try model\(x\) first"):
+        compression.count(model, torch.zeros(2, 9))
+
+
+class Clock:
+    """Seconds that pass only when a model runs: so much a call, and so much an item."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time now."""
+        self.now += 1e-9
+        return self.now
+
+
+class Slow(nn.Module):
+    """A layer whose call takes the seconds that it was given."""
+
+    def __init__(self, clock: Clock, start: float, each: float) -> None:
+        super().__init__()
+        self.layer, self.cost = nn.Linear(8, 4, bias=False), (start, each)
+        self.clock = [clock]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Let the time pass."""
+        self.clock[0].now += self.cost[0] + self.cost[1] * len(x)
+        return self.layer(x)
+
+    def __deepcopy__(self, memo: dict) -> Slow:
+        """Share the clock."""
+        new = Slow(self.clock[0], *self.cost)
+        new.layer.load_state_dict(self.layer.state_dict())
+        return new
+
+
+def test_times_are_those_of_the_clock():
+    """With 1 ms a call and 10 us an item, 100 items take 2 ms and one takes 1.01 ms; the speed-up is to the first, measured in turns."""
+    clock = Clock()
+    models = {"first": Slow(clock, 1e-3, 1e-5), "second": Slow(clock, 1e-3, 0.0)}
+    w = compression.weigh(models, inputs=torch.zeros(100, 8), clock=clock, deadline=0.2)
+    assert w["first"].median_seconds == pytest.approx(2e-3, rel=1e-3)
+    assert w["first"].single_seconds == pytest.approx(1.01e-3, rel=1e-3)
+    assert w["second"].speedup == pytest.approx(2.0, rel=1e-3)
+    assert w["first"].speedup is None
+    assert w["second"].faster == "faster"
+    assert w["first"].flops_per_item == 2 * 32
+    assert Weighing.from_dict(w.to_dict()) == w
+
+
+def test_several_seeds_are_one_row():
+    """The models of one label are one recipe: the largest file counts, and each has an accuracy of its own."""
+    pytest.importorskip("sklearn")
+    several = [networks.mlp(64, 8, 10), compression.quantize(networks.mlp(64, 8, 10))]
+    w = compression.weigh({"mlp": several}, "digits-mlp", deadline=0.02)
+    assert w["mlp"].file_bytes == compression.size_on_disk(several[0])
+    assert len(w["mlp"].accuracies) == 2
+    assert w["mlp"].accuracies[0].count == 500
+
+
+def weighed(**changes: object) -> WeighedModel:
+    """A row of numbers."""
+    plain = WeighedModel(
+        "x", 1000, 100, 0, (), 1e6, 10, 1000, 1e-3, (0.9e-3, 1.1e-3), 1e-4, None, None, None, (), (), Evidence.measured("a CPU")
+    )  # fmt: skip
+    return dataclasses.replace(plain, **changes)
+
+
+def right(correct: int, interval: tuple[float, float]) -> Accuracy:
+    """So many of a hundred."""
+    return Accuracy(correct, 100, correct / 100, interval, 0.0, "digits", Evidence.measured("a CPU"))
+
+
+def test_the_interval_holds_seeds_and_items():
+    """By hand: three seeds of 80, 90, 85 %; t of 2 degrees is 4.303; each test alone is 10 points wide on either side."""
+    one = weighed(accuracies=(right(80, (0.7, 0.9)), right(90, (0.8, 1.0)), right(85, (0.75, 0.95))))
+    half = ((4.30265 * 0.05 / 3**0.5) ** 2 + 0.1**2) ** 0.5
+    assert one.accuracy == pytest.approx(0.85)
+    assert one.accuracy_interval == pytest.approx((0.85 - half, min(1.0, 0.85 + half)), abs=1e-4)
+    single = weighed(accuracies=(right(80, (0.71, 0.87)),))
+    assert single.accuracy_interval == (0.71, 0.87)
+
+
+def test_the_front_leaves_out_what_another_beats():
+    """A model that is larger, slower and wrong more often is not on the front; each of the others is best in something."""
+
+    def row(label: str, correct: int, nbytes: int, speedup: float | None) -> WeighedModel:
+        return weighed(label=label, accuracies=(right(correct, (0.0, 1.0)),), file_bytes=nbytes, speedup=speedup)
+
+    rows = (row("first", 90, 100, None), row("small", 80, 10, 1.0), row("fast", 85, 90, 2.0), row("bad", 79, 10, 1.0))
+    w = Weighing("t", "a CPU", 1, rows, (), Evidence.measured("a CPU"), None)  # type: ignore[arg-type]
+    assert w.front == ("first", "small", "fast")
+
+
+def facts(**changes: object) -> _reasons.Facts:
+    """A model of 1 GFLOP that takes 10 ms."""
+    plain = _reasons.Facts("x", 64, (), 0.0, 1e9, 10, 10**7, 1e-2, 1e-3, None, None)
+    return dataclasses.replace(plain, **changes)
+
+
+def codes(**changes: object) -> list[str]:
+    """The reasons for a model against the plain one."""
+    return [each.code for each in _reasons.reasons(facts(), facts(**changes))]
+
+
+def test_reasons_follow_from_the_facts():
+    """Each form that saves no time is named where the time was not saved, and only there."""
+    same: dict = {"speedup": 1.0, "speedup_low": 0.98}
+    assert codes() == []
+    assert codes(forms=("dense zeros",), zero_share=0.9, **same) == ["dense zeros"]
+    assert codes(forms=("dense zeros",), speedup=2.0, speedup_low=1.9) == []
+    assert codes(forms=("shared",), **same) == ["unpacked"]
+    assert codes(forms=("integers in float",), **same) == ["converted"]
+    assert codes(forms=("csr",), flops=1e8, speedup=0.5, speedup_low=0.4) == ["indices"]
+    assert codes(flops=1e8, seconds=5e-3, single_seconds=4e-3, speedup=2.0, speedup_low=1.9) == ["starting"]
+    assert codes(flops=1e8, seconds=5e-3, speedup=2.0, speedup_low=1.9) == ["memory"]
+    assert codes(flops=1e8, seconds=1e-3, speedup=10.0, speedup_low=9.0) == []
+    assert codes(operators=40, speedup=0.5, speedup_low=0.4) == ["elsewhere"]
+
+
+def test_sentences_say_what_the_numbers_say():
+    """90 % zeros: the sentence has the share; a FLOP count that fell has both ratios and the rates by hand."""
+    zero = _reasons.reasons(facts(), facts(forms=("dense zeros",), zero_share=0.9, speedup=1.0, speedup_low=0.9))
+    assert "90%" in zero[0].sentence
+    moved = _reasons.reasons(facts(), facts(flops=1e8, seconds=5e-3, moved_bytes=5 * 10**6, speedup=2.0, speedup_low=1.9))[0].sentence
+    assert "1/10" in moved
+    assert "1/2," not in moved
+    assert "20.0 GFLOP/s where the first reached 100 GFLOP/s" in moved
+    assert "20 FLOP for each byte that they move, not 100" in moved
+
+
+def test_missing_instructions_are_named_only_where_they_miss(monkeypatch: pytest.MonkeyPatch):
+    """An int8 model that is not faster blames the missing VNNI on a CPU without it, and only there."""
+    same: dict = {"forms": ("integers",), "speedup": 1.0, "speedup_low": 0.98}
+    monkeypatch.setattr(_integer, "activation_bits", lambda: 7)
+    assert codes(**same) == ["rounding", "no instructions"]
+    monkeypatch.setattr(_integer, "activation_bits", lambda: 8)
+    assert codes(**same) == ["rounding"]
+
+
+def test_the_verdict_needs_an_interval():
+    """A ratio of 1.3 without an interval is not called faster, and the sentence says so."""
+    first = weighed(label="first")
+    loose = weighed(label="loose", speedup=1.3)
+    w = Weighing("", "a CPU", 1, (first, loose), (), Evidence.measured("a CPU"), None)  # type: ignore[arg-type]
+    assert loose.faster == ""
+    assert "without an interval" in w.sentences[0]
+    assert weighed(speedup=1.3, speedup_interval=(0.9, 1.7)).faster == "as fast"
+    assert weighed(speedup=0.8, speedup_interval=(0.7, 0.9)).faster == "slower"
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "says"),
+    [
+        ({}, {"inputs": torch.zeros(1, 8)}, "no models"),
+        ({"a": []}, {"inputs": torch.zeros(1, 8)}, "at least one"),
+        ({1: networks.mlp(8, 8, 2)}, {"inputs": torch.zeros(1, 8)}, "text"),
+        ("model", {"inputs": torch.zeros(1, 8)}, "Module"),
+        (networks.mlp(8, 8, 2), {}, "neither a task nor inputs"),
+        (networks.mlp(8, 8, 2), {"inputs": 3}, "a tensor of items"),
+        (networks.mlp(8, 8, 2), {"inputs": torch.zeros(1, 9)}, "expected it to run"),
+    ],
+)
+def test_refusals_say_what_to_do(models: object, options: dict, says: str):
+    """What cannot be weighed is named with what can."""
+    with pytest.raises(InputError, match=says):
+        compression.weigh(models, **options)
