@@ -3,6 +3,8 @@
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.access import access
+from gpulab.figures.formats import number_line
+from gpulab.figures.gradients import gradient_window
 from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
 from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
@@ -18,6 +20,7 @@ __all__ = [
     "bandwidth",
     "break_even",
     "comparison",
+    "gradient_window",
     "latency",
     "machine",
     "measurement",
@@ -25,6 +28,7 @@ __all__ = [
     "memory_snapshot",
     "memory_timeline",
     "mimebundle",
+    "number_line",
     "occupancy",
     "overlap",
     "palette",

@@ -4,6 +4,7 @@ from gpulab.precision._autocast import AutocastPolicy, AutocastRow, AutocastTrac
 from gpulab.precision._codes import decode, encode, neighbours, spacing, values
 from gpulab.precision._formats import Format, format, formats
 from gpulab.precision._gradients import Gradients, Magnitudes, gradients
+from gpulab.precision._number import Number, nearby, number, number_from_bits
 from gpulab.precision._rounding import round_to, stochastic_round
 from gpulab.precision._sums import ProductError, ProductRow, SumError, SumRow, matmul_error, sum_error
 from gpulab.precision._tf32 import Tf32Switches, tf32, tf32_switches
@@ -17,6 +18,7 @@ __all__ = [
     "GradientWindow",
     "Gradients",
     "Magnitudes",
+    "Number",
     "ProductError",
     "ProductRow",
     "SumError",
@@ -33,7 +35,10 @@ __all__ = [
     "gradient_window",
     "gradients",
     "matmul_error",
+    "nearby",
     "neighbours",
+    "number",
+    "number_from_bits",
     "round_to",
     "spacing",
     "stochastic_round",

@@ -18,6 +18,8 @@ _WHERE = {
     "RooflineExplorer": "gpulab.widgets.roofline_explorer",
     "SimtMicroscope": "gpulab.widgets.simt_microscope",
     "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
+    "NumberFormats": "gpulab.widgets.number_formats",
+    "LossScaling": "gpulab.widgets.loss_scaling",
     "Instrument": "gpulab.widgets._instrument",
 }
 
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
     from gpulab.widgets._instrument import Instrument as Instrument
     from gpulab.widgets.access_patterns import AccessPatterns as AccessPatterns
     from gpulab.widgets.compare_timings import CompareTimings as CompareTimings
+    from gpulab.widgets.loss_scaling import LossScaling as LossScaling
     from gpulab.widgets.machine_card import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
+    from gpulab.widgets.number_formats import NumberFormats as NumberFormats
     from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
     from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer

@@ -1,0 +1,101 @@
+"""The picture of gradients against the window of a format: a histogram by powers of two, shifted by the scale of the loss."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gpulab.figures import palette
+from gpulab.figures._style import MID_GREY, LabFigure, composed, frame, ink
+
+if TYPE_CHECKING:
+    from gpulab.precision import GradientWindow
+
+# What becomes of a bar; the pattern tells it without the colour. No devices here, so the hues are free.
+_FATES = {
+    "zero": ("becomes zero", palette.VERMILLION, "x"),
+    "subnormal": ("subnormal: fewer digits", palette.ORANGE, "/"),
+    "normal": ("normal: all digits", palette.BLUISH_GREEN, ""),
+    "beyond": ("beyond the largest", palette.REDDISH_PURPLE, "."),
+}
+_MARGIN = 14  # powers of two beyond the gradients that are still shown
+
+
+def gradient_window(window: GradientWindow) -> LabFigure:
+    """Return the histogram of scaled gradients over the window of a format.
+
+    Parameters
+    ----------
+    window : GradientWindow
+        From ``gl.precision.gradient_window``.
+
+    Returns
+    -------
+    LabFigure
+        Bars by powers of two, each by what becomes of it; the window's edges are drawn and named.
+    """
+    from gpulab.precision._window import plain
+
+    one = window.format
+    title = f"{window.which} gradients of {window.label} times {plain(window.scale)}, in {one.name}"
+    base = frame(title, window.evidence, f"{title}. {window.explanation}", height=400)
+    shift = math.log2(window.scale)
+    tiny, normal, top = one.emin - one.mantissa_bits, one.emin, one.emax + 1
+    left, right = _ends(window, shift, tiny, top)
+    total = max(sum(window.counts), 1)
+    bars: dict[str, list[tuple[float, float]]] = {name: [] for name in _FATES}
+    for exponent, count in zip(window.exponents, window.counts, strict=True):
+        at = exponent + shift
+        fate = "zero" if at < tiny - 1 else "subnormal" if at < normal else "normal" if at < top else "beyond"
+        if count:
+            bars[fate].append((at + 0.5, count / total))
+    traces = [_bars(name, values, shift) for name, values in bars.items()]
+    highest = max((share for values in bars.values() for _, share in values), default=0.1)
+    every = 4 if right - left <= 60 else 16
+    ticks = list(range(math.ceil(left / every) * every, math.floor(right) + 1, every))
+    xaxis = {
+        **base.layout.xaxis.to_plotly_json(), "range": [left, right], "tickmode": "array", "tickvals": ticks, "tickprefix": "",
+        "ticksuffix": "", "ticktext": [ink(f"2^{t}") for t in ticks], "title": {"text": ink("size of a gradient, times the scale")},
+    }  # fmt: skip
+    yaxis = {
+        **base.layout.yaxis.to_plotly_json(), "range": [0, 1.28 * highest], "tickformat": ".0%" if highest > 0.04 else ".1%",
+        "title": {"text": ink("share of gradients")}, "nticks": 6,
+    }  # fmt: skip
+    edges = [(tiny - 1, "zero below"), (normal, "full digits from here"), (top, "overflow from here")]
+    lines = [_edge(at) for at, _ in edges if left < at < right]
+    words = [_words(at, text, left, right, k) for k, (at, text) in enumerate(edges) if left < at < right]
+    legend = {**base.layout.legend.to_plotly_json(), "y": -0.22}
+    return composed(base, traces, xaxis=xaxis, yaxis=yaxis, bargap=0.08, shapes=lines, annotations=words, legend=legend, barmode="overlay")
+
+
+def _ends(window: GradientWindow, shift: float, tiny: int, top: int) -> tuple[float, float]:
+    """Return the ends of the axis: all gradients, and the window's edges where they are not far away."""
+    low = (window.exponents[0] if window.exponents else 0) + shift
+    high = (window.exponents[-1] if window.exponents else 0) + shift + 1
+    return min(low - 1, max(tiny - 4, low - _MARGIN)), max(high + 1, min(top + 3, high + _MARGIN))
+
+
+def _bars(name: str, values: list[tuple[float, float]], shift: float) -> dict[str, Any]:
+    words, color, pattern = _FATES[name]
+    return {
+        "type": "bar", "x": [at for at, _ in values], "y": [share for _, share in values], "name": ink(words), "width": 0.92,
+        "marker": {
+            "color": "rgba(0,0,0,0)" if pattern else color, "line": {"color": color, "width": 1.5},
+            "pattern": {"shape": pattern, "fgcolor": color, "size": 6, "fillmode": "replace"},
+        },
+        "customdata": [f"2^{at - 0.5 - shift:.0f}" for at, _ in values], "showlegend": True,
+        "hovertemplate": f"%{{y:.2%}} of the gradients, from %{{customdata}} before scaling: {words}<extra></extra>",
+    }  # fmt: skip
+
+
+def _edge(at: float) -> dict[str, Any]:
+    stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
+    return {"type": "line", "x0": at, "x1": at, "xref": "x", "y0": 0, "y1": 1, "yref": "paper", "line": stroke}
+
+
+def _words(at: float, text: str, left: float, right: float, level: int) -> dict[str, Any]:
+    beside = "right" if at > left + 0.7 * (right - left) else "left"
+    return {
+        "x": at, "xref": "x", "y": 1 - 0.075 * level, "yref": "paper", "yanchor": "top", "showarrow": False, "text": ink(text),
+        "xanchor": beside, "xshift": 4 if beside == "left" else -4,
+    }  # fmt: skip
