@@ -59,8 +59,9 @@ def plural(count: int, noun: str) -> str:
 
 
 def _warps(launch: Occupancy) -> str:
+    fill = "fills" if launch.blocks_per_sm == 1 else "fill"
     return (
-        f"A block has {plural(launch.warps_per_block, 'warp')}: {plural(launch.blocks_per_sm, 'block')} fill {launch.warps_per_sm} of "
+        f"A block has {plural(launch.warps_per_block, 'warp')}: {plural(launch.blocks_per_sm, 'block')} {fill} {launch.warps_per_sm} of "
         f"{launch.sm.warps} warp slots, and one more does not fit."
     )
 

@@ -108,19 +108,21 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
-        self._panel = ControlsPanel(title=self.title, summary=self.summary, actions=buttons)
+        self._panel = ControlsPanel(later=True, title=self.title, summary=self.summary, actions=buttons)
         self._picture = ipywidgets.Output()
         self._picture.add_class("gpulab-picture")
-        self._results = ResultsPanel(label=f"Results of {self.title}")
+        self._results = ResultsPanel(later=True, label=f"Results of {self.title}")
         self._panel.on_msg(self._on_message)
-        super().__init__([self._panel, self._picture, self._results])
-        self.add_class("gpulab-instrument")
-        _cells.register(self)
         for name in values:
             self._control(name)
         self._assign(values)
         self._send_controls()
         self._redraw()
+        self._panel.open_now()
+        self._results.open_now()
+        super().__init__([self._panel, self._picture, self._results])
+        self.add_class("gpulab-instrument")
+        _cells.register(self)
 
     # What a subclass gives.
 

@@ -22,13 +22,33 @@ def script(name: str) -> str:
 
 
 class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
-    """A widget that several threads may write to."""
+    """A widget that several threads may write to.
+
+    Parameters
+    ----------
+    later : bool
+        Do not tell the browser of it before ``open_now``. What is written until then arrives with it, in one message: a busy browser
+        was seen to keep a panel without the updates that came right behind it.
+    **kwargs
+        Initial traits.
+    """
 
     _css = (_HERE / "panel.css").read_text(encoding="utf-8")
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, later: bool = False, **kwargs: Any) -> None:
         self._writing = threading.RLock()
+        self._later = later
         super().__init__(**kwargs)
+
+    def open(self) -> None:
+        """Tell the browser of the panel, unless it is to be told later."""
+        if not self._later:
+            super().open()
+
+    def open_now(self) -> None:
+        """Tell the browser of the panel, as it is by now."""
+        self._later = False
+        self.open()
 
     def write(self, **traits: Any) -> None:
         """Set traits, one writer at a time; what is equal is not sent again."""

@@ -66,7 +66,7 @@ class SimtMicroscope(Instrument):
         elif kernel is not None:
             self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes)
             self._follows = self._own.newest() is self._own
-        self._microscope = MicroscopePanel()
+        self._microscope = MicroscopePanel(later=True)
         self._microscope.on_msg(self._on_step)
         self._examples: dict[str, Launch] = {}
         self._outputs: Mapping[str, np.ndarray] = {}
@@ -77,6 +77,7 @@ class SimtMicroscope(Instrument):
         self._tried: tuple[Any, ...] | None = None
         later = {name: values.pop(name) for name in ("step",) if name in values}
         super().__init__(**values)
+        self._microscope.open_now()
         self.children = (self._panel, self._microscope, self._results)
         self._run_if_wanted()
         if later:

@@ -39,7 +39,7 @@ def simulate(
     block: Any,
     *args: Any,
     dynamic_shared_bytes: int = 0,
-    max_steps: int = 2_000_000,
+    max_steps: int = 500_000,
     trace: int | None = None,
     stop: Callable[[], None] | None = None,
     progress: Callable[[float, str], None] | None = None,
