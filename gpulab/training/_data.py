@@ -44,7 +44,9 @@ class Data:
         return len(self.inputs)
 
     def __getitem__(self, indices: Any) -> tuple[Any, Any]:
-        return self.inputs[indices], self.targets[indices]
+        """Return a batch with memory of its own: of a view, a prediction of memory would count the whole data."""
+        inputs, targets = self.inputs[indices], self.targets[indices]
+        return (inputs.clone(), targets.clone()) if isinstance(indices, slice) else (inputs, targets)
 
     def __getitems__(self, indices: Any) -> tuple[Any, Any]:
         """Return a whole batch at once, as PyTorch's DataLoader asks for it."""

@@ -122,7 +122,8 @@ def fit(
     )  # fmt: skip
     driver = _Driver(run, report, asked, target)
     try:
-        return driver.result(driver.drive())
+        with _interrupts.deferred() as interrupt:  # the test too: an interrupt in its midst would lose the run
+            return driver.result(driver.drive(interrupt))
     finally:
         run.close()
 
@@ -134,29 +135,28 @@ class _Driver:
         self.run, self.report, self.stop, self.target = run, report, stop, target
         self.notes: list[Note] = []
 
-    def drive(self) -> str | None:
+    def drive(self, interrupt: _interrupts.Interrupted) -> str | None:
         """Take the steps; returns "stopped" or "interrupted" where the run was ended from outside."""
         run, options = self.run, self.run.options
         stretch = 1 if run.device.is_cpu else _STRETCH
         an_epoch = len(run.task.train) // options.batch_size
-        with _interrupts.deferred() as interrupt:
-            while not run.is_over:
-                ended = "interrupted" if interrupt.asked else "stopped" if self.stop is not None and self.stop() else None
-                if ended is not None:
-                    self._refuse_nothing(ended)
-                    self._save()
-                    return ended
-                reached = len(run.losses)
-                try:
-                    run.advance(min(stretch, an_epoch - reached % an_epoch))
-                except KeyboardInterrupt:  # a second one, in the middle of a step: the weights may be half updated
-                    self._refuse_nothing("interrupted")
-                    return "interrupted"
-                if self.report is not None:
-                    now = len(run.losses)
-                    self.report(now / options.steps, f"step {now} of {options.steps}: loss {run.losses[-1]:.4g}")
-                if len(run.losses) % an_epoch == 0 or run.is_over:
-                    self._save()
+        while not run.is_over:
+            ended = "interrupted" if interrupt.asked else "stopped" if self.stop is not None and self.stop() else None
+            if ended is not None:
+                self._refuse_nothing(ended)
+                self._save()
+                return ended
+            reached = len(run.losses)
+            try:
+                run.advance(min(stretch, an_epoch - reached % an_epoch))
+            except KeyboardInterrupt:  # a second one, in the middle of a step: the weights may be half updated
+                self._refuse_nothing("interrupted")
+                return "interrupted"
+            if self.report is not None:
+                now = len(run.losses)
+                self.report(now / options.steps, f"step {now} of {options.steps}: loss {run.losses[-1]:.4g}")
+            if len(run.losses) % an_epoch == 0 or run.is_over:
+                self._save()
         return None
 
     def _refuse_nothing(self, ended: str) -> None:

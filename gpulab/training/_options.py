@@ -178,7 +178,8 @@ def _optimizer(given: Any, learning_rate: Any, settled: Settled) -> tuple[str, C
     word = _given.word("fit", "optimizer", given.lower(), [*sorted(known), "sgd-momentum"])
     kind = torch.optim.SGD if word == "sgd-momentum" else known[word]
     values: dict[str, Any] = {"momentum": 0.9} if word == "sgd-momentum" else {}
-    return word, lambda parameters: kind(parameters, lr=options.learning_rate, **values, **_flavour(kind, settled))
+    values |= {"lr": options.learning_rate, **_flavour(kind, settled)}
+    return word, lambda parameters: kind(parameters, **values)
 
 
 def _flavour(kind: Any, settled: Settled) -> dict[str, Any]:

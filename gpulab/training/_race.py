@@ -114,7 +114,8 @@ def race(
             with _naming(label):
                 runs.append(Run(job, **options, steps=count, seed=seed, device=device, clock=clock))
         racing = _Racing(labels, runs, shown_to, report, asked)
-        return racing.result(racing.drive())
+        with _interrupts.deferred() as interrupt:
+            return racing.result(racing.drive(interrupt))
     finally:
         for run in runs:
             run.close()
@@ -186,23 +187,22 @@ class _Racing:
     ) -> None:
         self.names, self.runs, self.show, self.report, self.stop = names, runs, show, report, stop
 
-    def drive(self) -> str | None:
+    def drive(self, interrupt: _interrupts.Interrupted) -> str | None:
         """Take turns until both are over; returns "stopped" or "interrupted" where the race was ended from outside."""
         turn = 1 if self.runs[0].device.is_cpu else _TURN_ON_ACCELERATOR
         sides = [0, 1]
-        with _interrupts.deferred() as interrupt:
-            while not all(run.is_over for run in self.runs):
-                ended = "interrupted" if interrupt.asked else "stopped" if self.stop is not None and self.stop() else None
-                if ended is not None:
-                    return self._reached(ended)
-                try:
-                    for side in sides:
-                        with _naming(self.names[side]):
-                            self.runs[side].advance(turn)
-                except KeyboardInterrupt:
-                    return self._reached("interrupted")
-                sides.reverse()
-                self._tell()
+        while not all(run.is_over for run in self.runs):
+            ended = "interrupted" if interrupt.asked else "stopped" if self.stop is not None and self.stop() else None
+            if ended is not None:
+                return self._reached(ended)
+            try:
+                for side in sides:
+                    with _naming(self.names[side]):
+                        self.runs[side].advance(turn)
+            except KeyboardInterrupt:
+                return self._reached("interrupted")
+            sides.reverse()
+            self._tell()
         return None
 
     def _reached(self, ended: str) -> str:

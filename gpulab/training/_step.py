@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulab import devices
-from gpulab.errors import GpulabError, InputError, message_of
+from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Note
 from gpulab.training import _activations
 from gpulab.training._options import PRECISIONS, Settled
@@ -59,6 +59,8 @@ class Step:
             raise explain(doing, error) from error
 
     def _optimizer(self, make: Callable[[Any], Any]) -> Any:
+        import torch
+
         try:
             optimizer = make(self.parameters)
         except Exception as error:
@@ -66,9 +68,9 @@ class Step:
                 f"fit: making the optimizer raised {type(error).__name__} ({message_of(error)}); expected it to take the parameters. "
                 "Pass optimizer='adam', or a function from parameters to an optimizer."
             ) from error
-        if not (callable(getattr(optimizer, "step", None)) and callable(getattr(optimizer, "zero_grad", None))):
+        if not isinstance(optimizer, torch.optim.Optimizer):
             raise InputError(
-                f"fit: the optimizer's function returned a {type(optimizer).__name__}; expected an optimizer with step() and zero_grad(). "
+                f"fit: the optimizer's function returned {shown(optimizer)}; expected an optimizer of PyTorch. "
                 "Return for example torch.optim.Adam(parameters, lr=1e-3)."
             )
         return optimizer
@@ -194,6 +196,12 @@ def explain(doing: str, error: Exception) -> GpulabError:
     """Return one sentence for an error from inside a step."""
     ours = devices.translate(error, doing)
     return ours or InputError(
-        f"{doing} raised {type(error).__name__}: {message_of(error) or 'no message'}; expected a step that runs. "
+        f"{doing} raised {type(error).__name__}: {_told(error) or 'no message'}; expected a step that runs. "
         "Try the model on one batch by hand: task.loss(model, task.train[:8])."
     )
+
+
+def _told(error: Exception) -> str:
+    """Return an error's text; of one from a worker, which carries its whole traceback, the last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] if "DataLoader worker" in message_of(error) else []
+    return f"{lines[-1][:150].rstrip('.')} (in a worker)" if len(lines) > 1 else message_of(error)

@@ -1,0 +1,222 @@
+"""Accuracy with its intervals: against published values, against simulations whose truth is known; and the tasks' data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import make_prose
+import numpy as np
+import pytest
+import torch
+
+from gpulab import training
+from gpulab.errors import InputError, MissingLibraryError
+from gpulab.training import _data
+from gpulab.training._evaluate import Answers, clustered, difference_interval, wilson
+from gpulab.training._seeds import accuracy_of
+
+
+@pytest.mark.parametrize(
+    ("correct", "count", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilsons_interval(correct: int, count: int, low: float, high: float) -> None:
+    """The four cases of Newcombe 1998 (Statistics in Medicine 17, 857, table I, method 3); and mirrored, wrong for right."""
+    assert wilson(correct, count) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(count - correct, count) == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+def test_the_interval_of_many_answers_an_item_knows_that_they_hang_together() -> None:
+    """Of 40 windows whose 64 answers are all right or all wrong, the interval is that of 40 answers, not of 2,560."""
+    shares = np.repeat([0.0, 1.0], 20)
+    low, high = clustered(shares)
+    assert high - low == pytest.approx(2 * 2.0227 * 0.5064 / np.sqrt(40), rel=1e-3)  # Student's t with 39 degrees, by table
+
+
+def test_the_paired_difference_covers() -> None:
+    """Two models that answer alike in most items: 95 % of the intervals hold the true difference; agreement is not certainty."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(1000):
+        kind = rng.choice(3, size=500, p=[0.95, 0.035, 0.015])  # alike, only the second right, only the first right
+        before, after = (kind != 1).astype(float), (kind != 2).astype(float)
+        low, high = difference_interval(before, after)
+        held += low <= 0.02 <= high
+    assert 0.93 <= held / 1000 <= 0.985
+    low, high = difference_interval(np.ones(500), np.ones(500))
+    assert low < 0 < high
+
+
+def test_the_interval_over_seeds_and_items_covers_both() -> None:
+    """Seeds differ, items differ, and answers have luck of their own: the interval holds the mean over all seeds and all items."""
+    rng = np.random.default_rng(1)
+    held = alone = 0
+    runs = 600
+    for _ in range(runs):
+        seeds, items = rng.normal(0, 0.02, 5), rng.choice([-0.25, 0.08], p=[0.24242, 0.75758], size=300)
+        share = 0.85 + seeds[:, None] + items[None, :]
+        right = (rng.random((5, 300)) < share).astype(int)
+        result = accuracy_of([Answers(one, 1, 0.0, "digits", "cpu") for one in right])
+        held += result.interval[0] <= 0.85 <= result.interval[1]
+        assert result.seeds_interval is not None
+        alone += result.seeds_interval[0] <= 0.85 <= result.seeds_interval[1]
+    assert 0.93 <= held / runs <= 0.99
+    assert alone / runs < held / runs, "seeds on one test know nothing of other tests"
+
+
+def test_seeds_that_are_all_right_leave_room() -> None:
+    """Without a single mistake the interval is Wilson's of the items, not a point."""
+    result = accuracy_of([Answers(np.ones(500, dtype=int), 1, 0.0, "digits", "cpu")] * 5)
+    assert result.interval == (pytest.approx(wilson(500, 500)[0]), 1.0)
+
+
+def test_evaluate_counts_right_answers_and_leaves_the_model_alone() -> None:
+    """A model that always says 3 is right as often as 3 comes; its mode and gradient flags stay."""
+
+    class Three(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not self.training
+            return torch.nn.functional.one_hot(torch.full((len(x),), 3), 10) * self.score
+
+    job = training.task("digits-mlp")
+    model = Three()
+    accuracy = training.evaluate(model, job)
+    threes = int((job.test.targets == 3).sum())
+    assert (accuracy.correct, accuracy.count) == (threes, 500)
+    assert accuracy.loss == pytest.approx(-(threes - 500 * np.log(np.e + 9)) / 500, rel=1e-5)
+    assert model.training
+    assert training.Accuracy.from_dict(accuracy.to_dict()) == accuracy
+
+
+def test_half_precision_models_are_evaluated_as_they_are() -> None:
+    """The inputs follow the model's type."""
+    model = training.task("digits-mlp").make_model(0)
+    plain, half = training.evaluate(model, "digits-mlp"), training.evaluate(model.bfloat16(), "digits-mlp")
+    assert abs(plain.ratio - half.ratio) < 0.05
+
+
+@pytest.mark.parametrize("model", [None, 5, "model", torch.nn.Linear(3, 3)])
+def test_what_is_no_model_of_the_task(model: Any) -> None:
+    """One sentence."""
+    with pytest.raises(InputError, match=r"evaluate: .*expected"):
+        training.evaluate(model, "digits-mlp")
+
+
+def test_over_seeds_is_fit_seed_by_seed() -> None:
+    """Each run equals its own fit; the mean is theirs."""
+    result = training.over_seeds("digits-mlp", seeds=[3, 5], steps=6, device="cpu")
+    for seed, run in zip((3, 5), result.runs, strict=True):
+        assert run.losses.tolist() == training.fit("digits-mlp", steps=6, seed=seed, device="cpu").losses.tolist()
+    assert result.accuracy.mean == pytest.approx(np.mean([run.accuracy.ratio for run in result.runs if run.accuracy]))
+    assert training.SeedsResult.from_dict(result.to_dict()) == result
+
+
+def test_over_seeds_keeps_what_was_reached() -> None:
+    """A stop in the second run: two seeds, the note says so."""
+    asked = iter([False] * 8 + [True] * 9)
+    result = training.over_seeds("digits-mlp", seeds=4, steps=6, device="cpu", stop=lambda: next(asked))
+    assert result.seeds == (0, 1)
+    assert result.runs[1].ended == "stopped"
+    assert any("2 of 4" in note.sentence for note in result.notes)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, True, 1.5, "3", [], [1, 1], [-1], ["a"], None, 10**9])
+def test_what_are_no_seeds(seeds: Any) -> None:
+    """One sentence."""
+    with pytest.raises(InputError, match="expected"):
+        training.over_seeds("digits-mlp", seeds=seeds, steps=1, device="cpu")
+
+
+def test_evaluate_models_needs_models() -> None:
+    """An empty list says nothing."""
+    with pytest.raises(InputError, match="at least one"):
+        training.evaluate_models([], "digits-mlp")
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", training.tasks())
+def test_a_task_gives_what_it_says(name: str) -> None:
+    """A model of the seed takes a batch and has a finite loss and one count an item; torch's generator stays as it was."""
+    job = training.task(name)
+    state = torch.get_rng_state()
+    model, again, other = job.make_model(4), job.make_model(4), job.make_model(5)
+    assert torch.equal(torch.get_rng_state(), state)
+    pairs = list(zip(model.parameters(), again.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert any(not torch.equal(a, c) for a, _, c in pairs)
+    batch = job.train[:4]
+    assert torch.isfinite(job.loss(model, batch))
+    right = job.correct(model, batch)
+    assert right.shape == (4,)
+    assert int(right.max()) <= batch[1][0].numel()
+
+
+def test_no_test_digit_is_among_those_to_learn_from() -> None:
+    """Neither of the digits nor of the hard ones, whose places and noise differ: the split is by digit."""
+    for train, test in (_data.digits(), _data.hard_digits()):
+        known = {image.numpy().tobytes() for image in train.inputs}
+        assert not any(image.numpy().tobytes() in known for image in test.inputs)
+    (easy, easy_test), (hard, hard_test) = _data.digits(), _data.hard_digits()
+    assert (len(easy), len(easy_test), len(hard), len(hard_test)) == (1297, 500, 500, 1000)
+    assert torch.equal(hard_test.targets[:500], easy_test.targets)
+    assert torch.equal(hard.targets, easy.targets[:500])
+
+
+def test_a_hard_digit_is_the_digit_elsewhere_in_noise() -> None:
+    """Somewhere on the canvas the digit itself lies, but for noise of the stated size; the rest is noise."""
+    easy, hard = _data.digits()[0], _data.hard_digits()[0]
+    places = set()
+    for image, picture in zip(easy.inputs[:50, 0], hard.inputs[:50, 0], strict=True):
+        windows = picture.unfold(0, 8, 1).unfold(1, 8, 1)
+        spread = (windows - image).flatten(2).std(dim=2)
+        best = divmod(int(spread.argmin()), 5)
+        places.add(best)
+        assert float(spread.min()) == pytest.approx(_data.HARD_NOISE, rel=0.35)
+    assert len(places) > 10
+
+
+def test_the_prose_is_the_courses_own_and_the_test_is_its_end() -> None:
+    """Plain ASCII from a file in the package; what follows each character is the next one; test and training do not overlap."""
+    train, test = _data.prose()
+    letters = _data.characters()
+    assert max(map(ord, letters)) < 128
+    text = ["".join(letters[i] for i in row) for row in (*train.inputs[:3], *test.inputs[:3])]
+    whole = _data._text()
+    assert all(part in whole for part in text)
+    assert torch.equal(train.inputs[:, 1:], train.targets[:, :-1])
+    last = "".join(letters[i] for i in train.targets[-1])
+    assert whole.rindex(last) + len(last) <= whole.index(text[3])
+    assert "GPU" in whole
+
+
+def test_the_tool_keeps_the_prose_alone() -> None:
+    """Headings and sentences stay; code, tables, HTML, links' targets and what is not ASCII go."""
+    source = (
+        "## A heading that stays here\n\nThe *first* [sentence](x.html) of **all** — `code` here.\n\n"
+        "```python\nprint(1)\n```\n\n|a|b|\n|-|-|\n\n<img src='x'>"
+    )
+    notebook = {"cells": [{"cell_type": "markdown", "source": source}, {"cell_type": "code", "source": "a prediction of code lines"}]}
+    assert make_prose.prose_of(json.loads(json.dumps(notebook))) == [
+        "A heading that stays here", "The first sentence of all - code here.",
+    ]  # fmt: skip
+
+
+def test_without_scikit_learn_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the prose needs nothing."""
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    _data._raw_digits.cache_clear()
+    _data.digits.cache_clear()
+    try:
+        with pytest.raises(MissingLibraryError, match=r"pip install scikit-learn.*prose-transformer"):
+            training.fit("digits-mlp", steps=1, device="cpu")
+    finally:
+        _data._raw_digits.cache_clear()
+    assert training.fit("prose-transformer", steps=1, batch_size=1, device="cpu").ended == "finished"

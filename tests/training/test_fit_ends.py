@@ -1,0 +1,416 @@
+"""How a run ends: stopped, interrupted, diverged, out of memory, an error in the model, a disk that takes nothing; and going on later."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import pickle
+import random
+import signal
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab import memory, training
+from gpulab.errors import CheckpointError, GpulabError, InputError, OutOfMemoryError, StoppedError
+from gpulab.training import _checkpoint
+
+SHORT: dict[str, Any] = {"batch_size": 48, "device": "cpu"}
+LONGEST = 800
+
+
+def run_for(steps: int, **options: Any) -> training.FitResult:
+    """A run of the smallest task."""
+    return training.fit("digits-mlp", steps=steps, **{**SHORT, **options})
+
+
+# -- ended from outside ----------------------------------------------------------------------------------------------
+
+
+def test_a_stop_keeps_what_was_reached() -> None:
+    """Asked between steps: the losses, the accuracy and the note of a run of five steps."""
+    asked = iter([False] * 5 + [True])
+    result = run_for(50, stop=lambda: next(asked))
+    assert result.ended == "stopped"
+    assert result.losses.tolist() == run_for(5).losses.tolist()
+    assert result.accuracy is not None
+    assert any(note.code == "stopped" and "5 of 50" in note.sentence for note in result.notes)
+
+
+def test_a_stop_before_the_first_step_has_nothing_to_report() -> None:
+    """It raises, in one sentence."""
+    with pytest.raises(StoppedError, match="before the first step"):
+        run_for(5, stop=lambda: True)
+
+
+def test_an_interrupt_lets_the_step_finish_and_keeps_what_was_reached(tmp_path: pathlib.Path) -> None:
+    """A real signal in step 3: the step is finished, the checkpoint is whole, and the handler is the caller's again."""
+    before = signal.getsignal(signal.SIGINT)
+    file = tmp_path / "run.pt"
+
+    class Interrupting(torch.nn.Module):
+        def __init__(self, calls: int = 0) -> None:
+            super().__init__()
+            self.inner, self.calls = training.task("digits-mlp").make_model(0), calls
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            if self.calls == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return self.inner(x)
+
+    model = Interrupting()
+    result = run_for(50, model=model, save=file)
+    assert result.ended == "interrupted"
+    assert result.steps == 3
+    assert result.losses.tolist() == run_for(3).losses.tolist()
+    assert any(note.code == "interrupted" for note in result.notes)
+    assert signal.getsignal(signal.SIGINT) is before
+    later = training.fit("digits-mlp", model=Interrupting(calls=99), resume=file, steps=5, **SHORT)
+    assert later.steps == 5
+
+
+def test_a_second_interrupt_ends_the_step_too() -> None:
+    """What was reached until then is returned all the same."""
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls = torch.nn.Linear(64, 10), 0
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            if self.calls == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+            return self.inner(x.flatten(1))
+
+    result = run_for(50, model=Twice())
+    assert (result.ended, result.steps) == ("interrupted", 3)
+
+
+# -- divergence ------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_that_diverges_is_named_with_its_step() -> None:
+    """The first loss that is no number ends the run; the note says which step, what was before, and what to try."""
+    result = run_for(60, learning_rate=1e20)
+    assert result.ended == "diverged"
+    assert result.first_bad_step == result.steps - 1
+    assert not torch.isfinite(torch.tensor(result.losses[-1]))
+    assert torch.isfinite(torch.tensor(result.losses[:-1])).all()
+    sentence = next(note.sentence for note in result.notes if note.code == "diverged")
+    assert f"step {result.first_bad_step}" in sentence
+    assert "learning_rate (it was 1e+20)" in sentence
+    assert training.FitResult.from_dict(result.to_dict()).ended == "diverged"
+
+
+def test_weights_that_broke_in_the_last_update_are_named_too() -> None:
+    """All losses are numbers, the test's is not."""
+    result = run_for(1, optimizer="sgd", learning_rate=1e38)
+    assert result.first_bad_step is None
+    assert result.ended == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"precision": "float16", "loss_scale": 1e30}, "loss_scale"), ({"precision": "pure-float16"}, 'precision="float16"')],
+    ids=["scale", "pure"],
+)
+def test_the_advice_fits_the_precision(options: dict, words: str) -> None:
+    """An overflowing scale, and a model in pure float16 under Adam, whose epsilon is zero there."""
+    result = run_for(60, **options)
+    assert result.ended == "diverged"
+    assert words in next(note.sentence for note in result.notes if note.code == "diverged")
+
+
+# -- what fails ------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_does_not_fit_is_named() -> None:
+    """The sentence has the step, the batch and the device; afterwards a smaller batch trains."""
+    with memory.limit("6 MiB", device="cpu", on_top=True), pytest.raises(OutOfMemoryError, match=r"step 0 .*batch_size=256.*cpu"):
+        training.fit("digits-cnn", batch_size=256, steps=2, device="cpu")
+    assert training.fit("digits-cnn", batch_size=16, steps=2, device="cpu").ended == "finished"
+
+
+def test_a_model_that_does_not_take_the_data_is_named() -> None:
+    """PyTorch's words, in one sentence of ours."""
+    with pytest.raises(InputError, match=r"step 0 of digits-mlp.*RuntimeError.*expected a step that runs"):
+        run_for(2, model=torch.nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize("feeding", [{"workers": 1}, {"prefetch": 1}, {}], ids=str)
+def test_data_that_fail_are_named(feeding: dict) -> None:
+    """An error in a worker or a thread ahead comes out like one here."""
+    import dataclasses
+
+    job = training.task("digits-mlp")
+    broken = dataclasses.replace(job, _load=lambda: (Broken(), job.test))  # type: ignore[arg-type, return-value]
+    with pytest.raises(InputError, match="no such shelf"):
+        training.fit(broken, steps=4, **SHORT, **feeding)
+
+
+class Broken:
+    """Data that fail."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, indices: Any) -> Any:
+        raise ValueError("no such shelf")
+
+    __getitems__ = __getitem__
+
+
+JUNK = st.one_of(
+    st.sampled_from([True, -1, 0, 0.5, float("nan"), float("inf"), 10**400, "", "junk", b"x", (), [], {}, object(), 1j, "a" * 5000]),
+    st.text(max_size=6).map("junk".__add__),
+    st.integers(max_value=-1),
+)
+OPTIONS = (
+    "batch_size", "epochs", "steps", "learning_rate", "optimizer", "accumulate", "checkpoint", "compile", "channels_last", "fused",
+    "workers", "prefetch", "pinned", "cuda_graph", "loss_scale", "clip", "seed", "precision", "device", "model", "resume", "save",
+    "progress", "stop", "clock",
+)  # fmt: skip
+# What is junk for most options and sensible for some.
+SENSIBLE: dict[str, Any] = {
+    "learning_rate": lambda v: v == 0.5, "clip": lambda v: v == 0.5, "loss_scale": lambda v: v == 0.5, "workers": lambda v: v == 0,
+    "prefetch": lambda v: v == 0, "seed": lambda v: v == 0, **{name: lambda v: v is True for name in ("checkpoint", "compile",
+    "channels_last", "fused", "pinned", "cuda_graph")}, "save": lambda v: isinstance(v, (str, bytes)), "optimizer": callable,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@settings(max_examples=12, deadline=None)
+@given(value=JUNK)
+def test_junk_gets_one_sentence(name: str, value: Any) -> None:
+    """Each option refuses what it cannot follow before a step is taken."""
+    if SENSIBLE.get(name, lambda v: False)(value):
+        return
+    with pytest.raises(GpulabError) as caught:
+        training.fit("digits-mlp", **{"device": "cpu", "steps": 1, name: value} if name != "epochs" else {"device": "cpu", "epochs": value})
+    text = str(caught.value)
+    assert len(text) <= LONGEST
+    assert "expected" in text
+
+
+@pytest.mark.parametrize("value", ["no task", 5, None, ["digits-mlp"]])
+def test_a_task_that_there_is_not(value: Any) -> None:
+    """The names are listed."""
+    with pytest.raises(InputError, match="digits-cnn"):
+        training.fit(value)
+
+
+def test_both_epochs_and_steps() -> None:
+    """One of the two decides."""
+    with pytest.raises(InputError, match="one of them"):
+        training.fit("digits-mlp", epochs=1, steps=1, device="cpu")
+
+
+@pytest.mark.parametrize("made", [None, 5, [], torch.optim.Adam])
+def test_an_optimizer_function_that_returns_none(made: Any) -> None:
+    """What it returned is named."""
+    with pytest.raises(InputError, match="expected an optimizer"):
+        run_for(1, optimizer=lambda parameters: made)
+
+
+def test_a_model_without_anything_to_train() -> None:
+    """A frozen model is refused before a step."""
+    model = training.task("digits-mlp").make_model(0).requires_grad_(False)
+    with pytest.raises(InputError, match="Unfreeze"):
+        run_for(1, model=model)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("digits-cnn", {}),
+        ("digits-mlp", {"precision": "float16", "clip": 1.0}),
+        ("digits-mlp", {"optimizer": "sgd-momentum", "prefetch": 2}),
+        ("digits-mlp", {"precision": "pure-bfloat16", "accumulate": 3, "workers": 1}),
+    ],
+    ids=str,
+)
+def test_going_on_gives_the_same_bits(name: str, options: dict, tmp_path: pathlib.Path) -> None:
+    """Thirty steps with a break after eleven, over the end of an epoch, equal thirty in one go: losses and weights."""
+    file, job = tmp_path / "run.pt", training.task(name)
+    one, two = job.make_model(0), job.make_model(1)
+    whole = training.fit(job, model=one, steps=14, batch_size=200, device="cpu", **options)
+    training.fit(job, steps=5, batch_size=200, device="cpu", save=file, **options)
+    rest = training.fit(job, model=two, steps=14, batch_size=200, device="cpu", resume=file, **options)
+    assert rest.losses.tolist() == whole.losses.tolist()
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+    assert rest.accuracy == whole.accuracy
+    assert rest.final_scale == whole.final_scale
+
+
+def test_dropout_goes_on_where_it_stood(tmp_path: pathlib.Path) -> None:
+    """The run's own generator is in the checkpoint."""
+    from gpulab import networks
+
+    def model() -> Any:
+        torch.manual_seed(3)
+        return networks.mlp(64, 32, dropout=0.5)
+
+    whole = run_for(8, model=model())
+    run_for(3, model=model(), save=tmp_path / "a.pt")
+    rest = run_for(8, model=model(), resume=tmp_path / "a.pt")
+    assert rest.losses.tolist() == whole.losses.tolist()
+
+
+def test_a_stopped_run_can_go_on(tmp_path: pathlib.Path) -> None:
+    """The checkpoint of a stop has all the steps that were taken, not only those of whole epochs."""
+    asked = iter([False] * 4 + [True])
+    run_for(50, stop=lambda: next(asked), save=tmp_path / "a.pt")
+    assert run_for(6, resume=tmp_path / "a.pt").losses.tolist() == run_for(6).losses.tolist()
+
+
+def test_a_run_that_diverged_keeps_the_last_good_checkpoint(tmp_path: pathlib.Path) -> None:
+    """Nothing is written over it."""
+    file = tmp_path / "a.pt"
+    run_for(3, save=file)
+    good = file.read_bytes()
+    assert run_for(60, learning_rate=1e20, save=file).ended == "diverged"
+    assert file.read_bytes() == good
+
+
+def test_torch_itself_reads_the_file(tmp_path: pathlib.Path) -> None:
+    """It is an ordinary file of torch.save, without any code in it."""
+    model = training.task("digits-mlp").make_model(0)
+    run_for(3, model=model, save=tmp_path / "a.pt")
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert all(torch.equal(content["model"][name], value) for name, value in model.state_dict().items())
+
+
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old checkpoint still loads, no part is left behind, and the run tells what happened without being lost."""
+    file = tmp_path / "a.pt"
+    run_for(3, save=file)
+    good = file.read_bytes()
+
+    def fail(self: pathlib.Path, target: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "replace", fail)
+    result = run_for(4, save=file)
+    assert result.ended == "finished"
+    assert any("No space left" in note.sentence for note in result.notes)
+    assert file.read_bytes() == good
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+@pytest.fixture(name="checkpoint", scope="module")
+def _checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    file = tmp_path_factory.mktemp("checkpoint") / "a.pt"
+    run_for(3, save=file)
+    return file.read_bytes()
+
+
+def _refused(content: bytes, folder: pathlib.Path) -> str:
+    file = folder / "b.pt"
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        run_for(6, resume=file)
+    text = str(caught.value)
+    assert len(text) <= LONGEST
+    return text
+
+
+def test_every_damage_is_found(checkpoint: bytes, tmp_path: pathlib.Path) -> None:
+    """Cut anywhere, a bit changed anywhere, something added: refused before anything is used."""
+    rng = random.Random(0)
+    for _ in range(60):
+        place = rng.randrange(len(checkpoint))
+        _refused(checkpoint[:place], tmp_path)
+        changed = bytearray(checkpoint)
+        changed[place] ^= 1 << rng.randrange(8)
+        _refused(bytes(changed), tmp_path)
+    _refused(checkpoint + b"x", tmp_path)
+    assert "damaged" in _refused(checkpoint[:100] + b"\xff" + checkpoint[101:], tmp_path)
+
+
+class Hostile:
+    """What a pickle can do that nobody asked for."""
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("hostile-was-here",))
+
+
+def _sealed(content: Any) -> bytes:
+    """Write anything with a checksum that matches, as someone who knows the format would."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    import hashlib
+
+    plain = buffer.getvalue()
+    tail = b"gpulab sha256 " + hashlib.sha256(plain).hexdigest().encode()
+    return plain[:-2] + len(tail).to_bytes(2, "little") + tail
+
+
+def test_foreign_and_hostile_files_are_refused_and_run_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text, a plain pickle, a checkpoint of somebody else's, and code in a pickle under a valid checksum."""
+    monkeypatch.chdir(tmp_path)
+    buffer = io.BytesIO()
+    torch.save({"model": torch.ones(3)}, buffer)
+    for content in (b"", b"hello", pickle.dumps(Hostile()), buffer.getvalue(), _sealed(Hostile()), _sealed({"mark": 5}), _sealed([1])):
+        assert "no checkpoint of gpulab" in _refused(content, tmp_path)
+    assert not (tmp_path / "hostile-was-here").exists()
+
+
+def _changed(checkpoint: bytes, folder: pathlib.Path, change: Any) -> bytes:
+    (folder / "c.pt").write_bytes(checkpoint)
+    content = torch.load(folder / "c.pt", weights_only=True)
+    change(content)
+    return _sealed(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c.update(version=99), "version 99"),
+        (lambda c: c.update(step=-1), "damaged"),
+        (lambda c: c.update(step=7), "3 losses for 7"),
+        (lambda c: c.update(losses=[1.0, 2.0, float("nan")]), "finite"),
+        (lambda c: c.update(losses=["a", 2.0, 1.0]), "finite"),
+        (lambda c: c.pop("optimizer"), "damaged"),
+        (lambda c: c.update(model={}), "another model"),
+        (lambda c: c["model"].update({"layers.1.weight": torch.ones(2, 2)}), "another model"),
+        (lambda c: c.update(optimizer={}), "another model or optimizer"),
+        (lambda c: c["optimizer"]["state"][0].update(exp_avg=torch.ones(2)), "exp_avg"),
+        (lambda c: c.update(generators=[]), "generator"),
+        (lambda c: c.update(generators=[torch.ones(3)]), "generator"),
+        (lambda c: c["settings"].update(learning_rate=5.0), "learning_rate=5.0"),
+        (lambda c: c["settings"].update(task="digits-cnn"), "digits-cnn"),
+        (lambda c: c.update(settings={}), "saved with"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_that_does_not_fit_is_refused(checkpoint: bytes, change: Any, words: str, tmp_path: pathlib.Path) -> None:
+    """Each in one sentence that names what is wrong."""
+    assert words in _refused(_changed(checkpoint, tmp_path, change), tmp_path)
+
+
+def test_a_longer_checkpoint_and_a_missing_one(tmp_path: pathlib.Path) -> None:
+    """A run that ends before the checkpoint does, and a path without a file."""
+    file = tmp_path / "a.pt"
+    run_for(5, save=file)
+    with pytest.raises(CheckpointError, match="step 5, the run ends at 3"):
+        run_for(3, resume=file)
+    with pytest.raises(CheckpointError, match="no file"):
+        run_for(3, resume=tmp_path / "b.pt")
+    with pytest.raises(InputError, match="folder"):
+        run_for(3, save=tmp_path)
+
+
+def test_a_run_without_a_step_has_nothing_to_save(tmp_path: pathlib.Path) -> None:
+    """It says so."""
+    with pytest.raises(InputError, match="no step was taken"):
+        training.Run("digits-mlp", device="cpu").save(tmp_path / "a.pt")
+    assert _checkpoint.VERSION == 1
