@@ -6,7 +6,7 @@ from gpulab.training._evaluate import evaluate
 from gpulab.training._fit import fit
 from gpulab.training._hidden import HiddenWaits, WaitSite, hidden_waits
 from gpulab.training._pipeline import pipeline
-from gpulab.training._pipeline_model import model_pipeline
+from gpulab.training._pipeline_model import model_pipeline, replay
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
 from gpulab.training._race import Moment, race
@@ -47,6 +47,7 @@ __all__ = [
     "pipeline",
     "profile",
     "race",
+    "replay",
     "task",
     "tasks",
 ]

@@ -7,7 +7,8 @@ thing at a time; the host waits for a copy from ordinary memory, and for the ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from gpulab import _given
@@ -19,26 +20,6 @@ from gpulab.units import format_seconds
 _SOURCE = "the rules of torch.utils.data.DataLoader (round robin, prefetch_factor, in order) and of one CUDA stream"
 # benchmarks/input_pipeline.py; docs/measurements.md, "The input pipeline", has the table.
 KNOWN_ERROR = "docs/measurements.md, The input pipeline"
-
-
-@dataclass(frozen=True)
-class Durations:
-    """What the pieces of a step take.
-
-    Attributes
-    ----------
-    loading_seconds : float
-        One worker, one batch, with a core of its own.
-    copy_seconds, compute_seconds : float
-        On the accelerator.
-    cores : int
-        Of the host: more workers than cores share them.
-    """
-
-    loading_seconds: float
-    copy_seconds: float
-    compute_seconds: float
-    cores: int
 
 
 def check_count(function: str, name: str, value: Any, least: int, most: int) -> int:
@@ -70,30 +51,37 @@ def check_seconds(function: str, name: str, value: Any, most: float = 60.0) -> f
     return float(value)
 
 
-def schedule(durations: Durations, *, steps: int, workers: int, prefetch: int, pinned: bool, read_loss: bool) -> list[StepSpan]:
-    """Return who works when, by the rules in the module's docstring."""
-    loading = durations.loading_seconds * max(1.0, workers / max(1, durations.cores))
+def schedule(
+    loading: Sequence[float], copying: Sequence[float], computing: Sequence[float], *, workers: int, prefetch: int, pinned: bool,
+    read_loss: bool,
+) -> list[StepSpan]:  # fmt: skip
+    """Return who works when, by the rules in the module's docstring.
+
+    Parameters
+    ----------
+    loading, copying, computing : sequence of float
+        Seconds of each batch, all of one length.
+    workers, prefetch : int
+    pinned, read_loss : bool
+    """
     spans: list[StepSpan] = []
     taken: list[float] = []  # when the host took each batch
     loaded: list[float] = []  # when each batch was ready
     host = free = 0.0  # when the host asks for the next batch; when the accelerator has done everything
-    for step in range(steps):
+    for step, (load, copy, compute) in enumerate(zip(loading, copying, computing, strict=True)):
         if workers == 0:
-            start = host
-            ready = start + loading
-            worker = -1
+            start, worker = host, -1
         else:
             # The order for batch k goes out when batch k - prefetch * W was taken; the same worker's earlier batch comes first.
             ordered = taken[step - prefetch * workers] if step >= prefetch * workers else 0.0
-            start = max(ordered, loaded[step - workers] if step >= workers else 0.0)
-            ready = start + loading
-            worker = step % workers
+            start, worker = max(ordered, loaded[step - workers] if step >= workers else 0.0), step % workers
+        ready = start + load
         spans.append(StepSpan("data", step, worker, start, ready))
         loaded.append(ready)
         taken.append(max(host, ready))
         copy_start = max(taken[-1], free)
-        copied = copy_start + durations.copy_seconds
-        free = copied + durations.compute_seconds
+        copied = copy_start + copy
+        free = copied + compute
         spans += [StepSpan("copy", step, 0, copy_start, copied), StepSpan("compute", step, 0, copied, free)]
         host = free if read_loss else taken[-1] if pinned else copied
     return spans
@@ -155,16 +143,19 @@ def model_pipeline(
     0.0
     """
     name = "model_pipeline"
-    durations = Durations(
-        check_seconds(name, "loading_seconds", loading_seconds), check_seconds(name, "copy_seconds", copy_seconds),
-        check_seconds(name, "compute_seconds", compute_seconds), check_count(name, "cores", cores, 1, 4096),
-    )  # fmt: skip
-    check_count(name, "workers", workers, 0, 64), check_count(name, "prefetch", prefetch, 1, 16), check_count(name, "steps", steps, 2, 1000)
+    loading = check_seconds(name, "loading_seconds", loading_seconds)
+    copying = check_seconds(name, "copy_seconds", copy_seconds)
+    computing = check_seconds(name, "compute_seconds", compute_seconds)
+    check_count(name, "cores", cores, 1, 4096), check_count(name, "workers", workers, 0, 64)
+    check_count(name, "prefetch", prefetch, 1, 16), check_count(name, "steps", steps, 2, 1000)
     pinned, read_loss = _given.flag(name, "pinned", pinned), _given.flag(name, "read_loss", read_loss)
-    spans = schedule(durations, steps=steps, workers=workers, prefetch=prefetch, pinned=pinned, read_loss=read_loss)
+    shared = loading * max(1.0, workers / cores)
+    spans = schedule(
+        [shared] * steps, [copying] * steps, [computing] * steps, workers=workers, prefetch=prefetch, pinned=pinned, read_loss=read_loss
+    )
     evidence = Evidence.modelled(
-        f"a worker loads a batch in {format_seconds(durations.loading_seconds)} on a core of its own ({durations.cores} cores), "
-        f"a copy takes {format_seconds(durations.copy_seconds)}, a step {format_seconds(durations.compute_seconds)}, always the same",
+        f"a worker loads a batch in {format_seconds(loading)} on a core of its own ({cores} cores), a copy takes "
+        f"{format_seconds(copying)}, a step {format_seconds(computing)}, always the same",
         _SOURCE,
         KNOWN_ERROR,
     )
@@ -173,3 +164,56 @@ def model_pipeline(
         pinned=pinned, read_loss=read_loss, startup_seconds=spans[0].end_seconds, spans=tuple(spans), notes=(), evidence=evidence,
         accelerator_evidence=evidence,
     )  # fmt: skip
+
+
+def replay(
+    p: PipelineResult, *, compute_seconds: float | None = None, pinned: bool | None = None, read_loss: bool | None = None
+) -> PipelineResult:
+    """Return what a pipeline would have been with another accelerator or another loop: each batch loads as long as it did.
+
+    So that one thing changes and nothing else: a second run would also meet another moment of a busy machine.
+
+    Parameters
+    ----------
+    p : PipelineResult
+        A run, or a model.
+    compute_seconds : float, optional
+        What a step computes; None keeps each step's own time.
+    pinned, read_loss : bool, optional
+        As in ``pipeline``; None keeps them.
+
+    Returns
+    -------
+    PipelineResult
+        The loading keeps its evidence, the accelerator's side is MODELLED.
+
+    Raises
+    ------
+    InputError
+        If ``p`` is no pipeline's result, or a value is not one that the function can use.
+
+    Examples
+    --------
+    >>> run = model_pipeline(0.06, 0.02, copy_seconds=0)
+    >>> round(replay(run, compute_seconds=0.01).step_seconds, 6)
+    0.07
+    """
+    if not isinstance(p, PipelineResult):
+        raise InputError(f"replay: a {type(p).__name__} was given; expected what training.pipeline returned. Pass that.")
+    pinned = p.pinned if pinned is None else _given.flag("replay", "pinned", pinned)
+    read_loss = p.read_loss if read_loss is None else _given.flag("replay", "read_loss", read_loss)
+    loading, copying, computing = ([span.seconds for span in p.lane(lane)] for lane in ("data", "copy", "compute"))
+    words = "its steps as long as they were"
+    if compute_seconds is not None:
+        seconds = check_seconds("replay", "compute_seconds", compute_seconds)
+        computing, words = [seconds] * len(computing), f"each step computing for {format_seconds(seconds)}"
+    spans = schedule(loading, copying, computing, workers=p.workers, prefetch=p.prefetch, pinned=pinned, read_loss=read_loss)
+    host = "waiting for each step" if read_loss else "going on without waiting for a step"
+    evidence = Evidence.modelled(
+        f"each batch loaded and copied as long as in the run, {words}, the host {host}; nothing else slower or faster for it",
+        _SOURCE,
+        KNOWN_ERROR,
+    )
+    return dataclasses.replace(
+        p, pinned=pinned, read_loss=read_loss, startup_seconds=spans[0].end_seconds, spans=tuple(spans), accelerator_evidence=evidence
+    )

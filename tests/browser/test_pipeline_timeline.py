@@ -55,7 +55,7 @@ def test_every_control_and_a_real_run(notebook_of: Callable[..., NotebookPage]) 
     area.get_by_label("Workers").fill("2")
     area.get_by_role("button", name="Run the steps").click()
     idle(notebook, "Run the steps")
-    assert state(notebook, "t.values['way'], t.result.workers, t.error") == "here 2 "
+    assert state(notebook, "t.values['way'], t.result.workers, t.error == ''") == "here 2 True"
     shown(notebook, "MEASURED")
     shown(notebook, "MODELLED")
     assert not area.get_by_label("Cores").is_visible()

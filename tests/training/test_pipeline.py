@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -12,7 +13,7 @@ import pytest
 from gpulab import training
 from gpulab.errors import InputError, MeasurementError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge, Evidence
-from gpulab.training import _images, _pipeline
+from gpulab.training import _images, _pipeline, _pipeline_model
 from gpulab.training._pipeline import ModelledAccelerator, drive
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 
@@ -69,6 +70,24 @@ def test_a_slow_link_is_named():
     p = training.model_pipeline(0.01, 0.02, copy_seconds=0.05, workers=4, steps=20)
     assert p.bottleneck == "copy"
     assert "for the copy" in p.sentence
+
+
+def test_a_replay_changes_one_thing_by_hand():
+    """Loads of 50, 70, 60 ms stay as they were; a step of 10 ms instead of 30, or a host that does not wait, changes only its part."""
+    loading = [0.05, 0.07, 0.06]
+    spans = _pipeline_model.schedule(loading, [0.0] * 3, [0.03] * 3, workers=0, prefetch=2, pinned=True, read_loss=True)
+    run = dataclasses.replace(training.model_pipeline(0.06, 0.03, steps=3), spans=tuple(spans), pinned=True)
+    assert times(run, "compute") == [(50, 80), (150, 180), (240, 270)]
+    faster = training.replay(run, compute_seconds=0.01)
+    assert times(faster, "compute") == [(50, 60), (130, 140), (200, 210)]
+    goes_on = training.replay(run, read_loss=False)
+    assert times(goes_on, "data") == [(0, 50), (50, 120), (120, 180)]
+    assert times(goes_on, "compute") == [(50, 80), (120, 150), (180, 210)]
+    assert training.replay(run).spans == run.spans
+    assert faster.evidence is run.evidence
+    assert "10.0 ms" in faster.accelerator_evidence.assumptions
+    with pytest.raises(InputError, match=r"expected what training\.pipeline returned"):
+        training.replay(3)
 
 
 # -- the loop on a clock of ours ------------------------------------------------------------------------------------------
