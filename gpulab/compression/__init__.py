@@ -12,14 +12,17 @@ from gpulab.compression._quantize import quantize, quantize_aware
 from gpulab.compression._share import share_weights
 from gpulab.compression._sparse import to_sparse
 from gpulab.compression._storage import load, save, size_on_disk
+from gpulab.compression._support import Ability, Support, support
 from gpulab.compression._weigh import weigh
 from gpulab.compression.results import Cost, LayerCost, Reason, WeighedModel, Weighing
 
 __all__ = [
+    "Ability",
     "Cost",
     "LayerCost",
     "Reason",
     "Recipe",
+    "Support",
     "WeighedModel",
     "Weighing",
     "cook",
@@ -34,6 +37,7 @@ __all__ = [
     "share_weights",
     "size_on_disk",
     "sparsity",
+    "support",
     "to_sparse",
     "weigh",
 ]

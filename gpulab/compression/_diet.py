@@ -218,7 +218,6 @@ def cook(
                 asked,
                 lambda f, _: report(f, f"fine-tuning {what}"),
                 epochs=max(1, round(recipe.fine_tune * job.epochs)),
-                finer=True,
             )
         return model
 

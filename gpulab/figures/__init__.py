@@ -3,6 +3,7 @@
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.access import access
+from gpulab.figures.diet import diet
 from gpulab.figures.formats import number_line
 from gpulab.figures.gradients import gradient_window
 from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
@@ -20,6 +21,7 @@ __all__ = [
     "bandwidth",
     "break_even",
     "comparison",
+    "diet",
     "gradient_window",
     "latency",
     "machine",

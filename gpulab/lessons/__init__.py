@@ -10,6 +10,18 @@ from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._climb import LadderTable, climb, compiled, instructions
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithmetic_sweep, column_sum, fusion_gain, roof, under_roof
 from gpulab.lessons._device import LiveDevice, accelerator
+from gpulab.lessons._lighter import (
+    Budget,
+    Grouping,
+    RecordedForms,
+    SparseRace,
+    budget,
+    changed_answers,
+    grouping,
+    recorded_forms,
+    sparse_race,
+    trained,
+)
 from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._nb03_exercises import five_works
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
@@ -20,10 +32,12 @@ from gpulab.lessons._road import Pinning, TwoKinds, pageable_against_pinned, pin
 from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
+    "Budget",
     "CheckResult",
     "DensityRow",
     "DensitySweep",
     "FusionGain",
+    "Grouping",
     "KeptAnswer",
     "LadderTable",
     "LiveDevice",
@@ -32,14 +46,18 @@ __all__ = [
     "Prediction",
     "Progress",
     "ProgressRow",
+    "RecordedForms",
     "Reveal",
     "SideBySide",
+    "SparseRace",
     "Spellings",
     "TwoKinds",
     "WorkQueue",
     "accelerator",
     "answer",
     "arithmetic_sweep",
+    "budget",
+    "changed_answers",
     "check",
     "climb",
     "column_sum",
@@ -49,6 +67,7 @@ __all__ = [
     "four_claims",
     "fusion_gain",
     "gpu_curves",
+    "grouping",
     "hint",
     "instructions",
     "known",
@@ -58,12 +77,15 @@ __all__ = [
     "pinning",
     "predict",
     "progress",
+    "recorded_forms",
     "recorded_sweeps",
     "reveal",
     "roof",
     "side_by_side",
     "solution",
+    "sparse_race",
     "spellings",
     "start_again",
+    "trained",
     "under_roof",
 ]

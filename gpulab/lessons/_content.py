@@ -15,7 +15,14 @@ from typing import Any
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 
-_MODULES = ("gpulab.lessons._nb00", "gpulab.lessons._nb01", "gpulab.lessons._nb02", "gpulab.lessons._nb03", "gpulab.lessons._nb04")
+_MODULES = (
+    "gpulab.lessons._nb00",
+    "gpulab.lessons._nb01",
+    "gpulab.lessons._nb02",
+    "gpulab.lessons._nb03",
+    "gpulab.lessons._nb04",
+    "gpulab.lessons._nb07",
+)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ __all__ = ["Case", "Experiment", "experiments", "record", "register"]
 
 from gpulab.recorder import _catalogue as _catalogue  # each of these registers its experiments
 from gpulab.recorder import _ceilings as _ceilings
+from gpulab.recorder import _compression as _compression
 from gpulab.recorder import _hierarchy as _hierarchy
 from gpulab.recorder import _ladders as _ladders
 from gpulab.recorder import _transfers as _transfers

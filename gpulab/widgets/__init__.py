@@ -20,6 +20,7 @@ _WHERE = {
     "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
     "NumberFormats": "gpulab.widgets.number_formats",
     "LossScaling": "gpulab.widgets.loss_scaling",
+    "ModelDiet": "gpulab.widgets.model_diet",
     "Instrument": "gpulab.widgets._instrument",
 }
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gpulab.widgets.loss_scaling import LossScaling as LossScaling
     from gpulab.widgets.machine_card import MachineCard as MachineCard
     from gpulab.widgets.memory_inspector import MemoryInspector as MemoryInspector
+    from gpulab.widgets.model_diet import ModelDiet as ModelDiet
     from gpulab.widgets.number_formats import NumberFormats as NumberFormats
     from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
     from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline

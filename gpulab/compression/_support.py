@@ -1,0 +1,147 @@
+"""What a device can do with a lighter model: each form is tried on a small layer, and a refusal says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import devices
+from gpulab._result import Result
+from gpulab.compression import _integer, _sparse
+from gpulab.compression._prune import prune
+from gpulab.compression._quantize import quantize
+from gpulab.compression._sparse import to_sparse
+from gpulab.errors import GpulabError, message_of
+from gpulab.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Ability(Result):
+    """One form of a lighter model on one device.
+
+    Attributes
+    ----------
+    name : str
+    works : bool
+    sentence : str
+        What it is good for, or why it cannot run and what to use instead.
+    """
+
+    name: str
+    works: bool
+    sentence: str
+
+
+@dataclass(frozen=True, repr=False)
+class Support(Result):
+    """What a device can do.
+
+    Attributes
+    ----------
+    device : str
+    abilities : tuple of Ability
+    evidence : Evidence
+        MEASURED: each was tried.
+    """
+
+    device: str
+    abilities: tuple[Ability, ...]
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        return f"<{self.device}: {', '.join(each.name for each in self.abilities if each.works)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a form."""
+        return (self.device, "runs here", ""), [(each.name, "yes" if each.works else "no", each.sentence) for each in self.abilities]
+
+
+def support(device: Any = None) -> Support:
+    """Try each form of a lighter model on a device.
+
+    Parameters
+    ----------
+    device : optional
+        None takes the best there is.
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device.
+    """
+    where = devices.find(device) if device is not None else devices.default()
+    place = str(where)
+    abilities = (
+        _tried("zeros in CSR", "Multiplies only what is not zero; pays where nearly all is zero.", lambda: _csr(place)),
+        _two_four(place),
+        _tried("8-bit weights, float32 arithmetic", "A quarter of the bytes; every call converts.", lambda: _float(place)),
+        _integers(place, False),
+        _integers(place, True),
+        _tried("torchao, 8-bit weights", "Linear layers; a quarter of the bytes.", lambda: _torchao(place, None)),
+        _tried("torchao, 8-bit weights and inputs", "Linear layers; integer products.", lambda: _torchao(place, "dynamic")),
+    )
+    return Support(where.name, abilities, Evidence.measured(where.name))
+
+
+def _tried(name: str, good: str, run: Callable[[], Any]) -> Ability:
+    try:
+        run()
+    except GpulabError as error:
+        return Ability(name, False, message_of(error) + ".")
+    except Exception as error:  # a library's refusal to run on this device is what is asked for
+        return Ability(name, False, f"{type(error).__name__}: {message_of(error)}. Use 8-bit weights with float32 arithmetic.")
+    return Ability(name, True, good)
+
+
+def _layer(place: str) -> tuple[Any, Any]:
+    """Return a layer and an input whose sizes suit every kernel: multiples of 32 with more than 16 rows."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(64, 64)).to(place), torch.ones(32, 64, device=place)
+
+
+def _run(model: Any, x: Any) -> None:
+    import torch
+
+    with torch.no_grad():
+        float(model(x).float().sum())  # waits for the device: a kernel that fails does so here
+
+
+def _csr(place: str) -> None:
+    model, x = _layer(place)
+    _run(to_sparse(prune(model, 0.9)), x)
+
+
+def _float(place: str) -> None:
+    model, x = _layer(place)
+    _run(quantize(model), x)
+
+
+def _torchao(place: str, activations: str | None) -> None:
+    model, x = _layer(place)
+    _run(quantize(model, "per-channel", activations, arithmetic="torchao"), x)
+
+
+def _two_four(place: str) -> Ability:
+    name = "2:4 zeros"
+    refused = _sparse.two_four_refusal(place)
+    if refused:
+        return Ability(name, False, f"{refused} The zeros still make its file little more than half as large.")
+    good = "Half of the products, in half precision, where the pattern is two zeros in four."
+
+    def run() -> None:
+        model, x = _layer(place)
+        _run(to_sparse(prune(model.half(), pattern="2:4"), "2:4"), x.half())
+
+    return _tried(name, good, run)
+
+
+def _integers(place: str, convolution: bool) -> Ability:
+    name = f"8-bit kernels, {'convolutions' if convolution else 'linear layers'}"
+    refused = _integer.refusal(place, convolution)
+    if refused:
+        return Ability(name, False, f"{refused[0].upper()}{refused[1:]}")
+    bits = _integer.activation_bits()
+    exact = "Inputs have 8 bits." if bits == 8 else "Inputs have 7 bits: this CPU lacks VNNI, and with 8 its 16-bit sums would overflow."
+    return Ability(name, True, f"Integer products. {exact}")

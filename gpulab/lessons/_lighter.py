@@ -1,0 +1,365 @@
+"""What notebook 07 measures beside whole models: sparse against dense products, convolutions in groups, and the network to make lighter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import compression, devices, recordings, timing, training
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.timing.results import format_interval
+from gpulab.units import format_flops, format_flops_per_second, format_ratio, format_seconds
+
+SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
+_FEATURES, _ROWS = 1024, 64
+_CHANNELS, _SIDE, _BATCH = 128, 16, 8
+_SECONDS = 0.25  # of sampling for each row
+_ANY = 1e30  # layers of different weights are not meant to agree
+TASK = "digits-cnn"
+
+
+# -- sparse against dense --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SparseRow(Result):
+    """One share of zeros: the dense product and the one in CSR, in turns.
+
+    Attributes
+    ----------
+    share : float
+        Of zeros, 0 to 1.
+    dense_seconds, sparse_seconds : float
+    ratio : float or None
+        Dense over sparse: above 1 the sparse one is faster.
+    ratio_interval : (float, float) or None
+    """
+
+    share: float
+    dense_seconds: float
+    sparse_seconds: float
+    ratio: float | None
+    ratio_interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, repr=False)
+class SparseRace(Result):
+    """A linear layer with more and more zeros, dense and in CSR.
+
+    Attributes
+    ----------
+    label : str
+    rows : tuple of SparseRow
+    evidence : Evidence
+    """
+
+    label: str
+    rows: tuple[SparseRow, ...]
+    evidence: Evidence
+
+    @property
+    def break_even_share(self) -> float | None:
+        """The smallest share of zeros tried from which on CSR was faster each time; None where it was not even with the most zeros."""
+        found = None
+        for row in reversed(self.rows):
+            if row.sparse_seconds >= row.dense_seconds:
+                break
+            found = row.share
+        return found
+
+    def __repr__(self) -> str:
+        share = self.break_even_share
+        return f"<{self.label}: CSR is faster {f'from {share:.0%} zeros' if share is not None else 'at none of these'}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a share."""
+        rows = [
+            (
+                f"{row.share:.0%}",
+                format_seconds(row.dense_seconds),
+                format_seconds(row.sparse_seconds),
+                _ratio(row.ratio, row.ratio_interval),
+            )
+            for row in self.rows
+        ]
+        return ("zeros", "dense", "CSR", "CSR is so many times as fast"), rows
+
+
+def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> SparseRace:
+    """Time a linear layer of 1024 x 1024 weights on 64 rows, dense and in CSR, with several shares of zeros.
+
+    Parameters
+    ----------
+    shares : iterable of float
+    device : optional
+        None takes the best there is.
+    """
+    import torch
+
+    where = str(devices.find(device) if device is not None else devices.default())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer, x = torch.nn.Sequential(torch.nn.Linear(_FEATURES, _FEATURES)).to(where), torch.randn(_ROWS, _FEATURES).to(where)
+    rows = []
+    evidence = None
+    for share in shares:
+        pruned = compression.finish(compression.prune(layer, share))
+        race = _race({"dense": pruned, "CSR": compression.to_sparse(pruned)}, x)
+        dense, sparse = race.rows
+        rows.append(
+            SparseRow(share, dense.measurement.median_seconds, sparse.measurement.median_seconds, sparse.speedup, sparse.speedup_interval)
+        )
+        evidence = race.evidence
+    if evidence is None:
+        raise InputError("sparse_race: there are no shares; expected at least one. Leave shares out.")
+    return SparseRace(f"linear layer {_FEATURES} x {_FEATURES} on {_ROWS} rows", tuple(rows), evidence)
+
+
+def _race(models: dict[str, Any], x: Any) -> timing.Comparison:
+    import torch
+
+    def runner(model: Any) -> Any:
+        def run(given: Any) -> None:
+            with torch.no_grad():
+                model(given)
+
+        return run
+
+    runs = {label: runner(model) for label, model in models.items()}
+    return timing.compare(runs, x, devices=[str(x.device)], deadline=_SECONDS, tolerance=_ANY)
+
+
+def _ratio(ratio: float | None, interval: tuple[float, float] | None) -> str:
+    if ratio is None:
+        return "not told"
+    return f"{format_ratio(ratio)} " + (f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]" if interval else "(no interval)")
+
+
+# -- convolutions in groups ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupRow(Result):
+    """One convolution.
+
+    Attributes
+    ----------
+    name : str
+    groups, parameters : int
+    flops : float
+        Of the batch, by count.
+    seconds : float
+    interval_seconds : (float, float) or None
+    speedup : float or None
+        The full convolution's time over this one's; None for the full one.
+    speedup_interval : (float, float) or None
+    """
+
+    name: str
+    groups: int
+    parameters: int
+    flops: float
+    seconds: float
+    interval_seconds: tuple[float, float] | None
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, repr=False)
+class Grouping(Result):
+    """One convolution in more and more groups, measured in turns.
+
+    Attributes
+    ----------
+    label : str
+    rows : tuple of GroupRow
+        The full convolution first, the depthwise one last.
+    evidence : Evidence
+    """
+
+    label: str
+    rows: tuple[GroupRow, ...]
+    evidence: Evidence
+
+    @property
+    def depthwise(self) -> GroupRow:
+        """The convolution with a filter for each channel."""
+        return self.rows[-1]
+
+    def __repr__(self) -> str:
+        fell = self.rows[0].flops / self.depthwise.flops
+        return f"<{self.label}: depthwise has 1/{fell:.0f} of the FLOPs and is {format_ratio(self.depthwise.speedup or 1.0)} as fast>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a convolution."""
+        rows = []
+        for row in self.rows:
+            took = f"{format_seconds(row.seconds)} {format_interval(row.interval_seconds)}"
+            gain = "the first" if row.speedup is None else _ratio(row.speedup, row.speedup_interval)
+            rate = format_flops_per_second(row.flops / row.seconds)
+            rows.append((row.name, f"{row.parameters:,}", format_flops(row.flops), took, gain, rate))
+        return ("3x3 convolution", "weights", "FLOP (counted)", "time", "times as fast", "rate"), rows
+
+
+def grouping(*, device: Any = None) -> Grouping:
+    """Time a 3x3 convolution of 128 channels on 8 images of 16x16, full, in 4 and in 32 groups, and depthwise.
+
+    Parameters
+    ----------
+    device : optional
+        None takes the best there is.
+    """
+    import torch
+
+    where = str(devices.find(device) if device is not None else devices.default())
+    parts = {"full": 1, "4 groups": 4, "32 groups": 32, "depthwise": _CHANNELS}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        x = torch.randn(_BATCH, _CHANNELS, _SIDE, _SIDE).to(where)
+        layers = {name: torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=n, bias=False).to(where) for name, n in parts.items()}
+    race = _race(layers, x)
+    rows = []
+    for row in race.rows:
+        cost = compression.count(layers[row.name], x)
+        m = row.measurement
+        rows.append(
+            GroupRow(
+                row.name,
+                parts[row.name],
+                cost.parameters,
+                float(cost.flops),
+                m.median_seconds,
+                m.interval_seconds,
+                row.speedup,
+                row.speedup_interval,
+            )
+        )
+    label = f"3x3 convolution, {_CHANNELS} channels, {_BATCH} images of {_SIDE}x{_SIDE}"
+    return Grouping(label, tuple(rows), race.evidence)
+
+
+# -- the network to make lighter -------------------------------------------------------------------------------------------------
+
+_kept: dict[str, Any] = {}
+
+
+def trained(task: str = TASK) -> Any:
+    """Return a copy of a task's trained network; it is trained once a session, with seed 0.
+
+    Parameters
+    ----------
+    task : str
+    """
+    return copy.deepcopy(_reference(task))
+
+
+def _reference(task: str) -> Any:
+    if task not in _kept:
+        _kept[task] = compression.cook(compression.Recipe(), task, seed=0, device="cpu").eval()
+    return _kept[task]
+
+
+def changed_answers(before: Any, after: Any, task: str = TASK) -> int:
+    """Return how many of a task's test items two models answer differently.
+
+    Parameters
+    ----------
+    before, after : torch.nn.Module
+    task : str
+    """
+    import torch
+
+    inputs = training.task(task).test[:][0]
+    with torch.no_grad():
+        first, second = (model.eval()(inputs).argmax(-1) for model in (compression.finish(before), compression.finish(after)))
+    return int((first != second).sum())
+
+
+@dataclass(frozen=True)
+class Budget(Result):
+    """What a lighter model may cost.
+
+    Attributes
+    ----------
+    accuracy_ratio : float
+        The least share of right answers.
+    file_bytes : int
+        The largest file of ``compression.save``.
+    time_ratio : float
+        The longest time of a batch, as a share of that of the network as trained, on this machine.
+    batch : int
+    evidence : Evidence
+    """
+
+    accuracy_ratio: float
+    file_bytes: int
+    time_ratio: float
+    batch: int
+    evidence: Evidence
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the three limits."""
+        rows = [
+            ("right answers on the test, at least", f"{self.accuracy_ratio:.0%}"),
+            ("file, at most", f"{self.file_bytes:,} bytes"),
+            (f"time for {self.batch} images, at most", f"{self.time_ratio:g} of the time of gl.lessons.trained(), on this machine"),
+        ]
+        return ("budget", ""), rows
+
+
+def budget() -> Budget:
+    """Return the budget of the last exercise of notebook 07."""
+    assumed = "limits chosen for this exercise: several of the notebook's techniques meet two of the three, none alone all at its first try"
+    return Budget(
+        0.95, 14_000, 0.75, 256, Evidence.modelled(assumed, "tests/lessons/test_lighter.py, which holds that several answers pass")
+    )
+
+
+def time_against_trained(model: Any, batch: int) -> timing.ComparisonRow:
+    """Return a model's time for a batch against that of the trained network, measured in turns on the CPU."""
+    inputs = training.task(TASK).test[slice(0, batch)][0]
+    return _race({"as trained": compression.finish(_reference(TASK)), "yours": compression.finish(model)}, inputs).rows[1]
+
+
+# -- what was recorded elsewhere ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedForms(Result):
+    """What recorded accelerators say of lighter layers.
+
+    Attributes
+    ----------
+    rows : tuple of (machine, layer, time)
+    evidence : Evidence or None
+        RECORDED; None where nothing was recorded.
+    """
+
+    rows: tuple[tuple[str, str, str], ...]
+    evidence: Evidence | None
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} recorded layers>" if self.rows else "<not recorded yet>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a layer, or that nothing was recorded."""
+        return ("recorded on", "layer", "time (median, 95 %)"), self.rows or (("not recorded yet", "", ""),)
+
+
+def recorded_forms() -> RecordedForms:
+    """Return what recorded accelerators say of lighter layers (dense, CSR, 2:4, 8 bits, groups); "not recorded yet" without any."""
+    rows, evidence = [], None
+    for name, recording in recordings.readable().items():
+        if recording.environment.device_kind == "cpu":
+            continue
+        for entry in recording.entries:
+            if entry.experiment != "compression" or entry.timing is None:
+                continue
+            what = ", ".join(f"{key} {value}" for key, value in entry.params.items())
+            rows.append((name, what, f"{format_seconds(entry.timing.median_seconds)} {format_interval(entry.timing.interval_seconds)}"))
+            evidence = recording.evidence(entry)
+    return RecordedForms(tuple(rows), evidence)
