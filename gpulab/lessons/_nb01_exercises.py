@@ -30,19 +30,20 @@ _WARPS = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK // 32
 
 
 def _check_divergent(answer: Any) -> str:
-    if not isinstance(answer, (tuple, list)) or len(answer) != 3:
+    listed = answer.tolist() if isinstance(answer, np.ndarray) else answer
+    if not isinstance(listed, (tuple, list)) or len(listed) != 3:
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects {_THREE}.")
-    given = [_guard.number(value, _THREE) for value in answer]
-    for name, mine, right in zip("ABC", given, _divergent_warps(), strict=True):
+    given = [_guard.number(value, "a number of warps") for value in listed]
+    for name, mine, right in zip("abc", given, _divergent_warps(), strict=True):
         if mine == right:
             continue
         if mine > _WARPS:
             raise Refused(f"{name}: {mine:g} is more than the {_WARPS} warps that there are. Count warps, not threads.")
-        if name == "A":
-            raise Refused("A: even and odd numbers stand side by side, so look at which warps hold both kinds.")
-        if name == "B":
-            raise Refused("B: half of the warps go one way and half the other. Is there one in which lanes go different ways?")
-        raise Refused("C: only the warp in which the first hundred end can hold lanes of both kinds. Which threads does it hold?")
+        if name == "a":
+            raise Refused("a: even and odd numbers stand side by side, so look at which warps hold both kinds.")
+        if name == "b":
+            raise Refused("b: half of the warps go one way and half the other. Is there one in which lanes go different ways?")
+        raise Refused("c: only the warp in which the first hundred end can hold lanes of both kinds. Which threads does it hold?")
     return "Right: a warp diverges where its own lanes disagree. What other warps do costs it nothing."
 
 

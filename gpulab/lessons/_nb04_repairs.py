@@ -78,6 +78,8 @@ _CENTRE_STUB = (
             out[row, column] = a[row, column] - mean[column]"""
 )
 _MOST_SECTORS = 4.05
+# Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
+_LEAST_LANES = 16
 
 
 def _centre_trials() -> list[Trial]:
@@ -101,6 +103,12 @@ def _check_centre(answer: Any) -> str:
             f"The results are right, but a request touches {worst:.1f} sectors; 4 are possible. Look at one warp: the 32 lanes that run "
             "the same line together should take 32 neighbours. What each thread takes one after the other does not matter."
         )
+    lanes = min(s.totals.global_bytes_requested / 4 / max(s.totals.global_requests, 1) for s in found)
+    if lanes < _LEAST_LANES:
+        raise Refused(
+            f"The results are right, but only {lanes:.1f} of a warp's 32 lanes take part in a request, and few lanes touch few sectors. "
+            "Let all threads of the launch share the work."
+        )
     return f"{worst:.1f} sectors for each request, as few as 32 floats can take: the lanes of a warp take neighbours."
 
 
@@ -122,6 +130,12 @@ SECTORS = Exercise(
     ),
     check=_check_centre,
     usual=(
+        Usual(
+            HEAD + _CENTRE + "    warp, lane = cuda.grid(1) // 32, cuda.grid(1) % 32\n    if lane < 4:\n"
+            "        for row in range(warp, a.shape[0], cuda.gridsize(1) // 32):\n"
+            "            for column in range(lane, a.shape[1], 4):\n                out[row, column] = a[row, column] - mean[column]",
+            "Let all threads of the launch share",
+        ),
         Usual(
             HEAD + _CENTRE + "    row = cuda.grid(1)\n    if row < a.shape[0]:\n        for k in range(a.shape[1]):\n"
             "            column = a.shape[1] - 1 - k\n            out[row, column] = a[row, column] - mean[column]",
@@ -169,7 +183,15 @@ def _sum_trials() -> list[Trial]:
     trials = []
     for seed, blocks in enumerate((1, 5)):
         x = whole(np.random.default_rng(seed), 256 * blocks)
-        trials.append(Trial(blocks, 256, (x, np.zeros(blocks, np.float32)), {1: x.reshape(blocks, 256).sum(1)}, f"with {blocks} blocks"))
+        trials.append(
+            Trial(
+                blocks,
+                256,
+                (x, np.zeros(blocks, np.float32)),
+                {1: x.reshape(blocks, 256).sum(1)},
+                f"with {blocks} block{'s' if blocks != 1 else ''}",
+            )
+        )
     return trials
 
 
