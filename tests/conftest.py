@@ -92,14 +92,39 @@ def _missing_gpu() -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
+# The files that take longest, first of all those whose tests take longest: so that no worker is left alone with one at the end.
+_LONGEST_FIRST = ("tests/browser/test_course.py", "tests/browser/", "notebooks/", "tests/kernels/", "tests/memory/", "tests/timing/")
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((turn for turn, place in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(place)), len(_LONGEST_FIRST))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the soak tests unless they are asked for."""
+    """Put the longest first where several workers share the tests, and leave out the soak tests unless they are asked for."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=_turn)
     if config.getoption("--soak"):
         return
     left_out = [item for item in items if item.get_closest_marker("soak") is not None]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item.get_closest_marker("soak") is None]
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody calls it
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """Keep a file's tests together, but give each notebook of the course a turn of its own: together they would outlast all the rest."""
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getoption("dist") != "loadfile":
+        return None
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(_LONGEST_FIRST[0]) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

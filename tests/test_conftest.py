@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in the folder."""
-    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "-p", "nbval.plugin", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *arguments]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
@@ -71,6 +72,21 @@ def test_waiting_threads_sleep(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "policy ACTIVE" in run(folder, "-s", OMP_WAIT_POLICY="ACTIVE").stdout
 
 
+def test_workers_begin_with_the_longest_and_keep_files_together(folder: Path) -> None:
+    """The course's notebooks come first, one to each worker; the tests of any other file stay with one worker."""
+    places = {"tests/test_a.py": 6, "tests/browser/test_course.py": 2, "tests/browser/test_other.py": 3, "tests/memory/test_m.py": 4}
+    for name, tests in places.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"import pytest, time\n@pytest.mark.parametrize('k', range({tests}))\ndef test_it(k): time.sleep(0.1)\n")
+    done = run(folder, "-vv", "-p", "xdist", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--import-mode=importlib", "tests")
+    assert "15 passed" in done.stdout, done.stdout
+    ran = re.findall(r"\[(gw\d)\].*? PASSED (\S+)::test_it", done.stdout)
+    workers = {name: {worker for worker, file in ran if file == name} for name in places}
+    assert {name: len(found) for name, found in workers.items()} == dict.fromkeys(places, 1) | {"tests/browser/test_course.py": 2}
+    assert [file for _, file in ran[:2]] == ["tests/browser/test_course.py"] * 2
+    assert ran[-1][1] == "tests/test_a.py"
+
+
 def test_home_is_private(folder: Path) -> None:
     """A test that writes to HOME does not touch the user's, and nothing of it stays."""
     (folder / "test_x.py").write_text(
@@ -88,7 +104,7 @@ def test_dead_kernel_is_noticed_at_once(folder: Path) -> None:
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / "x.ipynb")
     start = time.monotonic()
-    done = run(folder, "--nbval-lax", "--nbval-cell-timeout=100", "x.ipynb")
+    done = run(folder, "-p", "nbval.plugin", "--nbval-lax", "--nbval-cell-timeout=100", "x.ipynb")
     assert done.returncode == 1
     assert "kernel died" in done.stdout
     assert time.monotonic() - start < 60

@@ -9,6 +9,7 @@ from pathlib import Path
 import gpu_check
 import pytest
 import run_benchmarks
+import run_tests
 import soak
 
 
@@ -55,6 +56,19 @@ def test_gpu_check_compares_with_hardware(tmp_path: Path, monkeypatch: pytest.Mo
     assert gpu_check.compare_with_hardware({**os.environ, "GPULAB_RECORD_TO": str(tmp_path / "out")}) == [1, 0, 0]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0.json", "1.json", "2.json"]
     assert f"lies in {tmp_path / 'out'}" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("browser", [True, False])
+def test_every_notebook_runs_with_and_without_a_browser(browser: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no browser test can run the notebooks, nbval gets them all, and that is said."""
+    commands = []
+    monkeypatch.setattr(run_tests, "has_browser", lambda: browser)
+    monkeypatch.setattr(run_tests, "_run", lambda command: commands.append(command) or True)
+    assert run_tests.main(["-k", "transfer"]) == 0
+    given = [part for part in commands[-1] if part.endswith(".ipynb")]
+    assert given == ([] if browser else [f"notebooks/{path.name}" for path in sorted((run_tests.ROOT / "notebooks").glob("*.ipynb"))])
+    assert commands[-1][-2:] == ("-k", "transfer")
+    assert {"--nbval-lax", "tests", "gpulab"} <= set(commands[-1])
 
 
 def test_soak_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,13 @@
 python tools/run_tests.py              everything
 python tools/run_tests.py --lint       ruff, its formatter, mypy and import-linter alone
 python tools/run_tests.py -k transfer  the same tests, with pytest's own options
+
+The browser runs every cell of every notebook and compares what nbval would compare; where there is no browser, nbval runs them.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import time
@@ -14,10 +17,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
+sys.path.append(str(ROOT / "tests" / "browser"))
 LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports", "--no-logo"))
 PYTEST = (
-    # One worker for each of two cores; a file's tests stay together, since nbval runs a notebook's cells in one kernel.
-    *("-n", "2", "--dist", "loadfile"),
+    # One worker for each of two cores; a file's tests stay together, since nbval runs a notebook's cells in one kernel, and come in the
+    # order of tests/conftest.py: xdist's own, by the number of tests, would leave the longest for the end.
+    *("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
     # A test that hangs fails, and names itself. The longest one runs a whole notebook in the browser.
     *("--timeout", "400"),
     *("--nbval-lax", "--nbval-cell-timeout=120"),
@@ -36,12 +41,34 @@ def _run(command: tuple[str, ...]) -> bool:
     return good
 
 
+def has_browser() -> bool:
+    """Return whether the browser tests can run here: playwright is installed, and it starts a Chromium."""
+    if importlib.util.find_spec("playwright") is None:
+        return False
+    from lab_driver import CHROMIUM_ARGUMENTS, find_chromium
+    from playwright.sync_api import Error, sync_playwright
+
+    with sync_playwright() as playwright:
+        try:
+            playwright.chromium.launch(executable_path=find_chromium(), headless=True, args=CHROMIUM_ARGUMENTS).close()
+        except Error:
+            return False
+    return True
+
+
+def notebooks_for_nbval() -> list[str]:
+    """Return the notebooks that no browser test runs: none where there is a browser, else all."""
+    if has_browser():
+        return []
+    print("== no Chromium here: the notebooks run through nbval, and nobody drives their controls", flush=True)
+    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+
+
 def main(arguments: list[str]) -> int:
     """Run the checks; return the exit code."""
     results = {" ".join(command[:2]): _run(command) for command in LINTERS}
     if arguments != ["--lint"]:
-        notebooks = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-        results["pytest"] = _run(("pytest", *PYTEST, *notebooks, *arguments))
+        results["pytest"] = _run(("pytest", *PYTEST, *notebooks_for_nbval(), *arguments))
     failed = [name for name, good in results.items() if not good]
     if failed:
         print(f"\nFailed: {', '.join(failed)}.", file=sys.stderr)

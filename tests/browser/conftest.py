@@ -42,17 +42,22 @@ def course_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def open_notebook(browser: Any) -> Iterator[Callable[..., NotebookPage]]:
-    """Open a notebook of a server: ``open_notebook(lab, name)``; closed, with its kernel, after the test."""
-    pages: list[NotebookPage] = []
+def open_notebook(browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., NotebookPage]]:
+    """Open a notebook of a server: ``open_notebook(lab, name)``; closed, with its kernel, after the test.
 
-    def open_one(server: Lab, name: str, **size: int) -> NotebookPage:
-        pages.append(NotebookPage(browser, server, name, **size))
-        return pages[-1]
+    The tab stays for the next test's notebook, but not after a failure, nor where ``fresh`` asked for one of its own.
+    """
+    pages: list[tuple[NotebookPage, bool]] = []
+    failed = request.session.testsfailed
+
+    def open_one(server: Lab, name: str, *, fresh: bool = False, **size: int) -> NotebookPage:
+        page = NotebookPage(browser, server, name, fresh=fresh, **size)
+        pages.append((page, fresh))
+        return page
 
     yield open_one
-    for page in pages:
-        page.close()
+    for page, fresh in pages:
+        page.close(keep=not fresh and request.session.testsfailed == failed)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ CHROMIUM_ARGUMENTS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+CONTRAST = ("color-contrast",)
 _START_SECONDS = 90
 _SETTINGS = {
     # JupyterLab draws only the cells in view; a test wants all of them.
@@ -65,6 +66,7 @@ class Lab:
 
     def __init__(self, root: Path, *, through_command: bool = False) -> None:
         self.root = root
+        self.tabs: list[Tab] = []  # those that wait for their next notebook
         self.private = Path(tempfile.mkdtemp(prefix="gpulab-lab-"))
         self.log = self.private / "server.log"
         exposed = "--LabApp.expose_app_in_browser=True"
@@ -154,29 +156,45 @@ def find_chromium() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
 
 
-class NotebookPage:
-    """One notebook, open in one tab: run it, read it, drive it.
+class Tab:
+    """One browser tab: ``page`` is playwright's; ``errors`` and ``outside`` collect complaints and requests to other machines."""
 
-    ``page`` is playwright's page; ``errors`` collects what the browser's console and scripts complained about.
-    """
-
-    def __init__(self, browser: Any, lab: Lab, name: str, *, width: int = 1400, height: int = 1000) -> None:
-        self.lab, self.name = lab, name
+    def __init__(self, browser: Any, lab: Lab) -> None:
         self.errors: list[str] = []
         self.outside: list[str] = []
-        self.context = browser.new_context(viewport={"width": width, "height": height})
+        inside = (lab.url, "data:", "blob:", "about:")
+        self.context = browser.new_context()
         self.page = self.context.new_page()
         self.page.set_default_timeout(30_000)
         self.page.on("pageerror", lambda error: self.errors.append(f"script: {error}"))
         self.page.on("console", lambda message: self.errors.append(f"console: {message.text}") if message.type == "error" else None)
-        self.page.on("request", lambda request: None if self._is_inside(request.url) else self.outside.append(request.url))
-        self._open()
+        self.page.on("request", lambda request: None if request.url.startswith(inside) else self.outside.append(request.url))
 
-    def _is_inside(self, url: str) -> bool:
-        return url.startswith((self.lab.url, "data:", "blob:", "about:"))
 
-    def _open(self) -> None:
-        self.page.goto(f"{self.lab.url}/lab/tree/{self.name}?token={self.lab.token}&reset", timeout=90_000)
+class NotebookPage:
+    """One notebook, open in one tab: run it, read it, drive it.
+
+    ``page`` is playwright's page; ``errors`` collects what the browser's console and scripts complained about. JupyterLab takes longer to
+    load than a test to run, so a tab that was closed with ``keep`` is taken again for the server's next notebook, unless ``fresh``.
+    """
+
+    def __init__(self, browser: Any, lab: Lab, name: str, *, width: int = 1400, height: int = 1000, fresh: bool = False) -> None:
+        self.lab, self.name = lab, name
+        kept = bool(lab.tabs) and not fresh
+        self.tab = lab.tabs.pop() if kept else Tab(browser, lab)
+        self.page = self.tab.page
+        self.errors, self.outside = self.tab.errors, self.tab.outside
+        self.page.set_viewport_size({"width": width, "height": height})
+        if kept:
+            self.set_theme("light")
+            self.page.evaluate("name => window.__lab.open(name)", name)
+        else:
+            self.page.goto(f"{lab.url}/lab/tree/{name}?token={lab.token}&reset", timeout=90_000)
+        self._wait_until_open()
+        if not kept:
+            self.set_theme("light")
+
+    def _wait_until_open(self) -> None:
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
         self.page.wait_for_function(
             """() => { const w = window.jupyterapp?.shell.currentWidget; const k = w?.sessionContext?.session?.kernel;
@@ -231,23 +249,69 @@ class NotebookPage:
         self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
         self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
 
-    def axe(self, within: str = ".jp-OutputArea") -> list[str]:
+    def axe(self, within: str = ".jp-OutputArea", only: Sequence[str] = ()) -> list[str]:
         """Run axe in every matching area that shows something; return the serious and critical violations as "rule: element".
 
-        An area must be there: with none, axe would have nothing to object to.
+        An area must be there: with none, axe would have nothing to object to. ``only`` names the rules to apply, where not all are: a
+        second theme can change nothing but ``CONTRAST``.
         """
         if not self.page.evaluate("() => Boolean(window.axe)"):
             self.page.evaluate(_axe_source())
-        result = self.page.evaluate("within => window.__lab.axe(within)", within)
+        result = self.page.evaluate("([within, only]) => window.__lab.axe(within, only)", [within, list(only)])
         if not result["areas"]:
             raise AssertionError(f"{self.name}: nothing on the page fits {within!r} and shows something")
         return result["violations"]
 
-    def close(self) -> None:
-        """End the kernel and close the tab."""
+    def code_cells(self) -> list[dict[str, Any]]:
+        """Return the notebook's code cells as JupyterLab would save them, outputs included."""
+        return self.page.evaluate("() => window.__lab.codeCells()")
+
+    def close(self, *, keep: bool = False) -> None:
+        """End the kernel; close the tab, or keep it with JupyterLab in it for the next notebook."""
         if not self.page.is_closed():
-            self.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-        self.context.close()
+            self.page.evaluate("() => window.__lab.close()")
+        if not keep:
+            self.tab.context.close()
+            return
+        self.errors.clear()
+        self.outside.clear()
+        self.lab.tabs.append(self.tab)
+
+
+# What a notebook's file and a run need not agree on.
+_INCIDENTAL = ("execution_count", "metadata", "transient", "id")
+
+
+def changed_outputs(stored: dict[str, Any], shown: Sequence[dict[str, Any]]) -> list[str]:
+    """Return where a run's outputs differ from those that the notebook's file keeps in its checked cells (``# NBVAL_CHECK_OUTPUT``)."""
+    kept = [cell for cell in stored["cells"] if cell["cell_type"] == "code"]
+    if len(kept) != len(shown):
+        return [f"{len(kept)} code cells in the file, {len(shown)} on the page"]
+    pairs = [(number, _plain(cell["outputs"]), _plain(other["outputs"]), _joined(cell["source"])) for number, (cell, other) in
+             enumerate(zip(kept, shown, strict=True))]  # fmt: skip
+    return [f"code cell {number}: {before!r} became {now!r}" for number, before, now, source in pairs
+            if "NBVAL_CHECK_OUTPUT" in source and before != now]  # fmt: skip
+
+
+def _joined(text: Any) -> Any:
+    return "".join(text) if isinstance(text, list) and all(isinstance(part, str) for part in text) else text
+
+
+def _plain(outputs: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return outputs without what is incidental; what went to one stream in several parts is one text, at the place of the first."""
+    found: list[Any] = []
+    streams: dict[str, dict[str, Any]] = {}
+    for output in outputs:
+        plain = {key: _joined(value) for key, value in output.items() if key not in _INCIDENTAL}
+        if "data" in plain:
+            plain["data"] = {kind: _joined(value) for kind, value in plain["data"].items()}
+        if output["output_type"] == "stream" and output["name"] in streams:
+            streams[output["name"]]["text"] += plain["text"]
+            continue
+        if output["output_type"] == "stream":
+            streams[output["name"]] = plain
+        found.append(plain)
+    return found
 
 
 def _axe_source() -> str:

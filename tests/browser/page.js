@@ -13,6 +13,21 @@
     window.jupyterapp.shell.collapseRight();
   };
 
+  lab.open = async (name) => {
+    lab.done = null;
+    const opened = await window.jupyterapp.commands.execute('docmanager:open', { path: name, factory: 'Notebook' });
+    await opened.context.ready;
+    window.jupyterapp.shell.activateById(opened.id);
+    await opened.sessionContext.ready;
+  };
+
+  // Without the question whether to save.
+  lab.close = async () => {
+    const closing = panel();
+    await closing.sessionContext.shutdown();
+    closing.dispose();
+  };
+
   lab.runAll = () => {
     lab.done = null;
     const finished = (how) => () => { lab.done = how; };
@@ -37,6 +52,8 @@
     return found;
   };
 
+  lab.codeCells = () => [...panel().content.model.cells].filter((cell) => cell.type === 'code').map((cell) => cell.toJSON());
+
   const BROKEN = /Error displaying widget|Error creating widget|Error rendering output|Javascript Error|Failed to load model/;
   lab.broken = () => outputs().map((e) => e.innerText || '').filter((text) => BROKEN.test(text)).map((text) => text.slice(0, 300));
 
@@ -53,14 +70,15 @@
   };
 
   // JupyterLab's body has height 0, so axe takes everything for hidden and passes every contrast check: it gets a height first.
-  lab.axe = async (within) => {
+  lab.axe = async (within, only) => {
     document.documentElement.style.height = document.body.style.height = '100%';
     const hasContent = (e) => e.innerText.trim() || e.querySelector('svg,canvas,input,button,select');
     const areas = [...document.querySelectorAll(within)].filter(hasContent);
     if (!areas.length) return { areas: 0, violations: [] };
     for (const area of areas) area.dataset.axe = area.dataset.axe || String(++lab.axeNumber);
     const include = areas.map((area) => [`[data-axe="${area.dataset.axe}"]`]);
-    const result = await window.axe.run({ include }, { resultTypes: ['violations'] });
+    const options = { resultTypes: ['violations'], ...(only.length ? { runOnly: only } : {}) };
+    const result = await window.axe.run({ include }, options);
     const why = (node) => ((node.any[0] || node.all[0] || node.none[0] || {}).message || '');
     const violations = result.violations
       .filter((rule) => ['serious', 'critical'].includes(rule.impact))

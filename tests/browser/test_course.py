@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab_driver import Lab, NotebookPage, running_lab
+from lab_driver import CONTRAST, Lab, NotebookPage, changed_outputs, running_lab
 
 pytestmark = pytest.mark.browser
-NOTEBOOKS = sorted(path.name for path in (Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 # Where each notebook runs in well under a minute alone; here other tests share the cores.
 RUN_SECONDS = 240
 # Ours are the instruments and results; JupyterLab's own frame and stock widgets' known faults are not.
@@ -25,16 +26,17 @@ OUTPUTS = ".jp-OutputArea-output"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebook_runs_in_the_browser(course_lab: Lab, open_notebook: Callable[..., NotebookPage], name: str) -> None:
-    """All cells run without an error, everything is drawn, nothing is fetched from outside, and axe finds nothing serious."""
-    notebook = open_notebook(course_lab, name)
+    """All cells run without an error and print what they must, all is drawn, nothing fetched from outside; axe finds nothing serious."""
+    notebook = open_notebook(course_lab, name, fresh=True)
     notebook.run_all(RUN_SECONDS)
     assert notebook.kernel_errors() == []
+    assert changed_outputs(json.loads((FOLDER / name).read_text(encoding="utf-8")), notebook.code_cells()) == []
     assert notebook.broken_outputs() == []
     assert notebook.errors == []
     assert notebook.outside == []
-    for theme in ("light", "dark"):
+    for theme, rules in (("light", ()), ("dark", CONTRAST)):
         notebook.set_theme(theme)
-        assert notebook.axe(OUTPUTS) == [], theme
+        assert notebook.axe(OUTPUTS, rules) == [], theme
 
 
 def test_server_asks_for_its_token(course_lab: Lab) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from lab_driver import NotebookPage
+from lab_driver import CONTRAST, Lab, NotebookPage, changed_outputs
 
 pytestmark = pytest.mark.browser
 
@@ -40,6 +41,50 @@ def test_faults_are_seen(notebook_of: Callable[..., NotebookPage], faulty: list[
     violations = "\n".join(notebook.axe())
     assert "color-contrast: <p" in violations
     assert "button-name: <button" in violations
+    alone = "\n".join(notebook.axe(only=CONTRAST))
+    assert "color-contrast: <p" in alone
+    assert "button-name" not in alone
+
+
+def test_a_kept_tab_shows_nothing_of_its_last_notebook(browser: Any, lab: Lab) -> None:
+    """The next notebook in a tab begins in the light theme, at its size, with a kernel of its own and no complaints."""
+    loud = "from IPython.display import Javascript; Javascript(\"console.error('mine')\")"
+    first = NotebookPage(browser, lab, lab.write_notebook("kept-1.ipynb", ["left = 5", loud]), fresh=True)
+    first.run_all()
+    first.page.wait_for_function("() => document.querySelectorAll('.jp-OutputArea-output').length === 1")
+    first.set_theme("dark")
+    assert "console: mine" in first.errors
+    first.close(keep=True)
+    second = NotebookPage(browser, lab, lab.write_notebook("kept-2.ipynb", ["print('left' in globals())"]), width=900)
+    assert second.tab is first.tab
+    second.run_all()
+    assert second.output(0).inner_text().strip() == "False"
+    assert second.page.locator(".jp-Notebook").count() == 1
+    assert second.page.evaluate("() => [document.body.dataset.jpThemeLight, window.innerWidth]") == ["true", 900]
+    assert second.errors == []
+    second.close()
+
+
+def test_changed_outputs_are_seen(notebook_of: Callable[..., NotebookPage]) -> None:
+    """A checked cell whose text, kind or number of outputs differs is named; one that is not checked, and how a text is cut, is not."""
+    checked = "# NBVAL_CHECK_OUTPUT\n"
+    notebook = notebook_of([checked + "print('a')\nprint('b')\n1 + 1", checked + "print('c')", "print('d')"])
+
+    def stored(text: object, result: str, third: str) -> dict[str, object]:
+        said = {"output_type": "stream", "name": "stdout", "text": text}
+        made = {"output_type": "execute_result", "execution_count": 9, "metadata": {}, "data": {"text/plain": [result]}}
+        outputs = [[said, made], [{**said, "text": "c\n"}], [{**said, "text": third}]]
+        cells = [{"cell_type": "code", "source": cell["source"], "outputs": out} for cell, out in zip(shown, outputs, strict=True)]
+        return {"cells": [{"cell_type": "markdown", "source": "x"}, *cells]}
+
+    shown = notebook.code_cells()
+    assert changed_outputs(stored(["a\n", "b\n"], "2", "other\n"), shown) == []
+    assert [text.split(":")[0] for text in changed_outputs(stored("a\nB\n", "2", "d\n"), shown)] == ["code cell 0"]
+    assert len(changed_outputs(stored("a\nb\n", "3", "d\n"), shown)) == 1
+    less = stored("a\nb\n", "2", "d\n")
+    less["cells"][2]["outputs"] = []
+    assert [text.split(":")[0] for text in changed_outputs(less, shown)] == ["code cell 1"]
+    assert len(changed_outputs({"cells": less["cells"][:3]}, shown)) == 1
 
 
 def test_code_runs_in_the_notebooks_kernel(notebook_of: Callable[..., NotebookPage]) -> None:
