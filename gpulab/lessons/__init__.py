@@ -25,6 +25,7 @@ from gpulab.lessons._lighter import (
 from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._nb03_exercises import five_works
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
+from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
@@ -47,6 +48,8 @@ __all__ = [
     "Progress",
     "ProgressRow",
     "RecordedForms",
+    "RecordedPrecisions",
+    "RecordedProduct",
     "Reveal",
     "SideBySide",
     "SparseRace",
@@ -78,6 +81,7 @@ __all__ = [
     "predict",
     "progress",
     "recorded_forms",
+    "recorded_precisions",
     "recorded_sweeps",
     "reveal",
     "roof",

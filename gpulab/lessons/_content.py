@@ -21,6 +21,7 @@ _MODULES = (
     "gpulab.lessons._nb02",
     "gpulab.lessons._nb03",
     "gpulab.lessons._nb04",
+    "gpulab.lessons._nb05",
     "gpulab.lessons._nb07",
 )
 

@@ -32,7 +32,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class AutocastRow(Result):
     """One operator under autocast.
 
@@ -236,7 +236,7 @@ def _place(device: Any) -> tuple[str, Device | None]:
     return where.kind, where
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class TracedOperator(Result):
     """One operator of a model under autocast.
 

@@ -63,6 +63,9 @@ class Magnitudes(Result):
         """The middle magnitude of those that are not zero."""
         return float(np.median(self.sorted_magnitudes)) if self.sorted_magnitudes.size else None
 
+    def __repr__(self) -> str:
+        return f"<{self.count:,} gradients of {self.kind}, from {_number(self.smallest)} to {_number(self.largest)}>"
+
     @classmethod
     def of(cls, kind: str, arrays: Iterable[np.ndarray]) -> Magnitudes:
         """Return the magnitudes of some arrays."""

@@ -30,7 +30,7 @@ _MOST_VALUES = 1_000_000
 _MOST_PRODUCTS = 2**26
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class SumRow(Result):
     """One way to add the same values.
 
@@ -180,7 +180,7 @@ def _by_chance(exact: float, one: Format, draw: float) -> float:
     return math.copysign((down + (draw < steps - down)) * unit, exact)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ProductRow(Result):
     """One way to multiply the same two matrices.
 

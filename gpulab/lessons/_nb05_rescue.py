@@ -1,0 +1,138 @@
+"""Exercise 05.9 of notebook 05: save a run whose gradients vanish in float16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpulab import training
+from gpulab.lessons import _guard
+from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+
+_WEIGHT = 1e-6
+_BATCH, _BATCHES = 64, 40
+
+
+def _batches() -> list[tuple[Any, Any]]:
+    """Forty batches of the digits, the same ones as in the notebook: two passes over the training set."""
+    data = training.task("digits-mlp").train
+    starts = [k * _BATCH % (len(data) - _BATCH) for k in range(_BATCHES)]
+    return [data[start : start + _BATCH] for start in starts]
+
+
+def _reference(batches: Sequence[tuple[Any, Any]]) -> Any:
+    """Train in float32 and return the model."""
+    import torch
+    from torch.nn import functional
+
+    model = training.task("digits-mlp").make_model(seed=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / _WEIGHT)
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss: Any = _WEIGHT * functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+def _check_rescue(answer: Any) -> str:
+    import torch
+
+    if _guard.is_stub(answer):
+        raise NotAttempted
+    task, batches = training.task("digits-mlp"), _batches()
+    model = task.make_model(seed=1)
+    before = [p.detach().clone() for p in model.parameters()]
+    seen: set[str] = set()
+    layer = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
+    handle = layer.register_forward_hook(lambda module, args, output: seen.add(str(output.dtype)))
+    failed: Refused | None = None
+    try:
+        _returned(answer, model, batches)
+    except Refused as refused:
+        failed = refused
+    finally:
+        handle.remove()
+    if any(p.dtype is not torch.float32 for p in model.parameters()):
+        raise Refused("The model's weights are no longer float32. Autocast needs no .half(): the weights stay the float32 master weights.")
+    if failed is not None:
+        raise failed
+    if not seen:
+        raise NotAttempted
+    if seen != {"torch.float16"}:
+        raise Refused(
+            f"The layers ran in {', '.join(sorted(seen))}. Keep the forward pass under autocast to float16: rescue it, do not avoid it."
+        )
+    after = [p.detach() for p in model.parameters()]
+    if not all(bool(torch.isfinite(p).all()) for p in after):
+        raise Refused(
+            "The weights are infinite or nan at the end. A scaled loss makes scaled gradients: they must be divided by the scale again "
+            "before the optimizer takes its step. scaler.step(optimizer) does that."
+        )
+    moved = sum(float((a - b).norm() ** 2) for a, b in zip(after, before, strict=True)) ** 0.5
+    should = list(_reference(batches).parameters())
+    wanted = sum(float((a.detach() - b).norm() ** 2) for a, b in zip(should, before, strict=True)) ** 0.5
+    if moved < 0.2 * wanted:
+        raise Refused("The weights hardly moved: the gradients are still zero. Multiply the loss before backward(), by scaler.scale(loss).")
+    off = sum(float((a - b.detach()).norm() ** 2) for a, b in zip(after, should, strict=True)) ** 0.5
+    if off > 0.3 * wanted:
+        raise Refused(
+            f"The weights moved {moved / wanted:.3g} times as far as in float32, and elsewhere. Divide the gradients by the scale before "
+            "the step: scaler.step(optimizer) does, and skips a step that overflowed. And keep the loss and the rate as they are."
+        )
+    right = training.evaluate(model, task).ratio
+    return f"Rescued: the weights went the way of float32 (off by {off / wanted:.1%} of it), and {right:.0%} of the test digits are right."
+
+
+def _returned(answer: Any, model: Any, batches: Sequence[tuple[Any, Any]]) -> None:
+    """Call the learner's training; it returns nothing, which elsewhere counts as a stub."""
+    if not callable(answer):
+        raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects a function to call.")
+
+    def trained(*args: Any) -> bool:
+        answer(*args)
+        return True
+
+    _guard.call(trained, model, list(batches))
+
+
+_LOOP_HEAD = """\
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / 1e-6)
+"""
+_FORWARD = """\
+    for x, y in batches:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = 1e-6 * cross_entropy(model(x), y)
+        optimizer.zero_grad()
+"""
+_SCALER = '    scaler = torch.amp.GradScaler("cpu")\n'
+_PLAIN = "        loss.backward()\n        optimizer.step()"
+_SCALED = "        scaler.scale(loss).backward()\n        scaler.step(optimizer)\n        scaler.update()"
+RESCUE = Exercise(
+    id="05.9",
+    title="save the run with a scaler",
+    answer_name="train",
+    stub="""\
+def train(model, batches):
+    ...  # the loop above, under autocast, with loss scaling""",
+    solution=_LOOP_HEAD + _SCALER + _FORWARD + _SCALED,
+    hints=(
+        "Three steps: multiply the loss before the backward pass, divide the gradients before the optimizer's step, and skip the step if "
+        "one of them overflowed.",
+        'torch.amp.GradScaler("cpu") does all three: scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update().',
+    ),
+    check=_check_rescue,
+    usual=(
+        Usual(_LOOP_HEAD + _FORWARD + _PLAIN, "the gradients are still zero"),
+        Usual(_LOOP_HEAD + _SCALER + _FORWARD + "        scaler.scale(loss).backward()\n        optimizer.step()", "divided by the scale"),
+        Usual(_LOOP_HEAD + _FORWARD.replace("float16)", "float16, enabled=False)") + _PLAIN, "do not avoid it"),
+        Usual(_LOOP_HEAD.replace("optimizer =", "model.half()\n    optimizer =") + _FORWARD + _PLAIN, "no longer float32"),
+        Usual("train = 65536.0", "a function to call"),
+    ),
+    limit_seconds=60.0,
+)

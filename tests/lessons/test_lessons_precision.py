@@ -1,0 +1,108 @@
+"""What notebook 05 reveals and shows: outcomes of its predictions from results of every kind, and recorded products of a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+
+from gpulab import memory, precision, recordings, training
+from gpulab.devices import environment
+from gpulab.evidence import Evidence
+from gpulab.lessons import RecordedPrecisions, _content, _nb05, _nb05_exercises, recorded_precisions
+from gpulab.lessons._content import Unmeasured
+from gpulab.recordings import Entry, Recording, Timing
+
+
+def outcome(id: str, measured: object) -> object:
+    """What reveal would take as the answer."""
+    known = _content.question(id)
+    assert known.outcome is not None
+    return known.outcome(measured)
+
+
+def test_the_ends_of_the_naive_run() -> None:
+    """A run that diverged, one that learned, and one that stood still, in the words of the choices."""
+    run = training.fit("prose-transformer", steps=2, batch_size=4, device="cpu")
+    words = {
+        "diverged": (dataclasses.replace(run, ended="diverged"), _nb05.TURNS_NAN),
+        "learned": (dataclasses.replace(run, losses=np.array([2.3, 1.0])), _nb05.LIKE_FLOAT32),
+        "stood": (dataclasses.replace(run, losses=np.array([2.3, 2.29])), _nb05.STANDS),
+    }
+    for given, wanted in words.values():
+        assert outcome("05.1", given) == wanted
+    with pytest.raises(Unmeasured):
+        outcome("05.1", dataclasses.replace(run, ended="stopped"))
+
+
+def test_numbers_are_taken_from_their_results() -> None:
+    """The sum of ones in float16; percentages of swallowed updates and vanished gradients."""
+    assert outcome("05.2", precision.sum_error([1.0] * 3000, ["float16"])) == 2048
+    assert outcome("05.4", precision.swallowed_updates([1.0, 1.0], [1.0001, 1.1], "bfloat16")) == 50
+    assert outcome("05.6", precision.gradient_window([1e-9, 1.0, 1.0, 1.0])) == 25
+
+
+def test_a_tenth_is_guessing() -> None:
+    """Ten digits: 12 % right is nothing learned, 45 % is something, a nan loss is neither."""
+    accuracy = training.Accuracy(60, 500, 0.12, (0.1, 0.15), 2.3, "digits", Evidence.measured("a device"))
+    assert outcome("05.8", accuracy) == _nb05.NOTHING
+    assert outcome("05.8", dataclasses.replace(accuracy, ratio=0.456)) == _nb05.SAME
+    assert outcome("05.8", dataclasses.replace(accuracy, loss=float("nan"))) == _nb05.INFINITE
+
+
+def test_the_norms_of_both_devices() -> None:
+    """From two policies: the CPU's observed one, and a CUDA that keeps norms in float32 or does not."""
+    cpu = precision.autocast_policy("cpu", operators=["layer_norm"])
+    high = precision.AutocastPolicy("cuda", "float16", (precision.AutocastRow("layer_norm", None, "float32"),), cpu.evidence)
+    low = dataclasses.replace(high, rows=(precision.AutocastRow("layer_norm", "inputs", "float32"),))
+    assert outcome("05.10", (cpu, high)) == _nb05.CUDA_HIGH
+    assert outcome("05.10", (cpu, low)) == _nb05.BOTH_LOW
+    assert outcome("05.10", (high, high)) == _nb05.BOTH_HIGH
+    assert set(_content.question("05.10").sides((cpu, high))) == {"the CPU", "CUDA"}
+    with pytest.raises(Unmeasured):
+        outcome("05.10", (cpu, "cuda"))
+
+
+def test_the_share_of_memory_and_the_bytes_of_a_parameter() -> None:
+    """The exercise's bytes are those that memory.predict finds for a layer whose activations hardly count."""
+    import torch
+
+    layer, x = torch.nn.Linear(512, 512, bias=False), torch.ones(1, 512)
+    need = {p: memory.predict(layer, x, loss=torch.sum, precision=p, device="cpu") for p in ("float32", "bfloat16", "pure-bfloat16")}
+    assert outcome("05.12", (need["float32"], need["float32"])) == 100
+    for setting, name in (("float32", "float32"), ("autocast", "bfloat16"), ("pure bfloat16", "pure-bfloat16")):
+        held = need[name].peak_by_category
+        weight, gradient, state, _ = _nb05_exercises._PARTS[setting]
+        assert held["parameters"] / 512**2 == weight
+        assert held["optimizer"] / 512**2 == pytest.approx(state, abs=0.01)
+        assert held.get("gradients", gradient * 512**2) / 512**2 in (gradient, 0)
+
+
+def _recording(device_kind: str) -> Recording:
+    def entry(name: str, n: int, seconds: float) -> Entry:
+        timing = Timing(
+            samples_seconds=np.array([seconds]), sample_count=1, median_seconds=seconds, interval_seconds=None, first_call_seconds=seconds,
+            launch_seconds=seconds, with_transfer_seconds=None, calls_per_sample=1, flops=2.0 * n**3, nbytes=None, notes=(),
+        )  # fmt: skip
+        return Entry("precision", {"format": name, "n": n}, timing)
+
+    entries = (entry("float32", 4096, 4e-3), entry("bfloat16", 4096, 1e-3), entry("bfloat16", 4095, 2e-3))
+    here = dataclasses.replace(environment("cpu"), device="A GPU", device_kind=device_kind)
+    return Recording("a-gpu", here, {}, {}, "0", entries)
+
+
+def test_recorded_products(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """By hand: four times the rate of float32 at the same side; nothing to compare with at another; a CPU's recording counts as none."""
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+    before = {row.machine for row in recorded_precisions().rows}
+    recordings.write(_recording("cpu"), tmp_path / "a-cpu.json")
+    assert {row.machine for row in recorded_precisions().rows} == before
+    recordings.write(_recording("cuda"), tmp_path / "a-gpu.json")
+    rows = {(row.format, row.side): row for row in recorded_precisions().rows if row.machine == "a-gpu"}
+    assert rows["bfloat16", 4096].over_float32_ratio == pytest.approx(4)
+    assert rows["bfloat16", 4096].flops_per_second == pytest.approx(2 * 4096**3 / 1e-3)
+    assert rows["bfloat16", 4095].over_float32_ratio is None
+    assert "A GPU" in rows["float32", 4096].evidence.sentence
+    assert "not recorded yet" in RecordedPrecisions(())._repr_html_()
