@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gpulab import devices, recorder, recordings
 from gpulab.errors import InputError, RecordingError, StoppedError
 from gpulab.evidence import Evidence
-from gpulab.recorder import Case, Experiment, _registry, _run
+from gpulab.recorder import Case, Experiment, _ceilings, _registry, _run, _transfers
 from gpulab.timing import Measurement
 
 
@@ -195,3 +196,34 @@ def test_every_registered_experiment_has_unique_cases_on_a_cpu():
     keys = [_run._key(name, case) for name, case in _run._plan(cpu, None)]
     assert len(keys) == len(set(keys))
     assert {"ceilings", "launch", "catalogue", "transfer", "overlap"} <= {e.name for e in recorder.experiments()}
+
+
+def test_a_second_experiment_of_a_name_is_refused(bench):
+    """Two experiments of one name would write over each other's cases."""
+    bench("once", [1])
+    with pytest.raises(InputError, match="'once' already"):
+        bench("once", [1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "formats"),
+    [
+        ("cuda", {"float32", "float64", "tf32", "bfloat16", "float16"}),
+        ("mps", {"float32", "bfloat16", "float16"}),  # Metal has no float64, and TF32 is NVIDIA's
+    ],
+)
+def test_a_device_is_asked_for_products_in_formats_that_it_has(kind, formats):
+    """The matrix products among the ceilings: by NVIDIA's and Apple's lists of number formats."""
+    device = SimpleNamespace(is_cpu=False, kind=kind)
+    cases = [case.params for case in _ceilings._ceiling_cases(device) if case.params["operation"] == "gemm"]
+    assert {case["dtype"] for case in cases} == formats
+
+
+@pytest.mark.parametrize(("arrangement", "wanted"), [("serial", 0), ("chunked", 1)])
+def test_an_overlap_is_measured_in_both_arrangements_and_gives_its_own(arrangement, wanted, monkeypatch):
+    """One call measures both, so it gets the time of two cases; each case keeps its half."""
+    given, both = [], (a_measurement(1e-3), a_measurement(2e-3))
+    monkeypatch.setattr(_transfers.transfer, "measure_overlap", lambda *a, deadline: given.append((a, deadline)) or both)
+    case = _transfers._overlap_case("a device", 1024, 8, arrangement)
+    assert case.time(3.0) is both[wanted]
+    assert given == [((1024, 8, "a device"), 6.0)]
