@@ -13,6 +13,7 @@ from gpulab.figures.occupancy import occupancy
 from gpulab.figures.pipeline import pipeline, profile
 from gpulab.figures.roofline import roofline
 from gpulab.figures.timing import comparison, measurement
+from gpulab.figures.training import race, training
 from gpulab.figures.transfer import break_even, overlap, sweep
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "parallel_chains",
     "pipeline",
     "profile",
+    "race",
     "roofline",
     "sweep",
+    "training",
 ]

@@ -40,6 +40,7 @@ class Moment:
     peak_bytes : (int or None, int or None)
     steps : int
         How many each shall take.
+    evidence : Evidence
     """
 
     names: tuple[str, str]
@@ -47,6 +48,7 @@ class Moment:
     samples_per_second: tuple[float | None, float | None]
     peak_bytes: tuple[int | None, int | None]
     steps: int
+    evidence: Evidence
 
 
 def race(
@@ -217,7 +219,8 @@ class _Racing:
         if self.show is not None:
             losses = (tuple(one.losses), tuple(other.losses))
             rates = (one.samples_per_second, other.samples_per_second)
-            self.show(Moment(self.names, losses, rates, (one.peak_bytes, other.peak_bytes), one.options.steps))
+            evidence = Evidence.measured(one.device.name)
+            self.show(Moment(self.names, losses, rates, (one.peak_bytes, other.peak_bytes), one.options.steps, evidence))
         if self.report is not None:
             step, steps = max(len(run.losses) for run in self.runs), one.options.steps
             self.report(step / steps, f"step {step} of {steps}")

@@ -56,6 +56,8 @@ class Run:
     losses : list of float
         One a step.
     notes : list of Note
+    parts_every : int
+        On an accelerator one stretch of so many is timed part by part, which slows it; 0 for none.
 
     Raises
     ------
@@ -101,6 +103,8 @@ class Run:
         self._meter = Meter(read_clock, self.device.synchronize, waiting_costs=not self.device.is_cpu)
         self._followed = Followed(self.device, opaque=self.options.compile)
         self._feed: Feed | None = None
+        self._bad: int | None = None
+        self.parts_every = _PARTED_EVERY
         self._stretches = self._began_at = self._skipped_before = 0
         if content is not None:
             self._restore(Path(resume), content)
@@ -115,12 +119,12 @@ class Run:
     @property
     def first_bad_step(self) -> int | None:
         """The first step (from 0) whose loss is not finite; None while there is none."""
-        return next((number for number, loss in enumerate(self.losses) if not math.isfinite(loss)), None)
+        return self._bad
 
     @property
     def is_over(self) -> bool:
         """Whether all steps were taken, or the loss is no longer a number."""
-        return len(self.losses) >= self.options.steps or (bool(self.losses) and not math.isfinite(self.losses[-1]))
+        return len(self.losses) >= self.options.steps or self._bad is not None
 
     @property
     def samples_per_second(self) -> float | None:
@@ -169,15 +173,15 @@ class Run:
         losses: list[Any] = []
         try:
             with _settings.switches(self.options.precision, self.device), self._generators.in_use(), self._step.ready():
-                self._meter.begin(counts and self._stretches % _PARTED_EVERY == 0)
+                self._meter.begin(counts and self.parts_every > 0 and self._stretches % self.parts_every == 0)
                 for number in range(reached, reached + steps):
                     losses.append(self._one(number, followed))
                 self._meter.end(steps, first=first, counts=counts)
         finally:
             self.losses += [float(loss) for loss in losses]
-            bad = self.first_bad_step
-            if bad is not None:
-                del self.losses[bad + 1 :]
+            self._bad = next((n for n in range(reached, len(self.losses)) if not math.isfinite(self.losses[n])), None)
+            if self._bad is not None:
+                del self.losses[self._bad + 1 :]
         self._stretches += counts
 
     def _one(self, number: int, followed: bool) -> Any:

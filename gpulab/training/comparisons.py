@@ -154,8 +154,8 @@ class RaceResult(Result):
         columns = [_column(run) for run in (self.first, self.second)]
         rows = [(name, one, other) for (name, one), (_, other) in zip(*columns, strict=True)]
         if self.speedup is not None:
-            span = "(no interval)" if self.speedup_interval is None else " to ".join(map(format_ratio, self.speedup_interval))
-            rows.append(("samples a second, second over first", "", f"{format_ratio(self.speedup)} [{span}]"))
+            span = "(no interval)" if self.speedup_interval is None else f"[{' to '.join(map(format_ratio, self.speedup_interval))}]"
+            rows.append(("samples a second, second over first", "", f"{format_ratio(self.speedup)} {span}"))
         if self.accuracy_difference is not None and self.accuracy_difference_interval is not None:
             low, high = (f"{100 * end:+.1f}" for end in self.accuracy_difference_interval)
             rows.append(("accuracy, second minus first", "", f"{100 * self.accuracy_difference:+.1f} points [{low}, {high}]"))

@@ -17,6 +17,7 @@ _WHERE = {
     "AccessPatterns": "gpulab.widgets.access_patterns",
     "RooflineExplorer": "gpulab.widgets.roofline_explorer",
     "SimtMicroscope": "gpulab.widgets.simt_microscope",
+    "TrainingRace": "gpulab.widgets.training_race",
     "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
     "NumberFormats": "gpulab.widgets.number_formats",
     "LossScaling": "gpulab.widgets.loss_scaling",
@@ -50,4 +51,5 @@ if TYPE_CHECKING:
     from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer
     from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope
+    from gpulab.widgets.training_race import TrainingRace as TrainingRace
     from gpulab.widgets.transfer_explorer import TransferExplorer as TransferExplorer

@@ -1,0 +1,183 @@
+"""Pictures of training: one run with its loss and where its seconds went, and two that race."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab.figures import palette
+from gpulab.figures._style import LabFigure, composed, frame, ink, linear_axis, linear_bytes_axis, linear_seconds_axis
+from gpulab.training.comparisons import RaceResult
+from gpulab.training.results import PHASES, format_accuracy, format_rate
+from gpulab.units import format_bytes, format_ratio, format_seconds
+
+if TYPE_CHECKING:
+    from gpulab.training import FitResult, Moment
+
+# The sides of a race and the parts of a step; these pictures compare no devices, so the hues may be used again.
+SIDES = (palette.ORANGE, palette.BLUE)
+_PHASE_COLORS = {
+    "data": palette.BLUE, "copy": palette.REDDISH_PURPLE, "forward": palette.BLUISH_GREEN, "backward": palette.VERMILLION,
+    "optimizer": palette.ORANGE, "graph": palette.BLUISH_GREEN, "other": palette.GREY,
+}  # fmt: skip
+_MOST_POINTS = 600  # of a curve: more than pixels only cost time
+_SMOOTHED = 20  # a curve's bold line is the mean of so many steps, a twentieth of it at most
+
+
+def training(run: FitResult) -> LabFigure:
+    """Return the loss of every step with its running mean, and the seconds of a step part by part.
+
+    Parameters
+    ----------
+    run : FitResult
+        As ``training.fit`` returns it.
+    """
+    accuracy = "" if run.accuracy is None else f", accuracy {format_accuracy(run.accuracy)}"
+    words = f"{run.task}: {run.ended} after {run.steps} steps{accuracy}; {_phases_in_words(run)}."
+    base = frame(f"{run.task}, {run.options.precision}: {run.ended} after {run.steps} steps{accuracy}", run.evidence, words, height=400)
+    color = palette.device_color(run.device)
+    traces = _curve(run.losses, run.task, color)
+    for trace in traces:
+        trace["showlegend"] = False
+    for phase in PHASES:
+        seconds = run.phase_seconds.get(phase, 0.0)
+        if seconds:
+            traces.append(
+                {
+                    "type": "bar", "orientation": "h", "x": [seconds], "y": [""], "name": ink(phase), "xaxis": "x2", "yaxis": "y2",
+                    "marker": {"color": _PHASE_COLORS[phase]}, "hovertemplate": f"{phase}: {format_seconds(seconds)}<extra></extra>",
+                }
+            )  # fmt: skip
+    axis = base.layout.xaxis.to_plotly_json()
+    whole = sum(run.phase_seconds.values())
+    layout = {
+        "xaxis": {**axis, "title": {"text": ink("step")}, "domain": [0, 1], "anchor": "y"},
+        "yaxis": {**axis, **_loss_axis([run.losses]), "domain": [0.44, 1]},
+        "xaxis2": {**axis, **linear_seconds_axis(whole or 1.0, "a step, part by part"), "anchor": "y2", "domain": [0, 1]},
+        "yaxis2": {**axis, "domain": [0, 0.14], "anchor": "x2", "showticklabels": False, "ticks": "", "showgrid": False},
+        "barmode": "stack",
+        "legend": {**base.layout.legend.to_plotly_json(), "y": -0.24, "traceorder": "normal"},
+    }
+    return composed(base, traces, **layout)
+
+
+def _phases_in_words(run: FitResult) -> str:
+    if not run.phase_seconds:
+        return "no step was timed part by part"
+    return "a step takes " + ", ".join(f"{format_seconds(seconds)} for {phase}" for phase, seconds in run.phase_seconds.items())
+
+
+def race(r: RaceResult | Moment) -> LabFigure:
+    """Return both losses step by step, the samples a second with their intervals, and the peak memory of each.
+
+    Parameters
+    ----------
+    r : RaceResult or Moment
+        A race that is over, or the moment that a race under way shows.
+    """
+    done = isinstance(r, RaceResult)
+    losses: Sequence[Any] = (r.first.losses, r.second.losses) if isinstance(r, RaceResult) else r.losses
+    rates = (r.first.samples_per_second, r.second.samples_per_second) if isinstance(r, RaceResult) else r.samples_per_second
+    spans = (r.first.samples_per_second_interval, r.second.samples_per_second_interval) if isinstance(r, RaceResult) else (None, None)
+    peaks = (r.first.peak_bytes, r.second.peak_bytes) if isinstance(r, RaceResult) else r.peak_bytes
+    title = f"{r.names[1]} against {r.names[0]}" + ("" if done else f": step {max(map(len, losses))} of {r.steps}")  # type: ignore[union-attr]
+    base = frame(title, r.evidence, _race_in_words(r.names, losses, rates, spans, peaks), height=420)
+    traces: list[dict[str, Any]] = []
+    for name, values, color in zip(r.names, losses, SIDES, strict=True):
+        traces += _curve(np.asarray(values, dtype=float), name, color)
+    traces += [_bars(rates, spans, "x2", lambda v: f"{v:,.0f}"), _bars(peaks, (None, None), "x3", format_bytes)]
+    axis = base.layout.xaxis.to_plotly_json()
+    sides = {
+        **axis,
+        "tickmode": "array",
+        "tickvals": [0, 1],
+        "range": [-0.6, 1.6],
+        "tickprefix": "",
+        "ticksuffix": "",
+        "showgrid": False,
+        "tickangle": 0,
+    }
+    top = [v for v in (*rates, *(span[1] for span in spans if span)) if v]
+    layout = {
+        "xaxis": {**axis, "title": {"text": ink("step")}, "domain": [0, 0.46]},
+        "yaxis": {**axis, **_loss_axis(losses)},
+        "xaxis2": {**sides, "ticktext": _under(rates, lambda v: f"{v:,.0f}"), "domain": [0.57, 0.73], "anchor": "y2"},
+        "yaxis2": {**axis, **linear_axis(1.08 * max(top, default=1.0), "samples a second", lambda v: f"{v:,.0f}"), "anchor": "x2"},
+        "xaxis3": {**sides, "ticktext": _under(peaks, format_bytes), "domain": [0.85, 1], "anchor": "y3"},
+        "yaxis3": {**axis, **linear_bytes_axis(1.08 * max((p for p in peaks if p), default=1.0), "peak memory of tensors"), "anchor": "x3"},
+        "bargap": 0.35,
+        "legend": {**base.layout.legend.to_plotly_json(), "y": -0.32},
+    }
+    return composed(base, traces, **layout)
+
+
+def _curve(values: np.ndarray, name: str, color: str) -> list[dict[str, Any]]:
+    """Return the loss of each step, thin, and its running mean, bold; a loss that is no number ends both with a cross."""
+    finite = np.isfinite(values)
+    kept = values[: int(np.argmin(finite))] if len(values) and not finite.all() else values
+    if not len(kept):
+        return []
+    steps = np.arange(len(kept))
+    window = max(1, min(_SMOOTHED, len(kept) // 20))
+    sums = np.cumsum(np.insert(kept, 0, 0.0))
+    mean = (sums[window:] - sums[:-window]) / window
+    every = max(1, math.ceil(len(kept) / _MOST_POINTS))
+    hover = "step %{x}: %{y:.4g}<extra></extra>"
+    thin = {
+        "type": "scatter", "mode": "lines", "x": steps[::every], "y": kept[::every], "line": {"color": color, "width": 1}, "opacity": 0.45,
+        "showlegend": False, "hovertemplate": hover,
+    }  # fmt: skip
+    bold = {
+        "type": "scatter", "mode": "lines", "x": steps[window - 1 :][::every], "y": mean[::every], "line": {"color": color, "width": 2.5},
+        "name": ink(name), "hoverinfo": "skip",
+    }  # fmt: skip
+    traces = [thin, bold] if len(kept) > 1 else [{**bold, "mode": "markers", "marker": {"color": color, "size": 7}}]
+    if len(kept) < len(values):
+        cross = {"symbol": "x", "size": 11, "color": color}
+        traces.append(
+            {
+                "type": "scatter", "mode": "markers+text", "x": [len(kept) - 1], "y": [kept[-1]], "marker": cross, "showlegend": False,
+                "text": [ink("diverged")], "textposition": "middle right", "hovertemplate": "the next loss is no number<extra></extra>",
+            }
+        )  # fmt: skip
+    return traces
+
+
+def _loss_axis(losses: Sequence[Any]) -> dict[str, Any]:
+    """Return a linear axis from 0 that holds every loss but rare spikes, which would press the rest into one line."""
+    values = np.concatenate([np.asarray(one, dtype=float) for one in losses]) if losses else np.zeros(0)
+    values = values[np.isfinite(values)]
+    high = min(float(values.max()), 2 * float(np.quantile(values, 0.97))) if len(values) else 1.0
+    return linear_axis(max(high, 1e-9), "loss", lambda v: f"{v:g}")
+
+
+def _under(values: Sequence[float | None], text: Any) -> list[str]:
+    """Return what stands under each bar: whose it is, and its value."""
+    return [ink(f"{side}<br>{text(value) if value else 'not known'}") for side, value in zip(("first", "second"), values, strict=True)]
+
+
+def _bars(values: Sequence[float | None], spans: Sequence[Any], axis: str, text: Any) -> dict[str, Any]:
+    heights = [value or 0.0 for value in values]  # a bar that is not there yet is flat: without one, its axes would have no place
+    error = {}
+    if any(spans):
+        up = [span[1] - height if span else None for span, height in zip(spans, heights, strict=True)]
+        down = [height - span[0] if span else None for span, height in zip(spans, heights, strict=True)]
+        error = {"error_y": {"type": "data", "array": up, "arrayminus": down, "symmetric": False, "color": palette.GREY, "width": 6}}
+    return {
+        "type": "bar", "x": [0, 1], "y": heights, "xaxis": axis, "yaxis": axis.replace("x", "y"), "marker": {"color": list(SIDES)},
+        "showlegend": False, "hovertext": [text(height) for height in heights], "hovertemplate": "%{hovertext}<extra></extra>", **error,
+    }  # fmt: skip
+
+
+def _race_in_words(names: Sequence[str], losses: Sequence[Any], rates: Sequence[Any], spans: Sequence[Any], peaks: Sequence[Any]) -> str:
+    parts = []
+    for name, values, rate, span, peak in zip(names, losses, rates, spans, peaks, strict=True):
+        last = f"loss {values[-1]:.3g} after {len(values)} steps" if len(values) else "no step yet"
+        speed = "" if rate is None else f", {format_rate(rate, span)} samples a second"
+        memory = "" if peak is None else f", peak {format_bytes(peak)}"
+        parts.append(f"{name}: {last}{speed}{memory}")
+    ratio = f" The second trains at {format_ratio(rates[1] / rates[0])} the first's speed." if all(rates) else ""
+    return f"{'; '.join(parts)}.{ratio}"

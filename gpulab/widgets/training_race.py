@@ -1,0 +1,142 @@
+"""Two configurations of one task train in turn, from the same seed: live loss, throughput and memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpulab import devices, figures, training
+from gpulab.evidence import Note
+from gpulab.training import Moment, RaceResult
+from gpulab.units import format_ratio
+from gpulab.widgets._controls import Choice, Control, Number, Slider
+from gpulab.widgets._instrument import Action, Drawing, Instrument
+from gpulab.widgets._work import Progress, Stop
+
+_TASKS = (
+    ("digits-cnn", "digits, convolutional"), ("digits-mlp", "digits, two layers"), ("digits-hard-cnn", "hard digits, convolutional"),
+    ("prose-transformer", "prose, transformer"),
+)  # fmt: skip
+_PRECISIONS = ("float32", "tf32", "bfloat16", "float16", "pure-bfloat16", "pure-float16")
+_BATCHES = ((0, "the task's"), *((n, str(n)) for n in (8, 16, 32, 64, 128, 256)))
+_MEANS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "nothing": ("nothing more", {}),
+    "accumulate": ("4 parts, accumulated", {"accumulate": 4}),
+    "checkpoint": ("activation checkpointing", {"checkpoint": True}),
+    "channels_last": ("channels last", {"channels_last": True}),
+    "fused": ("fused optimizer", {"fused": True}),
+    "prefetch": ("a thread that prefetches", {"prefetch": 2}),
+    "workers": ("one worker process", {"workers": 1}),
+    "compile": ("torch.compile", {"compile": True}),
+    "cuda_graph": ("a CUDA graph", {"cuda_graph": True}),
+    "clip": ("gradients clipped at 1", {"clip": 1.0}),
+    "rate": ("a learning rate of 1", {"learning_rate": 1.0}),
+}
+_REDRAW_SECONDS = 0.25  # between two pictures of a race under way
+
+
+class TrainingRace(Instrument):
+    """Train a task in two ways that take turns step by step, and watch loss, speed and memory.
+
+    ``result`` is a ``gpulab.training.RaceResult``; while a race is under way, a ``Moment``.
+
+    Examples
+    --------
+    >>> print(TrainingRace(task="digits-mlp", second_precision="float16", steps=40).code)
+    import gpulab as gl
+    <BLANKLINE>
+    r = gl.training.race("digits-mlp", {"precision": "float32"}, {"precision": "float16"}, steps=40, seed=0, device="cpu")
+    gl.figures.race(r)
+    """
+
+    title = "Training race"
+    summary = "Two ways to train one task, step by step in turn and never at once, from the same seed."
+    actions: tuple[Action, ...] = (Action("race", "Race", "Train both in turn; Stop keeps what was reached."),)
+
+    def __init__(self, **values: Any) -> None:
+        self._devices = devices.available()
+        super().__init__(**values)
+
+    def make_controls(self) -> Sequence[Control]:
+        """Return task, device, steps and seed, then precision, batch and one more means for each side."""
+        here = [(str(d), d.name) for d in reversed(self._devices)]
+        means = [(name, text) for name, (text, _) in _MEANS.items()]
+        controls: list[Control] = [
+            Choice(name="task", label="Task", options=_TASKS, help="What both learn."),
+            Choice(name="device", label="Device", options=here, help="Where both train."),
+            Slider(name="steps", label="Steps each", options=[10, 20, 40, 80, 160, 320], default=80, help="An update of the weights each."),
+            Number(name="seed", label="Seed", default=0, minimum=0, maximum=1e6, integer=True, help="Of weights and batches, for both."),
+        ]  # fmt: skip
+        for side, precision in (("first", "float32"), ("second", "bfloat16")):
+            controls += [
+                Choice(name=f"{side}_precision", label=f"{side.capitalize()}: precision", options=_PRECISIONS, default=precision,
+                       help="The pure ones convert the weights too; bfloat16 and float16 are autocast."),
+                Choice(name=f"{side}_batch", label=f"{side.capitalize()}: batch", options=_BATCHES, help="Items an update learns from."),
+                Choice(name=f"{side}_means", label=f"{side.capitalize()}: with", options=means, help="What this device lacks is left "
+                       "out, and a note says so."),
+            ]  # fmt: skip
+        return controls
+
+    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> RaceResult:
+        """Run ``gl.training.race``; what it shows on the way is drawn a few times a second."""
+        last = 0.0
+        with self._lock:
+            self._made[action] = dict(values)  # what is drawn on the way belongs to these
+
+        def show(moment: Moment) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _REDRAW_SECONDS:
+                self.publish(action, moment)
+                last = time.monotonic()
+
+        return training.race(
+            values["task"], _options(values, "first"), _options(values, "second"), steps=values["steps"], seed=values["seed"],
+            device=values["device"], show=show, progress=progress, stop=stop,
+        )  # fmt: skip
+
+    def draw(self, values: Mapping[str, Any]) -> Drawing:
+        """Return both curves, the bars, the table and a sentence on who was faster."""
+        r = self.result
+        if r is None:
+            return Drawing(message="Press Race: both train in turn, and the curves grow as they do.")
+        if isinstance(r, Moment):
+            return Drawing(figures.race(r), evidence=[r.evidence], message="The race is under way; speeds have no interval yet.")
+        headers, rows = r.table()
+        notes = [*_of_side(r.names[0], r.first.notes), *_of_side(r.names[1], r.second.notes), *r.notes]
+        return Drawing(figures.race(r), headers, [row for row in rows if not row[0].startswith("note")], [r.evidence], notes, _verdict(r))
+
+    def code_for(self, values: Mapping[str, Any]) -> str:
+        """Return the call of ``gl.training.race`` and its figure."""
+        sides = ", ".join(_text(_options(values, side)) for side in ("first", "second"))
+        rest = f'steps={values["steps"]}, seed={values["seed"]}, device="{values["device"]}"'
+        return f'import gpulab as gl\n\nr = gl.training.race("{values["task"]}", {sides}, {rest})\ngl.figures.race(r)'
+
+
+def _options(values: Mapping[str, Any], side: str) -> dict[str, Any]:
+    batch = values[f"{side}_batch"]
+    return {"precision": values[f"{side}_precision"], **({"batch_size": batch} if batch else {}), **_MEANS[values[f"{side}_means"]][1]}
+
+
+def _text(options: Mapping[str, Any]) -> str:
+    return (
+        "{" + ", ".join(f'"{name}": ' + (f'"{value}"' if isinstance(value, str) else repr(value)) for name, value in options.items()) + "}"
+    )
+
+
+def _of_side(name: str, notes: Sequence[Note]) -> list[Note]:
+    return [Note(note.code, f"{name}: {note.sentence}") for note in notes]
+
+
+def _verdict(r: RaceResult) -> str:
+    if r.speedup is None:
+        return f"The race was {r.ended}; too few steps were taken for a ratio of speeds."
+    span = "without an honest interval" if r.speedup_interval is None else "95 % " + " to ".join(map(format_ratio, r.speedup_interval))
+    parts = [f"{r.names[1]} trains at {format_ratio(r.speedup)} the speed of {r.names[0]} ({span})."]
+    if r.accuracy_difference is not None and r.accuracy_difference_interval is not None:
+        low, high = (f"{100 * end:+.1f}" for end in r.accuracy_difference_interval)
+        parts.append(f"Its accuracy differs by {100 * r.accuracy_difference:+.1f} points ({low} to {high}).")
+    broken = [name for name, run in zip(r.names, (r.first, r.second), strict=True) if run.ended == "diverged"]
+    if broken:
+        parts.append(f"{' and '.join(broken)} diverged.")
+    return " ".join(parts)

@@ -1,0 +1,57 @@
+"""Pictures of training: the losses that were measured, their end, and the bars beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpulab import figures, training
+from gpulab.evidence import Evidence
+
+
+@pytest.fixture(scope="module", name="run")
+def _run() -> training.FitResult:
+    return training.fit("prose-transformer", steps=25, batch_size=2, device="cpu")
+
+
+def test_a_run_shows_every_loss_and_the_parts_of_a_step(run: training.FitResult) -> None:
+    """The thin line has each loss; the stacked bar adds up to the step; the description has the figures."""
+    figure = figures.training(run)
+    assert np.array_equal(np.array(figure.data[0].y), run.losses)
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    assert sum(bar.x[0] for bar in bars) == pytest.approx(sum(run.phase_seconds.values()))
+    assert "finished after 25 steps" in figure.description
+    assert "forward" in figure.description
+    assert "MEASURED" in figure.layout.title.subtitle.text
+
+
+def test_the_bold_line_is_the_running_mean() -> None:
+    """Of 100 steps, the mean of five: each point is that of the five losses up to it."""
+    losses = np.arange(100.0)
+    moment = training.Moment(("a", "b"), (tuple(losses), ()), (None, None), (None, None), 100, Evidence.measured("Slow CPU"))
+    _thin, bold = figures.race(moment).data[:2]
+    assert bold.x[0] == 4
+    assert bold.y[0] == pytest.approx(2.0)
+    assert bold.y[-1] == pytest.approx(97.0)
+
+
+def test_a_lost_loss_ends_its_curve_with_a_word() -> None:
+    """The curve stops before it, and the other one goes on."""
+    losses = ((2.0, 1.0, float("nan")), (2.0, 1.5, 1.25))
+    moment = training.Moment(("a", "b"), losses, (100.0, 50.0), (2**20, 2**21), 9, Evidence.measured("Slow CPU"))
+    figure = figures.race(moment)
+    assert list(figure.data[0].y) == [2.0, 1.0]
+    assert any(trace.text and "diverged" in str(trace.text) for trace in figure.data if trace.type == "scatter")
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    assert [list(bar.y) for bar in bars] == [[100.0, 50.0], [2**20, 2**21]]
+    assert "0.50x" in figure.description
+
+
+def test_a_race_draws_its_intervals() -> None:
+    """The ends of the whiskers are those of the result."""
+    result = training.race("digits-mlp", {}, {"clip": 1.0}, steps=30, device="cpu")
+    figure = figures.race(result)
+    bar = next(trace for trace in figure.data if trace.type == "bar")
+    low, high = result.first.samples_per_second_interval  # type: ignore[misc]
+    assert bar.y[0] + bar.error_y.array[0] == pytest.approx(high)
+    assert bar.y[0] - bar.error_y.arrayminus[0] == pytest.approx(low)

@@ -1,0 +1,126 @@
+"""TrainingRace: what the controls ask of the core, moments on the way, Stop, errors, and the code shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpulab import training
+from gpulab.errors import OutOfMemoryError, StoppedError
+from gpulab.evidence import Evidence
+from gpulab.training import Moment, RaceResult
+from gpulab.widgets import TrainingRace
+
+REAL = training.race
+
+
+@pytest.fixture(scope="module", name="finished")
+def _finished() -> RaceResult:
+    """A real race, a short one."""
+    return REAL("prose-transformer", {"batch_size": 2}, {"batch_size": 2, "learning_rate": 1e30}, steps=6, device="cpu")
+
+
+class Core:
+    """The fake core: shows a moment, waits until it may end or is stopped, and gives a race that was run before."""
+
+    def __init__(self, result: RaceResult) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.shown, self.may_end = threading.Event(), threading.Event()
+        self.result, self.fails = result, False
+
+    def race(self, task: str, first: Any, second: Any, *, show: Any, progress: Any, stop: Any, **shared: Any) -> RaceResult:
+        """Stand for ``training.race``."""
+        self.calls.append((task, first, second, shared))
+        if self.fails:
+            raise OutOfMemoryError("race, second: the batch does not fit; expected it to. Pass a smaller one.")
+        losses = ((2.5, 2.25), (2.5, float("nan")))
+        show(Moment(("a", "b"), losses, (None, 200.0), (2**20, None), 6, Evidence.measured("Slow CPU")))
+        progress(0.5, "step 2 of 6")
+        self.shown.set()
+        while not self.may_end.wait(0.005):
+            if stop():
+                raise StoppedError("race: stopped before both had taken a step.")
+        return self.result
+
+
+@pytest.fixture(name="core")
+def _core(monkeypatch: pytest.MonkeyPatch, finished: RaceResult) -> Iterator[Core]:
+    core = Core(finished)
+    monkeypatch.setattr(training, "race", core.race)
+    yield core
+    core.may_end.set()
+
+
+def test_the_controls_ask_the_core_and_the_code_says_the_same(core: Core) -> None:
+    """Both sides' options, steps, seed and device arrive; running the code shown makes the same call."""
+    core.may_end.set()
+    t = TrainingRace(task="digits-mlp", steps=40, seed=3, first_means="accumulate", second_precision="float16", second_batch=32)
+    t.run(wait=True)
+    assert t.error == ""
+    task, first, second, shared = core.calls[0]
+    assert task == "digits-mlp"
+    assert first == {"precision": "float32", "accumulate": 4}
+    assert second == {"precision": "float16", "batch_size": 32}
+    assert shared == {"steps": 40, "seed": 3, "device": "cpu"}
+    called: list[Any] = []
+    names = {"gl": type("gl", (), {"training": type("t", (), {"race": lambda *a, **k: called.append((*a, k))}),
+                                   "figures": type("f", (), {"race": lambda r: None})})}  # fmt: skip
+    exec(t.code.replace("import gpulab as gl", ""), names)
+    assert called == [(task, first, second, shared)]
+
+
+def test_every_option_of_every_side_is_one_that_fit_takes() -> None:
+    """Each means and precision in the lists trains a step, on either side."""
+    t = TrainingRace(task="digits-mlp")
+    for name in ("precision", "means"):
+        for value in [option[0] if isinstance(option, tuple) else option for option in t.controls[f"second_{name}"].options]:
+            if value == "compile":
+                continue  # eight seconds of a compiler; tests/training has it
+            t.set(**{f"second_{name}": value})
+            call = t.code.split("r = gl.")[1].split("\n")[0].replace("steps=80", "steps=1")
+            assert eval(call, {"training": training}).second.steps == 1
+        t.set(**{f"second_{name}": t.controls[f"second_{name}"].initial})
+
+
+def test_a_moment_is_drawn_while_the_race_goes_on_and_stop_ends_it(core: Core) -> None:
+    """Both losses until then, with the badge; a Stop before anything was reached leaves the moment and no error."""
+    t = TrainingRace()
+    t.run()
+    assert core.shown.wait(10)
+    assert isinstance(t.result, Moment)
+    assert "under way" in t._results.message
+    assert "diverged" in str(t._picture.outputs)
+    assert [e["badge"] for e in t._results.evidence] == ["MEASURED"]
+    t.set(steps=160)
+    assert "controls have moved" in t._results.message
+    t.stop()
+    assert t._job is not None
+    assert t._job.join(10)
+    assert (t.error, t.running) == ("", False)
+
+
+def test_the_end_has_the_table_the_verdict_and_the_notes_of_each_side(core: Core) -> None:
+    """Who diverged is named, and whose note it is."""
+    core.may_end.set()
+    t = TrainingRace()
+    t.run(wait=True)
+    assert "diverged" in t._results.message
+    assert any(note["code"] == "diverged" and note["sentence"].startswith("learning_rate=") for note in t._results.notes)
+    assert t._results.headers[0] == "prose-transformer"
+    assert not any(str(row[0]).startswith("note") for row in t._results.rows)
+
+
+def test_an_error_is_shown_inside_and_the_instrument_lives(core: Core) -> None:
+    """The sentence of the core, and the next race runs."""
+    core.fails = True
+    t = TrainingRace()
+    t.run(wait=True)
+    assert "does not fit" in t.error
+    core.fails = False
+    core.may_end.set()
+    t.run(wait=True)
+    assert t.error == ""
+    assert isinstance(t.result, RaceResult)
