@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, networks, training
-from gpulab._result import Result
 from gpulab.compression import _targets
 from gpulab.compression._prune import prune
 from gpulab.compression._quantize import quantize, quantize_aware
@@ -35,7 +34,7 @@ Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, repr=False)
-class Recipe(Result):
+class Recipe:
     """What is done to a task's network, in this order; the defaults do nothing.
 
     Attributes

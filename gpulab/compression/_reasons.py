@@ -133,5 +133,5 @@ def _rates(first: Facts, one: Facts) -> str:
     if first.moved_bytes and one.moved_bytes:
         a, b = first.flops / first.moved_bytes, one.flops / one.moved_bytes
         if b < a / _MORE:
-            text += f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}: memory holds it back."
+            text += f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, so memory has the larger part of the time."
     return text

@@ -17,6 +17,8 @@ Models = Any  # a module, several (one a seed), or a mapping from label to eithe
 
 # Two models of different weights never agree to a tolerance; what they have in common is judged by the task's accuracy.
 _ANY = 1e30
+# Without an interval, a ratio within this factor of 1 counts as none.
+_LOOSE = 1.1
 
 
 def weigh(
@@ -84,7 +86,7 @@ def weigh(
         facts[label] = _reasons.Facts(
             label, len(batch), _reasons.forms(several[0], finished[label][0]), sparsity(finished[label][0]),
             flops[label], moved[0], moved[1], many.rows[number].measurement.median_seconds,
-            one.rows[number].measurement.median_seconds, speedup, interval[0] if interval else min(speedup or 1.0, 1.0),
+            one.rows[number].measurement.median_seconds, speedup, interval[0] if interval else (speedup or 1.0) / _LOOSE,
         )  # fmt: skip
     first = next(iter(facts.values()))
     weighed = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -231,7 +232,12 @@ class Weighing(Result):
     @property
     def front(self) -> tuple[str, ...]:
         """The labels of the models that no other beats: one as good in accuracy, size and time, and better in one of them."""
-        return tuple(one.label for one in self.models if not any(_beats(other, one) for other in self.models))
+        return self.front_of()
+
+    def front_of(self, *, size: bool = True, time: bool = True) -> tuple[str, ...]:
+        """Return the labels of the models that no other beats in accuracy and, as chosen, in size and time."""
+        values = {m.label: (m.accuracy or 0.0, -m.file_bytes * size, (m.speedup or 1.0) * time) for m in self.models}
+        return tuple(label for label, mine in values.items() if not any(_beats(its, mine) for its in values.values()))
 
     def with_models(self, more: Weighing) -> Weighing:
         """Return this with the models of another weighing that had the same first model; one of a label that is there takes its place.
@@ -240,15 +246,17 @@ class Weighing(Result):
         """
         kept = {each.label: each for each in self.models}
         kept.update({each.label: each for each in more.models[1:]})
-        notes = tuple(dict.fromkeys((*self.notes, *more.notes)))
-        return dataclasses.replace(self, models=tuple(kept.values()), notes=notes)
+        notes = {note.code: note for note in (*self.notes, *more.notes)}  # of each kind the newest: ten weighings would say it ten times
+        return dataclasses.replace(self, models=tuple(kept.values()), notes=tuple(notes.values()))
 
     def __repr__(self) -> str:
         return f"<{len(self.models)} models on {self.device}: {', '.join(each.label for each in self.models)} ({self.evidence.badge})>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a model, the sentences, and the notes."""
-        headers = ("model", "file", "weights", "FLOP an item (counted)", f"time for {self.batch}", "time for 1", "speed-up", "right")
+        """Return one row a model."""
+        several = max((len(each.accuracies) for each in self.models), default=0)
+        right = f"right ({several} seeds)" if several > 1 else "right"
+        headers = ("model", "file", "weights", "FLOP an item (counted)", f"time for {self.batch}", "time for 1", "speed-up", right)
         rows = [
             (
                 each.label, format_bytes(each.file_bytes), f"{each.parameters - each.zeros:,}", format_flops(each.flops_per_item),
@@ -258,24 +266,25 @@ class Weighing(Result):
             )
             for each in self.models
         ]  # fmt: skip
-        empty = ("",) * 7
-        rows += [(sentence, *empty) for sentence in self.sentences]
-        rows += [(f"note: {note.code}: {note.sentence}", *empty) for note in self.notes]
         return headers, rows
 
+    def _repr_html_(self) -> str:
+        """Return the table, and below it, in full width, a sentence a model and the notes."""
+        notes = [f"Note ({note.code}): {note.sentence}" for note in self.notes]
+        said = "".join(f"<li>{html.escape(each)}</li>" for each in (*self.sentences, *notes))
+        return f"{super()._repr_html_()}<ul>{said}</ul>"
 
-def _beats(one: WeighedModel, other: WeighedModel) -> bool:
-    """Return whether a model is at least as good in everything and better in something."""
-    mine, its = ((m.accuracy or 0.0, -m.file_bytes, m.speedup or 1.0) for m in (one, other))
-    return all(a >= b for a, b in zip(mine, its, strict=True)) and mine != its
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Return whether values (more is better) are at least as good in everything and better in something."""
+    return all(a >= b for a, b in zip(one, other, strict=True)) and one != other
 
 
 def _right(model: WeighedModel) -> str:
     if model.accuracy is None or model.accuracy_interval is None:
         return "not asked"
     low, high = model.accuracy_interval
-    seeds = f", {len(model.accuracies)} seeds" if len(model.accuracies) > 1 else ""
-    return f"{100 * model.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]{seeds}"
+    return f"{100 * model.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _ratios(interval: tuple[float, float] | None) -> str:

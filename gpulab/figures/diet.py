@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gpulab.compression import WeighedModel, Weighing
 
 _HEIGHT = 420
+# Two points nearer than a digit is wide would have their numbers on each other.
+_NEAR_X, _NEAR_Y = 1.06, 0.008
 _LEFT, _RIGHT = (0.0, 0.46), (0.56, 1.0)  # shares of the width
 
 
@@ -31,11 +33,12 @@ def diet(w: Weighing) -> LabFigure:
     """
     points = [(number, each) for number, each in enumerate(w.models, start=1) if each.accuracy is not None]
     color = palette.device_color(w.environment.device_kind)
-    front = [each for _, each in points if each.label in w.front]
+    small_front = [each for _, each in points if each.label in w.front_of(time=False)]
+    fast_front = [each for _, each in points if each.label in w.front_of(size=False)]
     traces = [
-        _line(sorted(front, key=lambda m: m.file_bytes), lambda m: m.file_bytes, "x"),
+        _line(sorted(small_front, key=lambda m: m.file_bytes), lambda m: m.file_bytes, "x"),
         _points(points, color, lambda m: m.file_bytes, None, "x", showlegend=True),
-        _line(sorted(front, key=_time), _time, "x2"),
+        _line(sorted(fast_front, key=_time), _time, "x2"),
         _points(points, color, _time, _time_ends, "x2", showlegend=False),
     ]
     base = frame(f"{w.task}: what lighter models cost", w.evidence, _describe(w, points), _HEIGHT)
@@ -90,7 +93,7 @@ def _points(
     }  # fmt: skip
     trace = {
         "type": "scatter", "mode": "markers+text", "x": [place(m) for _, m in points], "y": [100 * y for y, _ in shares],
-        "error_y": bars, "marker": palette.marker(Badge.MEASURED, color, size=9), "text": [ink(str(number)) for number, _ in points],
+        "error_y": bars, "marker": palette.marker(Badge.MEASURED, color, size=9), "text": _numbers(points, place),
         "textposition": "top right", "textfont": {"size": 12}, "cliponaxis": False, "name": ink("a model, numbered as in the table"),
         "xaxis": axis, "yaxis": axis.replace("x", "y"), "showlegend": showlegend,
         "customdata": [_words(m) for _, m in points], "hovertemplate": "%{customdata}<extra></extra>",
@@ -101,6 +104,23 @@ def _points(
             **bars, "array": [high - x for x, (_, high) in pairs], "arrayminus": [x - low for x, (low, _) in pairs],
         }  # fmt: skip
     return trace
+
+
+def _numbers(points: Sequence[tuple[int, WeighedModel]], place: Callable[[Any], float]) -> list[str]:
+    """Return each point's number; of points that lie on each other the first has the numbers of all."""
+    said: list[list[int]] = []
+    for index, (number, m) in enumerate(points):
+        near = (k for k, (_, other) in enumerate(points[:index]) if said[k] and _on_each_other(m, other, place))
+        first = next(near, None)
+        said.append([] if first is not None else [number])
+        if first is not None:
+            said[first].append(number)
+    return [ink(", ".join(map(str, each))) for each in said]
+
+
+def _on_each_other(one: WeighedModel, other: WeighedModel, place: Callable[[Any], float]) -> bool:
+    near = 1 / _NEAR_X < place(one) / place(other) < _NEAR_X
+    return near and abs((one.accuracy or 0.0) - (other.accuracy or 0.0)) < _NEAR_Y
 
 
 def _words(m: WeighedModel) -> str:

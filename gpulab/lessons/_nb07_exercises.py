@@ -372,17 +372,17 @@ def _check_budget(answer: Any) -> str:
     right = training.evaluate(model, _lighter.TASK)
     nbytes = compression.size_on_disk(model)
     found = f"{100 * right.ratio:.1f} % right, {nbytes:,} bytes"
-    if right.ratio < limits.accuracy_ratio:
-        raise Refused(f"{found}: less than {limits.accuracy_ratio:.0%} right. Did you fine-tune after each step that loses something?")
-    if nbytes > limits.file_bytes:
-        raise Refused(f"{found}: the file is over {limits.file_bytes:,} bytes. Zeros, fewer bits, fewer channels: which of them is left?")
+    if right.ratio < limits.least_accuracy:
+        raise Refused(f"{found}: less than {limits.least_accuracy:.0%} right. Did you fine-tune after each step that loses something?")
+    if nbytes > limits.largest_file:
+        raise Refused(f"{found}: the file is over {limits.largest_file:,} bytes. Zeros, fewer bits, fewer channels: which of them is left?")
     row = _lighter.time_against_trained(model, limits.batch)
     share = 1 / row.speedup if row.speedup else math.inf
     took = f"{found}, {share:.2f} of the time"
     least = 1 / row.speedup_interval[1] if row.speedup_interval else share
-    if least > limits.time_ratio:
+    if least > limits.longest_time:
         raise Refused(
-            f"{took}: longer than {limits.time_ratio:g} of it. Zeros and rounded weights save bytes; what saves time on your machine?"
+            f"{took}: longer than {limits.longest_time:g} of it. Zeros and rounded weights save bytes; what saves time on your machine?"
         )
     before = compression.size_on_disk(_lighter.trained())
     return f"{took}: within the budget. {format_ratio(1 / share)} as fast, with {format_bytes(nbytes)} in place of {format_bytes(before)}."

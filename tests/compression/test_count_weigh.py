@@ -167,6 +167,8 @@ def test_the_front_leaves_out_what_another_beats():
     rows = (row("first", 90, 100, None), row("small", 80, 10, 1.0), row("fast", 85, 90, 2.0), row("bad", 79, 10, 1.0))
     w = Weighing("t", "a CPU", 1, rows, (), Evidence.measured("a CPU"), None)  # type: ignore[arg-type]
     assert w.front == ("first", "small", "fast")
+    assert w.front_of(time=False) == ("first", "small", "fast")  # 85 % in 90 bytes: more than 80 %, and smaller than 100
+    assert w.front_of(size=False) == ("first", "fast")
 
 
 def facts(**changes: object) -> _reasons.Facts:

@@ -175,9 +175,18 @@ def test_the_picture_shows_each_model_with_its_intervals() -> None:
     assert small.error_y.arrayminus[0] == pytest.approx(2.0)
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     assert list(lines[0].x) == sorted(lines[0].x)
-    assert len(lines[0].x) == len(weighing(list(MADE)).front) == 4
+    assert list(lines[0].x) == [10_000, 19_000, 68_000]  # 50 % of the channels: larger than 90 % zeros, and wrong more often
+    assert list(lines[1].x) == pytest.approx([0.5, 1.0])  # of the two that take as long as the first, the first is right more often
     assert "Beaten by none: as trained, 90% zeros" in figure.description
     assert math.isclose(figure.layout.shapes[0].x0, 1)
+
+
+def test_points_on_each_other_share_a_label() -> None:
+    """Two models of the same size and accuracy would have their numbers on each other: the first says both."""
+    rows = (model("as trained"), model("8 bits"), dataclasses.replace(model("8 bits"), label="8 bits again"))
+    text = figures.diet(weighing([], models=rows)).data[1].text
+    assert ["2, 3" in each for each in text] == [False, True, False]
+    assert text[2].count(">") == 2  # nothing between the marks
 
 
 def test_a_model_without_accuracy_is_not_drawn() -> None:

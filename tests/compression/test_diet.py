@@ -1,0 +1,166 @@
+"""Recipes: what fits together, the order of the steps, models that are trained once, seeds and stops; and what a device can do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpulab import compression, training
+from gpulab.compression import Recipe, _diet, _integer, _sparse
+from gpulab.errors import InputError, StoppedError
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was trained, for how many epochs: nothing really is, so that the order can be seen in no time."""
+    seen: list[str] = []
+
+    def fit(job: Any, *, model: Any, epochs: int | None, stop: Any, **_: Any) -> Any:
+        zeros = compression.sparsity(model) if not any(hasattr(m, "scheme") for m in model.modules()) else -1.0
+        kinds = {type(m).__name__ for m in model.modules()}
+        what = "rounded" if "Aware" in kinds else f"{zeros:.1f} zeros, {sum(p.numel() for p in model.parameters())} parameters"
+        seen.append(f"{what}, {'all' if epochs is None else epochs} epochs")
+        return SimpleNamespace(ended="stopped" if stop() else "finished")
+
+    monkeypatch.setattr(training, "fit", fit)
+    monkeypatch.setattr(_diet, "_models", type(_diet._models)())
+    return seen
+
+
+def test_the_steps_come_in_their_order(steps: list[str]):
+    """Channels go and are tuned, weights go and are tuned, rounding comes last and is trained where bits are few."""
+    pytest.importorskip("sklearn")
+    whole = sum(p.numel() for p in training.task("digits-cnn").make_model().parameters())
+    compression.cook(Recipe(channels=0.5, zeros=0.8, bits=3), "digits-cnn")
+    small = int(steps[1].split()[2])
+    assert steps == [
+        f"0.0 zeros, {whole} parameters, all epochs",
+        f"0.0 zeros, {small} parameters, 4 epochs",
+        f"0.8 zeros, {small} parameters, 4 epochs",
+        "rounded, 4 epochs",
+    ]
+    assert small < whole / 3
+
+
+def test_eight_bits_are_rounded_without_training(steps: list[str]):
+    """At 8 bits the training knows nothing of rounding; static inputs are calibrated on training data."""
+    pytest.importorskip("sklearn")
+    model = compression.cook(Recipe(bits=8, activations="static"), "digits-mlp")
+    assert len(steps) == 1
+    layer = next(m for m in model.modules() if hasattr(m, "codes"))
+    assert float(layer.step) == pytest.approx(1 / 255)  # pixels from 0 to 1
+
+
+def test_a_network_is_trained_once(steps: list[str]):
+    """Two recipes of a task and seed share their first training; what one does to the model is not seen by the other."""
+    for _ in range(2):
+        compression.cook(Recipe(zeros=0.5, fine_tune=0), "prose-transformer", seed=1)
+    compression.cook(Recipe(), "prose-transformer", seed=2)
+    assert [each for each in steps if each.endswith("all epochs")] == steps
+    assert len(steps) == 2
+    assert compression.sparsity(compression.cook(Recipe(), "prose-transformer", seed=1)) < 0.01
+
+
+def test_each_recipe_is_cooked_for_each_seed(steps: list[str]):
+    """Two seeds of a recipe make one row with two accuracies, beside the network as trained."""
+    w = compression.diet("prose-transformer", [Recipe(zeros=0.5, fine_tune=0)], seeds=(0, 1), deadline=0.02, batch_size=2)
+    assert [each.label for each in w.models] == ["as trained", "50% zeros, not fine-tuned"]
+    assert [len(each.accuracies) for each in w.models] == [2, 2]
+    assert w.models[1].file_bytes < 0.7 * w.models[0].file_bytes
+
+
+def test_a_stop_ends_it(steps: list[str]):
+    """Stopped in training there is nothing to weigh, and that is said."""
+    with pytest.raises(StoppedError, match="nothing to weigh"):
+        compression.diet("prose-transformer", [Recipe(zeros=0.5)], stop=lambda: True)
+
+
+def test_labels_tell_recipes_apart():
+    """What differs shows in the label, so that no two recipes share a row by mistake."""
+    recipes = [
+        Recipe(), Recipe(zeros=0.9), Recipe(zeros=0.9, fine_tune=0), Recipe(channels=0.5), Recipe(values=16), Recipe(bits=8),
+        Recipe(bits=4), Recipe(bits=8, weights="per-tensor"), Recipe(bits=8, activations="dynamic"), Recipe(bits=8, activations="static"),
+        Recipe(bits=8, activations="dynamic", compute="integer"), Recipe(zeros=0.9, compute="csr"), Recipe(network="resnext"),
+    ]  # fmt: skip
+    assert len({each.label for each in recipes}) == len(recipes)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"network": "vgg"}, "resnext"),
+        ({"channels": 1.0}, "share"),
+        ({"zeros": -0.1}, "share"),
+        ({"values": 1}, "values"),
+        ({"bits": 16}, "bits"),
+        ({"values": 4, "bits": 4}, "one of the two"),
+        ({"compute": "csr", "bits": 8}, "CSR"),
+        ({"compute": "integer"}, "dynamic"),
+        ({"fine_tune": float("inf")}, "fine_tune"),
+        ({"compute": "gpu"}, "dense"),
+    ],
+)
+def test_recipes_that_cannot_be_cooked_are_refused(options: dict[str, Any], says: str):
+    """Each argument that will not do is named with what would."""
+    with pytest.raises(InputError, match=says):
+        Recipe(**options)
+
+
+def test_what_does_not_fit_the_task_is_refused(steps: list[str]):
+    """Grouped convolutions for text, no recipes, no seeds: sentences."""
+    with pytest.raises(InputError, match="no images"):
+        compression.cook(Recipe(network="resnext"), "prose-transformer")
+    with pytest.raises(InputError, match="no recipes"):
+        compression.diet("prose-transformer", [])
+    with pytest.raises(InputError, match="no recipe"):
+        compression.diet("prose-transformer", ["zeros"])
+    with pytest.raises(InputError, match="no seeds"):
+        compression.diet("prose-transformer", [Recipe(zeros=0.5)], seeds=())
+
+
+def test_support_says_what_runs_here(monkeypatch: pytest.MonkeyPatch):
+    """On a CPU: CSR and float arithmetic run, 2:4 does not and the sentence says what it takes; 7 bits are explained without VNNI."""
+    monkeypatch.setattr(_integer, "activation_bits", lambda: 7)
+    found = {each.name: each for each in compression.support("cpu").abilities}
+    assert found["zeros in CSR"].works
+    assert found["8-bit weights, float32 arithmetic"].works
+    assert not found["2:4 zeros"].works
+    assert "compute capability 8.0" in found["2:4 zeros"].sentence
+    kernels = found["8-bit kernels, linear layers"]
+    assert not kernels.works or "lacks VNNI" in kernels.sentence
+
+
+def test_what_a_library_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch):
+    """A kernel that raises is a row with its words, not an error."""
+
+    def gone(*_: object) -> None:
+        raise NotImplementedError("no such kernel")
+
+    monkeypatch.setattr(_integer.Packed, "__call__", gone)
+    monkeypatch.setattr(_sparse.finish, "__call__", gone, raising=False)
+    found = {each.name: each for each in compression.support("cpu").abilities}
+    assert not found["8-bit kernels, linear layers"].works
+    assert "NotImplementedError" in found["8-bit kernels, linear layers"].sentence
+
+
+@pytest.mark.gpu
+def test_support_on_a_gpu():
+    """CSR and torchao run there; 2:4 as the compute capability says; the CPU's kernels are refused in a sentence."""
+    found = {each.name: each for each in compression.support("cuda").abilities}
+    assert found["zeros in CSR"].works
+    assert found["2:4 zeros"].works == (torch.cuda.get_device_capability() >= (8, 0)), found["2:4 zeros"].sentence
+    assert not found["8-bit kernels, linear layers"].works
+    assert "CPUs only" in found["8-bit kernels, linear layers"].sentence
+
+
+@pytest.mark.gpu
+def test_a_model_is_weighed_on_the_gpu():
+    """Times are the GPU's, the accuracy is that of the CPU but for rounding."""
+    model = training.task("prose-transformer").make_model()
+    w = compression.weigh({"as it is": model, "zeros": compression.prune(model, 0.9)}, "prose-transformer", device="cuda", deadline=0.1)
+    assert w.device == torch.cuda.get_device_name()
+    here = training.evaluate(model, "prose-transformer")
+    assert abs(w["as it is"].accuracies[0].correct - here.correct) <= here.count / 100

@@ -1,0 +1,136 @@
+"""What notebook 07 measures: sparse against dense, groups, changed answers; and that its budget can be met in several ways."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpulab import compression, lessons, timing
+from gpulab.evidence import Evidence
+from gpulab.lessons import _lighter, _nb07, _nb07_exercises
+from gpulab.lessons._content import Refused, Unmeasured
+from gpulab.lessons._lighter import SparseRace, SparseRow
+
+LIVE = Evidence.measured("a CPU")
+
+
+def race(*pairs: tuple[float, float]) -> SparseRace:
+    """Rows of (share, times as fast)."""
+    return SparseRace("x", tuple(SparseRow(share, 1e-3 * ratio, 1e-3, ratio, None) for share, ratio in pairs), LIVE)
+
+
+def test_break_even_is_where_csr_stays_ahead():
+    """One lucky row at 50 % does not count when 70 % loses again; none at all is said."""
+    assert race((0.5, 1.1), (0.7, 0.9), (0.9, 1.2), (0.98, 3.0)).break_even_share == 0.9
+    assert race((0.5, 2.0), (0.9, 3.0)).break_even_share == 0.5
+    assert race((0.5, 0.2), (0.9, 0.8)).break_even_share is None
+    assert "none of these" in repr(race((0.5, 0.2)))
+    with pytest.raises(Unmeasured, match="any share"):
+        _nb07._break_even(race((0.5, 0.2)))
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured times are the work's FLOPs at 1 GFLOP/s, so that the tables can be worked out by hand."""
+
+    def compare(runs: Any, x: Any, **_: Any) -> Any:
+        seconds = [0.1 / 2**k for k in range(len(runs))]
+        rows = [
+            SimpleNamespace(
+                name=name, speedup=None if not k else seconds[0] / seconds[k], speedup_interval=None,
+                measurement=SimpleNamespace(median_seconds=seconds[k], interval_seconds=None),
+            )
+            for k, name in enumerate(runs)
+        ]  # fmt: skip
+        for run in runs.values():
+            run(x)
+        return SimpleNamespace(rows=rows, evidence=LIVE)
+
+    monkeypatch.setattr(timing, "compare", compare)
+
+
+def test_the_groups_are_counted_by_hand(scripted: None):
+    """8 images of 16x16, 128 channels, 3x3: 2 * 8 * 256 * 128 * 128 * 9 FLOP for the full one, divided by the groups."""
+    found = lessons.grouping(device="cpu")
+    full = 2 * 8 * 256 * 128 * 128 * 9
+    assert [row.flops for row in found.rows] == [full, full / 4, full / 32, full / 128]
+    assert [row.parameters for row in found.rows] == [128 * 128 * 9 // g for g in (1, 4, 32, 128)]
+    assert found.depthwise.speedup == 8.0
+    assert "1/128 of the FLOPs" in repr(found)
+
+
+def test_the_sparse_race_has_a_row_for_each_share(scripted: None):
+    """Each share is tried, dense and in CSR, on the same zeros."""
+    found = lessons.sparse_race((0.5, 0.9), device="cpu")
+    assert [row.share for row in found.rows] == [0.5, 0.9]
+    assert [row.ratio for row in found.rows] == [2.0, 2.0]
+
+
+class Says(torch.nn.Module):
+    """A model that always gives the same class."""
+
+    def __init__(self, digit: int) -> None:
+        super().__init__()
+        self.scores = torch.nn.Parameter(torch.nn.functional.one_hot(torch.tensor(digit), 10).float())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return its scores for each image."""
+        return self.scores.expand(len(x), 10)
+
+
+def test_changed_answers_are_counted():
+    """A model against itself changes nothing; two that always say different digits change all 500."""
+    pytest.importorskip("sklearn")
+    assert lessons.changed_answers(Says(3), Says(3)) == 0
+    assert lessons.changed_answers(Says(3), Says(4)) == 500
+
+
+def test_nothing_recorded_is_said(monkeypatch: pytest.MonkeyPatch):
+    """Without a recorded accelerator the table says so, and no number stands in it."""
+    monkeypatch.setattr(_lighter.recordings, "readable", dict)
+    table = lessons.recorded_forms().table()[1]
+    assert list(table) == [("not recorded yet", "", "")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: _tuned(compression.prune(m, 0.5, structured=True), then=lambda s: _tuned(compression.prune(s, 0.5))),
+        lambda m: compression.quantize(_tuned(compression.prune(m, 0.5, structured=True)), bits=8),
+        lambda m: compression.share_weights(_tuned(compression.prune(m, 0.5, structured=True)), 32),
+    ],
+    ids=["channels and zeros", "channels and 8 bits", "channels and shared values"],
+)
+def test_several_ways_meet_the_budget(make: Any):
+    """The budget has many right answers: three others than the printed solution pass the check."""
+    pytest.importorskip("sklearn")
+    assert "within the budget" in _nb07_exercises._check_budget(make(lessons.trained()))
+
+
+def _tuned(model: Any, then: Any = None) -> Any:
+    from gpulab import training
+
+    training.fit("digits-cnn", model=model, epochs=4, device="cpu")
+    return model if then is None else then(model)
+
+
+def test_the_time_limit_is_judged_by_the_interval(monkeypatch: pytest.MonkeyPatch):
+    """A ratio over the limit whose interval reaches under it passes: noise must not refuse; one clearly over is refused."""
+    pytest.importorskip("sklearn")
+    limits = lessons.budget()
+    monkeypatch.setattr(_nb07_exercises.training, "evaluate", lambda *_: SimpleNamespace(ratio=0.99))
+    small = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    for share, low, passes in ((0.8, 0.6, True), (0.8, 0.7, False), (0.5, 0.4, True)):
+        row = SimpleNamespace(speedup=1 / share, speedup_interval=(1 / (2 * share), 1 / low))
+        monkeypatch.setattr(_lighter, "time_against_trained", lambda *_, row=row: row)
+        if not passes:
+            assert low > limits.longest_time
+            with pytest.raises(Refused, match="what saves time"):
+                _nb07_exercises._check_budget(small)
+        else:
+            monkeypatch.setattr(_lighter, "trained", lambda: small)
+            assert "within the budget" in _nb07_exercises._check_budget(small)
