@@ -167,12 +167,17 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     [('linear', 'lower', True), ('cross_entropy', 'float32', True), ('relu', 'inputs', True)]
     """
     kind, where = _place(device)
-    chosen = _given.word("autocast_policy", "dtype", dtype or ("bfloat16" if kind == "cpu" else "float16"), DTYPES)
+    chosen = _given.word("autocast_policy", "dtype", _usual(kind) if dtype is None else dtype, DTYPES)
     from gpulab.precision._autocast_cases import CASES
 
     names = tuple(CASES) if operators is None else tuple(_given.items("autocast_policy", "operators", operators))
-    for name in names:
-        _given.word("autocast_policy", "operator", name, CASES)
+    unknown = [name for name in names if not isinstance(name, str) or name not in CASES]
+    if unknown:
+        some = ", ".join(list(CASES)[:8])
+        raise InputError(
+            f"autocast_policy: operator {shown(unknown[0])} is unknown; expected PyTorch's name of one of {len(CASES)}, such as {some}. "
+            "Leave operators out for all of them."
+        )
     if where is not None:
         seen, evidence = _on_device(names, where, chosen), Evidence.measured(where.name, samples=1)
     elif kind == "cuda":
@@ -186,6 +191,11 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     if not seen and operators is None:
         rows = [_row(name, documented(kind, name), unseen) for name in every_operator(kind)]
     return AutocastPolicy(kind, chosen, tuple(rows), evidence)
+
+
+def _usual(kind: str) -> str:
+    """Return the lower precision that autocast takes by itself."""
+    return "bfloat16" if kind == "cpu" else "float16"
 
 
 def _row(name: str, listed: str, seen: Seen) -> AutocastRow:
@@ -333,8 +343,7 @@ def autocast_trace(fn: Any, *inputs: Any, dtype: str | None = None, device: Any 
         raise InputError(f"autocast_trace: got {shown(fn)}; expected a module or a function. Pass one, then its inputs.")
     first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
     where = devices.find(device) if device is not None or first is None else devices.find(first.device)
-    usual = "bfloat16" if where.is_cpu else "float16"
-    chosen = _given.word("autocast_trace", "dtype", dtype or usual, DTYPES)
+    chosen = _given.word("autocast_trace", "dtype", _usual(where.kind) if dtype is None else dtype, DTYPES)
     try:
         with torch.no_grad(), torch.autocast(where.torch_type, dtype=getattr(torch, chosen)), KernelTypes() as seen:
             fn(*inputs)

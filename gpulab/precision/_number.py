@@ -15,7 +15,7 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.precision._codes import decode, encode, neighbours, spacing
 from gpulab.precision._formats import Format, find
-from gpulab.precision._rounding import round_to
+from gpulab.precision._rounding import as_float64, round_to
 
 _EVIDENCE = Evidence.modelled("the format's definition, rounded once to nearest, ties to even", "IEEE 754-2019, OFP8, MX", "none: exact")
 MOST_STEPS = 10_000
@@ -139,15 +139,17 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
         raise InputError(
             f"number: steps={shown(steps)}; expected a whole number from -{MOST_STEPS:,} to {MOST_STEPS:,}. Pass for example 1."
         )
-    if np.ndim(x) or isinstance(x, (str, bytes, bool)):
+    given = as_float64("number", x)
+    if given.ndim:
         raise InputError(f"number: x is {shown(x)}; expected one number. Use round_to for arrays.")
+    x = float(given)
     held = float(round_to(x, one))
     for _ in range(abs(int(steps))):
         further = float(neighbours(held, one)[1 if steps > 0 else 0])
         if not math.isfinite(further):
             break
         held = further
-    return _made(float(x) if not steps else held, held, int(encode(held, one)), one)
+    return _made(x if not steps else held, held, int(encode(held, one)), one)
 
 
 def number_from_bits(code: Any, format: str | Format) -> Number:
@@ -175,6 +177,10 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
         if len(digits) != one.bits or set(digits) - {"0", "1"}:
             raise InputError(f"number_from_bits: {shown(code)}; expected {one.bits} zeros and ones. Write sign, exponent and mantissa.")
         code = int(digits, 2)
+    if isinstance(code, (bool, np.bool_)) or not isinstance(code, (int, np.integer)):
+        raise InputError(
+            f"number_from_bits: {shown(code)}; expected a whole number, or {one.bits} zeros and ones. Pass for example 0x3C00."
+        )
     held = float(decode(code, one))
     return _made(held, held, int(code), one)
 

@@ -62,7 +62,7 @@ def test_numbers_around() -> None:
     ("call", "says"),
     [
         (lambda: precision.number([1.0], "float16"), "expected one number"),
-        (lambda: precision.number("1", "float16"), "expected one number"),
+        (lambda: precision.number("1", "float16"), "expected real numbers"),
         (lambda: precision.number(1.0, "float16", 10**6), "steps=1000000"),
         (lambda: precision.number_from_bits("0101", "float16"), "expected 16 zeros and ones"),
         (lambda: precision.number_from_bits("2" * 8, "int8"), "zeros and ones"),
