@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from instrument_page import WAIT, clean, idle, readable, shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
 
-WAIT = 60_000
 # The sweep counts sizes until it is stopped; its points are those of a link of 10 us and 10 GB/s.
 TRANSFERS = """
 import time
@@ -41,52 +40,6 @@ my_weights = torch.zeros(3_000_000)
 m = gl.widgets.MemoryInspector(model="mlp", batch=1)
 m
 """
-
-
-def state(notebook: NotebookPage, expression: str) -> str:
-    """What the kernel holds, as text."""
-    return notebook.run_in_kernel(f"print({expression})").strip()
-
-
-def shown(notebook: NotebookPage, text: str) -> None:
-    """Wait until the instrument shows a text."""
-    notebook.output(0).get_by_text(text).first.wait_for(timeout=WAIT)
-
-
-def idle(notebook: NotebookPage, action: str, ending: str = "done") -> None:
-    """Wait until the instrument says that an action is over."""
-    notebook.page.wait_for_function(
-        "text => document.querySelector('.gpulab-progress-text').textContent === text", arg=f"{action}: {ending}", timeout=WAIT
-    )
-
-
-def clean(notebook: NotebookPage) -> None:
-    """Nothing went wrong in the browser or the kernel, and nothing left the machine."""
-    assert notebook.errors == []
-    assert notebook.kernel_errors() == []
-    assert notebook.broken_outputs() == []
-    assert notebook.outside == []
-
-
-def readable(notebook: NotebookPage) -> None:
-    """In both themes at 900 pixels: no serious axe violation, nothing hidden, nothing that sticks out of the page."""
-    notebook.page.set_viewport_size({"width": 900, "height": 1000})
-    for theme in ("dark", "light"):
-        notebook.set_theme(theme)
-        assert notebook.axe() == []
-        assert _cut_off(notebook) == []
-
-
-def _cut_off(notebook: NotebookPage) -> list[Any]:
-    return notebook.page.evaluate(
-        """() => {
-            const parts = [...document.querySelectorAll('.gpulab, .gpulab *')];
-            const seen = parts.filter(e => e.checkVisibility() && !e.closest('.gpulab-hidden, pre, select'));
-            const hides = e => e.scrollWidth > e.clientWidth + 4 && e.clientWidth > 20 && /hidden|clip/.test(getComputedStyle(e).overflowX);
-            const right = e => e.getBoundingClientRect().right;
-            const cut = seen.filter(e => hides(e) || right(e) > right(e.closest('.jp-OutputArea-output')) + 1);
-            return cut.map(e => e.className + ': ' + e.innerText.slice(0, 60)); }"""
-    )
 
 
 def test_transfers_every_control_of_every_view(notebook_of: Callable[..., NotebookPage]) -> None:

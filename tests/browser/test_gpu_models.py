@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
+import instrument_page
 import pytest
+from instrument_page import WAIT, clean, cut_off, shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
 
-WAIT = 60_000
 OCCUPANCY = """
 import gpulab as gl
 from gpulab.kernels import KernelFacts
@@ -21,44 +22,15 @@ o
 """
 
 
-def state(notebook: NotebookPage, expression: str) -> str:
-    """What the kernel holds, as text."""
-    return notebook.run_in_kernel(f"print({expression})").strip()
-
-
-def shown(notebook: NotebookPage, text: str) -> None:
-    """Wait until the instrument shows a text."""
-    notebook.output(0).get_by_text(text).first.wait_for(timeout=WAIT)
-
-
-def clean(notebook: NotebookPage) -> None:
-    """Nothing went wrong in the browser or the kernel, and nothing left the machine."""
-    assert notebook.errors == []
-    assert notebook.kernel_errors() == []
-    assert notebook.broken_outputs() == []
-    assert notebook.outside == []
-
-
 def readable(notebook: NotebookPage) -> None:
-    """In both themes at 900 pixels: no serious axe violation, nothing that sticks out, no text of the picture cut or on another one."""
-    notebook.page.set_viewport_size({"width": 900, "height": 1000})
-    for theme in ("dark", "light"):
-        notebook.set_theme(theme)
-        assert notebook.axe() == []
-        notebook.page.wait_for_function("() => document.querySelector('.gpulab-picture .main-svg')?.clientWidth < 800", timeout=WAIT)
-        assert _cut_off(notebook) == []
-        assert _collisions(notebook) == []
+    """As of every instrument; besides, no text of the picture is cut or lies on another one."""
+    instrument_page.readable(notebook, _narrow, partial(cut_off, may_stick_out=".gpulab-table"), _collisions)
 
 
-def _cut_off(notebook: NotebookPage) -> list[Any]:
-    return notebook.page.evaluate(
-        """() => {
-            const parts = [...document.querySelectorAll('.gpulab, .gpulab *')];
-            const seen = parts.filter(e => e.checkVisibility() && !e.closest('.gpulab-hidden, pre, select'));
-            const right = e => e.getBoundingClientRect().right;
-            const cut = seen.filter(e => right(e) > right(e.closest('.jp-OutputArea-output')) + 1 && !e.closest('.gpulab-table'));
-            return cut.map(e => e.className + ': ' + e.innerText.slice(0, 60)); }"""
-    )
+def _narrow(notebook: NotebookPage) -> list[str]:
+    """Wait until the picture has followed the window."""
+    notebook.page.wait_for_function("() => document.querySelector('.gpulab-picture .main-svg')?.clientWidth < 800", timeout=WAIT)
+    return []
 
 
 def _collisions(notebook: NotebookPage) -> list[str]:
@@ -205,7 +177,7 @@ def measure(function, *inputs, progress, stop, label, **arguments):
                               devices.environment("cpu"))
 
 timing.measure = measure
-models.roofline = lambda device, *rest: MADE if device == "cpu" else real(device, *rest)
+models.roofline = lambda device, **options: MADE if device == "cpu" else real(device, **options)
 r = gl.widgets.RooflineExplorer()
 r
 """
@@ -270,7 +242,7 @@ def test_roofline_stop_and_the_keyboard(notebook_of: Callable[..., NotebookPage]
     done(notebook, "stopped")
     shown(notebook, "Stopped before")
     assert state(notebook, "r.running, 1 <= len(r.result.points) < 6") == "False True"
-    notebook.run_in_kernel("def fails(*a): raise gl.errors.DeviceError('roofline: told to fail; expected more. Try later.')")
+    notebook.run_in_kernel("def fails(*a, **options): raise gl.errors.DeviceError('roofline: told to fail; expected more. Try later.')")
     notebook.run_in_kernel("r.set(beside='none'); models.roofline = fails")
     notebook.output(0).get_by_role("button", name="Run").click()
     shown(notebook, "roofline: told to fail; expected more. Try later.")

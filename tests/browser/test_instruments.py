@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from instrument_page import shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
@@ -69,16 +70,6 @@ def probe_cells() -> list[str]:
 def notebook(notebook_of: Callable[..., NotebookPage], probe_cells: list[str]) -> NotebookPage:
     """The probe in a notebook, all cells run."""
     return notebook_of(probe_cells)
-
-
-def state(notebook: NotebookPage, expression: str) -> str:
-    """What the kernel holds, as text."""
-    return notebook.run_in_kernel(f"print({expression})").strip()
-
-
-def shown(notebook: NotebookPage, text: str, cell: int = 0) -> None:
-    """Wait until the instrument shows a text."""
-    notebook.output(cell).get_by_text(text).first.wait_for(timeout=WAIT)
 
 
 def test_every_control_moves_the_state_and_the_picture(notebook: NotebookPage) -> None:

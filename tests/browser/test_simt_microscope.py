@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
+import instrument_page
 import pytest
+from instrument_page import WAIT, clean, cut_off, shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
 
-WAIT = 60_000
 EXAMPLES = """
 import gpulab as gl
 m = gl.widgets.SimtMicroscope()
@@ -30,16 +31,6 @@ x = np.zeros(128, np.float32)
 m = gl.widgets.SimtMicroscope(spread, 1, 32, x)
 m
 """
-
-
-def state(notebook: NotebookPage, expression: str) -> str:
-    """What the kernel holds, as text."""
-    return notebook.run_in_kernel(f"print({expression})").strip()
-
-
-def shown(notebook: NotebookPage, text: str, cell: int = 0) -> None:
-    """Wait until the instrument shows a text."""
-    notebook.output(cell).get_by_text(text).first.wait_for(timeout=WAIT)
 
 
 def at(notebook: NotebookPage, step: str, line: int) -> None:
@@ -63,36 +54,17 @@ def boxes(notebook: NotebookPage, access: int, kind: str) -> int:
     return int(notebook.output(0).locator(".gpulab-access").nth(access).locator(f".gpulab-box-{kind}").count())
 
 
-def clean(notebook: NotebookPage) -> None:
-    """Nothing went wrong in the browser or the kernel, and nothing left the machine."""
-    assert notebook.errors == []
-    assert notebook.kernel_errors() == []
-    assert notebook.broken_outputs() == []
-    assert notebook.outside == []
-
-
 def readable(notebook: NotebookPage) -> None:
-    """In both themes at 900 pixels: no serious axe violation, nothing hidden, nothing that sticks out; the current line is in view."""
-    notebook.page.set_viewport_size({"width": 900, "height": 1000})
-    for theme in ("dark", "light"):
-        notebook.set_theme(theme)
-        assert notebook.axe() == []
-        assert _cut_off(notebook) == []
+    """As of every instrument, with parts that scroll for hidden; besides, the current line is in view."""
+    instrument_page.readable(notebook, partial(cut_off, hidden_by="hidden|clip|auto"), _line_out_of_view)
 
 
-def _cut_off(notebook: NotebookPage) -> list[Any]:
+def _line_out_of_view(notebook: NotebookPage) -> list[str]:
     return notebook.page.evaluate(
         """() => {
-            const parts = [...document.querySelectorAll('.gpulab, .gpulab *')];
-            const seen = parts.filter(e => e.checkVisibility() && !e.closest('.gpulab-hidden, pre, select'));
-            const wide = e => e.scrollWidth > e.clientWidth + 4 && e.clientWidth > 20;
-            const hides = e => wide(e) && /hidden|clip|auto/.test(getComputedStyle(e).overflowX);
-            const right = e => e.getBoundingClientRect().right;
-            const cut = seen.filter(e => hides(e) || right(e) > right(e.closest('.jp-OutputArea-output')) + 1);
             const frame = document.querySelector('.gpulab-source'), row = document.querySelector('tr[aria-current="step"]');
             const [outer, inner] = [frame, row].map(e => e.getBoundingClientRect());
-            if (inner.top < outer.top - 1 || inner.bottom > outer.bottom + 1) cut.push(row);
-            return cut.map(e => e.className + ': ' + (e.innerText ?? e.textContent).slice(0, 60)); }"""
+            return inner.top < outer.top - 1 || inner.bottom > outer.bottom + 1 ? [row.textContent] : []; }"""
     )
 
 
