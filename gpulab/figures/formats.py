@@ -113,13 +113,18 @@ def _line(many: Sequence[Number], low: float, high: float) -> list[dict[str, Any
         stroke = {"width": 2, "color": MID_GREY}
         if count > len(there):
             words = f"{count:,} numbers of {one.format.name}, too close to draw"
-            traces.append(
+            band = {"type": "scatter", "hoverinfo": "skip", "showlegend": False, "name": name}
+            traces += [
+                {**band, "mode": "lines", "x": [low, high], "y": [place] * 2, "line": {"color": MID_GREY, "width": 8}},
                 {
-                    "type": "scatter", "mode": "lines+text", "x": [low, low + 0.02 * (high - low), high], "y": [place] * 3,
-                    "line": {"color": MID_GREY, "width": 8}, "text": ["", ink(words), ""], "textposition": "top right", "name": name,
-                    "hoverinfo": "skip", "showlegend": False,
-                }
-            )  # fmt: skip
+                    **band,
+                    "mode": "text",
+                    "x": [low + 0.01 * (high - low)],
+                    "y": [place + 0.15],
+                    "text": [ink(words)],
+                    "textposition": "middle right",
+                },
+            ]
         elif count:
             traces.append(
                 {

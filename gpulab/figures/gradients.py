@@ -18,7 +18,8 @@ _FATES = {
     "normal": ("normal: all digits", palette.BLUISH_GREEN, ""),
     "beyond": ("beyond the largest", palette.REDDISH_PURPLE, "."),
 }
-_MARGIN = 14  # powers of two beyond the gradients that are still shown
+_MARGIN = 32  # powers of two beyond the gradients that are still shown
+_TAIL = 0.002  # of the gradients may lie left of the picture
 
 
 def gradient_window(window: GradientWindow) -> LabFigure:
@@ -51,7 +52,7 @@ def gradient_window(window: GradientWindow) -> LabFigure:
             bars[fate].append((at + 0.5, count / total))
     traces = [_bars(name, values, shift) for name, values in bars.items()]
     highest = max((share for values in bars.values() for _, share in values), default=0.1)
-    every = 4 if right - left <= 60 else 16
+    every = 4 if right - left <= 44 else 8 if right - left <= 96 else 32
     ticks = list(range(math.ceil(left / every) * every, math.floor(right) + 1, every))
     xaxis = {
         **base.layout.xaxis.to_plotly_json(), "range": [left, right], "tickmode": "array", "tickvals": ticks, "tickprefix": "",
@@ -69,10 +70,16 @@ def gradient_window(window: GradientWindow) -> LabFigure:
 
 
 def _ends(window: GradientWindow, shift: float, tiny: int, top: int) -> tuple[float, float]:
-    """Return the ends of the axis: all gradients, and the window's edges where they are not far away."""
-    low = (window.exponents[0] if window.exponents else 0) + shift
+    """Return the ends of the axis: all gradients but a thin tail of small ones, and the window's edges where they are not far away."""
+    low, gone, total = (window.exponents[0] if window.exponents else 0), 0, sum(window.counts)
+    for exponent, count in zip(window.exponents, window.counts, strict=True):
+        gone += count
+        if gone > _TAIL * total:
+            low = exponent
+            break
     high = (window.exponents[-1] if window.exponents else 0) + shift + 1
-    return min(low - 1, max(tiny - 4, low - _MARGIN)), max(high + 1, min(top + 3, high + _MARGIN))
+    left = min(low + shift - 2, max(tiny - 4, low + shift - _MARGIN))
+    return left, max(high + 1, min(top + 3, high + _MARGIN))
 
 
 def _bars(name: str, values: list[tuple[float, float]], shift: float) -> dict[str, Any]:

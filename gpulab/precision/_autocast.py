@@ -17,6 +17,7 @@ from gpulab.devices import Device
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision._autocast_documents import LISTS, POLICIES, SOURCE, documented, every_operator
+from gpulab.precision._formats import several
 
 DTYPES = ("bfloat16", "float16")
 # Policy or None, what float32 and lower inputs ran in, and why it was not seen: what ``_observe`` gives.
@@ -170,14 +171,15 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     chosen = _given.word("autocast_policy", "dtype", _usual(kind) if dtype is None else dtype, DTYPES)
     from gpulab.precision._autocast_cases import CASES
 
-    names = tuple(CASES) if operators is None else tuple(_given.items("autocast_policy", "operators", operators))
-    unknown = [name for name in names if not isinstance(name, str) or name not in CASES]
+    asked = list(CASES) if operators is None else several("autocast_policy", "operators", operators)
+    unknown = [name for name in asked if not isinstance(name, str) or name not in CASES]
     if unknown:
         some = ", ".join(list(CASES)[:8])
         raise InputError(
             f"autocast_policy: operator {shown(unknown[0])} is unknown; expected PyTorch's name of one of {len(CASES)}, such as {some}. "
             "Leave operators out for all of them."
         )
+    names = tuple(str(name) for name in asked)
     if where is not None:
         seen, evidence = _on_device(names, where, chosen), Evidence.measured(where.name, samples=1)
     elif kind == "cuda":

@@ -11,10 +11,10 @@ import numpy as np
 
 from gpulab import _given
 from gpulab._result import Result
-from gpulab.errors import GpulabError, InputError, shown
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _exact
-from gpulab.precision._formats import Format, find
+from gpulab.precision._formats import Format, find, several
 from gpulab.precision._rounding import as_float64, generator, rounded, stochastic_round
 
 ORDERS = ("one by one", "in pairs", "one by one, by chance")
@@ -149,12 +149,7 @@ def _ways(one: Format) -> list[tuple[Format, str]]:
 
 
 def _narrow(function: str, formats: Iterable[str]) -> list[Format]:
-    try:
-        wanted = _given.items(function, "formats", formats)
-    except GpulabError:
-        raise
-    except Exception as error:  # whatever the caller's own iterable raises
-        raise InputError(f"{function}: formats raised {type(error).__name__}; expected several names. Pass a list of them.") from error
+    wanted = several(function, "formats", formats)
     if not wanted:
         raise InputError(f"{function}: formats is empty; expected at least one of: {', '.join(_NARROW)}. Pass one of these.")
     return [find(function, _given.word(function, "format", name, _NARROW)) for name in wanted]
