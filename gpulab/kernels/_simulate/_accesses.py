@@ -59,7 +59,7 @@ def _touch(machine: Machine, store: Store, where: Any, mask: Mask, line: int, ki
     """Count an access within bounds, and look whether another thread's access is unordered with it."""
     if store.space not in ("global", "shared"):
         return None
-    machine.counters.access((line, store.name, store.space, kind), where, mask, store.dtype.itemsize)
+    machine.counters.access(line, store, kind, where, mask)
     if machine.launch.traced_block is not None:
         machine.trace_access(store, np.atleast_2d(where), mask, kind)
     tracker: Tracker | None = store.tracker

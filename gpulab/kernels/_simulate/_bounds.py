@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _UNSIGNED = np.dtype(np.uint64)  # an int64 below 0 is larger than any extent there
 # How many indices are remembered: as many as a statement or two use, so that variables find theirs again.
 _REMEMBERED = 16
+# Larger ones are not: to look again costs less than memory that is kept from being used again.
+_MOST_REMEMBERED = 1 << 14
 
 
 class Known:
@@ -34,6 +36,8 @@ class Known:
 
     def remember(self, index: np.ndarray, extent: Any, stride: int, mask: Mask | None, place: Any) -> None:
         """Keep what was found; ``mask`` is None where it holds for any lanes."""
+        if index.size > _MOST_REMEMBERED:
+            return
         if len(self._found) >= _REMEMBERED:
             self._found.clear()
         self._found[id(index), extent, stride] = index, mask, place
@@ -76,7 +80,7 @@ def _place(
     safe = index
     outside = index.view(_UNSIGNED) >= np.uint64(extent)
     if np.count_nonzero(outside):
-        if mask.split(outside)[0] is not None:
+        if np.count_nonzero(outside if mask.array is None else outside & mask.array):
             safe, rest = _outside(machine, view, indices, axis, index, mask, line, verb)
             return (safe if stride == 1 else safe * np.int64(stride)), rest
         safe = np.where(outside, np.int64(0), index)  # in lanes that take no part

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpulab.kernels._simulate._geometry import WARP, Mask
+from gpulab.kernels._simulate._geometry import WARP, Mask, count_warps
+from gpulab.kernels._simulate._memory import Store
 from gpulab.models._requests import SECTOR_BYTES, WORD_BYTES, sectors_per_request, shared_wavefronts
 
 
@@ -39,11 +40,14 @@ class Access:
     bytes_requested: int = 0
 
 
-# Accesses of one kind wait until so many lanes have made some, and are counted together: NumPy's cost for each call is then shared.
-# Their places (8 bytes a lane) still fit into a core's cache.
-_LANES_TOGETHER = 1 << 16
-Place = tuple[int, str, str, str]  # line, array, space, kind of access
+# What is to be counted waits and is counted together, so that NumPy's cost for each call is shared. Accesses: until they hold so much
+# memory, in words of 8 bytes; more would save nothing. Statements: until so many lanes, or statements, were executed.
+_WORDS_TOGETHER = 1 << 14
+_LANES_TOGETHER = 1 << 20
+_STATEMENTS_TOGETHER = 64
+_WORDS_OF_AN_ENTRY = 16
 _Shape = tuple[int, ...] | None
+_Elements = np.ndarray | np.generic
 
 
 @dataclass
@@ -51,9 +55,11 @@ class Counters:
     """All counts of a simulation so far: by line, and by (line, array, space, kind of access)."""
 
     lines: dict[int, Line] = field(default_factory=dict)
-    accesses: dict[Place, Access] = field(default_factory=dict)
-    _waiting: dict[tuple[Place, int, _Shape, _Shape], list[tuple[np.ndarray, Mask]]] = field(default_factory=dict)
-    _waiting_lanes: int = 0
+    accesses: dict[tuple[int, str, str, str], Access] = field(default_factory=dict)
+    executed: list[tuple[int, Mask]] = field(default_factory=list)
+    tested: list[tuple[int, Mask, Mask | None, Mask | None]] = field(default_factory=list)
+    _accessed: dict[tuple[int, Store, str, _Shape, _Shape], list[tuple[_Elements, Mask]]] = field(default_factory=dict)
+    _accessed_words: int = 0
 
     def line(self, number: int) -> Line:
         """Return a line's counts, to be added to."""
@@ -62,48 +68,68 @@ class Counters:
             found = self.lines[number] = Line()
         return found
 
-    def branch(self, number: int, mask: Mask, yes: Mask | None, no: Mask | None) -> None:
-        """Count a test that sent lanes two ways (None: no lane went there)."""
-        line = self.line(number)
-        line.branches += mask.warps
-        if yes is not None and no is not None:
-            line.divergent_branches += yes.warps + no.warps - mask.warps  # those that went both ways
+    def access(self, line: int, store: Store, kind: str, elements: _Elements, mask: Mask) -> None:
+        """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of global or shared memory."""
+        shape = elements.shape
+        if not shape or shape[1] == 1:
+            shape = ()
+        key = line, store, kind, shape, None if mask.array is None else mask.array.shape
+        waiting = self._accessed.get(key)
+        if waiting is None:
+            waiting = self._accessed[key] = []
+        waiting.append((elements, mask))
+        self._accessed_words += elements.size + mask.size // 8 + _WORDS_OF_AN_ENTRY
+        if self._accessed_words >= _WORDS_TOGETHER:
+            self.settle_accesses()
 
-    def access(self, place: Place, elements: np.ndarray | np.generic, mask: Mask, element_bytes: int) -> None:
-        """Count an access of the lanes to elements, shape () or (B or 1, T or 1), of an array in global or shared memory."""
-        found = self.accesses.get(place)
-        if found is None:
-            found = self.accesses[place] = Access()
-        shared = place[2] == "shared"
-        warps, lanes = mask.warps, mask.lanes
-        found.requests += warps
-        found.lanes += lanes
-        found.bytes_requested += lanes * element_bytes
-        if (elements.ndim == 0 or elements.shape[1] == 1) and (not shared or element_bytes <= WORD_BYTES):
-            if shared:
-                found.wavefronts += warps
-                found.ideal_wavefronts += warps
-            else:
-                found.sectors += warps
-                found.ideal_sectors += warps
-            return
-        rows = np.atleast_2d(elements)
-        key = place, element_bytes, rows.shape, None if mask.array is None else mask.array.shape
-        self._waiting.setdefault(key, []).append((rows, mask))
-        self._waiting_lanes += max(rows.size, 0 if mask.array is None else mask.array.size)
-        if self._waiting_lanes >= _LANES_TOGETHER:
-            self.settle()
+    def patience(self, lanes: int) -> int:
+        """Return how many statements of a batch of so many lanes may wait to be counted."""
+        return min(_STATEMENTS_TOGETHER, 1 + _LANES_TOGETHER // lanes)
 
-    def settle(self) -> None:
-        """Count the accesses that wait; to be asked at the end of each batch of blocks."""
-        for (place, element_bytes, _, _), accesses in self._waiting.items():
-            _count(self.accesses[place], place[2] == "shared", accesses, element_bytes)
-        self._waiting.clear()
-        self._waiting_lanes = 0
+    def settle_statements(self) -> None:
+        """Count the statements and tests that wait; to be asked at the end of each batch of blocks as well."""
+        masks = {id(mask): mask for _, mask in self.executed}
+        masks.update((id(mask), mask) for _, *several in self.tested for mask in several if mask is not None)
+        count_warps(masks.values())
+        counts = {number: (mask.warps, mask.lanes) for number, mask in masks.items()}
+        for number, mask in self.executed:
+            line, (warps, lanes) = self.line(number), counts[id(mask)]
+            line.executed_warps += warps
+            line.active_lanes += lanes
+        for number, mask, yes, no in self.tested:
+            line, warps = self.line(number), counts[id(mask)][0]
+            line.branches += warps
+            if yes is not None and no is not None:
+                line.divergent_branches += counts[id(yes)][0] + counts[id(no)][0] - warps  # those that went both ways
+        self.executed.clear()
+        self.tested.clear()
+
+    def settle_accesses(self) -> None:
+        """Count the accesses that wait; to be asked at the end of each batch of blocks as well."""
+        for (number, store, kind, shape, _), accesses in self._accessed.items():
+            found = self.accesses.setdefault((number, store.name, store.space, kind), Access())
+            self.line(number)
+            _count(found, store.space == "shared", accesses, store.dtype.itemsize, not shape)
+        self._accessed.clear()
+        self._accessed_words = 0
 
 
-def _count(found: Access, shared: bool, accesses: list[tuple[np.ndarray, Mask]], element_bytes: int) -> None:
-    """Add the sectors or wavefronts of accesses whose elements and masks have the same shapes."""
+def _count(found: Access, shared: bool, accesses: list[tuple[_Elements, Mask]], element_bytes: int, alike: bool) -> None:
+    """Count accesses whose elements and masks have the same shapes; ``alike`` where all lanes of a block access one element."""
+    count_warps(mask for _, mask in accesses)
+    warps, lanes = sum(mask.warps for _, mask in accesses), sum(mask.lanes for _, mask in accesses)
+    found.requests += warps
+    found.lanes += lanes
+    found.bytes_requested += lanes * element_bytes
+    passes = max(1, element_bytes // WORD_BYTES)
+    if alike and not shared:
+        found.sectors += warps
+        found.ideal_sectors += warps
+        return
+    if alike and passes == 1:
+        found.wavefronts += warps
+        found.ideal_wavefronts += warps
+        return
     addresses, active, times = _by_warp(accesses, element_bytes)
 
     def total(counts: np.ndarray) -> int:
@@ -111,7 +137,6 @@ def _count(found: Access, shared: bool, accesses: list[tuple[np.ndarray, Mask]],
 
     if shared:
         found.wavefronts += total(shared_wavefronts(addresses, active, element_bytes))
-        passes = max(1, element_bytes // WORD_BYTES)
         # Without any conflict there is one for each part of a warp that takes part.
         parts = np.ones((len(addresses), passes), dtype=bool) if active is None else active.reshape(len(addresses) * passes, -1).any(axis=1)
         found.ideal_wavefronts += total(np.asarray(parts))
@@ -122,17 +147,17 @@ def _count(found: Access, shared: bool, accesses: list[tuple[np.ndarray, Mask]],
     found.ideal_sectors += total(np.minimum(sectors, -(-each * element_bytes // SECTOR_BYTES)))
 
 
-def _by_warp(accesses: list[tuple[np.ndarray, Mask]], element_bytes: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+def _by_warp(accesses: list[tuple[_Elements, Mask]], element_bytes: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Return the addresses by warp, the active lanes by warp, and how many times the warps of each access stand for others alike."""
-    elements, mask = accesses[0]
-    batch = mask.batch
-    addresses = _stacked([elements for elements, _ in accesses]) * np.int64(element_bytes)
-    if mask.array is not None and len(elements) == 1 and mask.array.shape[1] == 1:  # the same pattern in each block that takes part
+    batch, first = accesses[0][1].batch, accesses[0][1].array
+    elements = _together([np.atleast_2d(elements) for elements, _ in accesses])
+    addresses = elements * np.int64(element_bytes)
+    if first is not None and elements.shape[1] == 1 and first.shape[1] == 1:  # the same pattern in each block that takes part
         times = np.array([mask.lanes // batch.width for _, mask in accesses])
         return np.broadcast_to(addresses, (len(accesses), 1, batch.width)).reshape(-1, WARP), None, times
-    blocks = len(elements) if mask.array is None else max(len(elements), len(mask.array))
+    active = None if first is None else _together([mask.array for _, mask in accesses if mask.array is not None])
+    blocks = max(elements.shape[1], 1 if active is None else active.shape[1])
     shape = (len(accesses), blocks, batch.width)
-    active = None if mask.array is None else _stacked([mask.array for _, mask in accesses])  # type: ignore[misc]
     return (
         np.broadcast_to(addresses, shape).reshape(-1, WARP),
         None if active is None else np.broadcast_to(active, shape).reshape(-1, WARP),
@@ -140,5 +165,7 @@ def _by_warp(accesses: list[tuple[np.ndarray, Mask]], element_bytes: int) -> tup
     )
 
 
-def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
-    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
+def _together(arrays: list[np.ndarray]) -> np.ndarray:
+    """Return arrays of one shape as one array with an axis more."""
+    joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return joined.reshape(len(arrays), *arrays[0].shape)

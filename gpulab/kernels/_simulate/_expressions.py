@@ -16,7 +16,7 @@ from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._indices import Slice, index_of, part_of
 from gpulab.kernels._simulate._memory import View, constant_view
 from gpulab.kernels._simulate._names import Intrinsic, dtype_of, known_object
-from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, not_numbers, power_of_constant
+from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, is_plain, not_numbers, power_of_constant
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
 
@@ -94,6 +94,8 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             found = value(frame, mask)
+            if type(found) is np.ndarray and found.dtype is _types.BOOL:
+                return found
             if not isinstance(found, (np.ndarray, np.generic)):
                 raise self.fail("expected a number or a truth value to test", node)
             return _types.truth(found)
@@ -234,20 +236,26 @@ class Translator:
         return run
 
     def _boolop(self, node: ast.BoolOp) -> Expression:
-        parts = [self.expression(part) for part in node.values]
+        parts = [(self.expression(part), is_plain(part)) for part in node.values]
         is_and = isinstance(node.op, ast.And)
+        combine = operator.and_ if is_and else operator.or_
 
         def run(frame: Frame, mask: Mask) -> Any:
-            value = parts[0](frame, mask)
-            going: Mask | None = mask
-            for part in parts[1:]:
-                assert going is not None
-                yes, no = going.split(_rows(_types.truth(value)))
+            value = parts[0][0](frame, mask)
+            for part, plain in parts[1:]:
+                truth = _types.truth(value)
+                if plain and value is truth and isinstance(truth, np.ndarray):
+                    # Nobody sees who computes it, so that the lanes that do not ask for it need not be told apart.
+                    asked = np.count_nonzero(truth) > 0 if is_and else np.count_nonzero(truth) < truth.size
+                    other = part(frame, mask) if asked else value
+                    if other.dtype is _types.BOOL:
+                        value = combine(value, other)
+                        continue
+                yes, no = mask.split(truth)
                 going = yes if is_and else no
                 if going is None:
                     return value
-                other = part(frame, going)
-                value = _chosen(going, mask, other, value)
+                value = _chosen(going, mask, part(frame, going), value)
             return value
 
         return run
@@ -256,7 +264,7 @@ class Translator:
         test, body, orelse = self.condition(node.test), self.expression(node.body), self.expression(node.orelse)
 
         def run(frame: Frame, mask: Mask) -> Any:
-            yes, no = mask.split(_rows(test(frame, mask)))
+            yes, no = mask.split(test(frame, mask))
             if yes is None:
                 return orelse(frame, mask)
             if no is None:
@@ -396,13 +404,8 @@ _WORDS: dict[type, str] = {
 }  # fmt: skip
 
 
-def _rows(condition: Any) -> Any:
-    return condition if np.ndim(condition) == 0 else np.atleast_2d(condition)
-
-
 def _chosen(where: Mask, mask: Mask, value: Any, other: Any) -> Any:
     """Return one value in some lanes and the other elsewhere."""
     if where is mask or where.array is None:
         return value
-    dtype = _types.unified(value.dtype, other.dtype)
-    return _types.select(where.array, _types.cast(value, dtype), _types.cast(other, dtype))
+    return _types.select(where.array, *_types.alike(value, other))

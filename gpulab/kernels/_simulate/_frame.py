@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,8 +71,7 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
             return View(value.store, np.where(chosen, value.offset, old.offset), value.shape, value.strides)
         raise fail(f"{name} is one array in some threads and another in others; expected one array. Use an index that differs instead")
     if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
-        dtype = _types.unified(value.dtype, old.dtype)
-        return _types.select(chosen, _types.cast(value, dtype), _types.cast(old, dtype))
+        return _types.select(chosen, *_types.alike(value, old))
     raise fail(f"{name} is of one kind in some threads and of another in others; expected one kind")
 
 
@@ -91,7 +91,7 @@ class ForLoop:
         for item in items:
             assert going is not None
             machine.step(self.line, going)
-            machine.counters.branch(self.line, going, going, None)
+            machine.counters.tested.append((self.line, going, going, None))
             self.target(frame, going, item)
             going = union(self.body(frame, going), loop.continued)
             loop.continued = None
@@ -100,7 +100,7 @@ class ForLoop:
         else:
             assert going is not None
             machine.step(self.line, going)
-            machine.counters.branch(self.line, going, None, going)
+            machine.counters.tested.append((self.line, going, None, going))
         frame.loops.pop()
         return mask if frame.returns == returns else union(going, loop.broken)
 
@@ -109,15 +109,14 @@ class ForLoop:
         machine, loop, returns = frame.machine, Loop(), frame.returns
         frame.loops.append(loop)
         going: Mask | None = mask
-        out: Mask | None = None
+        out: list[Mask | None] = [None]
         now = start
         up = bool(np.all(step > 0))
         while going is not None:
             machine.step(self.line, going)
             more = now < stop if up else np.where(step > 0, now < stop, now > stop)
-            yes, no = going.split(np.atleast_2d(more))
-            machine.counters.branch(self.line, going, yes, no)
-            out = union(out, no)
+            yes, no = machine.test(self.line, going, more)
+            out.append(no)
             if yes is None:
                 break
             self.target(frame, yes, now)
@@ -125,4 +124,4 @@ class ForLoop:
             loop.continued = None
             now = now + step
         frame.loops.pop()
-        return mask if frame.returns == returns else union(out, loop.broken)
+        return mask if frame.returns == returns else functools.reduce(union, out, loop.broken)

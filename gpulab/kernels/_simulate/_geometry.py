@@ -7,6 +7,7 @@ the block, or not on the thread, keeps a 1 there; NumPy's broadcasting does the 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -144,9 +145,14 @@ class Mask:
     def warps(self) -> int:
         """Return how many warps have a lane here."""
         if self._warps is None:
-            bits = self.bits
-            self._warps = int(np.count_nonzero(bits)) * (self.batch.blocks if len(bits) == 1 else 1)
+            count_warps([self])
+            assert self._warps is not None
         return self._warps
+
+    @property
+    def size(self) -> int:
+        """Return how much the array holds."""
+        return 0 if self.array is None else self.array.size
 
     @property
     def true(self) -> int:
@@ -221,6 +227,24 @@ class Mask:
         if value.size == batch.blocks * batch.width:
             return value.reshape(-1) if self.array is None else value.reshape(-1).take(self.flat)
         return value[0].take(self.flat % batch.width) if len(value) == 1 else value[:, 0].take(self.flat // batch.width)
+
+
+def count_warps(masks: Iterable[Mask]) -> None:
+    """Count the warps that have a lane in masks of one batch, those of one shape together."""
+    groups: dict[tuple[int, ...], dict[int, Mask]] = {}
+    for mask in masks:
+        if mask._warps is None:
+            groups.setdefault(() if mask.array is None else mask.array.shape, {})[id(mask)] = mask
+    for shape, group in groups.items():
+        batch = next(iter(group.values())).batch
+        if not shape or shape[1] == 1:
+            for mask in group.values():
+                mask._warps = mask.lanes // WARP
+            continue
+        bits = np.packbits(np.concatenate([mask.array for mask in group.values() if mask.array is not None]), axis=1).view(np.uint32)
+        counts = np.count_nonzero(bits.reshape(len(group), -1), axis=1) * (batch.blocks if shape[0] == 1 else 1)
+        for mask, count in zip(group.values(), counts.tolist(), strict=True):
+            mask._warps = count
 
 
 def union(first: Mask | None, second: Mask | None) -> Mask | None:

@@ -18,8 +18,6 @@ from gpulab.kernels._simulate._ordering import Fences, WarpBarriers
 from gpulab.kernels._simulate._source import Source
 from gpulab.kernels._simulate.report import Finding, Step, StepAccess, Thread
 
-# Statements between two looks at whether somebody wants the simulation to stop.
-_STEPS_UNSEEN = 64
 # How many sets of lanes are remembered, for variables that index several accesses.
 _REMEMBERED = 8
 
@@ -46,18 +44,6 @@ class Launch:
     max_trace_steps: int = 100_000
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
-
-    def look(self, line: int) -> None:
-        """Stop work without end, or where somebody asks for it; say when to look again."""
-        if self.steps > self.max_steps:
-            raise self.source.error(
-                f"the kernel was still at work after {self.max_steps:,} statements of whole batches; "
-                "expected an end. Look for a loop whose condition stays true, or pass a larger max_steps",
-                line,
-            )
-        if self.stop is not None:
-            self.stop()
-        self.next_look = min(self.max_steps, self.steps + _STEPS_UNSEEN)
 
     def text_of(self, line: int) -> str:
         """Return a line of the kernel or of a device function."""
@@ -89,12 +75,30 @@ class Machine:
         launch = self.launch
         launch.steps += 1
         if launch.steps > launch.next_look:
-            launch.look(line)
-        counts = self.counters.line(line)
-        counts.executed_warps += mask.warps
-        counts.active_lanes += mask.lanes
+            self._look(line)
+        self.counters.executed.append((line, mask))
         if launch.traced_block is not None:
             self._trace(line, mask)
+
+    def test(self, line: int, mask: Mask, condition: Any) -> tuple[Mask | None, Mask | None]:
+        """Return the lanes that a test sends one way and the other, and count it."""
+        yes, no = mask.split(condition)
+        self.counters.tested.append((line, mask, yes, no))
+        return yes, no
+
+    def _look(self, line: int) -> None:
+        """Count what was executed; stop work without end, or where somebody asks for it; say when to look again."""
+        launch = self.launch
+        if launch.steps > launch.max_steps:
+            raise launch.source.error(
+                f"the kernel was still at work after {launch.max_steps:,} statements of whole batches; "
+                "expected an end. Look for a loop whose condition stays true, or pass a larger max_steps",
+                line,
+            )
+        if launch.stop is not None:
+            launch.stop()
+        self.counters.settle_statements()
+        launch.next_look = min(launch.max_steps, launch.steps + self.counters.patience(self.batch.blocks * self.batch.width))
 
     def _trace(self, line: int, mask: Mask) -> None:
         row = self._traced_row()

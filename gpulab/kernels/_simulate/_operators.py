@@ -66,3 +66,12 @@ def _kind(value: Any) -> str:
     if isinstance(value, tuple):
         return "a tuple"
     return "nothing" if value is None else str(getattr(value, "dtype", type(value).__name__))
+
+
+_PLAIN_PARTS = (ast.Name, ast.Constant, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
+
+
+def is_plain(node: ast.expr) -> bool:
+    """Return whether an expression only computes: no access, no call, nothing that depends on which lanes are here."""
+    parts = [part for part in ast.walk(node) if isinstance(part, (ast.expr, ast.Pow))]
+    return all(isinstance(part, _PLAIN_PARTS) for part in parts)

@@ -24,6 +24,7 @@ class Source:
 
     name: str
     tree: ast.FunctionDef
+    nodes: list[ast.AST] = field(repr=False)  # all of the tree's
     lines: dict[int, str]
     filename: str
     code: types.CodeType
@@ -35,13 +36,18 @@ class Source:
     def renumber(self, offset: int) -> None:
         """Add an offset to all line numbers."""
         self.offset = offset
-        ast.increment_lineno(self.tree, offset)
+        _shift(self.nodes, offset)
         self.lines = {number + offset: text for number, text in self.lines.items()}
 
     @property
     def parameters(self) -> list[str]:
         """Return the names of the parameters."""
         return [a.arg for a in self.tree.args.args]
+
+    @property
+    def local_names(self) -> set[str]:
+        """Return the names that the function assigns, its parameters included."""
+        return {*self.parameters, *(node.id for node in self.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))}
 
     def text_of(self, line: int) -> str:
         """Return a line without its indentation."""
@@ -110,10 +116,11 @@ def read_source(kernel: Any) -> Source:
         raise KernelError(f"simulate: the text of {name} cannot be read: {error.msg}. Define it by a plain `def`.") from error
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"simulate: {name} is no plain function; expected one defined by `def`. Write it as `def {name}(...)`.")
-    ast.increment_lineno(tree, first - 1)
+    nodes = list(ast.walk(tree))
+    _shift(nodes, first - 1)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     source = Source(
-        name, tree, {first + i: line.rstrip() for i, line in enumerate(text)}, function.__code__.co_filename, function.__code__,
+        name, tree, nodes, {first + i: line.rstrip() for i, line in enumerate(text)}, function.__code__.co_filename, function.__code__,
         function.__globals__, dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)),
         (file, linecache.getlines(file, function.__globals__)),
     )  # fmt: skip
@@ -123,13 +130,11 @@ def read_source(kernel: Any) -> Source:
     return source
 
 
-def local_names(tree: ast.FunctionDef) -> set[str]:
-    """Return the names that the function assigns, its parameters included."""
-    found = {a.arg for a in tree.args.args}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return found
+def _shift(nodes: list[ast.AST], lines: int) -> None:
+    for node in nodes:
+        if isinstance(node, (ast.stmt, ast.expr, ast.arg, ast.keyword)):
+            node.lineno += lines
+            node.end_lineno = (node.end_lineno or 0) + lines
 
 
 def root_name(node: ast.expr) -> str | None:
@@ -143,7 +148,7 @@ def written_names(source: Source, device_function: Callable[[ast.Call], Source |
     """Return the names of arrays that the function may write, directly, through another name, or in a function that it calls."""
     written: set[str] = set()
     aliases: list[tuple[set[str], set[str]]] = []
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:

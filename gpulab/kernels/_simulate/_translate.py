@@ -7,6 +7,7 @@ A statement takes the lanes that arrive and returns those that go on to the next
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from gpulab.kernels._simulate._expressions import Expression, Translator
 from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
 from gpulab.kernels._simulate._geometry import Mask, union
 from gpulab.kernels._simulate._indices import index_of
-from gpulab.kernels._simulate._source import Source, local_names
+from gpulab.kernels._simulate._source import Source
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._program import Program
@@ -29,7 +30,7 @@ class StatementTranslator:
 
     def __init__(self, source: Source, program: Program) -> None:
         self.source = source
-        self.expressions = Translator(source, program, local_names(source.tree))
+        self.expressions = Translator(source, program, source.local_names)
         self._depth = 0
         self._loops = 0
 
@@ -172,8 +173,7 @@ class StatementTranslator:
         def run(frame: Frame, mask: Mask) -> Mask | None:
             machine = frame.machine
             machine.step(line, mask)
-            yes, no = mask.split(test(frame, mask))
-            machine.counters.branch(line, mask, yes, no)
+            yes, no = machine.test(line, mask, test(frame, mask))
             if yes is None:
                 return mask if orelse is None else orelse(frame, mask)
             if no is None:
@@ -196,18 +196,17 @@ class StatementTranslator:
             machine, loop, returns = frame.machine, Loop(), frame.returns
             frame.loops.append(loop)
             going: Mask | None = mask
-            out: Mask | None = None
+            out: list[Mask | None] = [None]
             while going is not None:
                 machine.step(line, going)
-                yes, no = going.split(test(frame, going))
-                machine.counters.branch(line, going, yes, no)
-                out = union(out, no)
+                yes, no = machine.test(line, going, test(frame, going))
+                out.append(no)
                 if yes is None:
                     break
                 going = union(body(frame, yes), loop.continued)
                 loop.continued = None
             frame.loops.pop()
-            return mask if frame.returns == returns else union(out, loop.broken)
+            return mask if frame.returns == returns else functools.reduce(union, out, loop.broken)
 
         return run
 

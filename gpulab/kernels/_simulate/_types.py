@@ -66,6 +66,14 @@ def cast(value: Value, dtype: np.dtype) -> Value:
     return value if value.dtype == dtype else value.astype(dtype)
 
 
+def alike(value: Value, other: Value) -> tuple[Value, Value]:
+    """Return both in the type that holds values of both."""
+    if value.dtype is other.dtype:
+        return value, other
+    dtype = unified(value.dtype, other.dtype)
+    return cast(value, dtype), cast(other, dtype)
+
+
 def arithmetic(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     """Return a ufunc of two values with numba's result type."""
 
@@ -149,10 +157,13 @@ def compare(ufunc: Callable[[Value, Value], Value]) -> Callable[[Value, Value], 
     """Return a comparison of two values."""
 
     def apply(left: Value, right: Value) -> Value:
-        if "c" in (left.dtype.kind, right.dtype.kind) and ufunc not in (np.equal, np.not_equal):
+        a, b = left.dtype, right.dtype
+        if a is b and (a is INT or a is FLOAT or a is SINGLE):
+            return ufunc(left, right)
+        if "c" in (a.kind, b.kind) and ufunc not in (np.equal, np.not_equal):
             raise TypeError("complex numbers have no order")
-        if left.dtype != right.dtype and not (left.dtype.kind in "iu" and right.dtype.kind in "iu"):
-            dtype = arithmetic_type(left.dtype, right.dtype)
+        if a != b and not (a.kind in "iu" and b.kind in "iu"):
+            dtype = arithmetic_type(a, b)
             left, right = cast(left, dtype), cast(right, dtype)
         return ufunc(left, right)
 
@@ -164,9 +175,11 @@ def select(mask: np.ndarray, value: Value, other: Value) -> Value:
 
     As ``np.where``, which takes ten times as long on masks without a pattern: bits are chosen here, without a branch.
     """
+    if mask.size < _WORTH_BITS:
+        return np.where(mask, value, other)
     dtype = value.dtype
     bits = _BITS.get(dtype.itemsize)
-    if bits is None or mask.size < _WORTH_BITS:
+    if bits is None:
         return np.where(mask, value, other)
     chosen = np.negative(mask.astype(bits))  # all ones where it holds
     a, b = np.asarray(value).view(bits), np.asarray(other).view(bits)
