@@ -72,8 +72,9 @@ def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dic
         "y": [_row_of(span) for span in spans], "x": [min(span.end_seconds, end) - span.start_seconds for span in spans],
         "base": [span.start_seconds for span in spans],
         "marker": {"color": "rgba(0,0,0,0)" if hollow else color, "line": {"color": color, "width": 1.5} if hollow else _EDGE},
-        "text": [str(span.step + 1) if span.seconds > _NAMED / 4 * end else "" for span in spans], "textposition": "inside",
-        "insidetextanchor": "middle", "textangle": 0, "textfont": {"color": color if hollow else "#FFFFFF", "size": 11},
+        "text": [_on_bar(str(span.step + 1), hollow) if span.seconds > _NAMED / 4 * end else "" for span in spans],
+        "textposition": "inside",
+        "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11},
         "customdata": [f"batch {span.step + 1}: {names[lane]} {format_seconds(span.seconds)}" for span in spans],
         "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
@@ -119,7 +120,7 @@ def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
         f"without it: {p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time between them"
         + (f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else ".")
     )
-    base = frame(f"Inside one step of {p.label}", p.evidence, words, height=_MARGIN + _ROW * len(lanes))
+    base = frame(f"Inside {p.label}: one step", p.evidence, words, height=_MARGIN + _ROW * len(lanes))
     traces = [_profile_lane(name, spans, begin, end - begin) for name, spans in lanes.items()]
     axis = {**base.layout.xaxis.to_plotly_json(), **linear_seconds_axis(end - begin, "time since the step began")}
     figure = composed(base, traces, xaxis=axis, yaxis={**base.layout.yaxis.to_plotly_json(), **_rows_axis(list(lanes))}, barmode="overlay")
@@ -145,11 +146,16 @@ def _profile_lane(name: str, spans: Sequence[ProfileSpan], begin: float, whole: 
     return {
         "type": "bar", "orientation": "h", "y": [name] * len(spans), "x": [span.seconds for span in spans], "width": 0.7,
         "base": [span.start_seconds - begin for span in spans], "marker": {"color": color, "line": {**_EDGE, "width": 0.5}},
-        "text": [text if span.seconds > _NAMED * whole else "" for text, span in zip(short, spans, strict=True)],
-        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"color": "#FFFFFF", "size": 11},
+        "text": [_on_bar(text, False) if span.seconds > _NAMED * whole else "" for text, span in zip(short, spans, strict=True)],
+        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11},
         "customdata": [f"{text}: {format_seconds(span.seconds)}" for text, span in zip(short, spans, strict=True)],
         "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
+
+
+def _on_bar(text: str, hollow: bool) -> str:
+    """Return text for a bar: white on a solid one, in the theme's ink on one that is hollow."""
+    return ink(text) if hollow else f'<span style="fill:#FFFFFF">{text}</span>'
 
 
 def _short(name: str) -> str:

@@ -24,6 +24,7 @@ from gpulab.lessons._lighter import (
 )
 from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._nb03_exercises import five_works
+from gpulab.lessons._nb06_timelines import RecordedOptions, recorded_options, timeline
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
 from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
@@ -48,6 +49,7 @@ __all__ = [
     "Progress",
     "ProgressRow",
     "RecordedForms",
+    "RecordedOptions",
     "RecordedPrecisions",
     "RecordedProduct",
     "Reveal",
@@ -81,6 +83,7 @@ __all__ = [
     "predict",
     "progress",
     "recorded_forms",
+    "recorded_options",
     "recorded_precisions",
     "recorded_sweeps",
     "reveal",
@@ -90,6 +93,7 @@ __all__ = [
     "sparse_race",
     "spellings",
     "start_again",
+    "timeline",
     "trained",
     "under_roof",
 ]

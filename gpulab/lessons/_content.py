@@ -22,6 +22,7 @@ _MODULES = (
     "gpulab.lessons._nb03",
     "gpulab.lessons._nb04",
     "gpulab.lessons._nb05",
+    "gpulab.lessons._nb06",
     "gpulab.lessons._nb07",
 )
 

@@ -26,33 +26,33 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     device_type : str
     nbytes : int
-        What all living storages together may take.
+        What the living storages together may take.
+    on_top : bool
+        Whether only those count that are made while the mode is on.
     """
 
-    def __init__(self, device_type: str, nbytes: int) -> None:
+    def __init__(self, device_type: str, nbytes: int, on_top: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device_type, self.nbytes = device_type, nbytes
+        self.device_type, self.nbytes, self.on_top = device_type, nbytes, on_top
         self.live_bytes = self.peak_bytes = 0
-        self.before_bytes = 0  # does not count towards the limit
-        self._living: dict[int, tuple[int, Any]] = {}
+        self._living: dict[int, tuple[int | None, Any]] = {}  # None: there before, and not counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator; what it made too much is let go again before the error is raised."""
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor, not work
             return func(*args, **kwargs)
-        self._count((args, kwargs))  # what was there before the block, and what autograd kept
+        self._count((args, kwargs), ours=not self.on_top)  # what was there before the block, and what autograd kept
         before = self.live_bytes
         result = func(*args, **kwargs)
         self._count(result)
         made = self.live_bytes - before
-        if made > 0 and self.live_bytes - self.before_bytes > self.nbytes:
+        if made > 0 and self.live_bytes > self.nbytes:
             result = None  # the error keeps this frame: with the result in it, what did not fit would stay
-            held = before - self.before_bytes
             raise torch.OutOfMemoryError(
                 f"{self.device_type.upper()} out of memory. Tried to allocate {format_bytes(made)} in {func}. "
-                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which {format_bytes(max(0, self.nbytes - held))} is free; "
-                f"live tensors hold {format_bytes(held)}."
+                f"gpulab.memory.limit allows {format_bytes(self.nbytes)}, of which {format_bytes(max(0, self.nbytes - before))} is free; "
+                f"live tensors hold {format_bytes(before)}."
             )
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return result
@@ -64,7 +64,7 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._count(item)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
-    def _count(self, values: Any) -> None:
+    def _count(self, values: Any, ours: bool = True) -> None:
         for tensor in tree_leaves(values):
             if not isinstance(tensor, torch.Tensor):
                 continue
@@ -74,11 +74,11 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 key, nbytes = storage._cdata, storage.nbytes()
                 known = self._living.get(key)
                 if known is None:
-                    self._living[key] = (nbytes, weakref.ref(storage, functools.partial(self._died, key)))
-                    self.live_bytes += nbytes
-                elif known[0] != nbytes:  # resized in place
+                    self._living[key] = (nbytes if ours else None, weakref.ref(storage, functools.partial(self._died, key)))
+                    self.live_bytes += nbytes if ours else 0
+                elif known[0] is not None and known[0] != nbytes:  # resized in place
                     self._living[key] = (nbytes, known[1])
                     self.live_bytes += nbytes - known[0]
 
     def _died(self, key: int, _: Any) -> None:
-        self.live_bytes -= self._living.pop(key)[0]
+        self.live_bytes -= self._living.pop(key)[0] or 0

@@ -26,7 +26,7 @@ class Limit:
 
     def __init__(self, nbytes: int, device: devices.Device, on_top: bool = False) -> None:
         self.nbytes, self.device, self._on_top = nbytes, device, on_top
-        self._before = 0  # what was there at the first entry and does not count
+        self._before = 0  # of an accelerator: what was there at the entry and does not count
         self._inside = False
         self._cap: Any = None
         self._fraction = 1.0
@@ -36,14 +36,14 @@ class Limit:
         """What live tensors take now, as far as they were seen in the block; on CUDA all that PyTorch has allocated."""
         if not self.device.is_cpu:
             return int(_memory_of(self.device).memory_allocated(self.device.index)) - self._before
-        return self._cap.live_bytes - self._before if self._cap is not None else 0
+        return self._cap.live_bytes if self._cap is not None else 0
 
     @property
     def peak_bytes(self) -> int:
         """The most that live tensors took in the block."""
         if not self.device.is_cpu:
             return int(_memory_of(self.device).max_memory_allocated(self.device.index)) - self._before
-        return self._cap.peak_bytes - self._before if self._cap is not None else 0
+        return self._cap.peak_bytes if self._cap is not None else 0
 
     @property
     def free_bytes(self) -> int:
@@ -74,11 +74,8 @@ class Limit:
         if self._cap is None:
             from gpulab.memory._cap import Cap
 
-            self._cap = Cap(self.device.torch_type, self.nbytes)
-            self._cap.watch_living()
-            if self._on_top:
-                self._before = self._cap.before_bytes = self._cap.live_bytes
-        else:
+            self._cap = Cap(self.device.torch_type, self.nbytes, self._on_top)
+        if not self._on_top:
             self._cap.watch_living()
         self._cap.__enter__()
 
@@ -119,7 +116,7 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
         operator takes inside and frees again does not. On CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks
         (2 MiB and more) counted whole.
     on_top : bool
-        True leaves out what is alive when the block is first entered: the limit is for what comes on top of it.
+        True counts only what is made inside the block, on top of what was there.
 
     Returns
     -------

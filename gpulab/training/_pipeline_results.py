@@ -202,7 +202,8 @@ class PipelineResult(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what a step is made of, the throughput and the stall."""
         interval = self.images_per_second_interval
-        between = "" if interval is None else f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
+        modelled_loading = self.evidence.badge is Badge.MODELLED  # always the same, so an interval would say nothing
+        between = "" if interval is None or modelled_loading else f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
         loading, modelled = str(self.evidence.badge), str(self.accelerator_evidence.badge)
         both = str(self.weakest_evidence.badge)
         rows = [

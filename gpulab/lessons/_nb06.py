@@ -1,0 +1,177 @@
+"""The questions and exercises of notebook 06, on where the seconds and the bytes of a training go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulab.evidence import Evidence
+from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
+from gpulab.lessons._nb06_exercises import BOTTLENECKS, BREAK_EVEN, FRUGAL, STALL
+from gpulab.lessons._nb06_memory import BUDGET, RECOVER
+from gpulab.memory import MemoryTrace
+from gpulab.training import CompileCost, PipelineResult, RaceResult
+
+
+def _sides(p: Any) -> dict[str, Evidence]:
+    """Return whose figures a pipeline's are."""
+    one = p[-1] if isinstance(p, (tuple, list)) else p
+    return {"the loading": one.evidence, "the accelerator": one.accelerator_evidence} if isinstance(one, PipelineResult) else {}
+
+
+def _gain(pair: Any) -> Any:
+    """Return the second pipeline's throughput over the first one's."""
+    if isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(p, PipelineResult) for p in pair):
+        return pair[1].images_per_second / pair[0].images_per_second
+    return pair
+
+
+STALL_SHARE = Question(
+    "06.1",
+    (
+        Reading(
+            lambda predicted, measured: predicted < measured,
+            "A JPEG file takes a processor a millisecond or more to decode, crop and scale, and a batch has many. "
+            "In this loop nothing is computed meanwhile.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted > measured,
+            "Your processor decodes faster, or your accelerator computes longer, than you thought. The order of the work is as you see it.",
+        ),
+    ),
+    outcome=lambda p: 100 * p.stall_ratio if isinstance(p, PipelineResult) else p,
+    sides=_sides,
+    close_ratio=1.3,
+)
+
+FASTER = Question(
+    "06.2",
+    (
+        Reading(
+            lambda predicted, measured: predicted > measured,
+            "Only the computing got faster. The time in which the accelerator waits stayed as it was, and it is the larger part.",
+        ),
+    ),
+    outcome=_gain,
+    sides=_sides,
+    close_ratio=1.2,
+)
+
+WORKERS = Question(
+    "06.3",
+    (
+        Reading(
+            lambda predicted, measured: predicted > measured,
+            "A worker needs a core of its own to be worth something, and what it has loaded must be handed over to the training.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted < measured,
+            "Workers do not only share the loading: they load while the accelerator computes, so both times overlap.",
+        ),
+    ),
+    outcome=_gain,
+    sides=_sides,
+    close_ratio=1.4,
+)
+
+WAITS = Question(
+    "06.6",
+    (
+        Reading(
+            lambda predicted, measured: predicted < measured,
+            "Whatever turns a tensor into a Python number or a truth value reads it. .item() is only one way; "
+            "int(...) and `if` are others.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted > measured,
+            "Computing with tensors never waits: argmax, the comparison and the sum are queued like any other work.",
+        ),
+    ),
+    close_ratio=1.01,
+)
+
+
+def _calls(cost: Any) -> Any:
+    """Return after how many calls compiling has paid."""
+    if not isinstance(cost, CompileCost):
+        return cost
+    if cost.break_even_calls is None:
+        raise Unmeasured(cost.sentence)
+    return cost.break_even_calls
+
+
+COMPILE = Question(
+    "06.8",
+    (
+        Reading(
+            lambda predicted, measured: predicted < measured,
+            "Seconds of compiling are weighed against what one call saves, and a call is short: it takes many.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted > measured,
+            "The compiled form saves more a call than you thought, or your compiler is quick.",
+        ),
+    ),
+    outcome=_calls,
+    close_ratio=3.0,
+)
+
+_PARTS = ("parameters", "gradients", "optimizer", "activations")
+
+LARGEST = Question(
+    "06.10",
+    (
+        Reading(
+            lambda predicted, measured: measured == "activations",
+            "The backward pass needs what the forward pass computed, layer by layer and image by image: that grows with the batch, "
+            "the other three do not.",
+        ),
+    ),
+    outcome=lambda t: max(_PARTS, key=lambda part: t.peak_by_category.get(part, 0)) if isinstance(t, MemoryTrace) else t,
+)
+
+
+def _slower(race: Any) -> Any:
+    """Return how many times as long the second of a race takes for a step."""
+    if not isinstance(race, RaceResult):
+        return race
+    if not race.speedup:
+        raise Unmeasured("too few steps were made to time one. Run the cell above again.")
+    return 1 / race.speedup
+
+
+CHECKPOINT = Question(
+    "06.11",
+    (
+        Reading(
+            lambda predicted, measured: predicted >= 1.7 > measured,
+            "Only the forward pass is made twice. The backward pass takes about as long as two forward passes, so three parts become four.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted < measured,
+            "Every layer's forward pass is made a second time, just before its backward pass needs the result.",
+        ),
+    ),
+    outcome=_slower,
+    close_ratio=1.2,
+)
+
+AGAIN = Question(
+    "06.13",
+    (
+        Reading(
+            lambda predicted, measured: "again" in measured,
+            "Inside `except` the error is alive, and with it the traceback, the frames of the functions that failed, and every tensor that "
+            "their variables name.",
+        ),
+        Reading(
+            lambda predicted, measured: "fits" in measured,
+            "On your machine the failed step left enough room this time. Look at what it still held all the same.",
+        ),
+    ),
+)
+
+LESSON = Lesson(
+    "06_training_pipeline",
+    {q.id: q for q in (STALL_SHARE, FASTER, WORKERS, WAITS, COMPILE, LARGEST, CHECKPOINT, AGAIN)},
+    {e.id: e for e in (BOTTLENECKS, STALL, FRUGAL, BREAK_EVEN, BUDGET, RECOVER)},
+)

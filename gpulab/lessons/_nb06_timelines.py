@@ -1,0 +1,74 @@
+"""What notebook 06 hands the learner: three timelines to read, and what recorded machines say of a training's options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulab import _given, recordings, training
+from gpulab._result import Result
+from gpulab.evidence import Evidence
+from gpulab.training import PipelineResult
+from gpulab.units import format_seconds
+
+# Loading, copy and step in seconds; workers; cores. What binds is never the first number that the eye meets.
+_TIMELINES = {
+    "A": (0.080, 0.002, 0.015, 6, 2),  # many workers, but two cores: 40 ms a batch
+    "B": (0.030, 0.045, 0.020, 4, 8),  # a slow link
+    "C": (0.040, 0.001, 0.030, 4, 8),  # the accelerator itself
+}
+_EXPERIMENT = "training"
+
+
+def timeline(letter: str) -> PipelineResult:
+    """Return one of three pipelines, "A" to "C", whose bottleneck the exercise asks for.
+
+    They are made up for the exercise by ``training.model_pipeline``, so they are the same on every machine.
+
+    Raises
+    ------
+    InputError
+        If there is no such letter.
+    """
+    loading, copy, compute, workers, cores = _TIMELINES[_given.word("timeline", "letter", letter, _TIMELINES)]
+    return training.model_pipeline(loading, compute, copy_seconds=copy, workers=workers, cores=cores, steps=24)
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedOptions(Result):
+    """What the options of a training did on recorded machines.
+
+    Attributes
+    ----------
+    rows : tuple of (str, ...)
+        Machine, what ran, the time of a step with its interval.
+    evidence : Evidence or None
+        None where nothing is recorded yet.
+    """
+
+    rows: tuple[tuple[str, str, str], ...]
+    evidence: Evidence | None
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} recorded training steps>" if self.rows else "<not recorded yet>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a recorded step."""
+        return ("machine", "training step", "time (RECORDED)"), self.rows or [("no GPU", "not recorded yet", "")]
+
+
+def recorded_options() -> RecordedOptions:
+    """Return what recorded GPUs say of a training's options (mixed precision, compile, graphs, layouts, fused optimizers)."""
+    rows, evidence = [], None
+    for name, recording in recordings.readable().items():
+        if recording.environment.device_kind == "cpu":
+            continue
+        for entry in recording.entries:
+            if not entry.experiment.startswith(_EXPERIMENT) or entry.timing is None:
+                continue
+            interval = entry.timing.interval_seconds
+            between = "" if interval is None else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
+            what = ", ".join(str(value) for value in entry.params.values())
+            rows.append((name, f"{entry.experiment}: {what}", format_seconds(entry.timing.median_seconds) + between))
+            evidence = recording.evidence(entry)
+    return RecordedOptions(tuple(rows), evidence)
