@@ -10,9 +10,11 @@ from random_kernels import function_of, kernel_texts
 
 from gpulab.kernels import simulate
 
+# At least 300; the soak profile asks for more.
+_EXAMPLES = max(300, settings.default.max_examples if settings.default else 0)
 
-# As many examples as the profile asks for: 100, and 5,000 in the soak.
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much])
+
+@settings(max_examples=_EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much])
 @given(
     text=kernel_texts(), grid=st.integers(1, 3), block=st.sampled_from([1, 7, 33, 70]), seed=st.integers(0, 2**16),
     dtype=st.sampled_from(["int64", "int32", "int16", "int8"]),
