@@ -42,6 +42,7 @@ def test_every_control_and_a_real_race(notebook_of: Callable[..., NotebookPage])
     area.get_by_label("First: batch").select_option("128")
     area.get_by_label("Task").select_option("hard digits, convolutional")
     area.get_by_role("button", name="Race").click()
+    shown(notebook, "finished after 10 steps")
     idle(notebook, "Race")
     assert state(notebook, "t.result.task, t.result.first.steps, t.result.first.options.batch_size") == "digits-hard-cnn 10 128"
     clean(notebook)
