@@ -77,9 +77,9 @@ class Number(Result):
         one = self.format
         if self.kind in ("infinite", "nan"):
             return f"the bits of {'an infinity' if self.kind == 'infinite' else 'nan, not a number'}"
-        if one.kind == "integer":
-            return "two's complement"
         sign, exponent, mantissa = self.fields
+        if not (exponent and mantissa):
+            return "two's complement"
         minus = "-" if sign == "1" else ""
         fraction = int(mantissa, 2) / 2 ** len(mantissa)
         if int(exponent, 2):
