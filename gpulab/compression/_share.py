@@ -64,7 +64,8 @@ def _share(layer: Any, clusters: int) -> None:
         _targets.plain(layer)
     weight = layer.weight.detach()
     kept = torch.ones_like(weight, dtype=torch.bool) if kept is None else kept
-    codebook, nearest = k_means(weight[kept], clusters)
+    # On the CPU: not every accelerator has the float64 in which the means are taken.
+    codebook, nearest = (each.to(weight.device) for each in k_means(weight[kept].cpu(), clusters))
     indices = torch.full(weight.shape, len(codebook), dtype=torch.int64, device=weight.device)
     indices[kept] = nearest
     layer.weight = torch.nn.Parameter(codebook)

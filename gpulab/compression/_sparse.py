@@ -48,6 +48,10 @@ def to_sparse(model: Any, format: str = "csr", *, layers: Iterable[str] | None =
     if format == "2:4":
         return _semi_structured(done, found)
     for name, layer in found.items():
+        if layer.weight.device.type == "mps":
+            raise DeviceError(
+                "to_sparse: PyTorch has no CSR products on Apple's GPU; expected a CPU or CUDA device. Use model.cpu() first."
+            )
         if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
             if layers is not None:
                 raise InputError(f"to_sparse: {name} has {layer.groups} groups; expected an ungrouped convolution. Skip it.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices
+from gpulab import _given, devices
 from gpulab._result import Result
 from gpulab.compression import _integer, _sparse
 from gpulab.compression._prune import prune
@@ -48,6 +48,17 @@ class Support(Result):
     device: str
     abilities: tuple[Ability, ...]
     evidence: Evidence
+
+    def __getitem__(self, name: str) -> Ability:
+        """Return the ability of that name.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        names = [each.name for each in self.abilities]
+        return self.abilities[names.index(_given.word("Support", "name", name, names))]
 
     def __repr__(self) -> str:
         return f"<{self.device}: {', '.join(each.name for each in self.abilities if each.works)}>"

@@ -96,7 +96,7 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
     ----------
     shares : iterable of float
     device : optional
-        None takes the best there is.
+        None takes the best there is. Apple's GPU has no CSR products: then the CPU is taken.
 
     Raises
     ------
@@ -105,7 +105,8 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
     """
     import torch
 
-    where = str(devices.find(device) if device is not None else devices.default())
+    chosen = devices.find(device) if device is not None else devices.default()
+    where = "cpu" if chosen.torch_type == "mps" else str(chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layer, x = torch.nn.Sequential(torch.nn.Linear(_FEATURES, _FEATURES)).to(where), torch.randn(_ROWS, _FEATURES).to(where)

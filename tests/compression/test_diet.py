@@ -127,6 +127,9 @@ def test_support_says_what_runs_here(monkeypatch: pytest.MonkeyPatch):
     found = {each.name: each for each in compression.support("cpu").abilities}
     assert found["zeros in CSR"].works
     assert found["8-bit weights, float32 arithmetic"].works
+    assert compression.support("cpu")["zeros in CSR"] == found["zeros in CSR"]
+    with pytest.raises(InputError, match="zeros in CSR"):
+        compression.support("cpu")["everything"]
     assert not found["2:4 zeros"].works
     assert "compute capability 8.0" in found["2:4 zeros"].sentence
     kernels = found["8-bit kernels, linear layers"]
