@@ -309,9 +309,9 @@ def test_a_lambda_and_an_async_function_are_refused() -> None:
         with pytest.raises(KernelError, match="plain") as caught:
             simulate(names[name], 1, 1, np.zeros(3))
         _one_sentence(str(caught.value))
-    with pytest.raises(KernelError, match="is a lambda"):  # within a call its line is no statement of its own
-        for function in (lambda x: x,):
-            simulate(function, 1, 1, np.zeros(3))
+    (inline,) = (lambda x: x,)  # its line is no statement of its own
+    with pytest.raises(KernelError, match="is a lambda"):
+        simulate(inline, 1, 1, np.zeros(3))
 
 
 def test_a_function_without_text_is_refused() -> None:

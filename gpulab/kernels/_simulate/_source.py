@@ -104,7 +104,9 @@ def read_source(kernel: Any) -> Source:
         raise KernelError(f"simulate: the kernel is {shown(kernel)}; expected a Python function. Pass the function itself, not its call.")
     name = function.__name__
     if function.__code__.co_name == "<lambda>":
-        raise KernelError("simulate: the kernel is a lambda, which holds no statements; expected a plain function. Write it as `def name(...)`.")
+        raise KernelError(
+            "simulate: the kernel is a lambda, which holds no statements; expected a plain function. Write it as `def name(...)`."
+        )
     try:
         text, first = inspect.getsourcelines(function)
     except (OSError, TypeError) as error:
