@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from instrument_page import WAIT, clean, idle, readable, shown, state
 from lab_driver import NotebookPage
-from test_explorers import WAIT, clean, idle, readable, shown, state
 
 pytestmark = pytest.mark.browser
 # Few small images, so that a run takes a second; SLOW makes each step wait, for Stop.
