@@ -133,6 +133,14 @@ def _line(many: Sequence[Number], low: float, high: float) -> list[dict[str, Any
                     "hovertemplate": f"{one.format.name}: %{{x:.17g}}<extra></extra>",
                 }
             )  # fmt: skip
+        edge = math.copysign(one.format.largest, one.given)
+        if not math.isfinite(one.held) and low <= edge <= high:  # what was asked for lies beyond the end of the format
+            traces.append(
+                {
+                    "type": "scatter", "mode": "text", "x": [edge], "y": [place], "text": [ink(f"{one.format.name} ends at {edge:.8g}")],
+                    "textposition": "bottom center", "hoverinfo": "skip", "showlegend": False,
+                }
+            )  # fmt: skip
         if math.isfinite(one.held):
             ring = {"symbol": symbol, "size": 13, "color": palette.VERMILLION, "line": {"width": 2, "color": palette.VERMILLION}}
             traces.append(

@@ -53,6 +53,11 @@ def test_what_is_too_close_is_counted() -> None:
     assert "too close to draw" in _texts(figure)
 
 
+def test_the_end_of_a_format_is_named() -> None:
+    """Where a number overflows, the line shows the last numbers and says where they end."""
+    assert "float16 ends at 65504" in _texts(figures.number_line(precision.number(70000.0, "float16")))
+
+
 def test_bars_are_the_histogram_shifted() -> None:
     """Four gradients at scale 8: bars at their power of two plus three, each with its fate; the edges of float16 are drawn."""
     window = precision.gradient_window([2.0**-40, 2.0**-20, 1.0, 3.0e4], "float16", 8)
