@@ -55,15 +55,15 @@ def test_the_interval_over_seeds_and_items_covers_both() -> None:
     held = alone = 0
     runs = 600
     for _ in range(runs):
-        seeds, items = rng.normal(0, 0.02, 5), rng.choice([-0.25, 0.08], p=[0.24242, 0.75758], size=300)
-        share = 0.85 + seeds[:, None] + items[None, :]
+        seeds, items = rng.normal(0, 0.01, 5), rng.choice([-0.6, 0.2], p=[0.25, 0.75], size=300)
+        share = 0.75 + seeds[:, None] + items[None, :]
         right = (rng.random((5, 300)) < share).astype(int)
         result = accuracy_of([Answers(one, 1, 0.0, "digits", "cpu") for one in right])
-        held += result.interval[0] <= 0.85 <= result.interval[1]
+        held += result.interval[0] <= 0.75 <= result.interval[1]
         assert result.seeds_interval is not None
-        alone += result.seeds_interval[0] <= 0.85 <= result.seeds_interval[1]
+        alone += result.seeds_interval[0] <= 0.75 <= result.seeds_interval[1]
     assert 0.93 <= held / runs <= 0.99
-    assert alone / runs < held / runs, "seeds on one test know nothing of other tests"
+    assert alone / runs < 0.85, "seeds on one test know nothing of other tests"
 
 
 def test_seeds_that_are_all_right_leave_room() -> None:
