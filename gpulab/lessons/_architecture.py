@@ -1,17 +1,15 @@
-"""What notebook 01 hands the learner: two processors side by side, the machine's own latency curve, and three kernels with a branch."""
+"""What notebook 01 hands the learner: two processors side by side, the machine's own latency curve."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpulab import devices, hierarchy, models, recordings
 from gpulab._result import Result, html_caption, html_table
 from gpulab.devices import Device, Processor, _datasheets
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
-from gpulab.kernels import cuda
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 # The GPU that machines without one are compared with: the one that recordings are made on.
@@ -19,6 +17,8 @@ _REFERENCE = "H200"
 _REGISTER_BYTES = 4
 # Bytes of a vector register and their number, by the widest instruction set (Intel SDM vol. 1; Arm ARM, Advanced SIMD).
 _VECTORS = {"avx512f": (64, 32), "avx2": (32, 16), "avx": (32, 16), "neon": (16, 32), "asimd": (16, 32), "sse2": (16, 16)}
+# The launch of the kernels with a branch (``_branches``).
+BRANCH_GRID, BRANCH_BLOCK = 4, 128
 _curve: Latency | None = None
 
 
@@ -166,31 +166,3 @@ def gpu_curves() -> tuple[Latency, ...]:
 
 def _of_a_gpu(curve: Latency) -> bool:
     return curve.environment is not None and curve.environment.device_kind != "cpu"
-
-
-# -- three kernels with a branch, as notebook 01 shows them ---------------------------------------------------------------
-
-
-def a(out: Any) -> None:
-    """Test whether the thread's number is odd."""
-    i = cuda.grid(1)
-    if i % 2 == 0:
-        out[i] = 1
-
-
-def b(out: Any) -> None:
-    """Test whether the number of the thread's warp is odd."""
-    i = cuda.grid(1)
-    if (i // 32) % 2 == 0:
-        out[i] = 1
-
-
-def c(out: Any) -> None:
-    """Test whether the thread is one of the first hundred."""
-    i = cuda.grid(1)
-    if i < 100:
-        out[i] = 1
-
-
-BRANCHES = (a, b, c)
-BRANCH_GRID, BRANCH_BLOCK = 4, 128

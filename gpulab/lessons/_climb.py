@@ -12,7 +12,7 @@ from gpulab import devices, recordings
 from gpulab._result import Result
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
-from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python, ladder
+from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
 from gpulab.recorder import experiments
 from gpulab.units import format_bytes, format_flops_per_second, format_seconds
 
@@ -130,6 +130,8 @@ def climb(family: str, n: int | None = None) -> LadderTable:
     InputError
         If there is no such ladder, or a rung does not take this size.
     """
+    from gpulab.kernels import ladder  # its kernels load numba
+
     rungs = ladder.family(family)
     size = rungs[0].sizes[0] if n is None else n
     timed_n, seconds, times = _times(family, rungs[0].sizes[1])

@@ -17,11 +17,12 @@ from gpulab.units import format_bytes, format_ratio, format_seconds, parse_bytes
 
 def _divergent_warps() -> list[int]:
     from gpulab.kernels import simulate
+    from gpulab.lessons._branches import BRANCHES  # loads numba where it is installed
 
     threads = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK
     return [
         simulate(kernel, _architecture.BRANCH_GRID, _architecture.BRANCH_BLOCK, np.zeros(threads, np.int32)).totals.divergent_branches
-        for kernel in _architecture.BRANCHES
+        for kernel in BRANCHES
     ]
 
 

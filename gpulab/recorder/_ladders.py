@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gpulab import arrays, workloads
 from gpulab.devices import Device
-from gpulab.kernels import cuda_launcher, ladder, launcher
-from gpulab.kernels.ladder import CudaRung, Rung
+from gpulab.kernels import cuda_launcher, launcher
 from gpulab.recorder._registry import SECOND, THIRD, Case, Experiment, register
 from gpulab.timing import Measurement, measure
+
+if TYPE_CHECKING:
+    from gpulab.kernels.ladder import CudaRung, Rung
 
 NAME = "ladders"
 
@@ -54,6 +57,8 @@ def _library_case(device: Device, n: int) -> Case:
 def _cases(device: Device) -> Iterable[Case]:
     if device.torch_type != "cuda":
         return
+    from gpulab.kernels import ladder  # its kernels load numba
+
     if all(importlib.util.find_spec(name) is not None for name in ("numba", "numba_cuda")):
         for rung in ladder.RUNGS:
             for n in rung.sizes[1:]:

@@ -106,7 +106,7 @@ class PipelineResult(Result):
     def seconds(self) -> float:
         """From the end of the first step to the end of the last: the run without its start."""
         compute = self.lane("compute")
-        return compute[-1].end_seconds - compute[0].end_seconds
+        return compute[-1].end_seconds - compute[0].end_seconds if compute else math.nan
 
     @property
     def step_seconds(self) -> float:
@@ -116,17 +116,17 @@ class PipelineResult(Result):
     @property
     def loading_seconds(self) -> float:
         """What one worker needs for one batch; the median."""
-        return statistics.median(span.seconds for span in self.lane("data"))
+        return _median_seconds(self.lane("data"))
 
     @property
     def copy_seconds(self) -> float:
         """What the copy of a batch takes; the median."""
-        return statistics.median(span.seconds for span in self.lane("copy"))
+        return _median_seconds(self.lane("copy"))
 
     @property
     def compute_seconds(self) -> float:
         """What the accelerator computes in a step; the median."""
-        return statistics.median(span.seconds for span in self.lane("compute"))
+        return _median_seconds(self.lane("compute"))
 
     @property
     def gaps(self) -> tuple[tuple[float, float], ...]:
@@ -223,3 +223,8 @@ class PipelineResult(Result):
         if self.accelerator_evidence == self.evidence:
             return self.evidence.sentence
         return f"{self.accelerator_evidence.sentence} · the loading: {self.evidence.sentence}"
+
+
+def _median_seconds(spans: Sequence[StepSpan]) -> float:
+    """Return the median of what spans took; nan where there are none, as in a lane that a recording left out."""
+    return statistics.median(span.seconds for span in spans) if spans else math.nan

@@ -11,7 +11,7 @@ import pytest
 
 from gpulab import devices, hierarchy, lessons
 from gpulab.evidence import Badge
-from gpulab.lessons import _architecture
+from gpulab.lessons import _architecture, _branches
 
 NOTEBOOK = pathlib.Path(__file__).parents[2] / "notebooks" / "01_gpu_architecture.ipynb"
 
@@ -27,7 +27,7 @@ def test_the_check_runs_the_kernels_that_the_notebook_shows() -> None:
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     shown = ast.parse("".join(next(cell["source"] for cell in cells if "def a(out)" in "".join(cell["source"]))))
     theirs = {f.name: _without_words(f) for f in shown.body if isinstance(f, ast.FunctionDef)}
-    ours = {k.__name__: _without_words(ast.parse(inspect.getsource(k)).body[0]) for k in _architecture.BRANCHES}
+    ours = {k.__name__: _without_words(ast.parse(inspect.getsource(k)).body[0]) for k in _branches.BRANCHES}
     assert theirs == ours
 
 
