@@ -56,6 +56,14 @@ def test_the_course_begins_where_gpulab_lab_opens_it() -> None:
 
 
 @each_notebook
+def test_predictions_show_as_panels(path: Path) -> None:
+    """Without the extension a prediction is plain text: it is loaded before the first one."""
+    code = [source(cell) for cell in load(path)["cells"] if cell["cell_type"] == "code"]
+    first = next(number for number, text in enumerate(code) if "gl.lessons.predict(" in text)
+    assert any("%load_ext gpulab" in text for text in code[:first])
+
+
+@each_notebook
 def test_is_canonical(path: Path) -> None:
     """The file is byte for byte what tools/canonical.py writes, is valid nbformat 4.5, and is small."""
     text = path.read_text(encoding="utf-8")
