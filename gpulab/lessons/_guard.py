@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextvars
 import ctypes
 import math
+import os
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gpulab.lessons._content import NotAttempted, Refused
@@ -20,6 +22,7 @@ from gpulab.lessons._content import NotAttempted, Refused
 # A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second cover long C calls.
 _GRACE_SECONDS = 1.0
 _POLL_SECONDS = 0.05
+_PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 
 
 class _TimeIsUpError(BaseException):
@@ -140,7 +143,7 @@ def number(answer: Any, what: str) -> float:
 def explain(error: BaseException) -> str:
     """Return an exception as words: its type, its message and the line of the learner's code."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if "gpulab" not in frame.filename]
+    theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]  # the folder around it may be named alike
     where = f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})" if theirs else ""
     try:
         text = str(error).strip().split("\n")[0][:160]

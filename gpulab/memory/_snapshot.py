@@ -188,7 +188,8 @@ def pool_bytes(where: devices.Device) -> tuple[int, int]:
     elif torch is not None and where.kind == "mps":
         allocated, reserved = int(torch.mps.current_allocated_memory()), int(torch.mps.driver_allocated_memory())
     cupy = sys.modules.get("cupy")
-    if cupy is not None and where.torch_type == "cuda":
+    # A CuPy whose CUDA the driver does not know holds nothing, and its answers are no sign of a lost device.
+    if cupy is not None and where.torch_type == "cuda" and cupy.cuda.is_available():
         with cupy.cuda.Device(where.index):
             pool = cupy.get_default_memory_pool()
             allocated, reserved = allocated + int(pool.used_bytes()), reserved + int(pool.total_bytes())
