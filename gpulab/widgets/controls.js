@@ -35,14 +35,17 @@ const KINDS = {
   number(id, onInput) {
     const input = element("input", { id, type: "number", autocomplete: "off" });
     let suggestions = [];
-    input.addEventListener("change", () => onInput(input.value));
+    let typing = false; // from the first key until Enter or the way out: what others change meanwhile must not overwrite it
+    input.addEventListener("input", () => { typing = true; });
+    input.addEventListener("blur", () => { typing = false; });
+    input.addEventListener("change", () => { typing = false; onInput(input.value); });
     input.addEventListener("keydown", (event) => {
       const up = event.key === "ArrowUp";
       if (!suggestions.length || !(up || event.key === "ArrowDown")) return;
       event.preventDefault();
       const now = Number(input.value);
       const next = up ? suggestions.find((s) => s > now) : suggestions.findLast((s) => s < now);
-      if (next !== undefined) { input.value = next; onInput(input.value); }
+      if (next !== undefined) { typing = false; input.value = next; onInput(input.value); }
     });
     return {
       nodes: [input],
@@ -52,7 +55,7 @@ const KINDS = {
         input.step = item.integer ? 1 : "any";
         for (const bound of ["min", "max"]) item[bound] === null ? input.removeAttribute(bound) : input.setAttribute(bound, item[bound]);
       },
-      show(raw) { input.value = raw; },
+      show(raw) { if (!typing) input.value = raw; },
     };
   },
 

@@ -101,6 +101,20 @@ def test_every_control_moves_the_state_and_the_picture(notebook: NotebookPage) -
     assert notebook.outside == []
 
 
+def test_what_is_being_typed_is_not_overwritten(notebook: NotebookPage) -> None:
+    """Another control's value that comes back from the kernel meanwhile leaves a half-typed number alone; Enter then counts."""
+    number = notebook.output(0).get_by_label("Number")
+    number.fill("33")
+    notebook.run_in_kernel("probe.set(what='gamma')")
+    shown(notebook, "what=gamma")
+    assert number.input_value() == "33"
+    number.press("Enter")
+    shown(notebook, "n=33")
+    notebook.run_in_kernel("probe.set(n=5)")
+    shown(notebook, "n=5")
+    assert number.input_value() == "5"
+
+
 def test_the_keyboard_alone_does_everything(notebook: NotebookPage) -> None:
     """Tab reaches each control in order with a visible focus; arrows, Space and Enter work it; JupyterLab takes no key."""
     page = notebook.page
