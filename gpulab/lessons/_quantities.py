@@ -116,7 +116,8 @@ class Unit:
             return format_ratio(value)
         if self.kind == "percent":
             return f"{value:,.0f} %" if value >= 100 else f"{value:.3g} %"
-        return f"{value:,.6g} {self.name}".strip()
+        word = self.name.removesuffix("s") if value == 1 else self.name  # 1 call, 2 calls
+        return f"{value:,.6g} {word}".strip()
 
 
 def unit(name: str) -> Unit:

@@ -55,6 +55,12 @@ def test_answers_are_read_with_and_without_their_unit(unit: str, answer: object,
     assert _quantities.unit(unit).parse(answer) == pytest.approx(base, rel=1e-12)
 
 
+def test_one_of_a_thing_is_singular() -> None:
+    """A count of one is told in the singular, any other in the plural."""
+    digits = _quantities.unit("digits")
+    assert [digits.format(count) for count in (0.0, 1.0, 2.0)] == ["0 digits", "1 digit", "2 digits"]
+
+
 @pytest.mark.parametrize(
     ("unit", "answers"),
     [
