@@ -101,7 +101,12 @@ function outbox(model) {
       if (under) under.next = { raw };
       else post(name, raw);
     },
-    act(what) { model.send({ ...what, seq: ++seq }); return seq; },
+    act(what) {
+      // What was set before a button is pressed goes before it: the work is done with what is on the screen.
+      for (const [name, under] of busy) if (under.next) post(name, under.next.raw);
+      model.send({ ...what, seq: ++seq });
+      return seq;
+    },
     acknowledged(number) {
       for (const [name, under] of busy) {
         if (under.seq !== number) continue;

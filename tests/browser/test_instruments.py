@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,19 @@ def test_what_is_being_typed_is_not_overwritten(notebook: NotebookPage) -> None:
     notebook.run_in_kernel("probe.set(n=5)")
     shown(notebook, "n=5")
     assert number.input_value() == "5"
+
+
+def test_a_button_works_with_what_is_on_the_screen(notebook: NotebookPage) -> None:
+    """A slider that moved three times in the instant before the button was pressed: the work is done with its last value."""
+    notebook.output(0).get_by_label("Size", exact=True).evaluate(
+        """slider => {
+            for (const place of [3, 7, 10]) { slider.value = place; slider.dispatchEvent(new Event('input')); }
+            slider.closest('.gpulab').querySelector('[data-action=run]').click(); }"""
+    )
+    notebook.output(0).get_by_text(re.compile("counted [0-9]+")).first.wait_for(timeout=WAIT)
+    notebook.output(0).get_by_role("button", name="Stop").click()
+    shown(notebook, "size=1024")
+    assert state(notebook, "probe._made['run']['size']") == "1024"
 
 
 def test_the_keyboard_alone_does_everything(notebook: NotebookPage) -> None:
