@@ -33,6 +33,7 @@ _SUBMODULES = (
     "memory",
     "models",
     "networks",
+    "parallel",
     "precision",
     "recorder",
     "recordings",
