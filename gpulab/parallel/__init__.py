@@ -1,3 +1,11 @@
 """Several processes on one model: clusters of real ranks, their collectives, and the strategies that split the work."""
 
-__all__: list[str] = []
+from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
+
+__all__ = [
+    "KINDS",
+    "RankReport",
+    "RankSpan",
+    "RankTimeline",
+    "StrategyResult",
+]
