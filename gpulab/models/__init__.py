@@ -1,4 +1,4 @@
-"""Pure arithmetic about processors, nothing measured: what a launch can occupy, what an access touches, what a roof allows."""
+"""Pure arithmetic about processors, not measured: what a launch can occupy, an access touches, what a roof allows, when stages wait."""
 
 from gpulab.models._access import AccessPattern, access_at, access_pattern
 from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
@@ -6,12 +6,14 @@ from gpulab.models._ceilings import roofline
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import BlockLimits, Occupancy, OccupancySweep, occupancy, occupancy_sweep
 from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
+from gpulab.models._pipeline_schedule import PIPELINE_SCHEDULES, StagePass, StageSchedule, pipeline_schedule
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
 from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
 
 __all__ = [
     "ACCESS_KINDS",
     "LIMITERS",
+    "PIPELINE_SCHEDULES",
     "AccessKind",
     "AccessPattern",
     "ArithmeticRoof",
@@ -23,6 +25,8 @@ __all__ = [
     "Roofline",
     "RooflinePoint",
     "SmLimits",
+    "StagePass",
+    "StageSchedule",
     "access_at",
     "access_pattern",
     "compute_capabilities",
@@ -30,6 +34,7 @@ __all__ = [
     "occupancy",
     "occupancy_sweep",
     "occupancy_table",
+    "pipeline_schedule",
     "roofline",
     "sectors_per_request",
     "shared_wavefronts",
