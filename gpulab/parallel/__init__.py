@@ -1,5 +1,6 @@
 """Several processes on one model: clusters of real ranks, their collectives, and the strategies that split the work."""
 
+from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 
 __all__ = [
@@ -7,5 +8,7 @@ __all__ = [
     "RankReport",
     "RankSpan",
     "RankTimeline",
+    "Ranks",
     "StrategyResult",
+    "cluster",
 ]
