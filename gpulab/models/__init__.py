@@ -9,6 +9,8 @@ from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
 from gpulab.models._pipeline_schedule import PIPELINE_SCHEDULES, StagePass, StageSchedule, pipeline_schedule
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
 from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
+from gpulab.models._scaling import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling
+from gpulab.models._serial_share import SerialShare, serial_share
 
 __all__ = [
     "ACCESS_KINDS",
@@ -24,19 +26,26 @@ __all__ = [
     "OccupancyTable",
     "Roofline",
     "RooflinePoint",
+    "ScalingCurve",
+    "ScalingPoint",
+    "SerialShare",
     "SmLimits",
     "StagePass",
     "StageSchedule",
     "access_at",
     "access_pattern",
+    "amdahl",
     "compute_capabilities",
+    "gustafson",
     "named_access",
     "occupancy",
     "occupancy_sweep",
     "occupancy_table",
     "pipeline_schedule",
     "roofline",
+    "scaling",
     "sectors_per_request",
+    "serial_share",
     "shared_wavefronts",
     "sm_limits",
 ]
