@@ -133,7 +133,8 @@ class Block(nn.Module):
         """Return the layer's output, of the shape of ``x``: (batch, positions, width)."""
         # Shapes come from what qkv gives: split over ranks, a rank has some of the heads, and x may be some of the positions.
         qkv = self.qkv(self.attention_norm(x))
-        q, k, v = qkv.view(*qkv.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        batch, positions, _ = qkv.shape
+        q, k, v = qkv.view(batch, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         x = x + self.projection(mixed.transpose(1, 2).flatten(2))
