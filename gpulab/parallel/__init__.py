@@ -1,14 +1,19 @@
 """Several processes on one model: clusters of real ranks, their collectives, and the strategies that split the work."""
 
+from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._observe import Observer, observe
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 
 __all__ = [
     "KINDS",
+    "CollectiveCall",
+    "Observer",
     "RankReport",
     "RankSpan",
     "RankTimeline",
     "Ranks",
     "StrategyResult",
     "cluster",
+    "observe",
 ]

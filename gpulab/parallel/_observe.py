@@ -1,0 +1,391 @@
+"""See every collective that this process enters: its name, bytes, group, when it began and when it had ended.
+
+``torch.distributed`` sends all its collectives, also those of DDP's reducer, FSDP2 and DTensor, through operators of the
+dispatcher (``c10d`` and ``_c10d_functional``). A mode that looks at the operators sees them all, in the order entered.
+
+What it does not see: other threads of the process (a mode belongs to its thread; backward threads inherit it), symmetric memory,
+a store's traffic, and the making of a group. A collective of Python objects shows as the tensors it sends.
+Each operator of torch, also those that are no collective, takes some microseconds longer while observed (docs/measurements.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+from gpulab import _given
+from gpulab.errors import message_of
+from gpulab.parallel._calls import NAMES, CollectiveCall
+
+Tell = Callable[[Literal["begin", "end"], CollectiveCall], object]
+
+_WAIT = "_c10d_functional.wait_tensor"
+_IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})  # one argument is what goes in and what comes out
+_ROOT_ARGUMENTS = ("root_rank", "src", "dst")
+
+
+@dataclass(eq=False)
+class _Live:
+    """A call that may not have ended; what it needs to end lives only until then."""
+
+    observer: Observer
+    fixed: dict[str, Any]
+    begin: float
+    end: float | None = None
+    end_from: str = ""
+    waited: float = 0.0
+    error: str | None = None
+    work: Any = None  # kept, so that the Work that Python waits for is this very object
+    events: tuple[Any, Any] | None = None  # CUDA: begin and end on the stream
+
+    def finish(self, end: float, how: str, error: str | None = None) -> None:
+        """Note the end; the first to know it wins."""
+        with _lock:
+            if self.end is not None:
+                return
+            self.end, self.end_from, self.error = end, how, error
+            if self.work is not None:
+                others = [live for live in _pending.pop(id(self.work), ()) if live is not self]
+                if others:
+                    _pending[id(self.work)] = others
+                self.work = None
+        self.observer._ended(self)
+
+    def call(self) -> CollectiveCall:
+        begin, end = self.begin, self.end
+        if self.events is not None and end is not None:
+            begin, end = self.observer._on_device(self.events)
+        return CollectiveCall(
+            **self.fixed, begin_seconds=begin, end_seconds=end, end_from=self.end_from, waited_seconds=self.waited, error=self.error
+        )
+
+
+_lock = threading.RLock()
+_pending: dict[int, list[_Live]] = {}  # id of a Work to the calls that end with it (one an observer)
+_active: list[Observer] = []
+_real_wait: list[Any] = []  # Work.wait as torch made it, while it is replaced
+
+
+@dataclass(eq=False)
+class Observer:
+    """What ``observe`` gives: the calls seen, readable from any thread, also while the rank hangs in one of them."""
+
+    tell: Tell | None = None
+    _lives: list[_Live] = field(default_factory=list, repr=False)
+    _open: dict[int, _Live] = field(default_factory=dict, repr=False)
+    _waits: dict[int, _Live] = field(default_factory=dict, repr=False)  # data pointer of a functional result to its call
+    _mode: Any = field(default=None, repr=False)
+    _anchor: Any = field(default=None, repr=False)
+
+    @property
+    def calls(self) -> tuple[CollectiveCall, ...]:
+        """All calls entered so far, in order."""
+        return tuple(live.call() for live in list(self._lives))
+
+    @property
+    def in_flight(self) -> tuple[CollectiveCall, ...]:
+        """The calls entered and not known to have ended, in order; the first is what a hanging rank stands in."""
+        return tuple(live.call() for _, live in sorted(self._open.copy().items()))
+
+    def __enter__(self) -> Observer:
+        self._mode = _mode_class()(self)
+        _replace_wait()
+        self._mode.__enter__()
+        with _lock:
+            _active.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with _lock:
+            _active.remove(self)
+        self._mode.__exit__(kind, error, trace)
+        _restore_wait()
+
+    def _begun(self, fixed: dict[str, Any]) -> _Live:
+        live = _Live(self, {"number": len(self._lives), **fixed}, time.perf_counter())
+        self._lives.append(live)
+        self._open[live.fixed["number"]] = live
+        if self.tell is not None:
+            self.tell("begin", live.call())
+        return live
+
+    def _ended(self, live: _Live) -> None:
+        self._open.pop(live.fixed["number"], None)
+        if self.tell is not None:
+            self.tell("end", live.call())
+
+    def _on_device(self, events: tuple[Any, Any]) -> tuple[float, float]:
+        """Return begin and end of a call on a CUDA stream, on the host's clock. Written for NCCL; no test of ours has run it."""
+        events[1].synchronize()
+        event, seconds = self._anchor
+        begin, end = (seconds + event.elapsed_time(e) / 1e3 for e in events)
+        return begin, end
+
+    def _cuda_event(self) -> Any:
+        import torch
+
+        if self._anchor is None:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            event.synchronize()
+            self._anchor = (event, time.perf_counter())
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def observe(tell: Tell | None = None) -> Observer:
+    """Return a context manager that sees every collective of this rank's thread.
+
+    Parameters
+    ----------
+    tell : callable, optional
+        Called with "begin" or "end" and the call, at once: also from the thread that ends a work. It must be quick, must not
+        raise, and must not enter a collective.
+
+    Returns
+    -------
+    Observer
+        ``calls`` in the order entered, and ``in_flight`` for a look from another thread.
+
+    Raises
+    ------
+    InputError
+        If ``tell`` is not callable.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist
+    >>> dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    >>> with observe() as seen:
+    ...     dist.all_reduce(torch.ones(1000))
+    >>> [(call.name, call.payload_bytes, call.group) for call in seen.calls]
+    [('all_reduce', 4000, (0,))]
+    >>> dist.destroy_process_group()
+    """
+    return Observer(_given.callback("observe", "tell", tell))
+
+
+def in_flight() -> tuple[CollectiveCall, ...]:
+    """Return what all observers of this process see in flight; for a thread that watches over the others."""
+    with _lock:
+        observers = list(_active)
+    return tuple(call for observer in observers for call in observer.in_flight)
+
+
+@functools.cache
+def _mode_class() -> Any:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    known = frozenset(name.split(".")[0] for name in NAMES)
+    desugared = _desugared()
+    plain: set[Any] = set()
+
+    class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __init__(self, observer: Observer) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.observer = observer
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if types and not desugared.isdisjoint(types):
+                return NotImplemented  # it turns into plain tensors, collectives and waits, which come by again
+            if func in plain:  # asked first, since nearly all operators are
+                return func(*args, **kwargs) if kwargs else func(*args)
+            if isinstance(func, torch._ops.OpOverload) and func.namespace in known:
+                return _collective(self.observer, func, args, kwargs or {})
+            plain.add(func)
+            return func(*args, **(kwargs or {}))
+
+    return _Mode
+
+
+def _desugared() -> frozenset[type]:
+    """Return the tensor classes that are made of plain tensors and collectives, as far as this torch has them."""
+    try:
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+        from torch.distributed.tensor import DTensor
+    except ImportError:
+        return frozenset()
+    return frozenset({AsyncCollectiveTensor, DTensor})
+
+
+def _collective(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one operator of the known namespaces and note what it is."""
+    operator = f"{func.namespace}.{func._schema.name.split('::')[1]}"
+    if operator == _WAIT:
+        return _waited(observer, func, args, kwargs)
+    name = NAMES.get(operator)
+    if name is None:
+        return func(*args, **kwargs)
+    arguments = {given.name: value for given, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    live = observer._begun(_described(name, operator, arguments))
+    cuda = any(tensor.is_cuda for tensor in _tensors(arguments.values()))
+    begin_event = observer._cuda_event() if cuda else None
+    try:
+        out = func(*args, **kwargs)
+    except BaseException as error:
+        live.finish(time.perf_counter(), "return", message_of(error))
+        raise
+    work = _work_of(out)
+    if work is not None:
+        _follow(live, work, begin_event)
+    elif operator.startswith("_c10d_functional"):
+        results = [tensor.data_ptr() for tensor in _tensors([out]) if tensor.numel()]
+        for pointer in results:
+            observer._waits[pointer] = live
+        if not results:
+            live.finish(time.perf_counter(), "return")
+        live.fixed["output_bytes"] = live.fixed["output_bytes"] or _nbytes(out)
+    else:  # monitored_barrier and shard_dim_alltoall wait themselves
+        live.finish(time.perf_counter(), "return")
+    return out
+
+
+def _waited(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run ``wait_tensor``: the end of the functional collective whose result it waits for, as far as can be known."""
+    live = observer._waits.pop(args[0].data_ptr(), None)
+    begin = time.perf_counter()
+    try:
+        out = func(*args, **kwargs)
+    except BaseException as error:
+        if live is not None:
+            live.finish(time.perf_counter(), "wait", message_of(error))
+        raise
+    if live is not None:
+        end = time.perf_counter()
+        live.waited += end - begin
+        live.finish(end, "wait")
+    return out
+
+
+def _follow(live: _Live, work: Any, begin_event: Any) -> None:
+    """Note the end of an asynchronous work: from its future where it has one, else from Python's wait for it."""
+    with _lock:
+        live.work = work
+        _pending.setdefault(id(work), []).append(live)
+    try:
+        future = work.get_future()
+    except RuntimeError:  # gloo's send, recv and reduce_scatter have none
+        return
+
+    def done(future: Any) -> None:
+        end = time.perf_counter()
+        try:
+            if begin_event is not None:
+                live.events = (begin_event, live.observer._cuda_event())
+            future.value()
+        except Exception as error:  # the collective's own failure: whoever waits for it gets it
+            live.finish(end, "completion", message_of(error))
+        else:
+            live.finish(end, "completion")
+
+    future.add_done_callback(done)
+
+
+def _work_of(out: Any) -> Any:
+    """Return the Work that an operator of c10d returns, alone or as the last of several; None where there is none."""
+    import torch
+    from torch.distributed import Work
+
+    last = out[-1] if isinstance(out, (tuple, list)) and out else out
+    return Work.unbox(last) if isinstance(last, torch.ScriptObject) else None
+
+
+def _described(name: str, operator: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    group, ranks = _group_of(arguments)
+    root = next((arguments[key] for key in _ROOT_ARGUMENTS if key in arguments), None)
+    inputs = [v for k, v in arguments.items() if k.startswith(("input", "tensor"))]
+    outputs = [v for k, v in arguments.items() if k.startswith("out")]
+    given, got = _nbytes(inputs), _nbytes(outputs)
+    if name in _IN_PLACE:
+        got = given
+        if root is not None and group is not None:
+            mine = group.rank() == root
+            given, got = (given if mine or name == "reduce" else 0), (got if mine or name == "broadcast" else 0)
+    elif name == "recv":
+        given, got = 0, given
+    elif name == "barrier":
+        given = got = 0
+    if isinstance(root, int) and 0 <= root < len(ranks):
+        root = ranks[root]
+    first = next(_tensors([*inputs, *outputs]), None)
+    dtype = "" if first is None or name == "barrier" else str(first.dtype).removeprefix("torch.")
+    return {
+        "name": name, "operator": operator, "dtype": dtype, "input_bytes": given, "output_bytes": got, "group": ranks,
+        "root": root if isinstance(root, int) else None,
+    }  # fmt: skip
+
+
+def _group_of(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
+    """Return the process group and its global ranks."""
+    import torch
+    import torch.distributed as dist
+
+    group = arguments.get("process_group", arguments.get("group_name"))
+    if isinstance(group, torch.ScriptObject):
+        group = dist.ProcessGroup.unbox(group)
+    elif isinstance(group, str):
+        group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined,arg-type]
+    if group is None:
+        return None, ()
+    try:
+        return group, tuple(dist.get_process_group_ranks(group))
+    except KeyError:  # a group that was made behind torch.distributed's back
+        return group, tuple(range(group.size()))
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Any]:
+    import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
+
+
+def _nbytes(values: Any) -> int:
+    return sum(tensor.nbytes for tensor in _tensors([values]))
+
+
+def _replace_wait() -> None:
+    """Let ``Work.wait`` tell when it returns: the only end that gloo's send, recv and reduce_scatter have."""
+    from torch.distributed import Work
+
+    with _lock:
+        _real_wait.append(_real_wait[0] if _real_wait else Work.wait)
+        if len(_real_wait) > 1:
+            return
+        real = _real_wait[0]
+
+        @functools.wraps(real)
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            lives = list(_pending.get(id(self), ()))
+            begin, error = time.perf_counter(), None
+            try:
+                return real(self, *args, **kwargs)
+            except BaseException as failure:
+                error = message_of(failure)
+                raise
+            finally:
+                end = time.perf_counter()
+                for live in lives:
+                    live.waited += end - begin
+                    live.finish(end, "wait", error)
+
+        Work.wait = wait  # type: ignore[method-assign]
+
+
+def _restore_wait() -> None:
+    from torch.distributed import Work
+
+    with _lock:
+        real = _real_wait.pop()
+        if not _real_wait:
+            Work.wait = real  # type: ignore[method-assign]

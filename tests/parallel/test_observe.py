@@ -1,0 +1,150 @@
+"""Every collective is seen with its name, payload, group and time, whoever entered it."""
+
+import threading
+
+import pytest
+
+from gpulab.errors import InputError
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+if not dist.is_available() or not dist.is_gloo_available():
+    pytest.skip("this torch has no gloo", allow_module_level=True)
+
+from gpulab.parallel import CollectiveCall, observe  # noqa: E402
+from gpulab.parallel._calls import COLLECTIVES, NAMES  # noqa: E402
+from gpulab.parallel._observe import in_flight  # noqa: E402
+
+
+@pytest.fixture
+def alone():
+    """A group of this process alone: every operator runs, nothing is sent."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_every_operator_of_this_torch_that_moves_data_has_a_name():
+    """Torch's own list of communication operators, less those that are no collective, is the list that is looked for."""
+    no_collective = {"c10d.check_for_nan", "_c10d_functional.wait_tensor"}
+    spaces = ("c10d::", "_c10d_functional::")
+    there = {name.split(".")[0].replace("::", ".") for name in torch._C._dispatch_get_all_op_names() if name.startswith(spaces)}
+    there |= {name for name in NAMES if name.startswith("_dtensor.")}
+    # An operator that is registered at use (by Python) may be missing there, never the other way round.
+    assert {name for name in there if not name.startswith("_c10d_functional._")} - no_collective <= set(NAMES)
+
+
+def entered(call, **options):
+    """Return the calls seen while ``call`` ran, and what must hold of each: ended, in order, in this group."""
+    with observe(**options) as seen:
+        call()
+    assert [c.number for c in seen.calls] == list(range(len(seen.calls)))
+    assert all(c.group == (0,) and c.error is None and c.seconds >= 0 for c in seen.calls)
+    assert seen.in_flight == ()
+    return seen.calls
+
+
+def test_payloads_are_those_of_the_tensors(alone):
+    """Name, dtype, given and got bytes, by hand: 100 float32 are 400 bytes, 100 bfloat16 are 200."""
+    full, half = torch.ones(100), torch.ones(100, dtype=torch.bfloat16)
+    cases = [
+        (lambda: dist.all_reduce(full), ("all_reduce", "float32", 400, 400)),
+        (lambda: dist.all_reduce(half), ("all_reduce", "bfloat16", 200, 200)),
+        (lambda: dist.broadcast(full, 0), ("broadcast", "float32", 400, 400)),
+        (lambda: dist.reduce(full, 0), ("reduce", "float32", 400, 400)),
+        (lambda: dist.all_gather([torch.empty(100)], full), ("all_gather", "float32", 400, 400)),
+        (lambda: dist.gather(full, [torch.empty(100)], 0), ("gather", "float32", 400, 400)),
+        (lambda: dist.scatter(torch.empty(100), [full], 0), ("scatter", "float32", 400, 400)),
+        (lambda: dist.reduce_scatter(torch.empty(100), [full]), ("reduce_scatter", "float32", 400, 400)),
+        (lambda: dist.all_to_all_single(torch.empty(100), full), ("all_to_all", "float32", 400, 400)),
+        (dist.barrier, ("barrier", "", 0, 0)),
+    ]
+    for call, expected in cases:
+        (one,) = entered(call)
+        assert (one.name, one.dtype, one.input_bytes, one.output_bytes) == expected
+        assert one.payload_bytes == max(expected[2:])
+        assert one.name in COLLECTIVES
+
+
+def test_functional_collectives_end_when_they_are_waited_for(alone):
+    """Those that DTensor uses return before they are done; the end is the wait's, and the result counts as got."""
+    from torch.distributed import _functional_collectives as functional
+
+    def reduced():
+        assert torch.equal(functional.all_reduce(torch.ones(10), "sum", dist.group.WORLD) + 1, torch.full((10,), 2.0))
+
+    (one,) = entered(reduced)
+    assert (one.name, one.end_from, one.input_bytes, one.output_bytes) == ("all_reduce", "wait", 40, 40)
+
+
+def test_what_ddp_reduces_in_the_backward_pass_is_seen(alone):
+    """Its reducer works in C++; its all-reduces of a 10 x 10 layer with bias sum to 440 bytes."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 10))
+    calls = entered(lambda: model(torch.ones(2, 10)).sum().backward())
+    assert sum(c.input_bytes for c in calls if c.name == "all_reduce") == 440
+
+
+def test_objects_show_as_the_tensors_they_send(alone):
+    """A gathered dictionary travels as its size (8 bytes) and its pickle."""
+    calls = entered(lambda: dist.all_gather_object([None], {"a": 1}))
+    assert [(c.name, c.dtype) for c in calls] == [("all_gather", "int64"), ("all_gather", "uint8")]
+    assert calls[0].input_bytes == 8
+
+
+def test_a_work_is_in_flight_until_it_is_waited_for(alone):
+    """Gloo's reduce-scatter has no completion to ask for: it is in flight until Python waits, and any thread can read that."""
+    found = []
+    with observe() as seen:
+        work = dist.reduce_scatter(torch.empty(4), [torch.ones(4)], async_op=True)
+        looker = threading.Thread(target=lambda: found.extend(in_flight()))
+        looker.start()
+        looker.join()
+        work.wait()
+        assert seen.in_flight == ()
+    assert [(c.name, c.seconds, c.end_from) for c in found] == [("reduce_scatter", None, "")]
+    assert seen.calls[0].end_from == "wait"
+    assert 0 <= seen.calls[0].waited_seconds <= seen.calls[0].seconds
+    assert found[0].sentence == "reduce_scatter of 16 B in float32 among ranks 0"
+
+
+def test_observers_nest_and_leave_nothing_behind(alone):
+    """Both see the call, once each; afterwards torch waits as it did, and nothing is seen."""
+    before = dist.Work.wait
+    with observe() as outer, observe() as inner:
+        dist.reduce_scatter(torch.empty(4), [torch.ones(4)])
+        assert dist.Work.wait is not before
+    dist.all_reduce(torch.ones(4))
+    assert [len(outer.calls), len(inner.calls)] == [1, 1]
+    assert all(observer.calls[0].end_from == "wait" for observer in (outer, inner))
+    assert dist.Work.wait is before
+    assert in_flight() == ()
+
+
+def test_each_begin_and_end_is_told_at_once(alone):
+    """A watcher gets the call when it begins (no end yet) and when it has ended."""
+    told = []
+    entered(lambda: dist.all_reduce(torch.ones(4)), tell=lambda what, call: told.append((what, call.number, call.seconds is None)))
+    assert told == [("begin", 0, True), ("end", 0, False)]
+    with pytest.raises(InputError, match="expected a function"):
+        observe(tell=3)
+
+
+def test_a_refused_collective_is_noted_with_its_error(alone):
+    """A call that torch refuses in the operator ends there, and says so."""
+    with observe() as seen, pytest.raises((RuntimeError, ValueError), match="size"):
+        dist.all_gather([torch.empty(3)], torch.ones(4))
+    (one,) = seen.calls
+    assert one.end_from == "return"
+    assert "size" in one.error
+    assert seen.in_flight == ()
+
+
+def test_sub_groups_keep_their_global_ranks_and_calls_go_through_json(alone):
+    """The group is told by global ranks, and a call is a plain result."""
+    group = dist.new_group([0])
+    with observe() as seen:
+        dist.broadcast(torch.ones(4), 0, group=group)
+    (one,) = seen.calls
+    assert (one.group, one.root) == ((0,), 0)
+    assert CollectiveCall.from_dict(one.to_dict()) == one
+    assert one.table()[1][0][0] == "broadcast of 16 B in float32 among ranks 0"
