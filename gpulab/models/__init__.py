@@ -6,7 +6,7 @@ from gpulab.models._ceilings import roofline
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import BlockLimits, Occupancy, OccupancySweep, occupancy, occupancy_sweep
 from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
-from gpulab.models._pipeline_schedule import PIPELINE_SCHEDULES, StagePass, StageSchedule, pipeline_schedule
+from gpulab.models._pipeline_schedule import PIPELINE_SCHEDULES, PassKind, StagePass, StageSchedule, most_held, pipeline_schedule
 from gpulab.models._requests import sectors_per_request, shared_wavefronts
 from gpulab.models._roofline import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint
 from gpulab.models._scaling import ScalingCurve, ScalingPoint, amdahl, gustafson, scaling
@@ -24,6 +24,7 @@ __all__ = [
     "Occupancy",
     "OccupancySweep",
     "OccupancyTable",
+    "PassKind",
     "Roofline",
     "RooflinePoint",
     "ScalingCurve",
@@ -37,6 +38,7 @@ __all__ = [
     "amdahl",
     "compute_capabilities",
     "gustafson",
+    "most_held",
     "named_access",
     "occupancy",
     "occupancy_sweep",

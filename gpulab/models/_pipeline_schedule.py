@@ -65,6 +65,12 @@ class StagePass(Result):
         """``end - begin``, in the unit of the costs."""
         return self.end - self.begin
 
+    @property
+    def name(self) -> str:
+        """In a few letters: "F3" is the forward of microbatch 3, "B" the backward of an uncut batch, "F3'1" in the second chunk."""
+        number = str(self.microbatch) if self.count == 1 else ""
+        return f"{self.kind[0].upper()}{number}" + (f"'{self.chunk}" if self.chunk else "")
+
 
 @dataclass(frozen=True, repr=False)
 class StageSchedule(Result):
@@ -165,7 +171,7 @@ class StageSchedule(Result):
         grid = [[""] * round(self.duration) for _ in range(self.stages)]
         for one in self.passes:
             for tick in range(round(one.begin), round(one.end)):
-                grid[one.stage][tick] = pass_name(one)
+                grid[one.stage][tick] = one.name
         return tuple(tuple(row) for row in grid)
 
     def __repr__(self) -> str:
@@ -185,12 +191,6 @@ class StageSchedule(Result):
         rows.append(("all stages", f"{sum(self.busy):g} of {self.stages * whole:g}", f"{self.bubble_ratio:.1%}", f"{max(self.held):g}"))
         rows.append(("by formula", self.bubble_formula, "none: uneven stages" if formula is None else f"{formula:.1%}", ""))
         return (self.schedule, "works", "waits (bubble)", "microbatches held at most"), rows
-
-
-def pass_name(one: StagePass) -> str:
-    """Return the pass in two or three letters, such as "F3"."""
-    number = str(one.microbatch) if one.count == 1 else ""
-    return f"{one.kind[0].upper()}{number}" + (f"'{one.chunk}" if one.chunk else "")
 
 
 def most_held(passes: Iterable[StagePass], chunks: int = 1) -> float:

@@ -3,6 +3,8 @@
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._observe import Observer, observe
+from gpulab.parallel._run_schedule import run_schedule
+from gpulab.parallel._schedule_results import ScheduleRun
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 
 __all__ = [
@@ -13,7 +15,9 @@ __all__ = [
     "RankSpan",
     "RankTimeline",
     "Ranks",
+    "ScheduleRun",
     "StrategyResult",
     "cluster",
     "observe",
+    "run_schedule",
 ]

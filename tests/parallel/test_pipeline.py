@@ -1,0 +1,99 @@
+"""Pipelines on four real ranks: PyTorch's schedules against the timetable, what each stage holds, and the same model as one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpulab import parallel
+from gpulab.errors import InputError, StoppedError
+from gpulab.models import StagePass
+from gpulab.parallel import ScheduleRun
+
+QUICK = {"forward_seconds": 0.004, "backward_seconds": 0.008}
+
+
+@pytest.mark.parametrize("schedule", ["split", "gpipe", "1f1b", "interleaved"])
+def test_ranks_do_what_the_timetable_says(four_ranks: Any, schedule: str) -> None:
+    """Four stages take eight microbatches in the timetable's order, hold what it says, and wait for what each pass needs."""
+    r = parallel.run_schedule(four_ranks, schedule, 8, steps=1, **QUICK)
+    for stage in range(4):
+        assert [one.name for one in r.of_stage(stage)] == [one.name for one in r.model.of_stage(stage)]
+    assert r.held == r.model.held
+    assert all(one.duration >= 0.99 * getattr(r, f"{one.kind}_seconds") * one.count / r.chunks for one in r.passes)
+    found = {(one.kind, one.chunk * 4 + one.stage, one.microbatch): one for one in r.passes}
+    for (kind, part, k), one in found.items():
+        before = found.get((kind, part - 1 if kind == "forward" else part + 1, k))
+        assert before is None or before.end <= one.begin + 1e-4  # clocks of one machine; the next stage cannot have it earlier
+
+
+def test_the_bubble_measured_is_the_bubble_in_theory(four_ranks: Any) -> None:
+    """Uncut, three of four wait; with eight microbatches the bubble comes down towards 3 / 11, and never below what waiting costs."""
+    uncut = parallel.run_schedule(four_ranks, "split", 4, steps=1)
+    cut = parallel.run_schedule(four_ranks, "gpipe", 8, steps=3)
+    assert uncut.bubble_ratio == pytest.approx(0.75, abs=0.05)
+    assert min(cut.bubble_ratios) < 0.5 < uncut.bubble_ratio
+    assert min(cut.bubble_ratios) > 3 / 11 - 0.02
+    assert len(cut.bubble_ratios) == 3
+    assert cut.duration_seconds == max(one.end for one in cut.passes) >= 0.99 * cut.model.duration
+
+
+def test_one_forward_one_backward_holds_less(four_ranks: Any) -> None:
+    """Of 16 microbatches GPipe holds all, 1F1B at most four; the bytes of the first stage's activations follow."""
+    bytes_of = {name: parallel.run_schedule(four_ranks, name, 16, steps=1, **QUICK).activation_bytes for name in ("gpipe", "1f1b")}
+    assert bytes_of["gpipe"][0] > 3 * bytes_of["1f1b"][0]
+    assert bytes_of["1f1b"][0] > bytes_of["1f1b"][2]
+    layer = 32 * 128 * 4  # a microbatch after a layer, in float32; two layers whose results are kept, per microbatch
+    assert bytes_of["gpipe"][0] == 16 * 2 * layer
+
+
+def test_a_stop_keeps_what_was_measured(four_ranks: Any) -> None:
+    """Stopped before the first step there is nothing; after it there is one step and a note; the ranks go on."""
+    with pytest.raises(StoppedError, match="before a step was measured"):
+        parallel.run_schedule(four_ranks, "gpipe", 4, stop=lambda: True, **QUICK)
+    asked: list[str] = []
+    r = parallel.run_schedule(
+        four_ranks, "gpipe", 4, steps=5, progress=lambda fraction, text: asked.append(text), stop=lambda: "step 1 of 5" in asked, **QUICK
+    )
+    assert len(r.bubble_ratios) == 1
+    assert r.notes[0].code == "stopped"
+    assert asked[-1] == "done"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"schedule": "spiral"}, "expected one of: split"), ({"microbatches": 3}, "Pass microbatches=4"),
+        ({"microbatches": 0}, "microbatches is 0"), ({"forward_seconds": 0}, "forward_seconds is 0"),
+        ({"backward_seconds": float("nan")}, "backward_seconds is nan"), ({"steps": 0}, "steps is 0"),
+        ({"forward_seconds": 9.0}, "a step of these would take"), ({"schedule": "interleaved", "microbatches": 6}, "Pass microbatches=8"),
+    ],
+)  # fmt: skip
+def test_bad_input_in_one_sentence(four_ranks: Any, arguments: dict[str, Any], told: str) -> None:
+    """Nothing is sent to the ranks when the schedule cannot be run."""
+    with pytest.raises(InputError) as caught:
+        parallel.run_schedule(four_ranks, **arguments)
+    assert told in str(caught.value)
+
+
+def test_the_words_of_a_run() -> None:
+    """Two stages by hand: the bubble is the median, the lanes have a gap where a stage waits, JSON goes both ways."""
+    from gpulab import devices
+    from gpulab.evidence import Evidence
+
+    passes = (
+        StagePass(0, "forward", 0, 1, 0, 0.0, 1.0), StagePass(1, "forward", 0, 1, 0, 1.0, 2.0),
+        StagePass(1, "backward", 0, 1, 0, 2.0, 4.0), StagePass(0, "backward", 0, 1, 0, 4.5, 6.5),
+    )  # fmt: skip
+    here = devices.environment("cpu")
+    r = ScheduleRun("gpipe", 2, 1, 1, 1.0, 2.0, (0.6, 0.5, 0.51), passes, (100, 50), (), Evidence.measured("2 ranks", 3), here)
+    assert r.bubble_ratio == 0.51
+    assert r.model.bubble_ratio == 0.5
+    assert r.busy_seconds == (3.0, 3.0)
+    lane = [(span.kind, span.name, span.begin_seconds, span.end_seconds) for span in r.timeline.lane(0)]
+    assert lane == [("compute", "forward 0", 0.0, 1.0), ("idle", "recv", 1.0, 4.5), ("compute", "backward 0", 4.5, 6.5)]
+    assert r.timeline.lane(1)[-1].end_seconds == 6.5
+    assert r.table()[1][0][1:] == ("3.00 s of 6.50 s", "53.8%", "1", "100 B")
+    assert repr(r) == "<gpipe on 2 ranks: bubble 51.0% measured, 50.0% in theory>"
+    assert ScheduleRun.from_dict(r.to_dict()) == r
