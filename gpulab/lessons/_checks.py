@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _content, _guard, _policy, _store
+from gpulab.lessons import _content, _guard, _loading, _policy, _store
 from gpulab.lessons._content import Exercise, NotAttempted, Refused
 
 PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
@@ -78,6 +78,7 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
     if _guard.is_stub(answer):
         return CheckResult(exercise.id, NOT_ATTEMPTED, "")
     try:
+        _loading.load(exercise.loads)
         praise = _guard.run(lambda: exercise.check(answer), exercise.limit_seconds)
     except NotAttempted:
         return CheckResult(exercise.id, NOT_ATTEMPTED, "")

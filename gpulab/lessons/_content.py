@@ -103,6 +103,8 @@ class Exercise:
         Usual wrong answers.
     limit_seconds : float
         The check ends after this long: a learner's loop may have no end.
+    loads : tuple of str
+        The heavy libraries that the check uses, imported before its time begins.
     """
 
     id: str
@@ -114,6 +116,7 @@ class Exercise:
     check: Callable[[Any], str]
     usual: tuple[Usual, ...]
     limit_seconds: float = 20.0
+    loads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.lessons import _guard, _material
+from gpulab.lessons import _guard, _loading, _material
 from gpulab.lessons._content import Exercise, Lesson, Question, Reading, Refused, Unmeasured, Usual
 from gpulab.timing import Measurement
 from gpulab.timing.results import format_interval
@@ -148,6 +148,7 @@ IMPOSSIBLE = Exercise(
         Usual('impossible = "none"', "one letter"),
         Usual("impossible = 3", "one letter"),
     ),
+    loads=_loading.TORCH,
 )
 
 # -- 00.5: a measurement of your own that passes the physics check -------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import GpulabError
-from gpulab.lessons import _architecture, _guard
+from gpulab.lessons import _architecture, _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.units import format_bytes, format_ratio, format_seconds, parse_bytes
 
@@ -67,6 +67,7 @@ DIVERGENT = Exercise(
         Usual("divergent = [16, 0, 16]", "the first hundred end"),
         Usual("divergent = 17", "three whole numbers"),
     ),
+    loads=_loading.KERNELS,
 )
 
 # -- 01.4: mend a kernel that diverges -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulab import workloads
-from gpulab.lessons import _density, _guard
+from gpulab.lessons import _density, _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.units import format_bytes, format_ratio, format_seconds
 
@@ -276,6 +276,7 @@ HALVE = Exercise(
     ),
     check=_check_halve,
     limit_seconds=_COUNTING_SECONDS,
+    loads=_loading.OBSERVED,
     usual=(
         Usual(
             _STANDARDISE + "    y = x.clone()\n    y.sub_(mean).div_(scale).mul_(gain).add_(shift)\n    return y",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import precision
-from gpulab.lessons import _guard
+from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.precision import Format
 
@@ -253,6 +253,7 @@ POLICY = Exercise(
         Usual('autocast_runs = {"linear": ("lower", "lower")}', "not there"),
         Usual('autocast_runs = "lower"', "a dict"),
     ),
+    loads=_loading.OBSERVED,
 )
 
 # -- 05.13: bytes of a parameter -----------------------------------------------------------------------------------------

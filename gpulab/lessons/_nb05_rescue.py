@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulab import training
-from gpulab.lessons import _guard
+from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 
 _WEIGHT = 1e-6
@@ -135,4 +135,5 @@ def train(model, batches):
         Usual("train = 65536.0", "a function to call"),
     ),
     limit_seconds=60.0,
+    loads=(*_loading.STEPS, *_loading.DIGITS),
 )

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulab.errors import InputError
-from gpulab.lessons import _guard
+from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.lessons._nb06_timelines import timeline
-from gpulab.lessons._nb06_torch import loaded_torch
 from gpulab.training import break_even_calls, hidden_waits, model_pipeline
 from gpulab.training._pipeline_results import BUSY_STALL_RATIO
 from gpulab.units import format_seconds
@@ -120,7 +119,8 @@ _MOST_WAITS = 3
 
 def _training() -> tuple[Any, Any, Any]:
     """Return a model, its optimizer and some batches, the same ones each time."""
-    torch = loaded_torch()
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
@@ -145,9 +145,10 @@ def wasteful_epoch(model: Any, optimizer: Any, batches: Any) -> tuple[float, int
 
 
 def _check_frugal(answer: Any) -> str:
+    import torch
+
     if _guard.is_stub(answer):
         raise NotAttempted
-    torch = loaded_torch()
     mine, mine_optimizer, batches = _training()
     result = _guard.call(answer, mine, mine_optimizer, batches)
     model, optimizer, batches = _training()
@@ -206,6 +207,7 @@ FRUGAL = Exercise(
     ),
     check=_check_frugal,
     limit_seconds=60.0,
+    loads=_loading.STEPS,
     usual=(
         Usual(
             _IMPORT + _LOOP_HEAD + "    total, right = 0.0, 0\n" + _LOOP_BODY + "        total += loss.item()\n"

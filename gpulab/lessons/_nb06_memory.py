@@ -8,9 +8,8 @@ from typing import Any
 
 from gpulab import memory, training
 from gpulab.errors import InputError
-from gpulab.lessons import _guard
+from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
-from gpulab.lessons._nb06_torch import loaded_torch
 from gpulab.units import format_bytes
 
 _MIB = 2**20
@@ -24,7 +23,8 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 @functools.lru_cache(maxsize=32)
 def predicted_peak_bytes(part: int, checkpoint: bool, precision: str) -> int:
     """Return the memory that a step of the notebook's transformer needs for a part of the batch, on a CPU, as ``predict`` says."""
-    torch = loaded_torch()
+    import torch
+
     task = training.task(TASK)
     inputs, targets = task.train[list(range(part))]
 
@@ -83,6 +83,7 @@ BUDGET = Exercise(
         Usual('means = {"accumulate": 4, "checkpoint": True, "precision": "half"}', "it is one of"),
     ),
     limit_seconds=60.0,
+    loads=_loading.OBSERVED,
 )
 
 # -- 06.14: recover -----------------------------------------------------------------------------------------------------------
@@ -115,11 +116,12 @@ class _Attempts:
 
 
 def _check_recover(answer: Any) -> str:
+    import torch
+
     if _guard.is_stub(answer):
         raise NotAttempted
     if not callable(answer):
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects a function to call.")
-    torch = loaded_torch()
     for first, right in ((1024, 256), (100, 100), (4096, 256)):
         diary = _Attempts()
         said = f"Begun with a batch of {first}, in {format_bytes(_ROOM)},"
@@ -176,6 +178,7 @@ RECOVER = Exercise(
     ),
     check=_check_recover,
     limit_seconds=60.0,
+    loads=_loading.STEPS,
     usual=(
         Usual(
             "import torch\n\n\n" + _RECOVER + "    try:\n        step(batch)\n        return batch\n    except torch.OutOfMemoryError:\n"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulab import compression, training
-from gpulab.lessons import _guard, _lighter
+from gpulab.lessons import _guard, _lighter, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.units import format_bytes, format_ratio
 
@@ -234,6 +234,7 @@ QUANTISE = Exercise(
         ),
         Usual(_QUANTISE + _AMAX + "    return weight / scales, scales", "not whole numbers"),
     ),
+    loads=_loading.TORCH,
 )
 
 # -- 07.10: weights that a convolution shares -----------------------------------------------------------------------------------
@@ -416,6 +417,7 @@ gl.training.fit("digits-cnn", model=light, epochs=5, device="cpu")""",
         Usual("light = {'accuracy': 0.95}", "expects a model"),
     ),
     limit_seconds=120.0,
+    loads=(*_loading.STEPS, *_loading.DIGITS),
 )
 
 EXERCISES: Mapping[str, Exercise] = {each.id: each for each in (STORED, ORDER, QUANTISE, SHARED, GROUPED, BUDGET)}

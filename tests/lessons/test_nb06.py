@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-import threading
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from gpulab import devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence
-from gpulab.lessons import _nb06, _nb06_torch
+from gpulab.lessons import _nb06
 from gpulab.lessons._content import Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.training import CompileCost
@@ -63,19 +61,3 @@ def test_recorded_options_list_what_gpus_recorded(monkeypatch: pytest.MonkeyPatc
 
 
 HERE = devices.environment("cpu")
-
-
-def test_a_library_is_loaded_whole_though_the_check_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The import runs in a thread of its own, which the end of a check's time does not touch."""
-    names, threads = [], set()
-
-    def load(name: str) -> object:
-        names.append(name)
-        threads.add(threading.current_thread().name)
-        return sys.modules["sys"]
-
-    monkeypatch.setattr(_nb06_torch, "_loaded", False)
-    monkeypatch.setattr(_nb06_torch.importlib, "import_module", load)
-    _nb06_torch.loaded_torch()
-    assert names == ["torch", "torch.optim", "torch._dynamo", "torch"]
-    assert "gpulab-import" in threads

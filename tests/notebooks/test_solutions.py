@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import pathlib
+import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,8 @@ from gpulab.lessons import _architecture, _content, _density, _material
 from gpulab.lessons._content import Exercise, Usual
 
 EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
+# Libraries whose first import takes a second or more on a crowded machine.
+HEAVY = {"torch", "torchao", "sklearn", "scipy", "numba", "cupy", "triton", "pandas", "PIL", "ipyparallel"}
 USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual]
 
 
@@ -79,10 +84,21 @@ def test_the_stub_is_not_attempted(exercise: Exercise):
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
-def test_the_solution_passes(exercise: Exercise):
-    """The solution, put in the stub's place, passes on this machine."""
-    result = lessons.check(exercise.id, _answer(exercise, exercise.solution))
+def test_the_solution_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch):
+    """The solution, put in the stub's place, passes on this machine; the heavy libraries that the check asks for were loaded before."""
+    answer, load, asked = _answer(exercise, exercise.solution), builtins.__import__, set()
+
+    def importing(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        ours = str((globals or {}).get("__name__", "")).startswith("gpulab")
+        if level == 0 and ours and threading.current_thread().name == "gpulab-check":
+            asked.add(name.partition(".")[0])
+        return load(name, globals, locals, fromlist, level)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(builtins, "__import__", importing)
+        result = lessons.check(exercise.id, answer)
     assert result.state == "passed", result.message
+    assert asked & HEAVY <= {name.partition(".")[0] for name in exercise.loads}
 
 
 @pytest.mark.parametrize(("exercise", "usual"), USUAL, ids=[f"{e.id}-{k}" for e in EXERCISES for k in range(len(e.usual))])
