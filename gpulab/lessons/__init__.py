@@ -25,6 +25,7 @@ from gpulab.lessons._lighter import (
 from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._nb03_exercises import five_works
 from gpulab.lessons._nb06_timelines import RecordedOptions, recorded_options, timeline
+from gpulab.lessons._nb08_timelines import hang
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
 from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
@@ -73,6 +74,7 @@ __all__ = [
     "fusion_gain",
     "gpu_curves",
     "grouping",
+    "hang",
     "hint",
     "instructions",
     "known",

@@ -1,0 +1,119 @@
+"""What notebook 08 hands the learner to read: three timelines of four ranks, in which one rank does not do what the others do.
+
+Made up for the exercise, so that they are the same on every machine. Each rank's program is a list of work and collectives; a
+collective begins when all ranks are in it, and where they are not all in the same one, nobody goes on until the timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulab import _given
+from gpulab.evidence import Evidence
+from gpulab.parallel.results import RankSpan, RankTimeline
+
+RANKS = 4
+TIMEOUT_SECONDS = 0.060  # of the picture: long enough to be seen, short enough that the steps before it can be read
+_STEPS = 3
+_BYTES = 4_000_000
+_LAYERS = (3, 2, 1)  # the backward pass reaches the last layer first
+_FORWARD, _BACKWARD, _SEND = 0.008, 0.005, 0.002  # seconds: a forward pass, one layer's backward pass, one layer's gradients
+_EVIDENCE = Evidence.modelled(
+    "each rank works through its list; a collective begins when all are in it and takes 2 ms", "made up for the exercise: no machine ran it"
+)
+
+# One item of a rank's program: ("compute", name, seconds) or ("collective", name, seconds).
+_Item = tuple[str, str, float]
+
+
+def collective(layer: int) -> str:
+    """Return the name of the collective that averages a layer's gradients, as the timelines write it."""
+    return f"all_reduce layer {layer}"
+
+
+def _program(slow: float = 1.0) -> list[_Item]:
+    items: list[_Item] = []
+    for step in range(1, _STEPS + 1):
+        items.append(("compute", f"forward {step}", _FORWARD * slow))
+        for layer in _LAYERS:
+            items += [("compute", f"backward {step}, layer {layer}", _BACKWARD * slow), ("collective", collective(layer), _SEND)]
+        items.append(("compute", f"optimizer {step}", 0.001 * slow))
+    return items
+
+
+def _skips(rank: int, step: int, layer: int) -> list[list[_Item]]:
+    """One rank leaves out one collective and goes on."""
+    programs = [_program() for _ in range(RANKS)]
+    one = programs[rank]
+    at = [k for k, item in enumerate(one) if item[1] == collective(layer)][step - 1]
+    del one[at]
+    return programs
+
+
+def _slow(rank: int) -> list[list[_Item]]:
+    """One rank computes at half the pace; nobody leaves anything out."""
+    return [_program(2.0 if k == rank else 1.0) for k in range(RANKS)]
+
+
+def _alone(rank: int, step: int) -> list[list[_Item]]:
+    """After a step one rank saves the model and calls a barrier that stands in its branch only."""
+    programs = [_program() for _ in range(RANKS)]
+    one = programs[rank]
+    at = next(k for k, item in enumerate(one) if item[1] == f"optimizer {step}") + 1
+    one[at:at] = [("compute", "save", 0.006), ("collective", "barrier", 0.001)]
+    return programs
+
+
+# What the exercise asks for: the rank that leaves the common order, and at which collective ("slow": none does).
+CASES = {
+    "A": (_skips(2, 2, 2), 2, collective(2)),
+    "B": (_slow(3), 3, "slow"),
+    "C": (_alone(0, 1), 0, "barrier"),
+}
+
+
+def hang(letter: str) -> RankTimeline:
+    """Return one of three timelines, "A" to "C", for the exercise on hangs.
+
+    Raises
+    ------
+    InputError
+        If there is no such letter.
+    """
+    programs = CASES[_given.word("hang", "letter", letter, CASES)][0]
+    spans, end = _run(programs)
+    ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.begin_seconds, span.kind)))
+    starts = [min(span.begin_seconds for span in ordered if span.name == f"forward {step}") for step in _begun(ordered)]
+    return RankTimeline(f"timeline {letter}", RANKS, ordered, tuple(starts), end, (), _EVIDENCE)
+
+
+def _begun(spans: Sequence[RankSpan]) -> list[int]:
+    return [step for step in range(1, _STEPS + 1) if any(span.name == f"forward {step}" for span in spans)]
+
+
+def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:
+    """Let every rank work until all are done, or until all that are left wait for each other."""
+    at, now = [0] * len(programs), [0.0] * len(programs)
+    spans: list[RankSpan] = []
+    while True:
+        for rank, program in enumerate(programs):
+            while at[rank] < len(program) and program[at[rank]][0] == "compute":
+                _, name, seconds = program[at[rank]]
+                spans.append(RankSpan(rank, "compute", name, now[rank], now[rank] + seconds))
+                now[rank] += seconds
+                at[rank] += 1
+        waiting = [program[at[rank]] if at[rank] < len(program) else None for rank, program in enumerate(programs)]
+        if all(item is None for item in waiting):
+            return spans, max(now)
+        begin = max(now)
+        together = len({item[1] if item else "" for item in waiting}) == 1
+        until = begin if together else begin + TIMEOUT_SECONDS
+        for rank, item in enumerate(waiting):
+            if item is not None and until > now[rank]:
+                spans.append(RankSpan(rank, "idle", item[1], now[rank], until))
+            if item is not None and together:
+                spans.append(RankSpan(rank, "communication", item[1], begin, begin + item[2], _BYTES))
+                now[rank] = begin + item[2]
+                at[rank] += 1
+        if not together:
+            return spans, until

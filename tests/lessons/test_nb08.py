@@ -1,0 +1,99 @@
+"""What notebook 08 makes of what its ranks did, and the timelines that it hands out to be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulab import lessons, models
+from gpulab.evidence import Evidence
+from gpulab.lessons import _checks, _nb08, _nb08_exercises, _nb08_timelines
+from gpulab.lessons._content import Unmeasured
+from gpulab.parallel.results import RankSpan, RankTimeline
+
+LIVE = Evidence.measured("a CPU")
+
+
+def timeline(*spans: tuple[int, str, float, float], ranks: int = 2, end: float = 10.0) -> RankTimeline:
+    """Spans of (rank, kind, begin, end)."""
+    made = tuple(RankSpan(rank, kind, "work", begin, until) for rank, kind, begin, until in spans)
+    return RankTimeline("x", ranks, made, (0.0,), end, (), LIVE)
+
+
+def test_equal_losses_are_the_same_and_others_are_told_apart():
+    """Rounding is the same; a larger last loss is worse, a smaller one better."""
+    assert _nb08._compared(([1.0, 0.5], [1.0000001, 0.5])) == _nb08.SAME
+    assert _nb08._compared(([1.0, 0.9], [1.0, 0.5])) == _nb08.WORSE
+    assert _nb08._compared(([1.0, 0.2], [1.0, 0.5])) == _nb08.BETTER
+
+
+def test_overlap_is_read_from_the_lanes():
+    """Communication beside the same rank's compute is early; after it, it is not; nothing sent tells nothing."""
+    beside = timeline((0, "compute", 0, 8), (0, "communication", 5, 9))
+    behind = timeline((0, "compute", 0, 5), (0, "communication", 5, 9))
+    assert _nb08._first_sent(beside) == _nb08.EARLY
+    assert _nb08._first_sent(behind) == _nb08.AFTER
+    with pytest.raises(Unmeasured, match="two ranks"):
+        _nb08._first_sent(timeline((0, "compute", 0, 5)))
+
+
+def test_the_share_of_work_is_the_mean_over_the_ranks():
+    """Two ranks that compute 4 and 2 of 10 seconds work 30 % of the time."""
+    assert _nb08._working(timeline((0, "compute", 0, 4), (1, "compute", 4, 6))) == pytest.approx(30)
+
+
+def test_a_skipped_collective_is_read_from_the_error():
+    """A timeout says that all waited; any other error, that PyTorch stopped; none, that they went on."""
+
+    class CollectiveTimeoutError(Exception):
+        """As the ranks raise it."""
+
+    assert _nb08._what_happened(CollectiveTimeoutError()) == _nb08.WAITS
+    assert _nb08._what_happened(ValueError()) == _nb08.STOPS
+    assert _nb08._what_happened(None) == _nb08.WITHOUT
+
+
+def test_timeline_a_ends_in_two_collectives():
+    """Rank 2 lacks one all-reduce of layer 2: it waits in layer 1's, the three others in the one it lacks, until the timeout."""
+    found = lessons.hang("A")
+    last = [found.lane(rank)[-1] for rank in range(4)]
+    assert [span.kind for span in last] == ["idle"] * 4
+    assert [span.name.rpartition(" ")[2] for span in last] == ["2", "2", "1", "2"]
+    assert {span.end_seconds for span in last} == {found.end_seconds}
+    sent = [[span.name for span in found.lane(rank, "communication")] for rank in range(4)]
+    assert sent[0] == sent[1] == sent[2] == sent[3] == [f"all_reduce layer {k}" for k in (3, 2, 1, 3)]
+
+
+def test_timeline_b_comes_to_its_end_at_the_slow_ranks_pace():
+    """Three steps of 2 x (8 + 3 x 5 + 1) ms and 3 x 2 ms of sending: 162 ms; only the others wait."""
+    found = lessons.hang("B")
+    assert found.end_seconds == pytest.approx(3 * (2 * (8 + 3 * 5 + 1) + 3 * 2) * 1e-3)
+    assert [bool(found.lane(rank, "idle")) for rank in range(4)] == [True, True, True, False]
+    assert all(len(found.lane(rank, "communication")) == 9 for rank in range(4))
+
+
+def test_timeline_c_has_a_barrier_on_one_rank_only():
+    """Rank 0 waits in a barrier, the others in the next step's first all-reduce."""
+    last = [lessons.hang("C").lane(rank)[-1].name for rank in range(4)]
+    assert last == ["barrier", *["all_reduce layer 3"] * 3]
+
+
+def test_the_bubble_has_exactly_two_right_answers():
+    """Of all numbers of microbatches and both schedules: 32 or 48, with 1F1B."""
+    plans = [{"microbatches": m, "schedule": s} for m in range(1, 97) for s in ("gpipe", "1f1b")]
+    right = [plan for plan in plans if _checks._examine(_nb08_exercises.BUBBLE, plan).state == "passed"]
+    assert right == [{"microbatches": m, "schedule": "1f1b"} for m in (32, 48)]
+    assert models.pipeline_schedule(4, 32, "1f1b").bubble_ratio == pytest.approx(3 / 35)
+
+
+def test_memory_per_rank_by_hand():
+    """8 parameters and 5 bytes of activations on 4 ranks: 133, 85, 61 and 37 bytes."""
+    # 32 + 32 + 64 + 5; 32 + 32 + 16 + 5; 32 + 8 + 16 + 5; 8 + 8 + 16 + 5
+    assert [_nb08_exercises.rank_bytes(8, 5, 4, stage) for stage in range(4)] == [133, 85, 61, 37]
+
+
+def test_every_case_of_a_hang_can_be_found_in_its_timeline():
+    """The collective that the answer names is in some lane; the culprit is a rank."""
+    for letter, (_, rank, what) in _nb08_timelines.CASES.items():
+        names = {span.name for span in lessons.hang(letter).spans}
+        assert what == "slow" or what in names
+        assert 0 <= rank < 4
