@@ -11,7 +11,9 @@ from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
 from gpulab.figures.occupancy import occupancy
 from gpulab.figures.pipeline import pipeline, profile
+from gpulab.figures.ranks import pipeline_schedule, rank_timeline
 from gpulab.figures.roofline import roofline
+from gpulab.figures.scaling import global_batch, scaling
 from gpulab.figures.timing import comparison, measurement
 from gpulab.figures.training import race, training
 from gpulab.figures.transfer import break_even, overlap, sweep
@@ -23,6 +25,7 @@ __all__ = [
     "break_even",
     "comparison",
     "diet",
+    "global_batch",
     "gradient_window",
     "latency",
     "machine",
@@ -37,9 +40,12 @@ __all__ = [
     "palette",
     "parallel_chains",
     "pipeline",
+    "pipeline_schedule",
     "profile",
     "race",
+    "rank_timeline",
     "roofline",
+    "scaling",
     "sweep",
     "training",
 ]

@@ -2,22 +2,31 @@
 
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._global_batch import global_batch
 from gpulab.parallel._observe import Observer, observe
 from gpulab.parallel._run_schedule import run_schedule
+from gpulab.parallel._scaling import scaling
 from gpulab.parallel._schedule_results import ScheduleRun
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
+from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
 
 __all__ = [
     "KINDS",
     "CollectiveCall",
+    "GlobalBatchResult",
+    "GlobalBatchRow",
     "Observer",
     "RankReport",
     "RankSpan",
     "RankTimeline",
     "Ranks",
+    "ScalingMeasurement",
+    "ScalingResult",
     "ScheduleRun",
     "StrategyResult",
     "cluster",
+    "global_batch",
     "observe",
     "run_schedule",
+    "scaling",
 ]

@@ -1,0 +1,338 @@
+"""The rank's side of measured scaling: one training step for each number of ranks, taken in turns; and the all-reduce alone.
+
+Runs wherever torch.distributed has a process group: in engines of a cluster, and in the recorder's own processes on a bare machine.
+So it needs torch alone. Nothing here decides how long to measure.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab.devices import Device, conditions
+from gpulab.devices.conditions import Readings
+
+WARM_UP = 3  # steps: DDP arranges its buckets anew after the first, and the optimizer makes its state
+DROPPED = 1  # of each turn: the step that finds the caches full of another model
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """A model whose step is measured: how it is made, and what one sample is.
+
+    Attributes
+    ----------
+    words : str
+    make : callable
+        ``make()`` returns the network, which the caller's seed decides.
+    shape : tuple of int
+        Of one sample.
+    vocabulary : int
+        Of a language model, whose samples are tokens and whose targets are too; 0 for samples of numbers.
+    batch : int
+        Samples on one rank, unless the caller says otherwise; 1 to 6 and 8 divide it.
+    """
+
+    words: str
+    make: Callable[[], Any]
+    shape: tuple[int, ...]
+    vocabulary: int = 0
+    batch: int = 24
+
+
+def _mlp() -> Any:
+    from gpulab import networks
+
+    return networks.mlp(256, 512, 10)
+
+
+def _cnn() -> Any:
+    from gpulab import networks
+
+    return networks.cnn(3, 10, width=16, stages=3)
+
+
+def _transformer() -> Any:
+    from gpulab import networks
+
+    return networks.transformer(256, 128, 4, 2, context=32)
+
+
+def _large_transformer() -> Any:
+    from gpulab import networks
+
+    return networks.transformer(32768, 1024, 16, 12, context=512, tied=True)
+
+
+MODELS: Mapping[str, StepModel] = {
+    "mlp": StepModel("a perceptron, 2 x 512 hidden", _mlp, (256,), batch=240),
+    "cnn": StepModel("a convolutional network on 32 x 32 colour images", _cnn, (3, 32, 32)),
+    "transformer": StepModel("a transformer of width 128", _transformer, (32,), 256),
+    "large-transformer": StepModel("a transformer of width 1024 and 12 layers", _large_transformer, (512,), 32768),
+}
+_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What each rank is asked to do.
+
+    Attributes
+    ----------
+    model : StepModel
+    batch : int
+        In strong scaling of all ranks together, in weak scaling of each.
+    weak : bool
+    counts : tuple of int
+        Numbers of ranks, in the order of their turns.
+    wait_seconds : float or None
+        Not None: a rank waits so long (in strong scaling divided by the ranks) in place of computing, then averages the gradients.
+    steps_a_sample : int
+        On an accelerator several, with one wait for the device.
+    """
+
+    model: StepModel
+    batch: int
+    weak: bool
+    counts: tuple[int, ...]
+    wait_seconds: float | None = None
+    steps_a_sample: int = 1
+
+    def batch_of(self, count: int) -> int:
+        """Return how many samples each of so many ranks has."""
+        return self.batch if self.weak else self.batch // count
+
+
+@dataclass
+class Turns:
+    """What one rank saw in its turns.
+
+    Attributes
+    ----------
+    seconds : dict of int to list of float
+        Number of ranks to the seconds of each step.
+    alone_seconds, delay_seconds : float
+        How long this rank worked alone, and how much of that it was ready to work and had no core: others were there.
+    """
+
+    seconds: dict[int, list[float]]
+    alone_seconds: float = 0.0
+    delay_seconds: float = 0.0
+
+    def add(self, before: Readings, after: Readings) -> None:
+        """Count the time between two readings, where the machine tells of delays."""
+        if before.run_delay_seconds is not None and after.run_delay_seconds is not None:
+            self.alone_seconds += after.seconds - before.seconds
+            self.delay_seconds += after.run_delay_seconds - before.run_delay_seconds
+
+
+class Job:
+    """The steps of this rank, one for each number of ranks that it belongs to.
+
+    Making it is collective: every rank of the world makes one, with the same spec.
+    """
+
+    def __init__(self, spec: StepSpec) -> None:
+        import torch.distributed as dist
+
+        self.spec, self.rank, world = spec, dist.get_rank(), dist.get_world_size()
+        self.device = _device(self.rank)
+        self.steps: dict[int, Callable[[], None]] = {}
+        self.groups: list[Any] = []
+        self.parameter_bytes = 0
+        for count in spec.counts:
+            group = dist.group.WORLD if count == world else dist.new_group(list(range(count)))  # type: ignore[attr-defined,unused-ignore]
+            if count != world:
+                self.groups.append(group)
+            if self.rank < count:
+                self.steps[count] = self._step(count, group)
+        for _ in range(WARM_UP):
+            self.turns(1, 0)
+
+    def _step(self, count: int, group: Any) -> Callable[[], None]:
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = self.spec.model.make()
+            x, y = _samples(self.spec.model, self.spec.batch_of(count))
+        self.parameter_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+        if self.spec.wait_seconds is not None:
+            return self._waiting(count, group)
+        model, x, y = model.to(self.device), x.to(self.device), y.to(self.device)
+        wrapped = model if count == 1 else torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            scores = wrapped(x)
+            torch.nn.functional.cross_entropy(scores.flatten(0, -2), y.flatten()).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+        return step
+
+    def _waiting(self, count: int, group: Any) -> Callable[[], None]:
+        import torch
+        import torch.distributed as dist
+
+        gradients = torch.zeros(self.parameter_bytes // 4)
+        seconds = (self.spec.wait_seconds or 0.0) / (1 if self.spec.weak else count)
+
+        def step() -> None:
+            time.sleep(seconds)
+            if count > 1:
+                dist.all_reduce(gradients, group=group)
+
+        return step
+
+    def turns(self, rounds: int, samples: int) -> Turns:
+        """Take so many rounds of so many samples for each number of ranks in turn."""
+        import torch.distributed as dist
+
+        taken = Turns({count: [] for count in self.steps})
+        for _ in range(rounds):
+            for count in self.spec.counts:
+                dist.barrier()  # those that take no part stand idle meanwhile
+                if count not in self.steps:
+                    continue
+                before = conditions.read(Device("cpu")) if count == 1 else None
+                taken.seconds[count] += self._samples(self.steps[count], DROPPED + samples)[DROPPED:]
+                if before is not None:
+                    taken.add(before, conditions.read(Device("cpu")))
+        return taken
+
+    def _samples(self, step: Callable[[], None], count: int) -> list[float]:
+        seconds, each = [], self.spec.steps_a_sample
+        self._finish()
+        last = time.perf_counter()
+        for _ in range(count):
+            for _ in range(each):
+                step()
+            self._finish()
+            now = time.perf_counter()
+            seconds.append((now - last) / each)
+            last = now
+        return seconds
+
+    def _finish(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+    def close(self) -> None:
+        """Let go of the models and leave the groups; collective."""
+        import torch.distributed as dist
+
+        self.steps.clear()
+        dist.barrier()
+        for group in self.groups:
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
+        self.groups.clear()
+
+
+def _device(rank: int) -> str:
+    """Return where this rank computes: with NCCL on the GPU of its local number, else on the CPU."""
+    import torch.distributed as dist
+
+    if dist.get_backend() != "nccl":
+        return "cpu"
+    import torch
+
+    device = f"cuda:{int(os.environ.get('LOCAL_RANK', rank)) % torch.cuda.device_count()}"
+    torch.cuda.set_device(device)
+    return device
+
+
+def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
+    import torch
+
+    shape = (count, *model.shape)
+    if model.vocabulary:
+        tokens = torch.randint(model.vocabulary, shape)
+        return tokens, tokens
+    return torch.randn(shape), torch.randint(_CLASSES, (count,))
+
+
+def facts() -> dict[str, Any]:
+    """Return what says how many ranks can work at once: the host, the cores this rank may use, its threads, and its device."""
+    import torch
+    import torch.distributed as dist
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    accelerators = torch.cuda.device_count() if dist.get_backend() == "nccl" else 0
+    return {"host": socket.gethostname(), "cores": cores, "threads": torch.get_num_threads(), "accelerators": accelerators}
+
+
+def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, float]]:
+    """Run a collective over all ranks; return when this rank entered it and when it had its result, each time.
+
+    ``nbytes`` is what each rank gives: of ``all_gather`` its own part, of ``reduce_scatter`` all parts together.
+    """
+    import torch
+    import torch.distributed as dist
+
+    device, world = _device(dist.get_rank()), dist.get_world_size()
+    count = max(world, nbytes // 4 // world * world)
+    given = torch.zeros(count, device=device)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(given),
+        "broadcast": lambda: dist.broadcast(given, 0),
+        "all_gather": lambda: dist.all_gather_into_tensor(gathered, given),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(scattered, given),
+    }
+    gathered = torch.zeros(count * world if name == "all_gather" else 0, device=device)
+    scattered = torch.zeros(count // world if name == "reduce_scatter" else 0, device=device)
+    times = []
+    for _ in range(repeats + 1):
+        dist.barrier()
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        calls[name]()
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+        times.append((begin, time.perf_counter()))
+    return times[1:]
+
+
+def call_seconds(of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True) -> list[float]:
+    """Return the seconds of each call, from when the last rank had entered until the last one had its result.
+
+    With ``one_clock=False`` (ranks on several hosts, whose clocks have nothing in common) it is the longest that a rank was inside.
+    """
+    if not one_clock:
+        return [max(end - begin for begin, end in call) for call in zip(*of_ranks, strict=True)]
+    return [max(end for _, end in call) - max(begin for begin, _ in call) for call in zip(*of_ranks, strict=True)]
+
+
+def slowest(of_ranks: Sequence[Sequence[float]]) -> list[float]:
+    """Return the samples of the rank that took longest in all; averaging gradients keeps ranks together, so any tells the pace."""
+    return list(max(of_ranks, key=sum))
+
+
+_JOBS: dict[str, Job] = {}
+
+
+def begin(token: str, spec: StepSpec) -> int:
+    """Make this rank's job, keep it under a token, and return its gradients' bytes; what an interrupted measurement left is let go."""
+    _JOBS.clear()
+    _JOBS[token] = Job(spec)
+    return _JOBS[token].parameter_bytes
+
+
+def turns(token: str, rounds: int, samples: int) -> Turns:
+    """Take turns in the job of a token."""
+    return _JOBS[token].turns(rounds, samples)
+
+
+def end(token: str) -> None:
+    """Let go of the job of a token."""
+    job = _JOBS.pop(token, None)
+    if job is not None:
+        job.close()
