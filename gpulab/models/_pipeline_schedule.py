@@ -29,7 +29,7 @@ _SOURCES = {
     "1f1b": "Narayanan et al., PipeDream, SOSP 2019; with flushes as in Megatron-LM, SC 2021, section 2.2.1 (arXiv 2104.04473)",
     "interleaved": "Narayanan et al., Megatron-LM, SC 2021, section 2.2.2 (arXiv 2104.04473)",
 }
-_ASSUMPTIONS = "each pass takes the time given, a stage does one pass at a time, and sending delays the receiver only"
+_ASSUMPTIONS = "passes take the times given, a stage does one at a time, messages only delay"
 _KNOWN_ERROR = "gl.parallel.run_schedule runs PyTorch's own schedules and puts what they measured beside it"
 
 

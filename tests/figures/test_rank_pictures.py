@@ -1,0 +1,126 @@
+"""The pictures of ranks: bars at their places, patterns, what is filled and what is hollow, and words, from results made by hand."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from gpulab import devices, figures, models
+from gpulab.evidence import Evidence
+from gpulab.models import StagePass
+from gpulab.parallel import RankSpan, RankTimeline, ScheduleRun
+
+HERE = Evidence.measured("2 ranks, some CPU", 2)
+
+
+def plain(text: str | None) -> str:
+    """Without mark-up."""
+    return re.sub("<.*?>", "", text or "")
+
+
+def trace(figure: Any, name: str) -> Any:
+    """The trace whose name begins so."""
+    return next(t for t in figure.data if plain(t.name).startswith(name))
+
+
+def ticks(axis: Any) -> list[str]:
+    """What stands at an axis."""
+    return [plain(text) for text in axis.ticktext]
+
+
+@pytest.fixture
+def timeline() -> RankTimeline:
+    """Two ranks and two steps of 100 ms; the second rank's all-reduce lies beside its backward pass."""
+    spans = (
+        RankSpan(0, "compute", "forward", 0.0, 0.03), RankSpan(0, "compute", "backward", 0.03, 0.06),
+        RankSpan(0, "idle", "all_reduce", 0.06, 0.08), RankSpan(0, "compute", "optimizer", 0.08, 0.09),
+        RankSpan(0, "compute", "forward", 0.1, 0.13), RankSpan(1, "compute", "forward 2", 0.0, 0.03),
+        RankSpan(1, "compute", "backward 2", 0.03, 0.08), RankSpan(1, "communication", "all_reduce", 0.06, 0.08, 2**20),
+    )  # fmt: skip
+    return RankTimeline("ddp on 2 ranks", 2, spans, (0.0, 0.1), 0.2, (), HERE)
+
+
+def test_lanes_of_ranks(timeline: RankTimeline) -> None:
+    """Forward, backward and the rest are apart, messages lie under their rank, waiting is grey and crossed; the second step is marked."""
+    figure = figures.rank_timeline(timeline)
+    forward = trace(figure, "forward (measured)")
+    assert list(forward.base) == pytest.approx([0.0, 0.1, 0.0])
+    assert list(forward.x) == pytest.approx([0.03, 0.03, 0.03])
+    assert [plain(text) for text in forward.text] == ["forward", "forward", "2"]
+    messages = trace(figure, "communication")
+    assert messages.y[0] - forward.y[2] == pytest.approx(0.83)
+    assert messages.customdata[0] == "rank 1: all_reduce of 1.00 MiB, 20.0 ms"
+    assert trace(figure, "waits").customdata[0] == "rank 0: waits for all_reduce, 20.0 ms"
+    assert len({t.marker.pattern.shape for t in figure.data}) == len(figure.data) == 5  # told apart without colour
+    assert all(t.marker.color.startswith("#") for t in figure.data if "waits" not in t.name)  # measured is filled
+    assert ticks(figure.layout.yaxis) == ["rank 0", "rank 1", "messages", "messages"]
+    assert [plain(a.text) for a in figure.layout.annotations] == ["step 2"]
+    assert "rank 1: compute 40%, communication 10%, idle 0%" in figure.description
+    assert plain(figure.layout.title.text) == "ddp on 2 ranks: who works when, 2 steps"
+
+
+def test_fewer_steps_cut_the_picture(timeline: RankTimeline) -> None:
+    """With one step the axis ends where the second begins, and nothing of it is drawn."""
+    figure = figures.rank_timeline(timeline, steps=1)
+    assert list(trace(figure, "forward").base) == [0.0, 0.0]
+    assert figure.layout.xaxis.range[1] < 0.11
+    assert figure.layout.annotations == ()
+    late = RankTimeline("late", 1, (RankSpan(0, "compute", "forward", 0.05, 0.3),), (0.1, 0.2), 0.3, (), HERE)
+    bar = trace(figures.rank_timeline(late, steps=1), "forward")
+    assert (bar.base[0], bar.x[0]) == (pytest.approx(0), pytest.approx(0.1))  # what reaches out of the step is cut at its ends
+
+
+def test_without_messages_there_is_no_lane_for_them() -> None:
+    """A run of passes and waiting alone has one lane a rank."""
+    spans = (RankSpan(0, "compute", "forward 0", 0.0, 0.1), RankSpan(0, "idle", "recv", 0.1, 0.2))
+    figure = figures.rank_timeline(RankTimeline("1f1b on 1 ranks", 1, spans, (), 0.2, (), HERE))
+    assert ticks(figure.layout.yaxis) == ["rank 0"]
+
+
+def test_the_timetable_of_a_pipeline() -> None:
+    """Two stages, two microbatches: forwards and backwards at their ticks, hollow since modelled, with the bubble and what is held."""
+    s = models.pipeline_schedule(2, 2, "1f1b", forward=1, backward=1)
+    figure = figures.pipeline_schedule(s)
+    forward, backward, waits = (trace(figure, name) for name in ("forward", "backward", "waits"))
+    assert list(zip(forward.y, forward.base, strict=True)) == [(0, 0), (0, 1), (1, 1), (1, 3)]
+    assert sorted(zip(backward.y, backward.base, strict=True)) == [(0, 3), (0, 5), (1, 2), (1, 4)]
+    assert sorted(zip(waits.y, waits.base, waits.x, strict=True)) == [(0, 2, 1), (0, 4, 1), (1, 0, 1), (1, 5, 1)]
+    assert forward.marker.color.startswith("rgba")  # hollow
+    assert forward.marker.pattern.shape != backward.marker.pattern.shape
+    assert [plain(text) for text in forward.text] == ["0", "1", "0", "1"]
+    assert ticks(figure.layout.yaxis) == ["stage 0, holds 2", "stage 1, holds 1"]
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # stage 0 on top
+    assert plain(figure.layout.title.text) == "1F1B, 2 stages, 2 microbatches: bubble 33.3%"
+    assert "The formula says 33.3%" in figure.description
+    assert "unit of the costs" in plain(figure.layout.xaxis.title.text)
+    in_seconds = figures.pipeline_schedule(models.pipeline_schedule(2, 2, forward=0.01, backward=0.02), seconds=True)
+    assert plain(in_seconds.layout.xaxis.title.text).endswith("(ms)")
+
+
+def test_a_run_stands_under_its_timetable() -> None:
+    """The modelled half is hollow, the measured one filled, both on one scale of time; the title has both bubbles."""
+    passes = (
+        StagePass(0, "forward", 0, 2, 0, 0.0, 1.0), StagePass(1, "forward", 0, 2, 0, 1.5, 2.5),
+        StagePass(1, "backward", 0, 2, 0, 2.5, 4.5), StagePass(0, "backward", 0, 2, 0, 5.0, 7.0),
+    )  # fmt: skip
+    run = ScheduleRun("split", 2, 2, 1, 0.5, 1.0, (0.57,), passes, (2, 1), (), HERE, devices.environment("cpu"))
+    figure = figures.pipeline_schedule(run)
+    assert plain(figure.layout.title.text) == "split by hand, 2 stages, 2 microbatches: bubble 50.0%, measured 57.0%"
+    below = [t for t in figure.data if t.yaxis == "y2"]
+    assert {plain(t.name) for t in below} == {"waits (measured)", "forward (measured)", "backward (measured)"}
+    assert [plain(text) for text in trace(figure, "forward (measured)").text] == ["forward", "forward"]
+    assert figure.layout.yaxis.domain[0] > figure.layout.yaxis2.domain[1]
+    assert figure.layout.xaxis.range[1] >= 7.0
+    subtitle = plain(figure.layout.title.subtitle.text)
+    assert "MODELLED" in subtitle
+    assert "MEASURED" in subtitle
+    assert figures.pipeline_schedule(run.model, run).data == figure.data
+
+
+def test_many_narrow_passes_have_no_text() -> None:
+    """Eight stages and 32 microbatches: nothing is written on bars that are too narrow for it, and their edges are thin."""
+    figure = figures.pipeline_schedule(models.pipeline_schedule(8, 32, "1f1b", forward=1, backward=40))
+    assert set(trace(figure, "forward").text) == {""}
+    assert trace(figure, "forward").marker.line.width < trace(figure, "backward").marker.line.width
