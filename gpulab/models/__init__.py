@@ -3,6 +3,8 @@
 from gpulab.models._access import AccessPattern, access_at, access_pattern
 from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
 from gpulab.models._ceilings import roofline
+from gpulab.models._collectives import CollectiveCost, bus_bandwidth, collective_algorithms, collective_cost
+from gpulab.models._gloo import GLOO_ALGORITHMS, gloo_wire_bytes
 from gpulab.models._limits import SmLimits, compute_capabilities, sm_limits
 from gpulab.models._occupancy import BlockLimits, Occupancy, OccupancySweep, occupancy, occupancy_sweep
 from gpulab.models._patterns import ACCESS_KINDS, AccessKind, named_access
@@ -14,12 +16,14 @@ from gpulab.models._serial_share import SerialShare, serial_share
 
 __all__ = [
     "ACCESS_KINDS",
+    "GLOO_ALGORITHMS",
     "LIMITERS",
     "PIPELINE_SCHEDULES",
     "AccessKind",
     "AccessPattern",
     "ArithmeticRoof",
     "BlockLimits",
+    "CollectiveCost",
     "MemoryRoof",
     "Occupancy",
     "OccupancySweep",
@@ -36,7 +40,11 @@ __all__ = [
     "access_at",
     "access_pattern",
     "amdahl",
+    "bus_bandwidth",
+    "collective_algorithms",
+    "collective_cost",
     "compute_capabilities",
+    "gloo_wire_bytes",
     "gustafson",
     "most_held",
     "named_access",
