@@ -12,7 +12,7 @@ from gpulab._given import word
 from gpulab.errors import InputError, shown
 
 # Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc, broadcast.cc, reduce.cc, gather.cc,
-# scatter.cc, alltoall.cc, barrier.cc; its reduce_scatter in PyTorch is an all-reduce (ProcessGroupGloo.cpp).
+# scatter.cc, alltoall.cc, barrier.cc; PyTorch does a reduce_scatter by one all-reduce (ProcessGroupGloo.cpp), of a list by one a part.
 GLOO_ALGORITHMS = {
     "all_reduce": "ring",
     "all_gather": "ring",

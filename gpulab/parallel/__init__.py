@@ -7,6 +7,7 @@ from gpulab.parallel._observe import Observer, observe
 from gpulab.parallel._run_schedule import run_schedule
 from gpulab.parallel._scaling import scaling
 from gpulab.parallel._schedule_results import ScheduleRun
+from gpulab.parallel._wire import WireBytes, wire_bytes
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
 
@@ -24,9 +25,11 @@ __all__ = [
     "ScalingResult",
     "ScheduleRun",
     "StrategyResult",
+    "WireBytes",
     "cluster",
     "global_batch",
     "observe",
     "run_schedule",
     "scaling",
+    "wire_bytes",
 ]
