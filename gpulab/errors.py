@@ -118,3 +118,29 @@ class CompileError(GpulabError, ValueError):
     def __init__(self, message: str, line: int | None = None, column: int | None = None, log: str = "") -> None:
         super().__init__(message)
         self.line, self.column, self.log = line, column, log
+
+
+class RankError(GpulabError, RuntimeError):
+    """A rank of a cluster raised, or the cluster cannot serve: not started, broken, or gone.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The ranks to blame: which raised, died, or did not come; empty where it is the cluster as a whole.
+    waiting : tuple of int
+        The ranks that waited in a collective meanwhile.
+    collective : str or None
+        What they waited in, such as "all_reduce of 4.0 kB in float32 among ranks 0, 1".
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = (), waiting: tuple[int, ...] = (), collective: str | None = None) -> None:
+        super().__init__(message)
+        self.ranks, self.waiting, self.collective = ranks, waiting, collective
+
+
+class RankDiedError(RankError):
+    """A rank's process ended during a call."""
+
+
+class CollectiveTimeoutError(RankError, TimeoutError):
+    """Ranks waited in a collective for longer than the cluster's timeout, because others did not come or went elsewhere."""

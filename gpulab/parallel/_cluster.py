@@ -1,17 +1,33 @@
 """A cluster of real ranks: ipyparallel engines with a process group of torch.distributed among them.
 
-with gl.parallel.cluster(n=4) as ranks:
-    ranks.run(function, 3)              # function(3) on each rank; one result a rank, in rank order
+Engines are what clusters run (`ipyparallel <https://ipyparallel.readthedocs.io>`_ starts them through Slurm, PBS, SSH or MPI as well as on
+this machine), so the cells of a notebook are the same on a laptop and on a cluster. This module holds the ranks together; it computes
+nothing itself.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gpulab.parallel import _rank
+from gpulab import _given
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, RankDiedError, RankError, message_of, shown
+from gpulab.parallel import _group
+from gpulab.parallel._call import Call, show_printed
+from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel._engines import Engines, LocalEngines, Progress
+from gpulab.parallel._failures import named
+from gpulab.parallel._payload import pack
+from gpulab.units import format_bytes
+
+# A rank with torch, gloo and a small model; measured by benchmarks/parallel_failures.py.
+RANK_BYTES = 350 * 2**20
+_LONGEST_TIMEOUT_SECONDS = 86_400.0
+_BACKENDS = ("gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
 def cluster(
@@ -21,75 +37,96 @@ def cluster(
     timeout_seconds: float = 20.0,
     threads: int = 1,
     backend: str | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    port: int = 0,
+    progress: Progress | None = None,
 ) -> Ranks:
-    """Return ranks that start when entered (``with``) or by ``.start()``."""
-    return Ranks(n, profile, timeout_seconds, threads, backend, progress)
+    """Return ranks that start when entered, and end when left.
+
+    Parameters
+    ----------
+    n : int
+        How many ranks.
+    profile : str, optional
+        The name of an ipyparallel profile: its running controller is used, or its launchers (Slurm, PBS, SSH, MPI) start engines.
+        Left out, engines start on this machine. docs/clusters.md has working profiles.
+    timeout_seconds : float
+        How long a collective waits for a rank that does not come.
+    threads : int
+        Threads of torch in each rank.
+    backend : str, optional
+        "gloo", "nccl" or "cpu:gloo,cuda:nccl"; left out, the last where every rank has a GPU of its own, else "gloo".
+    port : int
+        The port at which the ranks meet on rank 0's machine, for firewalls that leave only some open; 0 takes a free one.
+    progress : callable, optional
+        Called with a fraction in 0-1 and a text while the cluster starts; left out, the text is printed where a learner looks on.
+
+    Returns
+    -------
+    Ranks
+        Not started yet: use ``with``, or ``.start()`` and ``.stop()``.
+
+    Raises
+    ------
+    InputError
+        If an argument is not one that can be used.
+
+    Examples
+    --------
+    ::
+
+        with gl.parallel.cluster(n=4) as ranks:
+            ranks.run(function, 3)              # function(3) on each rank; one result a rank, in rank order
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InputError(f"cluster: n={shown(n)}; expected a whole number of ranks, 1 or more. Pass one.")
+    if profile is not None and (not isinstance(profile, str) or not profile):
+        raise InputError(f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass one, or leave it out.")
+    if not _given.is_finite(timeout_seconds) or not 0 < timeout_seconds <= _LONGEST_TIMEOUT_SECONDS:
+        raise InputError(
+            f"cluster: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0, a day at most. Pass for example 20."
+        )
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise InputError(f"cluster: threads={shown(threads)}; expected 1 or more. Pass how many threads torch may use in each rank.")
+    if backend is not None:
+        _given.word("cluster", "backend", backend, _BACKENDS)
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65_536:
+        raise InputError(f"cluster: port={shown(port)}; expected 0 to 65535. Pass one that is free on rank 0's machine, or leave it out.")
+    return Ranks(n, profile, float(timeout_seconds), threads, backend, port, _given.callback("cluster", "progress", progress) or _print)
 
 
 class Ranks:
-    """Engines with ranks and a process group; made by `cluster`."""
+    """Engines with ranks and a process group; made by `cluster`.
+
+    Attributes
+    ----------
+    n : int
+        How many ranks.
+    hosts : tuple of str
+        Each rank's machine.
+    log : tuple of tuple of CollectiveCall
+        For each rank, the collectives that it entered in the last call, in order; empty for a rank that did not answer.
+    """
 
     def __init__(
-        self,
-        n: int,
-        profile: str | None,
-        timeout_seconds: float,
-        threads: int,
-        backend: str | None,
-        progress: Callable[[float, str], None] | None,
+        self, n: int, profile: str | None, timeout_seconds: float, threads: int, backend: str | None, port: int, progress: Progress
     ) -> None:
-        self.n = n
-        self._profile, self._timeout, self._threads, self._backend = profile, timeout_seconds, threads, backend
-        self._progress = progress or (lambda fraction, text: None)
-        self._cluster: Any = None
-        self._client: Any = None
-        self._view: Any = None
+        self.n, self.timeout_seconds = n, timeout_seconds
         self.hosts: tuple[str, ...] = ()
+        self.log: tuple[tuple[CollectiveCall, ...], ...] = ()
+        self._profile, self._threads, self._backend, self._port, self._progress = profile, threads, backend, port, progress
+        self._engines: Engines | None = None
+        self._broken: str | None = None
+        self._busy = threading.Lock()
+        self._stop_asked = threading.Event()
 
-    def start(self) -> Ranks:
-        """Start the engines and open the process group."""
-        import logging
+    @property
+    def ready(self) -> bool:
+        """Whether the ranks run and are in step, as far as is known: ``run`` can be called."""
+        return self._engines is not None and self._broken is None and not self._engines.deaths()
 
-        import ipyparallel as ipp
-
-        self._cluster = ipp.Cluster(n=self.n, log_level=logging.ERROR, delay=0.0)
-        try:
-            self._progress(0.0, "starting the controller and the engines")
-            self._client = self._cluster.start_and_connect_sync()
-            targets = sorted(self._client.ids)
-            self._view = self._client[targets]
-            self._progress(0.6, "engines load torch")
-            self.hosts = tuple(facts["host"] for facts in self._view.apply_sync(_rank.describe))
-            port = self._client[targets[0]].apply_sync(_rank.open_store, "127.0.0.1")
-            waiting = [
-                self._client[target].apply_async(
-                    _rank.open_group, rank, self.n, "127.0.0.1", port, self._timeout, self._threads, self._backend
-                )
-                for rank, target in enumerate(targets)
-            ]
-            for result in waiting:
-                result.get()
-            self._view.block = True
-            self._view.activate()
-            self._progress(1.0, "ready")
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """End the engines and the controller."""
-        if self._client is not None:
-            import os
-            import signal
-
-            for pid in self._client[:].apply_async(os.getpid).get(2.0) if not self._client.outstanding else ():
-                os.kill(pid, signal.SIGKILL)
-            self._client.close()
-        if self._cluster is not None:
-            self._cluster.stop_cluster_sync()
-        self._client = self._cluster = self._view = None
+    def __repr__(self) -> str:
+        state = "not started" if self._engines is None else "broken" if self._broken else "ready"
+        return f"<Ranks: {self.n} on {len(set(self.hosts)) or 'no'} machine{'' if len(set(self.hosts)) == 1 else 's'}, {state}>"
 
     def __enter__(self) -> Ranks:
         return self.start()
@@ -97,22 +134,214 @@ class Ranks:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
+    def start(self) -> Ranks:
+        """Start the engines and open the process group; nothing happens where that is done already.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If so many ranks do not fit into the memory that is free here.
+        RankError
+            If the engines do not come up; nothing is left running.
+        """
+        if self._engines is not None:
+            return self
+        self._check_memory()
+        engines = self._new_engines()
+        self._engines = engines
+        try:
+            engines.start(self._progress)
+            self._open_group()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End every process that was started; a second call does nothing."""
+        engines, self._engines, self._broken = self._engines, None, None
+        if engines is not None:
+            engines.stop()
+
     def run(self, function: Callable[..., Any], *args: Any, timeout_seconds: float | None = None, **kwargs: Any) -> list[Any]:
-        """Call a function on every rank; return one result a rank, in rank order."""
+        """Call a function on every rank.
+
+        Parameters
+        ----------
+        function : callable
+            Travels by value (cloudpickle), with what it uses from the notebook. In it ``torch.distributed`` is initialised:
+            ``dist.get_rank()`` and ``dist.get_world_size()`` give the rank's place.
+        *args, **kwargs
+            The function's arguments, the same on every rank: numbers, numpy arrays, tensors on the CPU, anything that can be pickled.
+        timeout_seconds : float, optional
+            How long the whole call may take; left out, as long as it takes. How long a *collective* waits is `cluster`'s.
+
+        Returns
+        -------
+        list
+            One result a rank, in rank order.
+
+        Raises
+        ------
+        RankError
+            If a rank raised: the sentence names it, and its own error is the cause.
+        RankDiedError
+            If a rank's process ended: within 5 s, with how it ended and where the others wait.
+        CollectiveTimeoutError
+            If ranks waited in a collective in vain: within 5 s after the timeout, with who did not come.
+        StoppedError
+            If ``interrupt`` was called meanwhile.
+        KeyboardInterrupt
+            As it came, after the ranks were interrupted too.
+        """
+        if timeout_seconds is not None and (not _given.is_finite(timeout_seconds) or timeout_seconds <= 0):
+            raise InputError(f"run: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0. Pass some, or leave it out.")
+        payload = pack(function, args, kwargs)
+        if not self._busy.acquire(blocking=False):
+            raise RankError("run: another call is in progress on these ranks; expected one at a time. Wait for it, or call interrupt().")
+        try:
+            engines = self._ready()
+            self._stop_asked.clear()
+            return self._call(engines, payload, timeout_seconds)
+        finally:
+            self._busy.release()
+
+    def _call(self, engines: Engines, payload: bytes, limit_seconds: float | None) -> list[Any]:
         import cloudpickle
 
-        _by_value(function)
-        payload = cloudpickle.dumps((function, args, kwargs))
-        return [cloudpickle.loads(result) for result in self._view.apply_async(_rank.execute, payload).get()]
+        self._broken = "a call was cut off"
+        call = Call(engines, payload, self.timeout_seconds, limit_seconds)
+        try:
+            error = call.wait(self._stop_asked)
+        finally:
+            self.log = tuple(call.outcomes[rank].calls if rank in call.outcomes else () for rank in range(self.n))
+            show_printed(call.outcomes)
+            if call.in_step:
+                self._broken = None
+        if error is not None:
+            if self._broken is not None:
+                self._broken = _short(error)
+            raise error
+        self._broken = None
+        return [cloudpickle.loads(call.outcomes[rank].value) for rank in range(self.n)]
+
+    def interrupt(self) -> None:
+        """End the call in progress, from another thread: the ranks are interrupted, and ``run`` raises StoppedError."""
+        self._stop_asked.set()
+
+    def recover(self) -> Ranks:
+        """Make the ranks usable again after a failure: a new process group on a new port, and new engines where one is gone or hangs.
+
+        Where all engines are alive and idle they stay, with what ``%%px`` defined in them; else all are new.
+
+        Returns
+        -------
+        Ranks
+            These, ready; within 30 s on this machine.
+
+        Raises
+        ------
+        RankError
+            If that fails; nothing is left running, and ``start()`` starts anew.
+        """
+        if self._engines is None:
+            return self.start()
+        if not self._busy.acquire(blocking=False):
+            raise RankError("recover: a call is in progress on these ranks; expected none. Call interrupt() first, or wait for it.")
+        try:
+            self._broken = "recover() was cut off"
+            if not self._reopen():
+                self._engines.renew(self._progress)
+                self._open_group()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._busy.release()
+        return self
+
+    def _reopen(self) -> bool:
+        """Try to go on with the engines that are there; return whether that went well."""
+        engines = self._engines
+        assert engines is not None
+        if engines.deaths():
+            return False
+        self._progress(0.1, "closing the old process group")
+        engines.interrupt(range(self.n))
+        if not _group.close(engines):
+            return False
+        try:
+            self._open_group()
+        except GpulabError:
+            return False
+        return True
+
+    def _open_group(self) -> None:
+        engines = self._engines
+        assert engines is not None
+        self._progress(0.9, "opening the process group")
+        self.hosts = _group.open_on(engines, self.timeout_seconds, self._threads, self._backend, self._port)
+        _activate(engines)
+        self._broken = None
+        self._progress(1.0, f"{named(range(self.n))} ready")
+
+    def _ready(self) -> Engines:
+        """Return the engines, if they can serve."""
+        engines = self._engines
+        if engines is None:
+            raise RankError(
+                "run: the ranks are not running; expected a started cluster. Use `with cluster(...) as ranks:`, or call start()."
+            )
+        deaths = engines.deaths()
+        if deaths:
+            how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
+            raise RankDiedError(f"run: {how}; expected every rank to be alive. Call recover() to go on.", tuple(deaths))
+        if self._broken is not None:
+            raise RankError(f"run: the ranks are out of step since a call failed ({self._broken}); expected them in step. Call recover().")
+        return engines
+
+    def _new_engines(self) -> Engines:
+        if self._profile is None:
+            return LocalEngines(self.n, self._threads)
+        from gpulab.parallel._profiles import ProfileEngines
+
+        return ProfileEngines(self.n, self._profile)
+
+    def _check_memory(self) -> None:
+        from gpulab.devices import _host
+
+        if self._profile is not None:  # other machines' memory is theirs to know
+            return
+        free = _host.available_memory_bytes()
+        if self.n * RANK_BYTES > free:
+            raise OutOfMemoryError(
+                f"cluster: {self.n} ranks need about {format_bytes(self.n * RANK_BYTES)} ({format_bytes(RANK_BYTES)} each) and "
+                f"{format_bytes(free)} are free; expected them to fit. Ask for {max(1, free // RANK_BYTES)} at most, or free some."
+            )
+
+    def export_script(self, path: str | Path, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Path:
+        """Write the same work as a script for ``torchrun``; see `_script`."""
+        from gpulab.parallel._script import export_script
+
+        return export_script(path, function, args, kwargs, n=self.n, timeout_seconds=self.timeout_seconds, threads=self._threads)
 
 
-def _by_value(function: Callable[..., Any]) -> None:
-    """Make cloudpickle carry the source of a module that the engines could not import."""
-    import cloudpickle
+def _activate(engines: Engines) -> None:
+    """Let ``%%px`` reach exactly these engines, in a notebook."""
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and ipython.get_ipython() is not None:
+        view = engines.client[list(engines.ids)]
+        view.block = True
+        view.activate()
 
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    name = getattr(module, "__name__", "")
-    place = getattr(module, "__file__", None) or ""
-    if module is None or name == "__main__" or name.split(".")[0] in {"gpulab", "torch"} or "site-packages" in place or not place:
-        return
-    cloudpickle.register_pickle_by_value(module)
+
+def _short(error: BaseException) -> str:
+    """Return what happened, without what to do."""
+    return message_of(error, 120).removeprefix("run: ").split(";")[0]
+
+
+def _print(fraction: float, text: str) -> None:
+    """Tell a learner how far the start is: in a notebook or a terminal, not in a log."""
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and ipython.get_ipython() is not None:
+        print(f"cluster: {text}", flush=True)

@@ -92,6 +92,11 @@ class Observer:
         """The calls entered and not known to have ended, in order; the first is what a hanging rank stands in."""
         return tuple(live.call() for _, live in sorted(self._open.copy().items()))
 
+    @property
+    def entered(self) -> int:
+        """How many calls were entered so far."""
+        return len(self._lives)
+
     def __enter__(self) -> Observer:
         self._mode = _mode_class()(self)
         _replace_wait()

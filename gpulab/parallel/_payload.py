@@ -1,0 +1,62 @@
+"""How a function travels to the ranks: by value where they could not import it."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gpulab.errors import InputError, message_of, shown
+
+
+def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Return a call as bytes.
+
+    Raises
+    ------
+    InputError
+        If the function is none, or if something in the call cannot be pickled.
+    """
+    import cloudpickle
+
+    if not callable(function):
+        raise InputError(f"run: {shown(function)} is no function; expected one to call on every rank. Pass the function itself.")
+    try:
+        with _by_value(function, *args, *kwargs.values()):
+            return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
+    except Exception as error:
+        raise InputError(
+            f"run: the call cannot travel to the ranks ({type(error).__name__}: {message_of(error)}); expected a function and "
+            "arguments that can be pickled. Make open files, locks, generators and tensors on a GPU inside the function."
+        ) from error
+
+
+@contextmanager
+def _by_value(*given: object) -> Iterator[None]:
+    """Let cloudpickle carry the code of the modules that lie beside the notebook or the script, and are installed nowhere."""
+    import cloudpickle
+
+    names = {getattr(each, "__module__", None) or type(each).__module__ for each in given}
+    modules = [module for name in names if (module := sys.modules.get(name)) is not None and loose(module)]
+    known = cloudpickle.list_registry_pickle_by_value()
+    added = [module for module in modules if module.__name__ not in known]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def loose(module: ModuleType) -> bool:
+    """Whether a module is installed nowhere that an engine would find it."""
+    name, file = module.__name__.split(".")[0], getattr(module, "__file__", None)
+    if name in {"__main__", "gpulab"} or file is None:
+        return False
+    places = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return not any(Path(file).is_relative_to(place) for place in places)

@@ -1,0 +1,234 @@
+"""The same work as a script for ``torchrun``, in source that can be read: the function, and what it needs, found by its names."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import inspect
+import linecache
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from gpulab._files import write_atomically
+from gpulab.errors import InputError, shown
+from gpulab.parallel._payload import loose
+
+_TEMPLATE = '''"""Run the function `{function}` on {n} ranks:
+
+    torchrun --nproc-per-node={n} {file}
+
+On several machines, start it on each with `--nnodes`, `--node-rank` and `--master-addr`; in a Slurm job, with
+`srun torchrun --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 ...`. `--results FILE` keeps what the ranks returned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import pickle
+
+import torch
+import torch.distributed as dist
+
+{body}
+
+
+def main() -> None:
+    """Open the process group that torchrun describes, call the function, show what each rank returned."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", help="a file for what the ranks returned, pickled by rank 0")
+    chosen = parser.parse_args()
+    torch.set_num_threads({threads})
+    own_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    if own_gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=datetime.timedelta(seconds={timeout!r}))
+    try:
+        result = {function}({arguments})
+        results = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        dist.gather_object(result, results)
+        for rank, returned in enumerate(results or []):
+            print(f"[rank {{rank}}] {{returned!r}}")
+        if chosen.results and results is not None:
+            with open(chosen.results, "wb") as file:
+                pickle.dump(results, file)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+'''
+_FLAGS = __future__.annotations.compiler_flag
+_TAKEN = {"argparse", "datetime", "os", "pickle", "torch", "dist", "main"}  # names of the script's own
+
+
+def export_script(
+    path: str | Path,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    n: int,
+    timeout_seconds: float,
+    threads: int,
+) -> Path:
+    """Write a script that ``torchrun`` runs with the same effect as ``ranks.run(function, *args, **kwargs)``.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If the function's source is not to be had, or if it needs a value that cannot be written down in source.
+    """
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        raise _refused(f"{shown(function)} is no function with a name", "Write it with def.")
+    parts = Parts()
+    name = parts.need(function.__name__, function)
+    arguments = [_literal(f"argument {i + 1}", value) for i, value in enumerate(args)]
+    arguments += [f"{key}={_literal(f'argument {key}', value)}" for key, value in kwargs.items()]
+    file = Path(path)
+    text = _TEMPLATE.format(
+        function=name, n=n, file=file.name, body=parts.text(), arguments=", ".join(arguments), timeout=timeout_seconds, threads=threads
+    )
+    ast.parse(text)
+    write_atomically(file, text.encode())
+    return file
+
+
+class Parts:
+    """What the script needs above ``main``: imports, values, and definitions, each after what it needs itself."""
+
+    def __init__(self) -> None:
+        self.imports: dict[str, str] = {}
+        self.definitions: dict[str, str] = {}
+        self.objects: dict[str, Any] = {}
+
+    def text(self) -> str:
+        """Return the source."""
+        imports = "\n".join(
+            line for line in sorted(self.imports.values()) if line not in {"import torch", "import torch.distributed as dist"}
+        )
+        return "\n\n\n".join(part for part in (imports, *self.definitions.values()) if part)
+
+    def need(self, name: str, value: Any) -> str:
+        """Take in what a name stands for, and what that needs; return the name.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written down, or if two functions mean different things by the name.
+        """
+        if name in self.objects:
+            if self.objects[name] is not value and self.objects[name] != value:
+                raise _refused(f"the name {name} stands for two different things", "Give one of them another name.")
+            return name
+        self.objects[name] = value
+        line = _import_of(name, value)
+        if line is not None:
+            self.imports[name] = line
+        elif inspect.isfunction(value) or inspect.isclass(value):
+            self._define(name, value)
+        else:
+            self.definitions[name] = f"{name} = {_literal(name, value)}"
+        if name in _TAKEN and self.imports.get(name) not in {f"import {name}", "import torch.distributed as dist"}:
+            raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
+        return name
+
+    def _define(self, name: str, value: Any) -> None:
+        if value.__name__ != name:
+            raise _refused(f"{name} is another name of {value.__name__}", "Use one name for it.")
+        source = source_of(value)
+        for needed in _names(compile(source, f"<{name}>", "exec", _FLAGS, dont_inherit=True)):
+            found, meant = _meaning(value, needed)
+            if found and meant is not value:
+                self.need(needed, meant)
+        self.definitions[name] = source.rstrip()
+
+
+def source_of(value: Any) -> str:
+    """Return the source of a function or class, as it stands in its file or cell.
+
+    Raises
+    ------
+    InputError
+        If it is not to be had.
+    """
+    linecache.checkcache()
+    try:
+        source = textwrap.dedent(inspect.getsource(value))
+        ast.parse(source)
+    except (OSError, TypeError, SyntaxError) as error:
+        raise _refused(f"the source of {value.__name__} is not to be had", "Write it with def or class in a cell or a file.") from error
+    return source
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the global names that code uses, with those of the functions and classes in it."""
+    import dis
+
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"}:
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _meaning(value: Any, name: str) -> tuple[bool, Any]:
+    """Return whether a name means something to a function or class beyond the language itself, and what."""
+    functions = [value] if inspect.isfunction(value) else [each for each in vars(value).values() if inspect.isfunction(each)]
+    for function in functions:
+        closed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        if name in closed:
+            return True, closed[name].cell_contents
+        if name in function.__globals__:
+            return True, function.__globals__[name]
+    names = vars(sys.modules.get(value.__module__, builtins))
+    return (True, names[name]) if name in names and not hasattr(builtins, name) else (False, None)
+
+
+def _import_of(name: str, value: Any) -> str | None:
+    """Return the line that imports a value in a fresh process, or None where none does."""
+    if isinstance(value, ModuleType):
+        if value.__name__ == "__main__" or loose(value):
+            raise _refused(f"{name} is a module of your own ({value.__name__})", "Import the functions from it by name.")
+        parent, _, last = value.__name__.rpartition(".")
+        if value.__name__ == name:
+            return f"import {name}"
+        if value.__name__.split(".")[0] == name:
+            return f"import {value.__name__}"
+        return f"from {parent} import {last}" if parent and last == name else f"import {value.__name__} as {name}"
+    own, home = getattr(value, "__name__", None) or str(value).rpartition(".")[2], getattr(value, "__module__", None)
+    for place in (home, type(value).__module__):
+        module = sys.modules.get(place) if isinstance(place, str) else None
+        if module is None or place in {"__main__", "builtins"} or loose(module):
+            continue
+        if isinstance(own, str) and own.isidentifier() and getattr(module, own, None) is value:
+            return f"from {place} import {own}" + ("" if own == name else f" as {name}")
+    return None
+
+
+def _literal(what: str, value: Any) -> str:
+    """Return a value as source: numbers, texts, and lists, tuples, sets and dicts of them."""
+    text = repr(value)
+    try:
+        if ast.literal_eval(text) == value:
+            return text
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        pass
+    raise _refused(f"{what} is {shown(value)}", "Make it inside the function: a script carries numbers, texts, and lists of them.")
+
+
+def _refused(what: str, mend: str) -> InputError:
+    return InputError(f"export_script: {what}; expected something that can be written down as source. {mend}")
