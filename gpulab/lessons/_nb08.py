@@ -80,7 +80,7 @@ EARLY, AFTER, LATE = ("as soon as the last layer has its gradients", "after the 
 
 def _first_sent(result: Any) -> Any:
     """Return when a timeline's gradients are sent first, against its backward passes."""
-    timeline = result.timeline if isinstance(result, StrategyResult) else result
+    timeline = getattr(result, "timeline", result)
     if not isinstance(timeline, RankTimeline):
         return timeline
     if not timeline.lane(0, "communication"):
@@ -122,7 +122,7 @@ BATCH = Question(
 
 def _working(result: Any) -> Any:
     """Return the share of the time in which a rank computes, mean over the ranks, in per cent."""
-    timeline = result.timeline if isinstance(result, StrategyResult) else result
+    timeline = getattr(result, "timeline", result)
     if not isinstance(timeline, RankTimeline):
         return timeline
     return 100 * float(np.mean([timeline.seconds(rank)["compute"] for rank in range(timeline.ranks)])) / timeline.end_seconds

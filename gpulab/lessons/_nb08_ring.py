@@ -1,0 +1,196 @@
+"""The exercise of notebook 08 on an all-reduce of one's own, run on real ranks: the same sums, and no rank sends more than a ring does."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpulab import parallel
+from gpulab.errors import CollectiveTimeoutError, GpulabError, RankDiedError
+from gpulab.lessons import _guard, _parallel_checks
+from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+
+RANKS = 4
+# (ranks that take part, numbers that each has): sizes that no number of ranks divides, a prime, and one smaller part than others.
+_CASES = ((4, 10_007), (4, 6), (3, 1_000), (2, 7))
+_LIMIT_SECONDS = 60.0  # of the whole call; how long a message waits is the cluster's own timeout
+_FLOAT64 = 8
+_MESSAGES = ("send", "recv", "send and recv")
+
+
+def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Run on each rank: call the learner's function for each case and set it beside ``dist.all_reduce``."""
+    import torch
+    import torch.distributed as dist
+
+    rank, found = dist.get_rank(), []
+    for n, size in cases:
+        group = dist.new_group(list(range(n)))  # every rank makes it; the first n take part
+        if rank >= n:
+            continue
+        generator = torch.Generator().manual_seed(100 * size + rank)
+        mine = torch.randint(-1000, 1000, (size,), generator=generator).double()  # whole numbers: any order of adding gives the same
+        expected, given = mine.clone(), mine.clone()
+        dist.all_reduce(expected, group=group)
+        with parallel.observe() as seen:
+            result = function(given, rank, n)
+        is_tensor = isinstance(result, torch.Tensor)
+        values = result.detach().double() if is_tensor and result.shape == mine.shape else None
+        found.append({
+            "rank": rank, "n": n, "size": size,
+            "sent": sum(call.input_bytes for call in seen.calls if call.name == "send"),
+            "collectives": [call.name for call in seen.calls if call.name not in _MESSAGES],
+            "kind": type(result).__name__, "shape": tuple(result.shape) if is_tensor else (),
+            "equal": values is not None and torch.equal(values, expected), "own": values is not None and torch.equal(values, mine),
+        })  # fmt: skip
+        if found[-1]["collectives"]:  # the first cases are for all ranks, so all end here; later a rank outside would be waited for
+            return found
+        dist.barrier(group=group)
+    return found
+
+
+def _check_ring(answer: Any) -> str:
+    _screen(answer)
+    with _parallel_checks.ranks_of(RANKS) as ranks:
+        try:
+            reports = ranks.run(probe, answer, _CASES, timeout_seconds=_LIMIT_SECONDS)
+        except CollectiveTimeoutError as error:
+            ranks.recover()
+            raise Refused(
+                "Your ranks wait for each other, and nobody goes on. `send` returns when the other rank receives: if all send first, "
+                "nobody is there to receive. Begin to send (`isend`), receive, and then wait for what you sent."
+            ) from error
+        except RankDiedError as error:
+            ranks.recover()
+            raise Refused(
+                f"{error} A message larger than its buffer ends the process: sender and receiver must mean the same part."
+            ) from error
+        except GpulabError as error:
+            ranks.recover()
+            raise Refused(f"On the ranks your function failed: {error}") from error
+    for case in _CASES:
+        _judge(*case, [each for report in reports for each in report if (each["n"], each["size"]) == case])
+    return f"The same sums as dist.all_reduce, on 2, 3 and 4 ranks, and with {RANKS} ranks each sent 1.5 times the data: a ring."
+
+
+def _screen(answer: Any) -> None:
+    """Refuse what needs no ranks to be seen: alone, the sum is one's own x, and nothing has to be sent."""
+    if _guard.is_stub(answer):
+        raise NotAttempted
+    if not callable(answer):
+        raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects a function of x, rank and n.")
+    try:
+        inspect.signature(answer).bind(None, 0, 1)
+    except (TypeError, ValueError) as error:
+        raise Refused("Your function cannot be called as all_reduce(x, rank, n); it takes these three.") from error
+    import torch
+
+    try:
+        result = _guard.call(answer, torch.arange(5.0), 0, 1)
+    except Refused as refusal:
+        if "process group" in str(refusal):  # it sends something even when it is alone: the ranks will tell
+            return
+        raise
+    if not isinstance(result, torch.Tensor):
+        raise Refused(f"With one rank alone your function returned {_guard.describe(result)}; the check expects a tensor: the sum.")
+
+
+def _judge(n: int, size: int, reports: Sequence[dict[str, Any]]) -> None:
+    where = f"{size:,} numbers on {n} ranks"
+    for each in reports:
+        if each["collectives"]:
+            raise Refused(f"Your function calls {each['collectives'][0]}. Use only send and receive (dist.isend, dist.recv).")
+        if not each["shape"]:
+            raise Refused(f"{where}: rank {each['rank']} got a {each['kind']}; the check expects a tensor with the sums, on every rank.")
+        if each["shape"] != (size,):
+            raise Refused(
+                f"{where}: rank {each['rank']} returned the shape {each['shape']}; the check expects ({size},). "
+                f"{n} does not divide {size}: do the parts of different sizes fit together again?"
+            )
+    wrong = [each["rank"] for each in reports if not each["equal"]]
+    if wrong:
+        if all(each["own"] for each in reports):
+            why = "Each rank has its own x still."
+        elif len(wrong) < n:
+            why = "The sum has to reach every rank: after adding up, each part goes around once more."
+        else:
+            why = "Which part does a rank send in a step, which one does it receive, and is that one added or already the result?"
+        raise Refused(f"{where}: on rank{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong))} the sums are wrong. {why}")
+    most = 2 * (n - 1) * math.ceil(size / n) * _FLOAT64  # both rounds of a ring, with the largest part
+    greedy = max(reports, key=lambda each: each["sent"])
+    if greedy["sent"] > most:
+        raise Refused(
+            f"{where}: the sums are right, but rank {greedy['rank']} sends {greedy['sent']:,} bytes, "
+            f"{greedy['sent'] / (size * _FLOAT64):.2f} times the data. In a ring nobody sends more than {most:,}: only one part at a time."
+        )
+
+
+_STUB = 'def all_reduce(x, rank, n):\n    """Return the sum of x over all n ranks, on every rank, by send and receive alone."""\n'
+_IMPORT = "import torch\nimport torch.distributed as dist\n\n\n"
+_RING = """\
+    parts = [part.clone() for part in x.tensor_split(n)]
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for step in range(2 * (n - 1)):
+        k = (rank - step) % n  # the part to send; part k - 1 comes in
+        incoming = torch.empty_like(parts[k - 1])
+        sending = dist.isend(parts[k], right)
+        dist.recv(incoming, left)
+        sending.wait()
+        parts[k - 1] = parts[k - 1] + incoming if step < n - 1 else incoming
+    return torch.cat(parts)"""
+_EVERYBODY = """\
+    total = x.clone()
+    sends = [dist.isend(x, k) for k in range(n) if k != rank]
+    for k in range(n):
+        if k != rank:
+            other = torch.empty_like(x)
+            dist.recv(other, k)
+            total += other
+    for send in sends:
+        send.wait()
+    return total"""
+_ONLY_ROOT = """\
+    total = x.clone()
+    if rank > 0:
+        dist.send(x, 0)
+    else:
+        for k in range(1, n):
+            other = torch.empty_like(x)
+            dist.recv(other, k)
+            total += other
+    return total"""
+RING = Exercise(
+    id="08.3",
+    title="an all-reduce of your own",
+    answer_name="all_reduce",
+    stub=_STUB + "    ...",
+    solution=_IMPORT + _STUB + _RING,
+    hints=(
+        "Cut x into n parts (tensor_split allows different sizes). In each step every rank sends one part to rank + 1 and receives another "
+        "from rank - 1: first to add it, later to keep it.",
+        "In step s, rank r sends part (r - s) % n and receives part (r - s - 1) % n. In the first n - 1 steps it adds what comes to its "
+        "own; then each rank has one part whole, and n - 1 more steps hand these around.",
+        "dist.send waits until the other one receives. Begin with sending = dist.isend(part, right), then dist.recv(buffer, left), then "
+        "sending.wait().",
+    ),
+    check=_check_ring,
+    usual=(
+        Usual(_IMPORT + _STUB + _EVERYBODY, "times the data"),
+        Usual(_IMPORT + _STUB + _ONLY_ROOT, "has to reach every rank"),
+        Usual(_IMPORT + _STUB + "    if n > 1:\n        dist.all_reduce(x)\n    return x", "calls all_reduce"),
+        Usual(_IMPORT + _STUB + "    return x", "its own x still"),
+        Usual(_IMPORT + _STUB + _RING.replace("if step < n - 1 else incoming", "if step < n else incoming"), "already the result"),
+        Usual(
+            _IMPORT
+            + _STUB
+            + _RING.replace("sending = dist.isend(parts[k], right)", "dist.send(parts[k], right)").replace("        sending.wait()\n", ""),
+            "if all send first",
+        ),
+        Usual(_IMPORT + "def all_reduce(x):\n    return x", "takes these three"),
+        Usual("all_reduce = 'sum'", "expects a function"),
+    ),
+    limit_seconds=120.0,
+    loads=_parallel_checks.RANKS,
+)
