@@ -108,7 +108,7 @@ def _words_of(t: RankTimeline) -> str:
     return f"{t.label}, {format_seconds(t.end_seconds)}: {'; '.join(parts)}."
 
 
-def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | None = None, seconds: bool | None = None) -> LabFigure:
+def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | None = None, unit: str = "") -> LabFigure:
     """Return which stage does which pass when: a pipeline's timetable, a run of it, or both above each other on one scale.
 
     Parameters
@@ -117,13 +117,12 @@ def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | No
         From ``gl.models.pipeline_schedule`` or ``gl.parallel.run_schedule``; of a run alone its timetable stands above it.
     measured : ScheduleRun, optional
         Beneath; the costs of ``s`` are seconds then.
-    seconds : bool, optional
-        Whether the costs of ``s`` are seconds; if not given, only where there is a run.
+    unit : str
+        Of the costs of ``s`` where there is no run, such as "ms".
     """
     run = measured if measured is not None else (s if hasattr(s, "bubble_ratios") else None)
     model: Any = getattr(s, "model", s)
     halves: list[tuple[Any, Evidence]] = [(model, model.evidence)] + ([(run, run.evidence)] if run is not None else [])
-    timed = run is not None if seconds is None else seconds
     whole = max(max(one.end for one in half.passes) for half, _ in halves)
     count = sum(half.stages for half, _ in halves)
     row = min(_STAGE_ROW, max(_LEAST_ROW, _TALLEST // count))
@@ -146,11 +145,8 @@ def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | No
         axes[f"yaxis{end}"] = {**plain, **rows, "domain": [max(0.0, top - height), top], "anchor": "x" if number == len(halves) else "free",
                                "position": 0, "tickfont": {"size": 12 if row > 16 else 10}}  # fmt: skip
         top -= height + gap
-    scale = (
-        linear_seconds_axis(whole, "time since the step began")
-        if timed
-        else linear_axis(whole, "time, in the unit of the costs", "{:g}".format)
-    )
+    words = f"time ({unit})" if unit else "time, in the unit of the costs"
+    scale = linear_axis(whole, words, "{:g}".format) if run is None else linear_seconds_axis(whole, "time since the step began")
     anchor = f"y{len(halves)}" if len(halves) > 1 else "y"
     axis = {**base.layout.xaxis.to_plotly_json(), **scale, "range": [0, whole * 1.005], "anchor": anchor}
     return composed(base, traces, xaxis=axis, **axes, barmode="overlay", **_legend(base))

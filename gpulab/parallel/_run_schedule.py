@@ -85,8 +85,12 @@ def run_schedule(
         if stop is not None and stop():
             break
         report((number + 1) / (steps + 1), f"step {number + 1} of {steps}")
-        taken.append(_from_the_first(ranks.run(_step)))
-    ranks.run(_clear)
+        try:
+            taken.append(_from_the_first(ranks.run(_step)))
+        except StoppedError:  # the ranks were interrupted in the middle of a step: what was measured before it counts
+            break
+    else:
+        ranks.run(_clear)
     if not taken:
         raise StoppedError("run_schedule: stopped before a step was measured; expected at least one. Run it again.")
     report(1.0, "done")

@@ -21,6 +21,7 @@ _WHERE = {
     "PipelineTimeline": "gpulab.widgets.pipeline_timeline",
     "NumberFormats": "gpulab.widgets.number_formats",
     "LossScaling": "gpulab.widgets.loss_scaling",
+    "PipelineSchedule": "gpulab.widgets.pipeline_schedule",
     "ModelDiet": "gpulab.widgets.model_diet",
     "Instrument": "gpulab.widgets._instrument",
 }
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from gpulab.widgets.model_diet import ModelDiet as ModelDiet
     from gpulab.widgets.number_formats import NumberFormats as NumberFormats
     from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
+    from gpulab.widgets.pipeline_schedule import PipelineSchedule as PipelineSchedule
     from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer
     from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope

@@ -1,0 +1,137 @@
+"""Real ranks behind instruments: one cluster for all of them, kept from run to run, ended with Stop, the last instrument or the kernel."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from gpulab import parallel
+from gpulab.errors import InputError, StoppedError
+from gpulab.widgets._instrument import Instrument
+from gpulab.widgets._work import Progress, Stop
+
+
+class LiveRanks:
+    """At most one cluster at a time, of the size that was asked for last.
+
+    Starting one takes seconds and a rank some hundred MiB, so instruments share it: their measurements take turns anyway.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._ranks: Any = None
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def of(self, n: int, user: Any, progress: Progress) -> Any:
+        """Return ``n`` ranks that are ready: those that run already, mended ones, or new ones."""
+        with self._lock:
+            if self._ranks is not None and self._ranks.n != n:
+                self.end()
+            self._users.add(user)
+            if self._ranks is None:
+                fresh = parallel.cluster(n, progress=lambda fraction, text: progress(0.0, text))
+                fresh.start()
+                self._ranks = fresh
+            elif not self._ranks.ready:
+                self._ranks.recover()
+            return self._ranks
+
+    @property
+    def running(self) -> bool:
+        """Whether a cluster is up."""
+        return self._ranks is not None
+
+    def interrupt(self) -> None:
+        """End the call in progress, if there is one."""
+        ranks = self._ranks
+        if ranks is not None:
+            ranks.interrupt()
+
+    def end(self) -> None:
+        """End the cluster; without one, nothing happens."""
+        with self._lock:
+            ranks, self._ranks = self._ranks, None
+            self._users.clear()
+            if ranks is not None:
+                ranks.stop()
+
+    def leave(self, user: Any) -> None:
+        """Say that an instrument is gone; with the last one the cluster ends."""
+        with self._lock:
+            self._users.discard(user)
+            if not self._users:
+                self.end()
+
+
+LIVE = LiveRanks()
+atexit.register(LIVE.end)
+
+
+class OnRanks(Instrument):
+    """The parent of instruments that run on real ranks; ``use`` lends them a cluster that is open already."""
+
+    _lent: Any = None
+
+    def use(self, ranks: Any) -> OnRanks:
+        """Run on a cluster that is open already, wherever as many ranks are asked for as it has; it is never ended from here.
+
+        Parameters
+        ----------
+        ranks : Ranks
+            From ``gl.parallel.cluster``, started.
+
+        Returns
+        -------
+        OnRanks
+            Itself, so that a cell can end with it.
+
+        Raises
+        ------
+        InputError
+            If these are no ranks.
+        """
+        if not isinstance(ranks, parallel.Ranks):
+            raise InputError(
+                f"use: got a {type(ranks).__name__}; expected what gl.parallel.cluster gives. Pass the name after `as` in its `with`."
+            )
+        self._lent = ranks
+        return self
+
+    @contextlib.contextmanager
+    def ranks(self, n: int, progress: Progress, stop: Stop) -> Iterator[Any]:
+        """Give ``n`` ranks to the work; after a stop or a failure the instruments' own cluster is ended: nothing is left hanging."""
+        if self._lent is not None and self._lent.n == n and self._lent.ready:
+            yield self._lent
+            return
+        try:
+            ranks = LIVE.of(n, self, progress)
+            if stop():
+                raise StoppedError("Stopped while the ranks started; nothing was measured.")
+            yield ranks
+        except InputError:  # refused before a rank heard of it
+            raise
+        except BaseException:
+            LIVE.end()
+            raise
+        if stop():
+            LIVE.end()
+
+    def stop(self) -> None:
+        """Ask the work to stop, interrupt the ranks in it, and end their cluster."""
+        running = self.running
+        super().stop()
+        if running:
+            LIVE.interrupt()
+            if self._lent is not None:
+                self._lent.interrupt()
+        elif LIVE.running:  # a cell that ran again, or a call from Python: nothing is under way, so the processes may go
+            threading.Thread(target=LIVE.leave, args=(self,), name="gpulab-ranks-end", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the work, end the ranks if no other instrument has them, and close the widgets."""
+        super().close()
+        LIVE.leave(self)
