@@ -105,7 +105,11 @@ class Ranks:
         Each rank's machine.
     log : tuple of tuple of CollectiveCall
         For each rank, the collectives that it entered in the last call, in order; empty for a rank that did not answer.
+    px : bool
+        Whether ``%%px`` reaches these ranks once they start; off for an instrument's own, or they would take it from the learner's.
     """
+
+    px = True
 
     def __init__(
         self, n: int, profile: str | None, timeout_seconds: float, threads: int, backend: str | None, port: int, progress: Progress
@@ -281,7 +285,8 @@ class Ranks:
         assert engines is not None
         self._progress(0.9, "opening the process group")
         self.hosts = _group.open_on(engines, self.timeout_seconds, self._threads, self._backend, self._port)
-        _activate(engines)
+        if self.px:
+            _activate(engines)
         self._broken = None
         self._progress(1.0, f"{named(range(self.n))} ready")
 

@@ -34,6 +34,7 @@ class LiveRanks:
             self._users.add(user)
             if self._ranks is None:
                 fresh = parallel.cluster(n, progress=lambda fraction, text: progress(0.0, text))
+                fresh.px = False  # %%px goes on reaching the learner's own ranks
                 fresh.start()
                 self._ranks = fresh
             elif not self._ranks.ready:
