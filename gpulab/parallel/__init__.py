@@ -4,6 +4,7 @@ from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._global_batch import global_batch
 from gpulab.parallel._observe import Observer, observe
+from gpulab.parallel._recorded_scaling import recorded_scaling
 from gpulab.parallel._run_schedule import run_schedule
 from gpulab.parallel._scaling import scaling
 from gpulab.parallel._schedule_results import ScheduleRun
@@ -29,6 +30,7 @@ __all__ = [
     "cluster",
     "global_batch",
     "observe",
+    "recorded_scaling",
     "run_schedule",
     "scaling",
     "wire_bytes",

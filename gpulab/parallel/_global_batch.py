@@ -24,11 +24,11 @@ _SEEDS = 3
 
 def global_batch(
     task: str | training.Task = "digits-mlp",
-    ranks: Iterable[int] = (1, 4, 16, 64),
+    ranks: Iterable[int] = (1, 4, 8, 16, 32),
     *,
-    batch: int = 8,
+    batch: int = 16,
     epochs: int = 5,
-    learning_rate: float = 0.02,
+    learning_rate: float = 0.03,
     momentum: float = 0.9,
     warm_up_epochs: float = 1.0,
     rules: Iterable[str] = RULES,

@@ -150,7 +150,10 @@ class Job:
                 self.groups.append(group)
             if self.rank < count:
                 self.steps[count] = self._step(count, group)
-        for _ in range(WARM_UP):
+        begin = time.perf_counter()
+        self.turns(1, 0)
+        self.first_seconds = time.perf_counter() - begin  # of one step at each number of ranks
+        for _ in range(WARM_UP - 1):
             self.turns(1, 0)
 
     def _step(self, count: int, group: Any) -> Callable[[], None]:
@@ -324,6 +327,11 @@ def begin(token: str, spec: StepSpec) -> int:
     _JOBS.clear()
     _JOBS[token] = Job(spec)
     return _JOBS[token].parameter_bytes
+
+
+def first_seconds(token: str) -> float:
+    """Return how long the first step took, at each number of ranks once."""
+    return _JOBS[token].first_seconds
 
 
 def turns(token: str, rounds: int, samples: int) -> Turns:

@@ -14,6 +14,7 @@ from gpulab.recorder import _ceilings as _ceilings
 from gpulab.recorder import _compression as _compression
 from gpulab.recorder import _hierarchy as _hierarchy
 from gpulab.recorder import _ladders as _ladders
+from gpulab.recorder import _parallel as _parallel
 from gpulab.recorder import _pipeline as _pipeline
 from gpulab.recorder import _precision as _precision
 from gpulab.recorder import _training as _training
