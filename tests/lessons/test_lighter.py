@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gpulab import compression, lessons, timing
+from gpulab import compression, lessons, timing, training
 from gpulab.evidence import Evidence
 from gpulab.lessons import _lighter, _nb07, _nb07_exercises
 from gpulab.lessons._content import Refused, Unmeasured
@@ -112,8 +113,6 @@ def test_several_ways_meet_the_budget(make: Any):
 
 
 def _tuned(model: Any, then: Any = None) -> Any:
-    from gpulab import training
-
     training.fit("digits-cnn", model=model, epochs=4, device="cpu")
     return model if then is None else then(model)
 
@@ -134,3 +133,28 @@ def test_the_time_limit_is_judged_by_the_interval(monkeypatch: pytest.MonkeyPatc
         else:
             monkeypatch.setattr(_lighter, "trained", lambda: small)
             assert "within the budget" in _nb07_exercises._check_budget(small)
+
+
+class Sleepy(torch.nn.Module):
+    """A model that loses its core for a while in each call, as on a crowded machine."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the model's scores, late."""
+        time.sleep(0.03)
+        return self.model(x)
+
+
+def test_what_else_the_machine_does_is_not_charged_to_the_answer(monkeypatch: pytest.MonkeyPatch):
+    """A network that waits 30 ms a call, five times as long as it computes, is as fast as the same one that does not wait."""
+    pytest.importorskip("sklearn")
+    network = training.task("digits-cnn").make_model(0)
+    monkeypatch.setattr(_lighter, "_reference", lambda _: network)
+    threads = torch.get_num_threads()
+    row = _lighter.time_against_trained(Sleepy(network), 256)
+    assert row.speedup is not None
+    assert 0.6 < row.speedup < 1.6
+    assert torch.get_num_threads() == threads
