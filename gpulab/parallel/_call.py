@@ -139,6 +139,7 @@ class Call:
         while self.open and time.monotonic() < end:
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
             self._collect()
+        time.sleep(_TICK_SECONDS)  # an interrupt that crossed with an answer must not hit what the rank does next
 
     def _sights(self) -> list[Sight]:
         return [self._sight(rank) for rank in range(len(self.jobs))]

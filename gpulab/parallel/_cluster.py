@@ -271,7 +271,6 @@ class Ranks:
         if engines.deaths():
             return False
         self._progress(0.1, "closing the old process group")
-        engines.interrupt(range(self.n))
         if not _group.close(engines):
             return False
         try:

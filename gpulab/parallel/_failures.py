@@ -39,7 +39,7 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
         return RankDiedError(f"run: {ended}{where}; expected it to live until the call ends. {_GO_ON}", ranks, waiters, collective)
     if raised:
         errors = "; ".join(f"{_ranks(group)} raised {error}" for error, group in _grouped(raised, lambda s: s.error))
-        go_on = _GO_ON if waiting else "Mend the function; its own traceback is below."
+        go_on = _GO_ON if waiting else "Mend the function: the error's cause has its traceback."
         return RankError(f"run: {errors}{where}; expected a result from every rank. {go_on}", ranks, waiters, collective)
     return _nobody_came(sights, waiting, timeout_seconds)
 

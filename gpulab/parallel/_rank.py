@@ -153,21 +153,16 @@ def execute(payload: bytes) -> bytes:
             state, error = "raised", raised
     seconds = time.perf_counter() - begin
     calls = seen.calls
-    collective = None if error is None else _failed_in(calls, error)
-    if error is not None and state == "raised":
+    if error is None:
+        sight, trace = Sight(AGENT.rank, state, len(calls)), ""
+    else:
+        text = f"{type(error).__name__}: {message_of(error, 500)}"
+        sight, trace = Sight(AGENT.rank, state, len(calls), _failed_in(calls, error), _where(error), text), _trace(error)
         with contextlib.suppress(Exception):  # an exception of the learner's own that cannot travel; its text does
             error_bytes = cloudpickle.dumps(error.with_traceback(None))
-    sight = Sight(
-        AGENT.rank,
-        state,
-        len(calls),
-        collective,
-        _where(error),
-        "" if error is None else f"{type(error).__name__}: {message_of(error, 500)}",
-    )
-    trace = "" if error is None else _trace(error)
     del error
-    return cloudpickle.dumps(Outcome(sight, value, error_bytes, trace, printed.getvalue(), calls, begin, seconds))  # type: ignore[no-any-return]
+    outcome = Outcome(sight, value, error_bytes, trace, printed.getvalue(), calls, begin, seconds)
+    return cloudpickle.dumps(outcome)  # type: ignore[no-any-return]
 
 
 def _failed_in(calls: tuple[CollectiveCall, ...], error: BaseException) -> CollectiveCall | None:
