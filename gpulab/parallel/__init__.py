@@ -3,18 +3,23 @@
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._global_batch import global_batch
-from gpulab.parallel._observe import Observer, observe
+from gpulab.parallel._links import links, links_reason
+from gpulab.parallel._observe import Observer, observe, unobserved
 from gpulab.parallel._recorded_scaling import recorded_scaling
 from gpulab.parallel._run_schedule import run_schedule
 from gpulab.parallel._scaling import scaling
 from gpulab.parallel._schedule_results import ScheduleRun
+from gpulab.parallel._sweep import sweep
 from gpulab.parallel._wire import WireBytes, wire_bytes
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
+from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
 
 __all__ = [
     "KINDS",
     "CollectiveCall",
+    "CollectivePoint",
+    "CollectiveSweep",
     "GlobalBatchResult",
     "GlobalBatchRow",
     "Observer",
@@ -29,9 +34,13 @@ __all__ = [
     "WireBytes",
     "cluster",
     "global_batch",
+    "links",
+    "links_reason",
     "observe",
     "recorded_scaling",
     "run_schedule",
     "scaling",
+    "sweep",
+    "unobserved",
     "wire_bytes",
 ]

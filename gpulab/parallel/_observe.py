@@ -10,6 +10,7 @@ Each operator of torch, also those that are no collective, takes some microsecon
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -38,10 +39,14 @@ class _Live:
     begin: float
     end: float | None = None
     end_from: str = ""
-    waited: float = 0.0
+    waits: list[tuple[float, float]] = field(default_factory=list)  # when Python stood in waits for it
     error: str | None = None
     work: Any = None  # kept, so that the Work that Python waits for is this very object
     events: tuple[Any, Any] | None = None  # CUDA: begin and end on the stream
+
+    @property
+    def waited(self) -> float:
+        return sum(end - begin for begin, end in self.waits)
 
     def finish(self, end: float, how: str, error: str | None = None) -> None:
         """Note the end; the first to know it wins."""
@@ -86,6 +91,11 @@ class Observer:
     def calls(self) -> tuple[CollectiveCall, ...]:
         """All calls entered so far, in order."""
         return tuple(live.call() for live in list(self._lives))
+
+    @property
+    def waits(self) -> tuple[tuple[int, float, float], ...]:
+        """When this rank's Python stood in waits: (number of the call, begin, end), in the order of the calls."""
+        return tuple((live.fixed["number"], begin, end) for live in list(self._lives) for begin, end in live.waits)
 
     @property
     def in_flight(self) -> tuple[CollectiveCall, ...]:
@@ -176,6 +186,15 @@ def observe(tell: Tell | None = None) -> Observer:
     return Observer(_given.callback("observe", "tell", tell))
 
 
+@contextlib.contextmanager
+def unobserved() -> Iterator[None]:
+    """Let this thread's operators run as if nobody observed them, so that a timed loop is not charged for it; no call in it is seen."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
 def in_flight() -> tuple[CollectiveCall, ...]:
     """Return what all observers of this process see in flight; for a thread that watches over the others."""
     with _lock:
@@ -264,7 +283,7 @@ def _waited(observer: Observer, func: Any, args: tuple[Any, ...], kwargs: dict[s
         raise
     if live is not None:
         end = time.perf_counter()
-        live.waited += end - begin
+        live.waits.append((begin, end))
         live.finish(end, "wait")
     return out
 
@@ -381,7 +400,7 @@ def _replace_wait() -> None:
             finally:
                 end = time.perf_counter()
                 for live in lives:
-                    live.waited += end - begin
+                    live.waits.append((begin, end))
                     live.finish(end, "wait", error)
 
         Work.wait = wait  # type: ignore[method-assign]

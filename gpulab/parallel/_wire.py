@@ -25,6 +25,7 @@ from gpulab.units import format_bytes
 # its end, and the last of these came with Linux 4.19.
 _RECEIVED, _UNSENT, _SENT, _RETRANSMITTED = 128, 144, 200, 208
 _INFO_BYTES = 216
+_kept: set[int] = set()  # inodes of sockets that are none of the process group's, where the agent's list does not serve
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +122,7 @@ def wire_bytes() -> WireBytes:
         reason = f"{dist.get_backend()} moves data past TCP sockets (shared memory, NVLink, RDMA), and only gloo's sockets are counted"
     elif sys.platform != "linux":
         reason = f"the kernel is asked for its counts only on Linux, and this is {sys.platform}"
-    elif not AGENT.keep and "zmq" in sys.modules:
+    elif not AGENT.keep and not _kept and "zmq" in sys.modules:
         reason = "sockets of Jupyter can't be told from those of a process group that gl.parallel did not make"
     if reason is not None:
         return WireBytes(None, None, None, (), reason, evidence)
@@ -138,6 +139,26 @@ def wire_bytes() -> WireBytes:
     return WireBytes(sent, received, repeated, tuple(sorted(counts)), None, evidence)
 
 
+def keep_open_sockets() -> None:
+    """Note the sockets that are open now as none of a process group's, before one is made in another network namespace."""
+    _kept.clear()
+    _kept.update(inode for _, inode in _sockets())
+
+
+def keep_no_sockets() -> None:
+    """Take that back: the agent's list serves again."""
+    _kept.clear()
+
+
+def _sockets() -> Iterator[tuple[int, int]]:
+    """Yield (file descriptor, inode) of each socket of this process."""
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of this very listing is gone by now
+            target = os.fspath(path.readlink())
+            if target.startswith("socket:["):
+                yield int(path.name), int(target[8:-1])
+
+
 def _number(info: bytes, offset: int, kind: str) -> int:
     return int(struct.unpack_from(f"={kind}", info, offset)[0])
 
@@ -151,17 +172,16 @@ def _group_sockets() -> Iterator[tuple[int, bytes]]:
 
     kept = {(here[1], there[1]) for here, there in AGENT.keep if there}
     ports = _store_ports()
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # no TCP, not connected, or closed meanwhile
-            target = os.fspath(path.readlink())
-            if not target.startswith("socket:["):
+    for number, inode in _sockets():
+        if inode in _kept:
+            continue
+        # The error: no TCP, not connected, or closed meanwhile.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as twin:
+            if twin.type != socket.SOCK_STREAM or twin.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            with socket.socket(fileno=os.dup(int(path.name))) as twin:
-                if twin.type != socket.SOCK_STREAM or twin.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                here, there = twin.getsockname()[1], twin.getpeername()[1]
-                if (here, there) not in kept and not ports & {here, there}:
-                    yield int(target[8:-1]), twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+            here, there = twin.getsockname()[1], twin.getpeername()[1]
+            if (here, there) not in kept and not ports & {here, there}:
+                yield inode, twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
 
 
 def _store_ports() -> set[int]:

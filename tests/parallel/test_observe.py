@@ -11,7 +11,7 @@ dist = pytest.importorskip("torch.distributed")
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("this torch has no gloo", allow_module_level=True)
 
-from gpulab.parallel import CollectiveCall, observe  # noqa: E402
+from gpulab.parallel import CollectiveCall, observe, unobserved  # noqa: E402
 from gpulab.parallel._calls import COLLECTIVES, NAMES  # noqa: E402
 from gpulab.parallel._observe import in_flight  # noqa: E402
 
@@ -148,3 +148,13 @@ def test_sub_groups_keep_their_global_ranks_and_calls_go_through_json(alone):
     assert (one.group, one.root) == ((0,), 0)
     assert CollectiveCall.from_dict(one.to_dict()) == one
     assert one.table()[1][0][0] == "broadcast of 16 B in float32 among ranks 0"
+
+
+def test_a_timed_loop_can_run_unobserved_in_between(alone):
+    """What runs in the block is not seen, what comes before and after is."""
+    with observe() as seen:
+        dist.all_reduce(torch.ones(1))
+        with unobserved():
+            dist.broadcast(torch.ones(1), 0)
+        dist.barrier()
+    assert [call.name for call in seen.calls] == ["all_reduce", "barrier"]

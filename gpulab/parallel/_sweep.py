@@ -1,0 +1,202 @@
+"""Measure a collective over sizes among the ranks of a cluster: its time, and the bytes that it puts on the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from gpulab import _given, devices, models
+from gpulab.errors import InputError, StoppedError, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.parallel import _sweep_step
+from gpulab.parallel._cluster import Ranks
+from gpulab.parallel._links import link_limit
+from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
+from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval
+from gpulab.units import format_bytes
+
+Progress = Callable[[float, str], None]
+Stop = Callable[[], bool]
+
+OPERATIONS = tuple(name for name in models.GLOO_ALGORITHMS if name != "barrier")
+DEFAULT_SIZES = (*(2**k for k in range(10, 24, 2)), 2**23)  # from where the latency rules to where the bandwidth does
+_ELEMENT_BYTES = 4
+_FIRST = 5  # calls that tell how long one takes
+_CHUNK_SECONDS = 0.3  # of calls between two looks at progress and stop
+_MOST_CALLS = 2_000
+_WIDTH = 0.05  # of a size's interval, relative: then the next size has its turn
+_LEAST_SECONDS = 0.05
+_LARGEST_BYTES = 2**34
+
+
+def sweep(
+    ranks: Ranks,
+    operation: str = "all_reduce",
+    sizes: Iterable[int] | None = None,
+    *,
+    deadline: float = 10.0,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> CollectiveSweep:
+    """Measure a collective over sizes.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        A started cluster of two ranks or more.
+    operation : str
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter" or "all_to_all".
+    sizes : iterable of int, optional
+        Bytes of the whole tensor (an all-gather's result, a reduce-scatter's input), from 1 kB to 8 MB by default. They are rounded
+        up to float32 elements that the ranks divide.
+    deadline : float
+        Seconds of sampling, for all sizes together; each size ends before where its interval is narrow. Calls so slow that 20 of
+        them need longer get a little more.
+    progress, stop : callable, optional
+        ``progress(fraction, text)``; ``stop() -> bool``, asked a few times a second: what was measured until then is kept.
+
+    Returns
+    -------
+    CollectiveSweep
+        Times and bytes sent are MEASURED; the algorithm's bytes and ``models()`` are MODELLED.
+
+    Raises
+    ------
+    InputError
+        If there are not two ranks, no such operation, or a size cannot be.
+    StoppedError
+        If it was stopped before the first size was measured.
+    RankError
+        If a rank died, or a collective did not end in time.
+
+    Notes
+    -----
+    Before each call the ranks meet at a barrier. A call lasts from when the last rank has entered it until the last one has its result:
+    ranks on one Linux machine share the clock. On several machines it is the longest that a rank was inside. The calls are
+    not observed while they are timed, so ``ranks.log`` lacks them.
+    """
+    report, asked = _given.callback("sweep", "progress", progress), _given.callback("sweep", "stop", stop)
+    if not isinstance(ranks, Ranks) or ranks.n < 2:
+        raise InputError(
+            f"sweep: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. "
+            "Use `with gl.parallel.cluster(n=2) as ranks:`."
+        )
+    _given.word("sweep", "operation", operation, OPERATIONS)
+    if not _given.is_finite(deadline) or not 0 < deadline <= 3600:
+        raise InputError(f"sweep: deadline is {shown(deadline)}; expected seconds above 0, an hour at most. Pass deadline=10.")
+    return _Runner(ranks, operation, _elements(sizes, ranks.n), float(deadline), report, asked).result()
+
+
+def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
+    """Return ascending numbers of elements that the ranks divide."""
+    given = DEFAULT_SIZES if sizes is None else _given.items("sweep", "sizes", sizes)
+    for size in given:
+        if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)) or not 1 <= size <= _LARGEST_BYTES:
+            raise InputError(f"sweep: sizes has {shown(size)}; expected whole bytes from 1 to {format_bytes(_LARGEST_BYTES)}. Pass 2**20.")
+    if not len(given):
+        raise InputError("sweep: sizes is empty; expected at least one. Leave it out, or pass for example [2**16, 2**20].")
+    step = _ELEMENT_BYTES * n
+    return tuple(sorted({-(-int(size) // step) * n for size in given}))
+
+
+def call_seconds(of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True) -> list[float]:
+    """Return each call's seconds from what each rank saw of it: (entered, had its result)."""
+    calls = list(zip(*of_ranks, strict=True))
+    if not one_clock:
+        return [max(end - begin for begin, end in call) for call in calls]
+    return [max(end for _, end in call) - max(begin for begin, _ in call) for call in calls]
+
+
+class _Runner:
+    """A sweep under way."""
+
+    def __init__(
+        self, ranks: Ranks, operation: str, elements: tuple[int, ...], deadline: float, report: Progress | None, stop: Stop | None
+    ) -> None:
+        self.ranks, self.operation, self.elements = ranks, operation, elements
+        self.end = time.monotonic() + deadline
+        self.say = report or (lambda fraction, text: None)
+        self.stop = stop or (lambda: False)
+        self.stopped = False
+        self.one_clock = True
+        self.points: list[CollectivePoint] = []
+        self.slow: list[str] = []
+        self.reason: str | None = None
+
+    def result(self) -> CollectiveSweep:
+        facts = self.ranks.run(_sweep_step.facts)
+        self.one_clock = len({each["clock"] for each in facts}) == 1
+        backend = facts[0]["backend"]
+        algorithm = models.GLOO_ALGORITHMS[self.operation]
+        for number, elements in enumerate(self.elements):
+            if self._asked():
+                break
+            self._measure(number, elements, algorithm)
+        if not self.points:
+            raise StoppedError("sweep: stopped before the first size was measured; expected at least one. Run it again.")
+        self.say(1.0, "done")
+        device = devices.find("cuda:0" if backend == "nccl" else "cpu")
+        return CollectiveSweep(
+            operation=self.operation, algorithm=algorithm, ranks=self.ranks.n, hosts=len(set(self.ranks.hosts)) or 1, backend=backend,
+            dtype="float32", points=tuple(self.points), link_bytes_per_second=link_limit(self.ranks),
+            wire_reason=self.reason, notes=tuple(self._notes()),
+            evidence=Evidence.measured(device.name, sum(p.samples for p in self.points)), environment=devices.environment(device),
+        )  # fmt: skip
+
+    def _asked(self) -> bool:
+        self.stopped = self.stopped or self.stop()
+        return self.stopped
+
+    def _measure(self, number: int, elements: int, algorithm: str) -> None:
+        """Sample one size until its interval is narrow or its share of the time is over, then count its bytes."""
+        nbytes = elements * _ELEMENT_BYTES
+        now = time.monotonic()
+        until = now + max((self.end - now) / (len(self.elements) - number), _LEAST_SECONDS)
+        seconds: list[float] = []
+        calls = _FIRST
+        while True:
+            self.say((number + min(len(seconds) / 100, 0.9)) / len(self.elements), f"{self.operation} of {format_bytes(nbytes)}")
+            before = time.monotonic()
+            of_ranks = self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls)
+            seconds += call_seconds(of_ranks, self.one_clock)
+            now = time.monotonic()
+            enough = len(seconds) >= FEWEST_SAMPLES
+            if self._asked() or (enough and now >= until) or (enough and is_precise(np.array(seconds), _WIDTH)):
+                break
+            if len(seconds) >= _MOST_CALLS:
+                break
+            calls = max(
+                FEWEST_SAMPLES - len(seconds), int(min(_CHUNK_SECONDS, max(until - now, 0.0)) / max((now - before) / calls, 1e-6)), 1
+            )
+            calls = min(calls, _MOST_CALLS - len(seconds))
+        interval, why = median_interval(np.array(seconds))
+        if interval is None and why is not None:
+            self.slow.append(f"{format_bytes(nbytes)}: {why}")
+        cost = models.collective_cost(self.operation, nbytes, self.ranks.n, algorithm)
+        counted = self.ranks.run(_sweep_step.sent_bytes, self.operation, elements)
+        sent = [each for each, _ in counted if each is not None]
+        self.reason = self.reason or next((reason for _, reason in counted if reason), None)
+        self.points.append(
+            CollectivePoint(
+                nbytes, float(np.median(seconds)), interval, len(seconds), tuple(sent) if len(sent) == self.ranks.n else None,
+                tuple(cost.sent_bytes(rank) for rank in range(self.ranks.n)),
+            )
+        )  # fmt: skip
+
+    def _notes(self) -> list[Note]:
+        notes = []
+        if self.stopped:
+            done, total = len(self.points), len(self.elements)
+            notes.append(Note("stopped", f"The sweep was stopped after {done} of {total} sizes; run it again for the rest."))
+        if self.slow:
+            notes.append(Note("no-interval", f"{len(self.slow)} of {len(self.points)} sizes; {self.slow[0]}"))
+        if not self.one_clock:
+            notes.append(
+                Note(
+                    "skipped",
+                    "The ranks' machines have no clock in common, so a time is the longest that a rank was inside, waiting too.",
+                )
+            )
+        return notes
