@@ -1,0 +1,239 @@
+"""From what each rank noted to lanes of compute, communication and idle on one clock: pure arithmetic on spans.
+
+A collective begins for each rank when that rank enters it, but no data can move until the ranks that it needs are there. So a rank's
+time in a collective falls into two parts: until the last rank that it needs had entered (idle, where the rank's own thread stood
+still; nothing, where it went on computing) and from then on (communication).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab.evidence import Evidence, Note
+from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel.results import RankSpan, RankTimeline
+
+Interval = tuple[float, float]
+# Pieces shorter than a microsecond come from reading the clock twice.
+_SHORTEST_SECONDS = 1e-6
+
+
+@dataclass(frozen=True)
+class RankNotes:
+    """What one rank noted while its steps were observed; times on its own clock.
+
+    Attributes
+    ----------
+    phases : tuple of (name, begin, end)
+        What its thread did, waits included.
+    calls : tuple of CollectiveCall
+    waits : tuple of (number of the call, begin, end)
+        When the thread stood in waits for calls.
+    ends_in_wait : tuple of float
+        As in ``Setting``.
+    steps : tuple of float
+        When each step began.
+    end : float
+        When the last one was over.
+    ahead_seconds : float
+        How far its clock is ahead of rank 0's.
+    """
+
+    phases: tuple[tuple[str, float, float], ...]
+    calls: tuple[CollectiveCall, ...]
+    waits: tuple[tuple[int, float, float], ...]
+    ends_in_wait: tuple[float, ...]
+    steps: tuple[float, ...]
+    end: float
+    ahead_seconds: float = 0.0
+
+
+def timeline(label: str, notes: Sequence[RankNotes], evidence: Evidence, remarks: tuple[Note, ...] = ()) -> RankTimeline:
+    """Return the lanes of what ranks noted.
+
+    Parameters
+    ----------
+    label : str
+    notes : sequence of RankNotes
+        One a rank, in rank order.
+    evidence : Evidence
+    remarks : tuple of Note
+    """
+    zero = min(note.steps[0] - note.ahead_seconds for note in notes)
+    arrivals = _arrivals(notes)
+    spans: list[RankSpan] = []
+    for rank, note in enumerate(notes):
+        spans += _lanes(rank, note, arrivals[rank], zero + note.ahead_seconds)
+    spans.sort(key=lambda span: (span.rank, span.begin_seconds, span.end_seconds))
+    steps = tuple(
+        min(note.steps[number] - note.ahead_seconds for note in notes) - zero for number in range(min(len(note.steps) for note in notes))
+    )
+    end = max(note.end - note.ahead_seconds for note in notes) - zero
+    return RankTimeline(label, len(notes), tuple(spans), steps, end, remarks, evidence)
+
+
+def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -> list[RankSpan]:
+    """Return one rank's spans; ``arrivals`` are, call by call and on its clock, when the last rank needed had entered."""
+    spans: list[RankSpan] = []
+    moving: list[Interval] = []
+    for call, arrival in zip(note.calls, arrivals, strict=True):
+        # A work tells of its end on another thread, which may come to it later than the wait for it returns.
+        waits = [end for number, _, end in note.waits if number == call.number]
+        if call.end_seconds is None:
+            continue
+        end = min(call.end_seconds, *waits) if waits else call.end_seconds
+        begin = min(max(call.begin_seconds, arrival), end)
+        moving.append((begin, end))
+        spans.append(RankSpan(rank, "communication", call.name, begin - zero, end - zero, call.payload_bytes))
+    names = {call.number: call.name for call in note.calls}
+    stood = [(begin, end, names[number]) for number, begin, end in note.waits if number in names]
+    stood += _tails(note)
+    still = _union((begin, end) for begin, end, _ in stood)
+    for begin, end, name in stood:
+        for piece in _without([(begin, end)], moving):
+            spans.append(RankSpan(rank, "idle", name, piece[0] - zero, piece[1] - zero))
+    for name, begin, end in note.phases:
+        for piece in _without([(begin, end)], still):
+            spans.append(RankSpan(rank, "compute", name, piece[0] - zero, piece[1] - zero))
+    kept = [span for span in spans if span.kind == "communication" or span.seconds >= _SHORTEST_SECONDS]
+    return [*_apart([span for span in kept if span.kind == "idle"]), *(span for span in kept if span.kind != "idle")]
+
+
+def _tails(note: RankNotes) -> list[tuple[float, float, str]]:
+    """Return the waits that Python did not see: from the last collective that a pass entered until the pass was over."""
+    tails = []
+    for moment in note.ends_in_wait:
+        before = [call for call in note.calls if call.begin_seconds <= moment]
+        if before:
+            tails.append((before[-1].begin_seconds, moment, before[-1].name))
+    return tails
+
+
+def _apart(idle: list[RankSpan]) -> list[RankSpan]:
+    """Return idle spans with what two of them share counted for the first only."""
+    kept: list[RankSpan] = []
+    reached = float("-inf")
+    for span in sorted(idle, key=lambda span: span.begin_seconds):
+        begin = max(span.begin_seconds, reached)
+        if span.end_seconds - begin >= _SHORTEST_SECONDS:
+            kept.append(RankSpan(span.rank, "idle", span.name, begin, span.end_seconds))
+        reached = max(reached, span.end_seconds)
+    return kept
+
+
+def _arrivals(notes: Sequence[RankNotes]) -> list[list[float]]:
+    """Return for each rank and call when the last rank that it needs had entered, on that rank's clock.
+
+    Ranks enter the collectives of one group in the same order, so the k-th of a group is the same for all; messages between two ranks
+    are the k-th each way.
+    """
+    entered: dict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
+    keys: list[list[tuple[object, ...]]] = []
+    for rank, note in enumerate(notes):
+        counts: dict[tuple[object, ...], int] = defaultdict(int)
+        mine = []
+        for call in note.calls:
+            kind = _channel(rank, call)
+            key = (*kind, counts[kind])
+            counts[kind] += 1
+            entered[key][rank] = call.begin_seconds - note.ahead_seconds
+            mine.append(key)
+        keys.append(mine)
+    return [
+        [_last_needed(rank, call, entered[key]) + note.ahead_seconds for call, key in zip(note.calls, keys[rank], strict=True)]
+        for rank, note in enumerate(notes)
+    ]
+
+
+def _channel(rank: int, call: CollectiveCall) -> tuple[object, ...]:
+    if call.name == "send":
+        return ("message", rank, call.root)
+    if call.name == "recv":
+        return ("message", call.root, rank)
+    return ("group", call.group, call.name == "send and recv")
+
+
+def _last_needed(rank: int, call: CollectiveCall, entered: dict[int, float]) -> float:
+    """Return when the last rank that this rank needs entered: of a broadcast or scatter the root, of a reduce or gather all at the root."""
+    own = entered[rank]
+    if call.name in ("broadcast", "scatter"):
+        return max(own, entered.get(call.root if call.root is not None else rank, own))
+    if call.name in ("reduce", "gather") and rank != call.root:
+        return own
+    return max(entered.values())
+
+
+def _union(intervals: Iterable[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _without(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
+    """Return what is left of intervals outside the holes."""
+    rest = list(intervals)
+    for low, high in _union(holes):
+        cut: list[Interval] = []
+        for begin, end in rest:
+            if high <= begin or end <= low:
+                cut.append((begin, end))
+                continue
+            if begin < low:
+                cut.append((begin, low))
+            if high < end:
+                cut.append((high, end))
+        rest = cut
+    return rest
+
+
+def clocks_ahead(device: Any = "cpu", rounds: int = 8) -> float:
+    """Return how far this rank's clock is ahead of rank 0's, in seconds; called by all ranks at once.
+
+    Ranks on one machine share a clock, and 0 is exact. Elsewhere rank 0 asks each rank for its time, several times, and the answer that
+    came back fastest counts: it is wrong by half of that time at most.
+    """
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    names: list[str] = [""] * size
+    dist.all_gather_object(names, _machine())
+    if len(set(names)) == 1:
+        return 0.0
+    answer = torch.zeros(1, dtype=torch.float64, device=device)
+    found = torch.zeros(size, dtype=torch.float64, device=device)
+    for other in range(1, size):
+        if rank == 0:
+            best = float("inf")
+            for _ in range(rounds):
+                asked = time.perf_counter()
+                dist.send(answer, other)
+                dist.recv(answer, other)
+                back = time.perf_counter()
+                if back - asked < best:
+                    best, found[other] = back - asked, answer.item() - (asked + back) / 2
+        elif rank == other:
+            for _ in range(rounds):
+                dist.recv(answer, 0)
+                answer.fill_(time.perf_counter())
+                dist.send(answer, 0)
+    dist.broadcast(found, 0)
+    return float(found[rank])
+
+
+def _machine() -> str:
+    """Name the machine, so that two of one name are told apart: by Linux's number of this start of the kernel."""
+    import platform
+    from pathlib import Path
+
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{platform.node()} {boot.read_text(encoding='ascii').strip() if boot.is_file() else ''}"

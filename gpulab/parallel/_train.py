@@ -1,0 +1,303 @@
+"""Train one model over several ranks by a strategy, and set it beside the same training in one process."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from gpulab import _given, devices, models, training
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.parallel import _strategies_worker as worker
+from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._strategies import Asked, Strategy, strategy_named
+from gpulab.parallel._strategies_worker import Job, Outcome
+from gpulab.parallel._timeline import timeline
+from gpulab.parallel.results import RankReport, StrategyResult
+from gpulab.training._tasks import Task, check_seed
+
+# What losses and parameters may differ by, relative, after some tens of steps. Sums of gradients run in another order with other ranks, so
+# the last bits differ, and an optimizer that divides by a gradient's own size (Adam) carries them on. Measured: docs/measurements.md,
+# "Strategies".
+TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
+_MOST_STEPS = 10_000
+_MOST_REFERENCES = 8
+_references: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
+
+
+def train(
+    ranks: Ranks | int,
+    strategy: Any = "ddp",
+    *,
+    task: str | Task = "prose-transformer",
+    model: Any = None,
+    steps: int = 20,
+    batch_size: int | None = None,
+    dtype: str = "float32",
+    optimizer: str = "adam",
+    learning_rate: float | None = None,
+    microbatches: int = 4,
+    bucket_bytes: int = 64 * 2**10,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+) -> StrategyResult:
+    """Train over ranks, and in one process beside it, from the same weights on the same batches.
+
+    Parameters
+    ----------
+    ranks : Ranks or int
+        A started cluster, or how many ranks to start (and end) for this alone.
+    strategy : str, Strategy or callable
+        One of ``strategies()``; or a function that takes a model after its backward pass on this rank's part of the batch and makes its
+        gradients those of the whole batch: data parallel by your own hand.
+    task : str or training.Task
+        Where data, loss and (without ``model``) the model come from.
+    model : torch.nn.Module, optional
+        Trained in place of the task's; copied, so yours stays as it is.
+    steps : int
+        At least 3. Of the last ones time and bytes are noted, of one before them memory.
+    batch_size : int, optional
+        Of a whole step, over all ranks; the task's by default.
+    dtype : "float32" or "float64"
+        Of parameters and arithmetic. In float64 the comparison with one process is sharp.
+    optimizer : "adam", "adamw", "sgd" or "sgd-momentum"
+    learning_rate : float, optional
+        The task's by default, which fits Adam.
+    microbatches : int
+        Parts that a rank takes one after another, for "ddp-no-sync" and the pipelines.
+    bucket_bytes : int
+        About how many bytes of gradients travel together in "ddp" and its relatives. PyTorch's own 25 MiB would put a model of this size
+        into one bucket, which leaves nothing to overlap.
+    seed : int
+        Of weights and batches.
+    progress : callable, optional
+        ``progress(fraction, text)``.
+
+    Returns
+    -------
+    StrategyResult
+        MEASURED. Where the losses are not those of one process, ``agrees`` is False and a note says from which step on.
+
+    Raises
+    ------
+    InputError
+        If the strategy cannot split the batch or the model, or the model draws random numbers, which would be others on each rank.
+    RankError
+        If a rank failed, died, or waited in vain.
+
+    Notes
+    -----
+    The single process is rank 0 alone. Its run is kept for the next call with the same model, data and options.
+    """
+    report = _given.callback("train", "progress", progress) or (lambda fraction, text: None)
+    chosen = strategy_named(strategy)
+    job = _job(
+        chosen, task, model, steps=steps, batch_size=batch_size, dtype=dtype, optimizer=optimizer, learning_rate=learning_rate,
+        microbatches=microbatches, bucket_bytes=bucket_bytes, seed=seed,
+    )  # fmt: skip
+    if not isinstance(ranks, Ranks) and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
+        raise InputError(f"train: ranks is {shown(ranks)}; expected a cluster or a number of ranks. Pass gl.parallel.cluster(2), started.")
+    count = ranks.n if isinstance(ranks, Ranks) else ranks
+    whole = training.task(task).make_model(seed) if model is None else model
+    _check(whole, job, count)
+    chosen.check(Asked(whole, count, job.batch_size, job.microbatches))
+    with ExitStack() as stack:
+        group = ranks if isinstance(ranks, Ranks) else stack.enter_context(cluster(ranks, progress=progress))
+        report(0.1, "one process trains the whole model")
+        single = _reference(group, job, whole)
+        report(0.4, f"{count} rank{'s' if count != 1 else ''} train by {chosen.name}")
+        outcomes = group.run(worker.work, job)
+        machines = len(set(group.hosts))
+    report(1.0, "done")
+    return _result(chosen, job, whole, single, outcomes, machines)
+
+
+def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
+    """Return what every rank is told, checked."""
+    import torch
+
+    found = training.task(task)
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise InputError(f"train: model is a {type(model).__name__}; expected a torch.nn.Module or None. Pass gl.networks.transformer().")
+    _given.word("train", "dtype", options["dtype"], TOLERANCES)
+    _given.word("train", "optimizer", options["optimizer"], worker.OPTIMIZERS)
+    check_seed("train", options["seed"])
+    whole = {
+        "steps": (worker.FEWEST_STEPS, _MOST_STEPS),
+        "microbatches": (1, len(found.train)),
+        "bucket_bytes": (1, 2**40),
+        "batch_size": (1, len(found.train)),
+    }
+    if options["batch_size"] is None:
+        options["batch_size"] = found.batch_size
+    for name, (least, most) in whole.items():
+        value = options[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InputError(
+                f"train: {name} is {shown(value)}; expected a whole number from {least:,} to {most:,}. Pass {name}={max(least, 4)}."
+            )
+    rate = options["learning_rate"]
+    if rate is not None and (not _given.is_finite(rate) or rate <= 0):
+        raise InputError(f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass learning_rate=1e-3.")
+    options["learning_rate"] = found.learning_rate if rate is None else float(rate)
+    return Job(strategy=_sent(chosen), task=found.name if found.name in training.tasks() else found, model=model, **options)
+
+
+def _sent(chosen: Strategy) -> Any:
+    """Return a strategy as it travels: by its name where the ranks know it."""
+    from gpulab.parallel._strategies import strategies
+
+    return chosen.name if chosen.name in strategies() and strategy_named(chosen.name) is chosen else chosen
+
+
+def _check(model: Any, job: Job, ranks: int) -> None:
+    """Refuse what no strategy could compare.
+
+    Raises
+    ------
+    InputError
+        If the model draws random numbers, or has nothing to train.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError("train: the model has no parameter that requires a gradient; expected at least one. Unfreeze a layer.")
+    for name, module in model.named_modules():
+        share = getattr(module, "p", None) if "Dropout" in type(module).__name__ else getattr(module, "dropout", None)
+        if isinstance(share, float) and share > 0:
+            raise InputError(
+                f"train: {name or type(module).__name__} drops values at random (p={share:g}), on each rank others than in one process; "
+                "expected a model without, or nothing could be compared. Build it with dropout=0."
+            )
+
+
+def _reference(ranks: Ranks, job: Job, model: Any) -> Outcome:
+    """Return what one process computes: kept from an earlier call, or trained now on rank 0."""
+    key = _key(job, model)
+    if key in _references:
+        _references.move_to_end(key)
+    else:
+        _references[key] = ranks.run(worker.alone, job)[0]
+        while len(_references) > _MOST_REFERENCES:
+            _references.popitem(last=False)
+    return _references[key]
+
+
+def _key(job: Job, model: Any) -> str:
+    """Return a name for everything that the single process's numbers depend on."""
+    digest = hashlib.sha256()
+    for part in (job.task, model, job.steps, job.batch_size, job.dtype, job.optimizer, job.learning_rate, job.seed):
+        digest.update(repr(part).encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:
+    environment = devices.environment(devices.find("cpu"))
+    count = len(outcomes)
+    losses = np.sum([outcome.shares for outcome in outcomes], axis=0)
+    single_losses = np.array(single.shares)
+    evidence = Evidence.measured(environment.device)
+    noted = [outcome.notes for outcome in outcomes if outcome.notes is not None]
+    lanes = timeline(f"{chosen.name} on {count} rank{'s' if count != 1 else ''}", noted, evidence)
+    result = StrategyResult(
+        strategy=chosen.name,
+        ranks=count,
+        model=f"{type(model).__name__} on {job.task if isinstance(job.task, str) else job.task.name}",
+        parameter_count=sum(parameter.numel() for parameter in model.parameters()),
+        dtype=job.dtype,
+        optimizer=job.optimizer,
+        batch_size=job.batch_size,
+        losses=losses,
+        single_losses=single_losses,
+        state_difference=state_difference(single.state, [outcome.state for outcome in outcomes]),
+        tolerance=TOLERANCES[job.dtype],
+        step_seconds=np.max([outcome.step_seconds for outcome in outcomes], axis=0),
+        reports=tuple(_report(rank, outcome, len(lanes.steps)) for rank, outcome in enumerate(outcomes)),
+        timeline=lanes,
+        notes=(),
+        evidence=evidence,
+        environment=environment,
+    )
+    return _with_notes(result, model, outcomes, machines)
+
+
+def state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
+    """Return the largest difference of a parameter from the single process's, on any rank, over the largest parameter.
+
+    nan where a parameter is missing on all ranks, or is not a number.
+    """
+    seen = {name for state in states for name in state}
+    if seen != set(single):
+        return float("nan")
+    largest = max(float(value.abs().max()) for value in single.values())
+    differences = [float((value.double() - single[name].double()).abs().max()) for state in states for name, value in state.items()]
+    return float(np.max(differences)) / largest
+
+
+def _report(rank: int, outcome: Outcome, steps: int) -> RankReport:
+    """Return one rank's memory and bytes, per step."""
+    calls = outcome.notes.calls if outcome.notes is not None else ()
+    counts = collections.Counter(call.name for call in calls)
+    payload: collections.Counter[str] = collections.Counter()
+    for call in calls:
+        payload[call.name] += call.payload_bytes
+    return RankReport(
+        rank=rank,
+        peak_bytes=outcome.peak_bytes,
+        peak_by_category=outcome.peak_by_category,
+        most_by_category=outcome.most_by_category,
+        calls={name: value // steps for name, value in counts.items()},
+        payload_bytes={name: value // steps for name, value in payload.items()},
+        ring_bytes=round(sum(_as_ring(rank, call) for call in calls) / steps),
+        wire_bytes=None if outcome.wire_bytes is None else round(outcome.wire_bytes / steps),
+    )
+
+
+def _as_ring(rank: int, call: CollectiveCall) -> float:
+    """Return what a rank sends in a collective by the algorithm in its name: a ring where there is one, else the usual one."""
+    if call.name in ("send", "recv", "send and recv"):
+        return float(call.input_bytes)
+    algorithms = models.collective_algorithms(call.name)
+    cost = models.collective_cost(call.name, call.payload_bytes, len(call.group), "ring" if "ring" in algorithms else algorithms[0])
+    rooted = call.root is not None and call.root in call.group
+    return cost.sent_bytes(call.group.index(rank), call.group.index(call.root) if rooted and call.root is not None else 0)
+
+
+def _with_notes(result: StrategyResult, model: Any, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:
+    import dataclasses
+
+    import torch
+
+    notes = []
+    if not result.agrees:
+        apart = np.abs(result.losses - result.single_losses) / np.maximum(1.0, np.abs(result.single_losses))
+        wrong = np.flatnonzero(~(apart <= result.tolerance))
+        since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters do"
+        normed = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+        why = (
+            "Batch norm takes its mean over a rank's part of the batch: use SyncBatchNorm (on GPUs) or another norm."
+            if normed
+            else "Look at what is averaged, and over how many."
+        )
+        notes.append(
+            Note(
+                "disagree",
+                f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters {result.state_difference:.1e}, "
+                f"tolerance {result.tolerance:.0e}): this is not what one process computes. {why}",
+            )
+        )
+    if result.ranks == 1:
+        notes.append(Note("skipped", "One rank has nobody to share with, so nothing was split or sent. Start a cluster of two or more."))
+    if machines > 1:
+        notes.append(Note("contended", "The ranks are on several machines, whose clocks were set side by side by asking for the time."))
+    reason = next((outcome.wire_reason for outcome in outcomes if outcome.wire_reason), None)
+    if reason is not None:
+        notes.append(Note("skipped", f"Bytes on the wire were not counted: {reason}."))
+    return dataclasses.replace(result, notes=tuple(notes))
