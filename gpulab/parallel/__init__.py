@@ -9,7 +9,10 @@ from gpulab.parallel._recorded_scaling import recorded_scaling
 from gpulab.parallel._run_schedule import run_schedule
 from gpulab.parallel._scaling import scaling
 from gpulab.parallel._schedule_results import ScheduleRun
+from gpulab.parallel._strategies import Strategy, strategies
+from gpulab.parallel._strategies_data import average_gradients
 from gpulab.parallel._sweep import sweep
+from gpulab.parallel._train import train
 from gpulab.parallel._wire import WireBytes, wire_bytes
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
@@ -30,8 +33,10 @@ __all__ = [
     "ScalingMeasurement",
     "ScalingResult",
     "ScheduleRun",
+    "Strategy",
     "StrategyResult",
     "WireBytes",
+    "average_gradients",
     "cluster",
     "global_batch",
     "links",
@@ -40,7 +45,9 @@ __all__ = [
     "recorded_scaling",
     "run_schedule",
     "scaling",
+    "strategies",
     "sweep",
+    "train",
     "unobserved",
     "wire_bytes",
 ]
