@@ -3,6 +3,7 @@
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.access import access
+from gpulab.figures.collectives import collectives
 from gpulab.figures.diet import diet
 from gpulab.figures.formats import number_line
 from gpulab.figures.gradients import gradient_window
@@ -23,6 +24,7 @@ __all__ = [
     "access",
     "bandwidth",
     "break_even",
+    "collectives",
     "comparison",
     "diet",
     "global_batch",

@@ -1,0 +1,65 @@
+"""The picture of a collective: measured points solid with their bars, models dashed, and what it is asked to show."""
+
+import pytest
+
+from gpulab import figures, models
+from gpulab.evidence import Evidence
+from gpulab.parallel import CollectivePoint, CollectiveSweep
+
+
+def swept(operation="all_reduce", n=4, link=None, sizes=(2**12, 2**16, 2**20, 2**23), counted=True):
+    """A sweep whose times are the formula's, with bars of 10 %, and gloo's own bytes."""
+    algorithm = models.GLOO_ALGORITHMS[operation]
+    points = []
+    for nbytes in sizes:
+        cost = models.collective_cost(operation, nbytes, n, algorithm, latency_seconds=1e-4, bandwidth_bytes_per_second=1e9)
+        interval = (0.9 * cost.seconds, 1.1 * cost.seconds)
+        sent = models.gloo_wire_bytes(operation, nbytes // 4, n) if counted else None
+        points.append(CollectivePoint(nbytes, cost.seconds, interval, 40, sent, tuple(cost.sent_bytes(r) for r in range(n))))
+    evidence = Evidence.measured("a processor", 160)
+    return CollectiveSweep(operation, algorithm, n, 1, "gloo", "float32", tuple(points), link, None, (), evidence, None)
+
+
+def test_measured_points_are_solid_with_bars_and_models_dashed():
+    """The points are the sweep's, the bars its intervals; each algorithm has one dashed line, its own first."""
+    s = swept()
+    figure = figures.collectives(s)
+    *models_drawn, points = figure.data
+    assert list(points.x) == [p.nbytes for p in s.points]
+    assert list(points.y) == [p.median_seconds for p in s.points]
+    assert points.error_y.array[0] == pytest.approx(0.1 * s.points[0].median_seconds)
+    assert points.error_y.arrayminus[0] == pytest.approx(0.1 * s.points[0].median_seconds)
+    assert points.marker.symbol == "circle"
+    assert points.line.dash == "solid"
+    assert [t.line.dash for t in models_drawn] == ["dash"] * len(models.collective_algorithms("all_reduce"))
+    assert "ring, as gloo does it" in models_drawn[0].name
+    # Made by the ring's formula, the points lie on the ring's line.
+    assert models_drawn[0].y[-1] == pytest.approx(points.y[-1], rel=0.03)
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+
+
+def test_bytes_sent_are_drawn_with_the_algorithms_own_and_need_no_fit():
+    """One size is enough; the busiest rank's bytes; an uncounted sweep has no points there."""
+    s = swept("broadcast", sizes=(2**16,))
+    figure = figures.collectives(s, "sent")
+    assert list(figure.data[-1].y) == [2 * 2**16 + 192]  # the root of four sends it twice, and two headers a message
+    assert figures.collectives(swept(counted=False), "sent").data[-1].y == ()
+    assert len(figures.collectives(s).data) == 1  # times of one size tell no latency, so no models
+
+
+def test_bus_bandwidth_shows_the_links_own_rate():
+    """The limit that was set is drawn and labelled; the rate at the largest payload is near the formula's 1 GB/s."""
+    figure = figures.collectives(swept(link=5e7), "bus")
+    assert figure.data[-1].y[-1] == pytest.approx(1e9, rel=0.1)
+    assert any("link 50.0 MB/s" in note.text for note in figure.layout.annotations)
+
+
+def test_several_sweeps_are_told_apart_and_models_only_on_request():
+    """Colour and shape both differ; a name of an algorithm brings its line for each."""
+    several = [swept(n=2), swept(n=4)]
+    figure = figures.collectives(several)
+    assert len(figure.data) == 2
+    assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 2
+    assert len(figures.collectives(several, algorithms=["tree"]).data) == 4
+    words = figure.layout.meta if isinstance(figure.layout.meta, str) else str(figure.layout.meta)
+    assert "among 4 ranks" in words
