@@ -22,6 +22,8 @@ _WHERE = {
     "NumberFormats": "gpulab.widgets.number_formats",
     "LossScaling": "gpulab.widgets.loss_scaling",
     "PipelineSchedule": "gpulab.widgets.pipeline_schedule",
+    "ScalingLab": "gpulab.widgets.scaling_lab",
+    "RankTimeline": "gpulab.widgets.rank_timeline",
     "ModelDiet": "gpulab.widgets.model_diet",
     "Instrument": "gpulab.widgets._instrument",
 }
@@ -51,7 +53,9 @@ if TYPE_CHECKING:
     from gpulab.widgets.occupancy_explorer import OccupancyExplorer as OccupancyExplorer
     from gpulab.widgets.pipeline_schedule import PipelineSchedule as PipelineSchedule
     from gpulab.widgets.pipeline_timeline import PipelineTimeline as PipelineTimeline
+    from gpulab.widgets.rank_timeline import RankTimeline as RankTimeline
     from gpulab.widgets.roofline_explorer import RooflineExplorer as RooflineExplorer
+    from gpulab.widgets.scaling_lab import ScalingLab as ScalingLab
     from gpulab.widgets.simt_microscope import SimtMicroscope as SimtMicroscope
     from gpulab.widgets.training_race import TrainingRace as TrainingRace
     from gpulab.widgets.transfer_explorer import TransferExplorer as TransferExplorer

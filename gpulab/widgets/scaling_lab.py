@@ -1,0 +1,269 @@
+"""What more ranks give: measured points on real ranks, model curves under sliders, and what machines with several GPUs recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpulab import figures, models, parallel, recordings
+from gpulab.evidence import Badge
+from gpulab.models import ScalingCurve
+from gpulab.parallel import ScalingResult
+from gpulab.parallel._scaling_step import MODELS
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+from gpulab.widgets._controls import Choice, Control, Several, Slider
+from gpulab.widgets._instrument import Action, Drawing
+from gpulab.widgets._ranks import OnRanks
+from gpulab.widgets._work import Progress, Stop
+
+_NONE = "none"
+_LAWS = (("amdahl", "Amdahl"), ("gustafson", "Gustafson"), ("ring", "with communication (ring)"))
+_QUANTITIES = (("speedup", "speed-up"), ("efficiency", "efficiency"), ("seconds", "time of a step"))
+_MODES = (("strong", "strong: the global batch stays"), ("weak", "weak: each rank's batch stays"))
+_STAGES = ((False, "really"), (True, "as a timed wait"))
+_WAIT_SECONDS = 0.02
+_STEPS = tuple(m * 10.0**e for e in range(-3, 1) for m in (1, 2, 5))
+_BYTES = tuple(2**k for k in range(20, 41, 2))
+_LATENCIES = (0.0, *(m * 10.0**e for e in range(-6, -3) for m in (1, 2, 5)), 1e-3)
+_RATES = tuple(m * 10.0**e for e in range(8, 12) for m in (1, 2, 5))
+_TOPS = (8, 16, 64, 256, 1024, 4096)
+_CURVE_POINTS = 48
+
+
+class ScalingLab(OnRanks):
+    """See what more ranks give and why it is less than their number; Measure runs real training steps on real ranks.
+
+    ``curves`` are the models of the controls; ``result`` is the ``ScalingResult`` of the newest measurement.
+
+    Examples
+    --------
+    >>> lab = ScalingLab(top=64, laws=("amdahl",), serial_share=0.1)
+    >>> [curve.label for curve in lab.curves], round(lab.curves[0].speedup, 2)
+    (["Amdahl's law"], 8.77)
+    """
+
+    title = "Scaling lab"
+    summary = "How much faster do more ranks train? Model curves under sliders, measured steps on this machine's ranks, recorded machines."
+    actions: tuple[Action, ...] = (
+        Action("measure", "Measure on ranks", "Starts processes and times training steps on the first one, two ... of them, in turns."),
+    )
+
+    def __init__(self, **values: Any) -> None:
+        self._recorded: dict[tuple[str, str], ScalingResult | None] = {}
+        self._several: bool | None = None  # whether scaling over several accelerators was recorded anywhere; read once
+        super().__init__(**values)
+
+    def make_controls(self) -> Sequence[Control]:
+        """Return what is shown, what is measured, and the numbers of the models."""
+        live: dict[str, Any] = {"shows_only": True}
+        machines = [(name, f"{recording.environment.device}") for name, recording in recordings.readable().items()]
+        names = [(name, model.words) for name, model in MODELS.items() if name != "large-transformer"]
+        return [
+            Choice(name="quantity", label="Show", options=_QUANTITIES, radio=True, help="Of one rank, over the number of ranks.", **live),
+            Choice(name="mode", label="Scaling", options=_MODES, radio=True, help="Measured and modelled alike; Amdahl's law is strong "
+                   "scaling, Gustafson's weak."),
+            Several(name="laws", label="Model curves", options=_LAWS, default=("amdahl", "gustafson", "ring"), help="Each dashed, in a "
+                    "colour of its own.", **live),
+            Slider(name="top", label="Up to ranks", options=[(t, f"{t:,}") for t in _TOPS], default=64, help="Of the curves.", **live),
+            Slider(name="serial_share", label="Serial share", options=[(s, f"{100 * s:g} %") for s in
+                   (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)], default=0.05, help="Of the time on one rank: what does "
+                   "not divide.", **live),
+            Choice(name="basis", label="Step and link", options=(("sliders", "from the sliders"), ("measured", "as measured here")),
+                   radio=True, help="Of the curve with communication; measured ones carry it far beyond this machine.", **live),
+            Slider(name="step_seconds", label="Step on one rank", options=[(s, format_seconds(s)) for s in _STEPS], default=0.1,
+                   help="Forward, backward and update.", **live),
+            Slider(name="parameter_bytes", label="Gradients", options=[(b, format_bytes(b)) for b in _BYTES], default=2**28,
+                   help="As many bytes as the model's parameters: the payload of each step's all-reduce.", **live),
+            Slider(name="latency_seconds", label="Latency of a message", options=[(a, format_seconds(a)) for a in _LATENCIES],
+                   default=1e-5, help="A ring passes 2 (p - 1) messages in turn.", **live),
+            Slider(name="bandwidth_bytes_per_second", label="Bandwidth of a link", options=[(r, format_bytes_per_second(r)) for r in
+                   _RATES], default=2e10, help="Between two neighbours of the ring.", **live),
+            Slider(name="overlap", label="Overlap", options=[(o, f"{100 * o:g} %") for o in (0.0, 0.25, 0.5, 0.75, 1.0)], default=0.0,
+                   help="The share of the communication that may run beside the backward pass, as far as it fits there.", **live),
+            Choice(name="model", label="Measured model", options=names, help="Trained by DistributedDataParallel."),
+            Choice(name="waits", label="Ranks compute", options=_STAGES, radio=True, help="A timed wait needs no core, so that only "
+                   "communication is measured; it is named as such."),
+            Slider(name="ranks", label="Ranks to start", options=(1, 2, 3, 4), default=2, help="Each is a process of some hundred MiB. "
+                   "More than there are cores compute in turns."),
+            Choice(name="recorded", label="Recorded machine", options=[(_NONE, _NONE), *machines], help="Drawn hollow.", **live),
+        ]  # fmt: skip
+
+    def on_screen(self, control: Control) -> bool:
+        """Return whether a control means something: the sliders of step and link only where the curve is made from them."""
+        if control.name in ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second"):
+            return "ring" in self.values["laws"] and (self.values["basis"] == "sliders" or self._live_link is None)
+        if control.name in ("basis", "overlap"):
+            return "ring" in self.values["laws"]
+        return super().on_screen(control)
+
+    # The work.
+
+    def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> ScalingResult:
+        """Run ``gl.parallel.scaling`` on as many ranks as were asked for."""
+        with self.ranks(values["ranks"], progress, stop) as ranks:
+            return parallel.scaling(ranks, values["model"], **_options(values), progress=progress, stop=stop)
+
+    # What is shown.
+
+    @property
+    def _live_link(self) -> tuple[float, int, float, float] | None:
+        """One rank's step, the gradients' bytes and the link, as measured here; None where they were not."""
+        r: ScalingResult | None = self.results.get("measure")
+        if r is None or r.latency_seconds is None or r.bandwidth_bytes_per_second is None:
+            return None
+        return r.at(1).median_seconds, r.parameter_bytes, r.latency_seconds, r.bandwidth_bytes_per_second
+
+    @property
+    def curves(self) -> list[ScalingCurve]:
+        """The models of the controls as they are."""
+        return self._curves(self.values)
+
+    def _curves(self, values: Mapping[str, Any]) -> list[ScalingCurve]:
+        ranks, share = _ranks_up_to(values["top"]), values["serial_share"]
+        step = self._ring_arguments(values)
+        made = []
+        if "amdahl" in values["laws"]:
+            made.append(models.amdahl(share, ranks, seconds=step[0]))
+        if "gustafson" in values["laws"]:
+            made.append(models.gustafson(share, ranks, seconds=step[0]))
+        if "ring" in values["laws"]:
+            options = {"mode": values["mode"], "overlap": values["overlap"], "serial_share": share}
+            curve = models.scaling(*step, ranks, **options)
+            if curve.best_ranks is not None and curve.best_ranks <= values["top"]:
+                curve = models.scaling(*step, sorted({*ranks, curve.best_ranks}), **options)
+            made.append(curve)
+        return made
+
+    def _ring_arguments(self, values: Mapping[str, Any]) -> tuple[float, float, float, float]:
+        live = self._live_link if values["basis"] == "measured" else None
+        return live or tuple(values[name] for name in ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second"))
+
+    def _far(self, values: Mapping[str, Any]) -> ScalingResult | None:
+        """Return the recorded machine's scaling; kept, since reading it takes longer than a redraw may."""
+        key = (values["recorded"], values["mode"])
+        if key[0] == _NONE:
+            return None
+        if key not in self._recorded:
+            self._recorded[key] = parallel.recorded_scaling(recordings.load(key[0]), mode=key[1])
+        return self._recorded[key]
+
+    def draw(self, values: Mapping[str, Any]) -> Drawing:
+        """Return points and curves, the same as a table, and what they say in words."""
+        live: ScalingResult | None = self.results.get("measure")
+        far, curves = self._far(values), self._curves(values)
+        shown = [r for r in (live, far) if r is not None]
+        words = _ring_words(curves, values["top"])
+        if live is None:
+            words.append("Press Measure on ranks for points of this machine.")
+            if values["basis"] == "measured":
+                words.append("Until then the curve with communication uses the sliders.")
+        else:
+            words.append(f"Measured: {live.sentence}")
+            if values["basis"] == "measured" and self._live_link is None:
+                words.append("One rank alone has no link: the curve with communication uses the sliders.")
+        if values["recorded"] != _NONE and far is None:
+            words.append(f"Scaling on {values['recorded']}: not recorded yet.")
+        elif values["recorded"] == _NONE:
+            words.append("Scaling over several GPUs: not recorded yet." if not self._any_recorded() else "")
+        headers, rows = _table(shown, curves, values["top"])
+        evidence = [r.evidence for r in shown] + [c.evidence for c in curves]
+        notes = [note for r in shown for note in r.notes]
+        return Drawing(
+            figures.scaling(shown, curves, values["quantity"]), headers, rows, evidence, notes, " ".join(w for w in words if w)
+        )  # fmt: skip
+
+    def _any_recorded(self) -> bool:
+        """Return whether some machine with an accelerator has recorded scaling over more than one rank."""
+        if self._several is None:
+            self._several = any(
+                entry.params["ranks"] != 1
+                for recording in recordings.readable().values()
+                if recording.environment.device_kind != "cpu"
+                for entry in recording.select("data-parallel scaling")
+            )
+        return self._several
+
+    # The code.
+
+    def code_for(self, values: Mapping[str, Any]) -> str:
+        """Return the models' calls, the measurement and the picture."""
+        live: ScalingResult | None = self.results.get("measure")
+        lines = ["import gpulab as gl", "", f"ranks = [2**k for k in range({values['top'].bit_length()})]"]
+        step, share = self._ring_arguments(values), values["serial_share"]
+        calls = {
+            "amdahl": f"gl.models.amdahl({share:g}, ranks, seconds={step[0]:.10g})",
+            "gustafson": f"gl.models.gustafson({share:g}, ranks, seconds={step[0]:.10g})",
+            "ring": f'gl.models.scaling({", ".join(f"{v:.10g}" for v in step)}, ranks, mode="{values["mode"]}", '
+            f"overlap={values['overlap']:g}, serial_share={share:g})",
+        }
+        lines += ["curves = [", *(f"    {calls[law]}," for law in values["laws"]), "]"]
+        shown = []
+        if live is not None:
+            options = "".join(f", {name}={_quoted(value)}" for name, value in _options(values).items())
+            lines.append(f's = gl.parallel.scaling({values["ranks"]}, "{values["model"]}"{options})')
+            shown.append("s")
+        if self._far(values) is not None:
+            lines.append(f'far = gl.parallel.recorded_scaling(gl.recordings.load("{values["recorded"]}"), mode="{values["mode"]}")')
+            shown.append("far")
+        quantity = "" if values["quantity"] == "speedup" else f', "{values["quantity"]}"'
+        return "\n".join([*lines, f"gl.figures.scaling([{', '.join(shown)}], curves{quantity})"])
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``gl.parallel.scaling`` takes after ranks and model."""
+    return {"mode": values["mode"], **({"wait_seconds": _WAIT_SECONDS} if values["waits"] else {})}
+
+
+def _quoted(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
+
+
+def _ranks_up_to(top: int) -> list[int]:
+    """Return whole numbers from 1 to ``top``, evenly spaced on a log scale, the powers of two among them."""
+    return sorted({*(round(top ** (k / _CURVE_POINTS)) for k in range(_CURVE_POINTS + 1)), *_powers(top)})
+
+
+def _powers(top: int) -> list[int]:
+    return [2**k for k in range(top.bit_length()) if 2**k <= top]
+
+
+def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
+    ring = next((c for c in curves if c.law == "ring all-reduce"), None)
+    if ring is None:
+        return []
+    last = ring.points[-1]
+    words = f"With communication {top:,} ranks train on {format_ratio(last.speedup)} the samples a second"
+    words += f" of one, {100 * last.efficiency:.3g} % of what so many could"
+    share = last.exposed_seconds / last.seconds
+    words += f"; {100 * share:.3g} % of a step is waiting for gradients."
+    if ring.best_ranks is not None:
+        best = f"From {ring.best_ranks:,} rank{'s' if ring.best_ranks > 1 else ''} on one more no longer helps"
+        return [f"{words} {best} ({format_ratio(ring.limit_speedup)})."]
+    return [words]
+
+
+def _table(shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: int) -> tuple[Sequence[str], list[Sequence[str | Badge]]]:
+    """Return a row a number of ranks: what was measured and recorded, then what each model says."""
+    counts = sorted({*_powers(top), *(p.ranks for r in shown for p in r.points)})
+    headers = ["ranks"]
+    for r in shown:
+        headers += [f"step ({r.evidence.badge.value.lower()})", "speed-up (95 %)"]
+    headers += [c.label for c in curves]
+    rows: list[Sequence[str | Badge]] = []
+    for count in counts:
+        row = [f"{count:,}"]
+        for r in shown:
+            p = next((p for p in r.points if p.ranks == count), None)
+            row += ["", ""] if p is None else [format_seconds(p.median_seconds), _speedup(p)]
+        for c in curves:
+            point = next((p for p in c.points if p.ranks == count), None)
+            row.append("" if point is None else f"{format_ratio(point.speedup)} ({100 * point.efficiency:.3g} %)")
+        rows.append(row)
+    return headers, rows
+
+
+def _speedup(p: Any) -> str:
+    if p.speedup is None:
+        return ""
+    span = "(no interval)" if p.speedup_interval is None else "[" + ", ".join(map(format_ratio, p.speedup_interval)) + "]"
+    return f"{format_ratio(p.speedup)} {span}"
