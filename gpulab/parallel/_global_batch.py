@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,14 +144,28 @@ class _Plan:
         halted = StoppedError("global_batch: stopped before its first row was complete; there is nothing to report. Run it again.")
         if self.stop is not None and self.stop():
             raise halted
-        found = training.over_seeds(
-            self.job, self.seeds, epochs=self.epochs, batch_size=size, device=self.device, stop=self.stop, progress=progress,
-            optimizer=functools.partial(_warm_sgd, rate, self.rate, ramp, self.momentum),
-        )  # fmt: skip
+        with _one_thread():
+            found = training.over_seeds(
+                self.job, self.seeds, epochs=self.epochs, batch_size=size, device=self.device, stop=self.stop, progress=progress,
+                optimizer=functools.partial(_warm_sgd, rate, self.rate, ramp, self.momentum),
+            )  # fmt: skip
         if any(note.code == "stopped" for note in found.notes):
             raise halted
         lost = sum(run.ended == "diverged" for run in found.runs)
         return GlobalBatchRow(rule, ranks, size, rate, self.epochs * an_epoch, found.accuracy, lost)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within the block torch works on one core: small batches gain nothing from more, and on a busy machine threads wait for threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _warm_sgd(rate: float, start: float, steps: int, momentum: float, parameters: Any) -> Any:
