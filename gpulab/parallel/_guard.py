@@ -130,7 +130,14 @@ class Guard:
     def process(self, name: str, command: list[str], log: str) -> None:
         """Start any other process, as the leader of a session of its own."""
         with Path(log).open("ab") as out:
-            started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+            started = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=_end_with_guard if LINUX else None,  # noqa: PLW1509  # there are no threads here
+            )
         self.popens[name] = started
         tell(event="started", name=name, pid=started.pid)
 
@@ -261,6 +268,11 @@ def _become_engine(guard: int, arguments: list[str], log: str) -> NoReturn:
 
         traceback.print_exc()
         os._exit(1)
+
+
+def _end_with_guard() -> None:
+    """Let a process about to start be asked to end, with its own children, should the guard be killed."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:

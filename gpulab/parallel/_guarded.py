@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,6 +57,10 @@ class Guarded:
     def alive(self) -> bool:
         """Whether the guard itself is there."""
         return self._process.poll() is None
+
+    def exit_code(self) -> int:
+        """Wait for the guard's end, which its closed output announces; return its exit code."""
+        return self._process.wait()
 
     @property
     def pid(self) -> int:
@@ -122,9 +127,20 @@ def _listen(guarded: weakref.ref[Guarded], events: IO[bytes]) -> None:
             here.told(json.loads(line))
             del here
     here = guarded()
+    if here is not None and here.exit_code() != 0:  # it was killed, and could not end what it had started
+        kill_sessions(here.pids.values())
     if here is not None:
         with here.changed:
             here.changed.notify_all()
+
+
+def kill_sessions(leaders: Iterable[int]) -> None:
+    """Kill processes that lead a session each, with those sessions; their numbers are not reused while one of a session lives."""
+    if os.name == "nt":
+        return
+    for leader in list(leaders):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -1,9 +1,28 @@
-"""Ranks compute together, in rank order."""
+"""Ranks compute together, and nothing of them outlives the kernel that started them."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
 import torch
 import torch.distributed as dist
+
+import gpulab as gl
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, RankError
+from gpulab.parallel import Ranks, _group
+
+# A killed kernel's processes are gone after this; the guard looks twenty times a second, and ends them in well under a second.
+GONE_WITHIN = 10.0
 
 
 def _sum_of_ranks(factor: int) -> int:
@@ -12,7 +31,250 @@ def _sum_of_ranks(factor: int) -> int:
     return int(total)
 
 
-def test_a_function_runs_on_every_rank(ranks) -> None:
+def below(ranks: Ranks) -> list[psutil.Process]:
+    """The guard, the controller and the engines of a cluster, with all that they have started."""
+    guard = psutil.Process(ranks._engines.guarded.pid)  # type: ignore[union-attr]
+    return [guard, *guard.children(recursive=True)]
+
+
+def assert_gone(processes: Sequence[psutil.Process]) -> None:
+    """All have ended within the time."""
+    assert psutil.wait_procs(processes, timeout=GONE_WITHIN)[1] == []
+
+
+def test_a_function_runs_on_every_rank(ranks: Ranks) -> None:
     """Each rank gives its result, in rank order, and a collective joins them."""
     assert ranks.run(lambda: (dist.get_rank(), dist.get_world_size())) == [(0, 2), (1, 2)]
     assert ranks.run(_sum_of_ranks, 5) == [5, 5]
+    assert ranks.hosts == (socket.gethostname(),) * 2
+    assert repr(ranks) == "<Ranks: 2 on 1 machine, ready>"
+
+
+def test_arrays_and_keywords_travel_both_ways(ranks: Ranks) -> None:
+    """Arrays and tensors arrive as they were sent, on each rank a copy of its own."""
+
+    def twice(array: np.ndarray, *, tensor: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
+        array += dist.get_rank()
+        return array, tensor * 2
+
+    for rank, (array, tensor) in enumerate(ranks.run(twice, np.zeros(3, np.int16), tensor=torch.ones(2, dtype=torch.bfloat16))):
+        assert array.dtype == np.int16
+        assert array.tolist() == [rank] * 3
+        assert torch.equal(tensor, torch.tensor([2.0, 2.0], dtype=torch.bfloat16))
+
+
+def test_what_ranks_print_is_shown_with_the_rank(ranks: Ranks, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line has its rank before it, and nothing else is printed."""
+    ranks.run(lambda: print(f"I am\n{dist.get_rank()}"))
+    assert capsys.readouterr() == ("[rank 0] I am\n[rank 0] 0\n[rank 1] I am\n[rank 1] 1\n", "")
+
+
+def test_the_log_has_each_ranks_collectives_in_order(ranks: Ranks) -> None:
+    """Name, bytes and group of what the last call entered: four bytes an element by hand."""
+
+    def work() -> None:
+        dist.broadcast(torch.ones(10), 0)
+        dist.all_reduce(torch.ones(3, dtype=torch.float64))
+
+    ranks.run(work)
+    assert [[(c.name, c.payload_bytes, c.group) for c in calls] for calls in ranks.log] == [
+        [("broadcast", 40, (0, 1)), ("all_reduce", 24, (0, 1))]
+    ] * 2
+
+
+def test_engines_know_their_rank(ranks: Ranks) -> None:
+    """``%%px`` runs in a namespace with `rank` and `world_size`, and sees the environment that torchrun would give."""
+    view = ranks._engines.client[list(ranks._engines.ids)]  # type: ignore[union-attr]
+    view.execute("import os; seen = (rank, world_size, os.environ['RANK'], os.environ['LOCAL_RANK'], os.environ['WORLD_SIZE'])", block=True)
+    assert view.pull("seen", block=True) == [(0, 2, "0", "0", "2"), (1, 2, "1", "1", "2")]
+
+
+def test_only_one_call_at_a_time(ranks: Ranks) -> None:
+    """A call from within another thread's call is refused in a sentence, not mixed up with it."""
+    with ranks._busy, pytest.raises(RankError, match="another call is in progress"):
+        ranks.run(_sum_of_ranks, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"n": 0}, "n=0; expected a whole number of ranks"),
+        ({"n": True}, "n=True"),
+        ({"n": 2.0}, "n=2.0"),
+        ({"timeout_seconds": 0}, "timeout_seconds=0"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds=nan"),
+        ({"threads": 0}, "threads=0"),
+        ({"backend": "mpi"}, "backend is 'mpi'"),
+        ({"port": 70_000}, "port=70000"),
+        ({"profile": ""}, "profile=''"),
+        ({"progress": 3}, "progress=3"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, object], words: str) -> None:
+    """One sentence with the value, before any process."""
+    with pytest.raises(InputError) as caught:
+        gl.parallel.cluster(**arguments)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_more_ranks_than_memory_are_refused() -> None:
+    """The sentence says what they would need, what is free, and how many fit."""
+    before = psutil.Process().children()
+    with pytest.raises(OutOfMemoryError, match=r"1000000 ranks need about .* TiB \(350 MiB each\).*Ask for \d+ at most"):
+        gl.parallel.cluster(1_000_000).start()
+    assert psutil.Process().children() == before
+
+
+def test_a_port_in_use_is_named(ranks: Ranks) -> None:
+    """The port at which ranks are to meet is taken: which, and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} is in use"):
+            _group._store(ranks._engines, "127.0.0.1", port)  # type: ignore[arg-type]
+
+
+def test_what_cannot_travel_is_refused(ranks: Ranks) -> None:
+    """A generator cannot be pickled; no function at all cannot be called."""
+    with pytest.raises(InputError, match="cannot travel to the ranks"):
+        ranks.run(lambda x: x, (i for i in range(3)))
+    with pytest.raises(InputError, match="3 is no function"):
+        ranks.run(3)  # type: ignore[arg-type]
+    assert ranks.run(_sum_of_ranks, 1) == [1, 1]
+
+
+def test_a_result_that_cannot_travel_is_the_ranks_error(ranks: Ranks) -> None:
+    """The call fails with a sentence, and the ranks stay usable."""
+    with pytest.raises(RankError, match="raised TypeError"):
+        ranks.run(lambda: (i for i in range(3)))
+    assert ranks.run(_sum_of_ranks, 1) == [1, 1]
+
+
+@pytest.mark.parametrize("library", ["python", "torch", "ipyparallel"])
+def test_engines_with_different_versions_are_refused(library: str) -> None:
+    """Which library, which version on which ranks; a build's suffix makes no difference."""
+
+    def facts(python: str, **versions: str) -> dict[str, object]:
+        return {
+            "python": python,
+            "host": "a",
+            "versions": {"torch": "2.9.0", "ipyparallel": "9.0", "gpulab": "0.1", "cloudpickle": "3"} | versions,
+        }
+
+    _group.check_versions([facts("3.11", torch="2.9.0+cpu"), facts("3.11", torch="2.9.0+cu128")])
+    other = facts("3.12") if library == "python" else facts("3.11", **{library: "8.5"})
+    with pytest.raises(RankError) as caught:
+        _group.check_versions([facts("3.11"), other, facts("3.11")])
+    assert f"different versions of {library}" in str(caught.value)
+    assert "on ranks 0 and 2" in str(caught.value)
+    assert "on rank 1" in str(caught.value)
+
+
+def test_engines_without_gpulab_are_refused() -> None:
+    """Where none has it, the sentence says so in place of naming versions."""
+    versions = {"torch": "2.9.0", "ipyparallel": "9.0", "gpulab": "none", "cloudpickle": "3"}
+    with pytest.raises(RankError, match="the engines have no gpulab"):
+        _group.check_versions([{"python": "3.11", "host": "a", "versions": versions}] * 2)
+
+
+def test_two_clusters_side_by_side_and_an_exception_that_ends_one(ranks: Ranks) -> None:
+    """Each has its own ranks; the exception leaves no process, the other goes on, and a second stop does nothing."""
+    said: list[tuple[float, str]] = []
+    second = gl.parallel.cluster(1, progress=lambda fraction, text: said.append((fraction, text)))
+
+    def both() -> None:
+        with second:
+            assert second.run(_sum_of_ranks, 1) == [0]
+            assert ranks.run(_sum_of_ranks, 1) == [1, 1]
+            seen.extend(below(second))
+            raise ZeroDivisionError
+
+    seen: list[psutil.Process] = []
+    with pytest.raises(ZeroDivisionError):
+        both()
+    assert len(seen) >= 3
+    assert_gone(seen)
+    assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
+    assert said[-1] == (1.0, "rank 0 ready")
+    second.stop()
+    with pytest.raises(RankError, match="not running"):
+        second.run(_sum_of_ranks, 1)
+    assert ranks.run(_sum_of_ranks, 1) == [1, 1]
+
+
+_KERNEL = """
+import sys, time, psutil
+import gpulab as gl
+ranks = gl.parallel.cluster(1).start()
+print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
+ranks.run(lambda: time.sleep(600))
+"""
+
+
+def test_nothing_outlives_a_killed_kernel() -> None:
+    """A kernel that is killed in the middle of a call takes all processes with it."""
+    with subprocess.Popen([sys.executable, "-c", _KERNEL], stdout=subprocess.PIPE, text=True) as kernel:
+        try:
+            processes = [psutil.Process(int(pid)) for pid in kernel.stdout.readline().split()]  # type: ignore[union-attr]
+            assert len(processes) >= 3
+            kernel.kill()
+            assert_gone(processes)
+        finally:
+            kernel.kill()
+
+
+# The guard alone, with a process below it that starts another in a session of its own.
+_GUARDED = """
+import gc, os, pathlib, sys, tempfile, psutil
+from gpulab.parallel._guarded import Guarded
+guarded = Guarded(pathlib.Path(tempfile.mkdtemp()), 1)
+two = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True); subprocess.run(['sleep', '600'])"
+guarded.order("process", name="two", command=[sys.executable, "-c", two], log=os.devnull)
+while len(found := psutil.Process().children(recursive=True)) < 4:
+    pass
+print(guarded.folder, *[p.pid for p in found], flush=True)
+if sys.argv[1] == "fork" and os.fork() == 0:
+    import time
+    time.sleep(600)
+if sys.argv[1] == "drop":
+    del guarded
+    gc.collect()
+    input()
+if sys.argv[1] in ("hold", "fork"):
+    input()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no sessions on Windows")
+@pytest.mark.parametrize("how", ["leave", "drop", "hold", "fork"])
+def test_the_guard_ends_all_when_its_owner_is_gone(how: str) -> None:
+    """The interpreter's end, a dropped object, a kill, and a kill while a fork of the kernel still holds the pipe."""
+    with subprocess.Popen([sys.executable, "-c", _GUARDED, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as kernel:
+        forked: list[psutil.Process] = []
+        try:
+            folder, *pids = kernel.stdout.readline().split()  # type: ignore[union-attr]
+            processes = [psutil.Process(int(pid)) for pid in pids]
+            if how == "fork":
+                while not forked:
+                    forked = [p for p in psutil.Process(kernel.pid).children() if p.pid not in {q.pid for q in processes}]
+            if how in {"hold", "fork"}:
+                kernel.kill()
+            assert_gone(processes)
+            assert not Path(folder).exists()
+        finally:
+            kernel.kill()
+            for process in forked:
+                process.kill()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends a process with its parent")
+def test_the_guards_own_death_ends_the_ranks_and_is_mended(ranks: Ranks) -> None:
+    """Without its guard a cluster ends; the next call says so, and recover() brings all back."""
+    processes = below(ranks)
+    os.kill(processes[0].pid, signal.SIGKILL)
+    assert_gone(processes)
+    end = time.monotonic() + 5.0
+    while ranks.ready:
+        assert time.monotonic() < end
+    with pytest.raises(GpulabError, match="watches over the engines"):
+        ranks.run(_sum_of_ranks, 1)
+    assert ranks.recover().run(_sum_of_ranks, 1) == [1, 1]
