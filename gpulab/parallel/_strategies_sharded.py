@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpulab.errors import InputError
 from gpulab.parallel._strategies import Asked, Setting, Strategy, divides, register
 from gpulab.parallel._strategies_data import Alone
 
@@ -47,7 +48,25 @@ def blocks_of(model: Any) -> Iterator[Any]:
 
 
 def _check(name: str, asked: Asked) -> None:
+    """Refuse a batch that does not divide, and a weight that two groups would both shard.
+
+    Raises
+    ------
+    InputError
+        In these cases.
+    """
     divides(name, asked, asked.ranks, f"the {asked.ranks} ranks")
+    groups = [{id(parameter) for parameter in block.parameters()} for block in blocks_of(asked.model)]
+    inside = [parameter for block in blocks_of(asked.model) for _, parameter in block.named_parameters(remove_duplicate=False)]
+    everywhere = [id(parameter) for _, parameter in asked.model.named_parameters(remove_duplicate=False)]
+    for parameter in inside:
+        holders = sum(id(parameter) in group for group in groups)
+        outside = everywhere.count(id(parameter)) > sum(id(other) == id(parameter) for other in inside)
+        if holders + outside > 1:
+            raise InputError(
+                f"train: {name} gathers block by block, and two blocks of this {type(asked.model).__name__} share a weight, which would "
+                "become two that drift apart; expected each weight in one. Build it without tied weights, or pass strategy='ddp'."
+            )
 
 
 register(

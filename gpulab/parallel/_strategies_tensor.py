@@ -32,6 +32,18 @@ class SplitLayers(Alone):
         parallelize_module(setting.model, mesh, plan(setting.model, sequence=sequence))
         super().__init__(setting)
 
+    def exchange(self) -> None:
+        """Sum gradients that each rank has of its own positions only (norms, and biases behind a reduce-scatter), once and for all.
+
+        DTensor would do it by itself, but wherever the optimizer uses them: twice a parameter with Adam.
+        """
+        from torch.distributed.tensor import DTensor
+
+        with self.setting.span("average"):
+            for parameter in self.model.parameters():
+                if isinstance(parameter.grad, DTensor) and parameter.grad.placements != parameter.placements:
+                    parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+
     def state(self) -> dict[str, Any]:
         """Gather the parameters, with the heads in their order again; rank 0 returns them."""
         from torch.distributed.tensor import DTensor

@@ -94,8 +94,11 @@ class OptimizerMaker:
         return self.kind(parameters, **self.options)
 
 
-def alone(job: Job) -> Outcome | None:
-    """Train as one process does, on rank 0; the others have nothing to do."""
+def alone(job: Job, *carried: Any) -> Outcome | None:
+    """Train as one process does, on rank 0; the others have nothing to do.
+
+    ``carried`` is in the job already: named apart, its own module travels with it.
+    """
     import torch.distributed as dist
 
     from gpulab.parallel._strategies_data import Alone
@@ -109,8 +112,8 @@ def alone(job: Job) -> Outcome | None:
         return Outcome([float(share) for share in shares], _on_host(trainer.state()))
 
 
-def work(job: Job) -> Outcome:
-    """Train by the job's strategy; every rank calls it at the same time."""
+def work(job: Job, *carried: Any) -> Outcome:
+    """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in ``alone``."""
     import torch.distributed as dist
 
     with _quiet(job, _device()):

@@ -85,7 +85,9 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
         if call.end_seconds is None:
             continue
         end = min(call.end_seconds, *waits) if waits else call.end_seconds
-        begin = min(max(call.begin_seconds, arrival), end)
+        # A short message is gone before its receiver asks for it: the system keeps it.
+        sent_ahead = call.name == "send" and arrival > end
+        begin = call.begin_seconds if sent_ahead else min(max(call.begin_seconds, arrival), end)
         moving.append((begin, end))
         spans.append(RankSpan(rank, "communication", call.name, begin - zero, end - zero, call.payload_bytes))
     names = {call.number: call.name for call in note.calls}

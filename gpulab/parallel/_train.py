@@ -112,7 +112,7 @@ def train(
         report(0.1, "one process trains the whole model")
         single = _reference(group, job, whole)
         report(0.4, f"{count} rank{'s' if count != 1 else ''} train by {chosen.name}")
-        outcomes = group.run(worker.work, job)
+        outcomes = group.run(worker.work, job, chosen.build, strategy, model)
         machines = len(set(group.hosts))
     report(1.0, "done")
     return _result(chosen, job, whole, single, outcomes, machines)
@@ -181,7 +181,7 @@ def _reference(ranks: Ranks, job: Job, model: Any) -> Outcome:
     if key in _references:
         _references.move_to_end(key)
     else:
-        _references[key] = ranks.run(worker.alone, job)[0]
+        _references[key] = ranks.run(worker.alone, job, model)[0]
         while len(_references) > _MOST_REFERENCES:
             _references.popitem(last=False)
     return _references[key]

@@ -23,7 +23,7 @@ class RankSpan(Result):
     ----------
     rank : int
     kind : str
-        "compute": the rank's thread worked (forward, backward, optimizer, and whatever prepares them).
+        "compute": the rank's thread worked (forward, backward, optimizer, averaging).
         "communication": the data of a collective or a message moved: from the moment when the last rank that takes part had entered
         it until this rank had its result. It may lie beside compute of the same rank: that is overlap.
         "idle": the rank's thread could do nothing, since it waited for another rank to arrive. It never lies beside compute or
@@ -34,7 +34,7 @@ class RankSpan(Result):
     begin_seconds, end_seconds : float
         On one clock for all ranks, from the beginning of the timeline.
     nbytes : int
-        Of a communication span: the payload, what this rank gave to it; else 0.
+        Of a communication span: the payload, the size of the whole tensor; else 0.
     """
 
     rank: int
@@ -130,15 +130,16 @@ class RankReport(Result):
     peak_bytes : int
         The most live tensor storage after any operator of a step that follows earlier ones.
     peak_by_category : mapping of str to int
-        Sums to ``peak_bytes``; the categories of ``memory.CATEGORIES``.
+        Sums to ``peak_bytes``: the categories of ``memory.CATEGORIES``, and "communication" for what exists only to be sent or received.
     most_by_category : mapping of str to int
         The most that each category held at any moment of that step. These moments differ, so they do not sum to the peak.
     calls : mapping of str to int
         Collectives and messages in a step, by name.
     payload_bytes : mapping of str to int
-        What this rank gave to them in a step, by name: the size of the tensors, whatever is sent of them.
+        Of these in a step, by name: the size of the whole tensor (an all-gather's result, a reduce-scatter's input), whatever is sent of
+        it.
     ring_bytes : int
-        MODELLED: what this rank sends in a step if each collective runs as a ring.
+        MODELLED: what this rank sends in a step if each collective runs as a ring (a broadcast as a tree), headers aside.
     wire_bytes : int or None
         MEASURED: what this rank's sockets really sent in a step, headers of the messages included; None where it cannot be counted.
     """
@@ -183,7 +184,7 @@ class StrategyResult(Result):
     tolerance : float
         What ``loss_difference`` and ``state_difference`` may be, so that the two runs count as the same computation.
     step_seconds : ndarray, shape (steps,)
-        Of each step, on the slowest rank; the first holds what is done once.
+        Of each step, on the slowest rank; the first holds what is done once, and the one whose memory was followed is slower.
     reports : tuple of RankReport
         One a rank, in order.
     timeline : RankTimeline

@@ -1,0 +1,128 @@
+"""Lanes of compute, communication and idle, from hand-made notes whose spans are worked out on paper."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpulab.evidence import Evidence
+from gpulab.parallel import RankTimeline
+from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel._timeline import RankNotes, timeline
+from gpulab.parallel.results import RankSpan
+
+HERE = Evidence.measured("a device")
+
+
+def call(number: int, name: str, begin: float, end: float, *, group: tuple[int, ...] = (0, 1), root: int | None = None) -> CollectiveCall:
+    return CollectiveCall(number, name, f"c10d.{name}", "float32", 400, 400, group, root, begin, end, "completion", 0.0)
+
+
+def spans(lanes: RankTimeline, rank: int, kind: str) -> list[tuple[str, float, float]]:
+    return [(span.name, round(span.begin_seconds, 6), round(span.end_seconds, 6)) for span in lanes.lane(rank, kind)]
+
+
+def test_waiting_for_a_late_rank_is_idle_and_only_then_comes_communication() -> None:
+    """Rank 0 enters at 2 and waits; rank 1 enters at 5; both have the sum at 6."""
+    early = RankNotes(
+        (("backward", 0.0, 2.0), ("average", 2.0, 6.0)), (call(0, "all_reduce", 2.0, 6.0),), ((0, 2.0, 6.0),), (), (0.0,), 6.0
+    )
+    late = RankNotes((("backward", 0.0, 5.0), ("average", 5.0, 6.0)), (call(0, "all_reduce", 5.0, 6.0),), ((0, 5.0, 6.0),), (), (0.0,), 6.0)
+    lanes = timeline("by hand", [early, late], HERE)
+    assert spans(lanes, 0, "compute") == [("backward", 0, 2)]
+    assert spans(lanes, 0, "idle") == [("all_reduce", 2, 5)]
+    assert spans(lanes, 0, "communication") == [("all_reduce", 5, 6)]
+    assert spans(lanes, 1, "idle") == []
+    assert spans(lanes, 1, "communication") == [("all_reduce", 5, 6)]
+    assert lanes.seconds(0) == pytest.approx({"compute": 2, "communication": 1, "idle": 3})
+    assert lanes.overlap_seconds(0) == pytest.approx(0)
+    assert lanes.end_seconds == 6
+
+
+def test_communication_beside_the_backward_pass_is_overlap_and_its_tail_is_not_compute() -> None:
+    """Two buckets leave at 1 and 3; the thread computes until 3, then stands in a wait that Python does not see until 5."""
+    calls = (call(0, "all_reduce", 1.0, 2.5), call(1, "all_reduce", 3.0, 5.0))
+    note = RankNotes((("backward", 0.0, 5.0), ("optimizer", 5.0, 6.0)), calls, (), (5.0,), (0.0,), 6.0)
+    lanes = timeline("ddp", [note, note], HERE)
+    assert spans(lanes, 0, "compute") == [("backward", 0, 3), ("optimizer", 5, 6)]
+    assert spans(lanes, 0, "communication") == [("all_reduce", 1, 2.5), ("all_reduce", 3, 5)]
+    assert spans(lanes, 0, "idle") == []
+    assert lanes.overlap_seconds(0) == pytest.approx(1.5)
+
+
+def test_a_late_neighbour_makes_the_tail_of_the_backward_pass_idle() -> None:
+    """The neighbour enters the last bucket at 4.5, so from 3 until then the thread stood idle."""
+    mine = RankNotes((("backward", 0.0, 5.0),), (call(0, "all_reduce", 3.0, 5.0),), (), (5.0,), (0.0,), 5.0)
+    other = RankNotes((("backward", 0.0, 5.0),), (call(0, "all_reduce", 4.5, 5.0),), (), (5.0,), (0.0,), 5.0)
+    lanes = timeline("ddp", [mine, other], HERE)
+    assert spans(lanes, 0, "idle") == [("all_reduce", 3, 4.5)]
+    assert spans(lanes, 0, "compute") == [("backward", 0, 3)]
+    assert spans(lanes, 1, "idle") == []
+
+
+def test_a_message_is_matched_with_its_own_sender_and_not_with_others() -> None:
+    """Rank 1 waits from 0 for what rank 0 sends at 3; rank 2's earlier message to rank 1 is another channel."""
+    zero = RankNotes((("forward", 0.0, 3.0),), (call(0, "send", 3.0, 3.5, root=1),), ((0, 3.0, 3.5),), (), (0.0,), 3.5)
+    one = RankNotes(
+        (), (call(0, "recv", 0.0, 4.0, root=0), call(1, "recv", 4.0, 4.2, root=2)), ((0, 0.0, 4.0), (1, 4.0, 4.2)), (), (0.0,), 4.2
+    )
+    two = RankNotes((), (call(0, "send", 0.5, 0.6, root=1),), (), (), (0.0,), 0.6)
+    lanes = timeline("pipeline", [zero, one, two], HERE)
+    assert spans(lanes, 1, "idle") == [("recv", 0, 3)]
+    assert spans(lanes, 1, "communication") == [("recv", 3, 4), ("recv", 4, 4.2)]
+    assert spans(lanes, 2, "communication") == [("send", 0.5, 0.6)]
+
+
+def test_a_broadcast_waits_for_its_root_alone() -> None:
+    """Rank 0 sends at 1 and is done at 1.2, though rank 1 comes only at 4."""
+    root = RankNotes((), (call(0, "broadcast", 1.0, 1.2, root=0),), ((0, 1.0, 1.2),), (), (0.0,), 1.2)
+    other = RankNotes((("forward", 0.0, 4.0),), (call(0, "broadcast", 4.0, 4.1, root=0),), ((0, 4.0, 4.1),), (), (0.0,), 4.1)
+    lanes = timeline("zero1", [root, other], HERE)
+    assert spans(lanes, 0, "communication") == [("broadcast", 1, 1.2)]
+    assert spans(lanes, 1, "communication") == [("broadcast", 4, 4.1)]
+    assert spans(lanes, 0, "idle") == spans(lanes, 1, "idle") == []
+
+
+def test_groups_are_matched_each_by_itself() -> None:
+    """The second collective of rank 0 is the first of its pair with rank 2."""
+    pair = (0, 2)
+    zero = RankNotes(
+        (), (call(0, "all_reduce", 0.0, 1.0), call(1, "all_reduce", 1.0, 9.0, group=pair)), ((0, 0.0, 1.0), (1, 1.0, 9.0)), (), (0.0,), 9.0
+    )
+    one = RankNotes((), (call(0, "all_reduce", 0.0, 1.0),), ((0, 0.0, 1.0),), (), (0.0,), 1.0)
+    two = RankNotes((), (call(0, "all_reduce", 8.0, 9.0, group=pair),), ((0, 8.0, 9.0),), (), (0.0,), 9.0)
+    lanes = timeline("groups", [zero, one, two], HERE)
+    assert spans(lanes, 0, "idle") == [("all_reduce", 1, 8)]
+
+
+def test_clocks_that_differ_are_set_side_by_side() -> None:
+    """Rank 1's clock is 100 s ahead; the lanes are the same as with one clock."""
+    zero = RankNotes((("backward", 0.0, 2.0),), (call(0, "all_reduce", 2.0, 6.0),), ((0, 2.0, 6.0),), (), (0.0,), 6.0)
+    one = RankNotes((("backward", 100.0, 105.0),), (call(0, "all_reduce", 105.0, 106.0),), ((0, 105.0, 106.0),), (), (100.0,), 106.0, 100.0)
+    lanes = timeline("two machines", [zero, one], HERE)
+    assert spans(lanes, 0, "idle") == [("all_reduce", 2, 5)]
+    assert spans(lanes, 1, "communication") == [("all_reduce", 5, 6)]
+    assert lanes.steps == (0.0,)
+
+
+def test_an_end_that_was_told_late_does_not_count_as_overlap() -> None:
+    """The work's own thread noted 7, but the wait for it had returned at 6, and the thread computed from then on."""
+    note = RankNotes(
+        (("average", 2.0, 6.0), ("optimizer", 6.0, 8.0)), (call(0, "all_reduce", 2.0, 7.0),), ((0, 2.0, 6.0),), (), (0.0,), 8.0
+    )
+    lanes = timeline("late", [note, note], HERE)
+    assert spans(lanes, 0, "communication") == [("all_reduce", 2, 6)]
+    assert lanes.overlap_seconds(0) == pytest.approx(0)
+
+
+def test_time_that_two_spans_share_counts_once() -> None:
+    """Communication 0 to 3 and 2 to 4 is 4 seconds, of which 1 to 4 lies beside compute."""
+    lanes = RankTimeline(
+        "x", 1,
+        (RankSpan(0, "communication", "a", 0, 3), RankSpan(0, "communication", "b", 2, 4), RankSpan(0, "compute", "c", 1, 10)),
+        (0.0,), 10.0, (), HERE,
+    )  # fmt: skip
+    assert lanes.seconds(0) == {"compute": 9, "communication": 4, "idle": 0}
+    assert lanes.overlap_seconds(0) == 3
+    assert RankTimeline.from_dict(json.loads(json.dumps(lanes.to_dict()))) == lanes
