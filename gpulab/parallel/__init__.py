@@ -3,8 +3,10 @@
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._global_batch import global_batch
+from gpulab.parallel._gpt_shapes import GptShape, gpt_shape, gpt_shapes
 from gpulab.parallel._links import links, links_reason
 from gpulab.parallel._observe import Observer, observe, unobserved
+from gpulab.parallel._rank_memory import predict_ranks
 from gpulab.parallel._recorded_scaling import recorded_scaling
 from gpulab.parallel._run_schedule import run_schedule
 from gpulab.parallel._scaling import scaling
@@ -14,18 +16,22 @@ from gpulab.parallel._strategies_data import average_gradients
 from gpulab.parallel._sweep import sweep
 from gpulab.parallel._train import train
 from gpulab.parallel._wire import WireBytes, wire_bytes
+from gpulab.parallel.rank_results import RANK_CATEGORIES, RankMemory
 from gpulab.parallel.results import KINDS, RankReport, RankSpan, RankTimeline, StrategyResult
 from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
 from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
 
 __all__ = [
     "KINDS",
+    "RANK_CATEGORIES",
     "CollectiveCall",
     "CollectivePoint",
     "CollectiveSweep",
     "GlobalBatchResult",
     "GlobalBatchRow",
+    "GptShape",
     "Observer",
+    "RankMemory",
     "RankReport",
     "RankSpan",
     "RankTimeline",
@@ -39,9 +45,12 @@ __all__ = [
     "average_gradients",
     "cluster",
     "global_batch",
+    "gpt_shape",
+    "gpt_shapes",
     "links",
     "links_reason",
     "observe",
+    "predict_ranks",
     "recorded_scaling",
     "run_schedule",
     "scaling",

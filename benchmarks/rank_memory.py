@@ -1,0 +1,141 @@
+"""Hold predicted memory per rank against real ranks: `python benchmarks/rank_memory.py [--ranks 2 4] [--quick]`.
+
+Each strategy trains the course's transformer and its CNN (or MLP, where layers are split) on a gloo cluster of this machine; the live
+tensor storage of every rank is followed operator by operator, and its peak is set beside `predict_ranks`. Then the largest case:
+a 7-billion-parameter transformer on 1,024 ranks, with the time and the growth of a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import warnings
+
+import gpulab as gl
+from gpulab.parallel._strategies import strategies
+
+TRANSFORMER = "transformer"
+PIPELINES = ("split", "pipeline-gpipe", "pipeline-1f1b")
+SPLIT = ("tensor", "sequence")
+
+BIG = """
+import json, pathlib, sys, time
+import torch, numpy, torch._subclasses.fake_tensor, torch.distributed.fsdp, torch.distributed.tensor
+import gpulab.parallel
+from gpulab.parallel import predict_ranks
+def resident(field):
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+before, start, cpu = resident("VmRSS"), time.perf_counter(), time.process_time()
+p = predict_ranks("7B", strategy=sys.argv[1], ranks=1024, precision="bfloat16", microbatches=None)
+print(json.dumps({"strategy": sys.argv[1], "seconds": round(time.perf_counter() - start, 1),
+                  "cpu_seconds": round(time.process_time() - cpu, 1),
+                  "grown_mib": round((resident("VmHWM") - before) / 2**20), "peak_gib": round(p.peak_bytes / 2**30, 2)}))
+"""
+
+
+def make(kind):
+    """Return (factory, this rank's inputs, targets, loss) of a model; the same on real ranks and fake ones."""
+    import torch
+
+    from gpulab import networks
+
+    if kind == TRANSFORMER:
+        x = torch.zeros(4, 64, dtype=torch.int64)
+        return lambda: networks.transformer(1000, 128, 4, 4, context=64), x, x, None
+    loss = torch.nn.functional.cross_entropy
+    if kind == "cnn":
+        return lambda: networks.cnn(width=16, stages=3), torch.zeros(8, 1, 16, 16), torch.zeros(8, dtype=torch.int64), loss
+    return lambda: networks.mlp(64, 512, 8, depth=5), torch.zeros(16, 64), torch.zeros(16, dtype=torch.int64), loss
+
+
+def on_real_rank(kind, strategy, options):
+    """Take three steps on this rank with real tensors; return what `follow` saw."""
+    import torch
+
+    from gpulab.parallel._rank_step import Plan, follow
+
+    factory, inputs, targets, loss = make_here(kind)  # noqa: F821  (sent along)
+    torch.manual_seed(0)
+    if torch.is_floating_point(inputs):
+        inputs = torch.rand_like(inputs)
+    return follow(Plan(strategy, loss=loss, **options), factory(), (inputs, targets), steps=3)
+
+
+def real(ranks, kind, strategy, options):
+    """Return one answer a rank."""
+    on_real_rank.__globals__["make_here"] = make
+    return ranks.run(on_real_rank, kind, strategy, options, timeout_seconds=120)
+
+
+def cases(size, quick):
+    """Yield (kind, strategy, options) of the matrix at a number of ranks."""
+    for strategy in strategies():
+        kinds = (
+            (TRANSFORMER, "mlp")
+            if strategy in (*PIPELINES, "tensor")
+            else (TRANSFORMER,)
+            if strategy == "sequence"
+            else (TRANSFORMER, "cnn")
+        )
+        for kind in kinds:
+            options = {"microbatches": 4 if strategy in PIPELINES else 2 if strategy == "ddp-no-sync" else 1}
+            yield kind, strategy, options
+            if kind == TRANSFORMER and not quick:
+                yield kind, strategy, {**options, "precision": "bfloat16"}
+                yield kind, strategy, {**options, "checkpoint": True}
+                yield kind, strategy, {**options, "optimizer": "sgd-momentum"}
+
+
+def compare(ranks, size, quick=False):
+    """Print each case's worst rank; return the relative errors."""
+    errors = []
+    for kind, strategy, options in cases(size, quick):
+        factory, inputs, targets, loss = make(kind)
+        words = ", ".join(str(v) if k != "checkpoint" else "checkpointed" for k, v in options.items() if k != "microbatches")
+        try:
+            measured = real(ranks, kind, strategy, options)
+        except gl.errors.GpulabError as error:
+            print(f"{strategy:15s} {kind:12s} {words:14s} not run: {str(error)[:300]}", flush=True)
+            ranks.recover()
+            continue
+        for rank, one in list(enumerate(measured))[:: max(1, size - 1)]:  # the first and the last
+            p = gl.parallel.predict_ranks(factory, inputs, targets, strategy=strategy, ranks=size, rank=rank, loss=loss, **options)
+            error = p.peak_bytes / one["peak_bytes"] - 1
+            apart = {
+                c: (n, one["peak_by_category"].get(c, 0)) for c, n in p.peak_by_category.items() if n != one["peak_by_category"].get(c, 0)
+            }
+            errors.append((abs(error), strategy, kind, words, rank))
+            print(
+                f"{strategy:15s} {kind:12s} {words:14s} rank {rank}: real {one['peak_bytes']:>11,d}  predicted {error:+.2%}  {apart or ''}",
+                flush=True,
+            )
+    return errors
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--quick", action="store_true", help="float32 with Adam only")
+    parser.add_argument("--no-big", action="store_true")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    for size in options.ranks:
+        with gl.parallel.cluster(size) as ranks:
+            errors = compare(ranks, size, options.quick)
+        worst = max(errors)
+        exact = sum(error[0] == 0 for error in errors)
+        print(
+            f"{size} ranks: {len(errors)} predictions, {exact} equal to the byte, worst {worst[0]:.2%} ({', '.join(map(str, worst[1:]))})"
+        )
+    if not options.no_big:
+        for strategy in ("ddp", "zero1", "zero2", "zero3"):
+            out = subprocess.run([sys.executable, "-c", BIG, strategy], capture_output=True, text=True, check=True).stdout
+            print(json.loads(out), flush=True)
+
+
+if __name__ == "__main__":
+    main()
