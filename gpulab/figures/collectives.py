@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
-from gpulab.figures._style import LabFigure, bytes_axis, composed, frame, guide, ink, rate_axis, seconds_axis
+from gpulab.figures._style import LabFigure, bytes_axis, composed, count_axis, frame, guide, ink, rate_axis, seconds_axis
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 if TYPE_CHECKING:
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 Quantity = Literal["seconds", "bus", "sent"]
 _HEIGHT = 460
 _CURVE_POINTS = 48
-_TITLES = {"seconds": "Time of a collective", "bus": "Bus bandwidth of a collective", "sent": "Bytes sent by the busiest rank"}
-_AXES = {"seconds": "time of a call (log scale)", "bus": "bus bandwidth (log scale)", "sent": "sent for one call (log scale)"}
+_TITLES = {
+    "seconds": "Time of a collective",
+    "bus": "Bus bandwidth of a collective",
+    "sent": "Bytes sent by the busiest rank, over the payload",
+}
+_AXES = {"seconds": "time of a call (log scale)", "bus": "bus bandwidth (log scale)", "sent": "sent / payload (log scale)"}
 _SERIES = (
     (palette.BLUE, "circle"), (palette.VERMILLION, "square"), (palette.BLUISH_GREEN, "diamond"), (palette.REDDISH_PURPLE, "triangle-up"),
     (palette.ORANGE, "triangle-down"), (palette.SKY_BLUE, "star"),
@@ -38,7 +42,8 @@ def collectives(
     measured : CollectiveSweep or several
         Of several, no models are drawn unless ``algorithms`` names them.
     quantity : str
-        "seconds" of a call; "bus", the rate at which a ring's links would run; or "sent", the bytes that the busiest rank sends.
+        "seconds" of a call; "bus", the rate at which a ring's links would run; or "sent", the bytes that the busiest rank
+        sends for each byte of the payload, its messages' headers included.
     algorithms : sequence of str, optional
         Which models, dashed: by default all that are known for the operation, of one sweep. Their latency and bandwidth come from the fit
         of the measured points, as far as there are three sizes.
@@ -48,14 +53,20 @@ def collectives(
     traces: list[dict[str, Any]] = []
     evidence: list[Evidence] = [s.evidence for s in sweeps]
     for one in sweeps:
+        drawn: dict[tuple[float, ...], dict[str, Any]] = {}
         for number, (name, costs) in enumerate(_curves(one, quantity, chosen)):
             evidence += [costs[0].evidence] if number == 0 else []
-            traces.append(_curve(one, name, costs, quantity, _ALGORITHMS[number % len(_ALGORITHMS)]))
+            curve = _curve(one, name, costs, quantity, _ALGORITHMS[number % len(_ALGORITHMS)])
+            same = drawn.setdefault(tuple(float(f"{v:.9g}") for v in curve["y"]), curve)
+            if same is curve:
+                traces.append(curve)
+            else:  # one line for all whose values are the same
+                same["name"] = ink(f"{name}; ") + same["name"]
     traces += [_points(one, quantity, number) for number, one in enumerate(sweeps)]
     base = frame(_TITLES[quantity], evidence[:3], _describe(sweeps, quantity), _HEIGHT)
     values = [value for trace in traces for value in trace["y"] if value is not None and math.isfinite(value) and value > 0]
     plain = base.layout.to_plotly_json()
-    axis = {"seconds": seconds_axis, "sent": bytes_axis}.get(quantity, rate_axis)(values, _AXES[quantity])
+    axis = {"seconds": seconds_axis, "sent": count_axis}.get(quantity, rate_axis)(values, _AXES[quantity])
     sizes = [float(p.nbytes) for one in sweeps for p in one.points]
     figure = composed(
         base, traces, xaxis={**plain["xaxis"], **bytes_axis(sizes, "payload: the whole tensor (log scale)")},
@@ -73,7 +84,7 @@ def _value(sweep: CollectiveSweep, point: CollectivePoint, quantity: Quantity) -
         return point.median_seconds
     if quantity == "bus":
         return sweep.bus_bytes_per_second(point)
-    return None if point.sent_bytes is None else float(max(point.sent_bytes))
+    return None if point.sent_bytes is None else max(point.sent_bytes) / point.nbytes
 
 
 def _ends(sweep: CollectiveSweep, point: CollectivePoint, quantity: Quantity) -> tuple[float, float]:
@@ -141,7 +152,7 @@ def _curve(sweep: CollectiveSweep, name: str, costs: Sequence[CollectiveCost], q
     elif quantity == "bus":
         y = [c.bus_bytes_per_second for c in costs]
     else:
-        y = [max(c.sent_bytes(rank) for rank in range(sweep.ranks)) for c in costs]
+        y = [max(c.sent_bytes(rank) for rank in range(sweep.ranks)) / c.nbytes for c in costs]
     own = f", as {sweep.backend} does it" if name == sweep.algorithm and sweep.backend == "gloo" else ""
     return {
         "type": "scatter", "mode": "lines", "x": [c.nbytes for c in costs], "y": y, "line": palette.line(Badge.MODELLED, color),

@@ -42,7 +42,12 @@ def test_bytes_sent_are_drawn_with_the_algorithms_own_and_need_no_fit():
     """One size is enough; the busiest rank's bytes; an uncounted sweep has no points there."""
     s = swept("broadcast", sizes=(2**16,))
     figure = figures.collectives(s, "sent")
-    assert list(figure.data[-1].y) == [2 * 2**16 + 192]  # the root of four sends it twice, and two headers a message
+    assert list(figure.data[-1].y) == [2 + 192 / 2**16]  # the root of four sends it twice, and two headers a message
+    ring, *_ = figures.collectives(swept(), "sent").data
+    assert list(ring.y) == pytest.approx(
+        [1.5] * len(ring.y)
+    )  # 2 (n - 1) / n of the payload, and so does halving and doubling: one line for both
+    assert "halving and doubling" in ring.name
     assert figures.collectives(swept(counted=False), "sent").data[-1].y == ()
     assert len(figures.collectives(s).data) == 1  # times of one size tell no latency, so no models
 
