@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from gpulab import parallel
+from gpulab import networks, parallel
 from gpulab.errors import InputError, StoppedError
-from gpulab.models import StagePass
+from gpulab.models import StagePass, pipeline_schedule
 from gpulab.parallel import ScheduleRun
+from gpulab.parallel._strategies_pipeline import layers_of, stages_of
 
 QUICK = {"forward_seconds": 0.004, "backward_seconds": 0.008}
 
@@ -46,6 +48,86 @@ def test_one_forward_one_backward_holds_less(four_ranks: Any) -> None:
     assert bytes_of["1f1b"][0] > bytes_of["1f1b"][2]
     layer = 32 * 128 * 4  # a microbatch after a layer, in float32; two layers whose results are kept, per microbatch
     assert bytes_of["gpipe"][0] == 16 * 2 * layer
+
+
+@pytest.mark.parametrize("strategy", ["split", "pipeline-gpipe", "pipeline-1f1b"])
+def test_stages_compute_what_one_process_computes(four_ranks: Any, strategy: str) -> None:
+    """20 steps of a transformer of four layers on four ranks: losses and parameters are one process's; so is each stage's share of them."""
+    r = parallel.train(four_ranks, strategy, model=small(), steps=20, batch_size=8, dtype="float64")
+    assert r.steps == 20
+    assert r.agrees
+    assert max(r.loss_difference, r.state_difference) <= 1e-12
+    assert r.losses[-1] < r.losses[0] - 0.5  # it did learn
+    held = [report.most_by_category["parameters"] for report in r.reports]
+    assert sum(held) == r.parameter_count * 8
+    assert max(held) < r.parameter_count * 8 / 2
+    # What goes to the next rank, and comes back as a gradient: 8 windows of 64 characters and 16 features, in float64.
+    layer = 8 * 64 * 16 * 8
+    sent = [report.payload_bytes["send"] for report in r.reports]
+    assert sent == [layer, 2 * layer, 2 * layer, layer]
+    parts = 1 if strategy == "split" else 4
+    assert [report.calls["send"] for report in r.reports] == [parts, 2 * parts, 2 * parts, parts]
+    names = [[span.name for span in r.timeline.lane(rank, "compute")][: 2 * parts] for rank in range(4)]
+    if strategy != "split":
+        order = pipeline_schedule(4, 4, strategy.removeprefix("pipeline-"))
+        assert names == [[f"{one.kind} {one.microbatch}" for one in order.of_stage(stage)] for stage in range(4)]
+
+
+def test_gpipe_holds_every_microbatch_and_1f1b_does_not(four_ranks: Any) -> None:
+    """Of eight microbatches the first stage holds all or four, so the bytes of activations go down to about a half; the last, an eighth."""
+    most = {}
+    for strategy in ("pipeline-gpipe", "pipeline-1f1b"):
+        r = parallel.train(four_ranks, strategy, model=small(), steps=3, batch_size=8, microbatches=8)
+        most[strategy] = [report.most_by_category["activations"] for report in r.reports]
+    ratios = [few / all_of_them for few, all_of_them in zip(most["pipeline-1f1b"], most["pipeline-gpipe"], strict=True)]
+    assert ratios[0] == pytest.approx(4 / 8, abs=0.1)
+    assert ratios[1] < 0.5
+    assert ratios[3] == pytest.approx(1 / 8, abs=0.1)
+
+
+def small(layers: int = 4, **options: Any) -> Any:
+    """A transformer for the task's characters."""
+    torch.manual_seed(0)
+    return networks.transformer(80, width=16, heads=2, layers=layers, context=64, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "told"),
+    [
+        (lambda: small(2), {"strategy": "split"}, "split cannot cut 2 layers into 4 stages"),
+        (lambda: small(tied=True), {"strategy": "split"}, "Build the model with tied=False"),
+        (small, {"strategy": "pipeline-gpipe", "batch_size": 10, "microbatches": 4}, "of 10 does not divide over the 4 microbatches"),
+        (small, {"strategy": "pipeline-1f1b", "microbatches": 2}, "Pass microbatches=4"),
+        (lambda: torch.nn.LSTM(4, 4), {"strategy": "split"}, "does not know the layers of a LSTM"),
+        (lambda: networks.cnn(width=4), {"strategy": "pipeline-gpipe", "batch_size": 8}, "has batch norm"),
+    ],
+)  # fmt: skip
+def test_models_that_cannot_be_cut(four_ranks: Any, model: Any, arguments: dict[str, Any], told: str) -> None:
+    """One sentence each, before a rank hears of it."""
+    with pytest.raises(InputError, match="train: ") as caught:
+        parallel.train(four_ranks, model=model(), **arguments)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (lambda: networks.mlp(64, 8, depth=4), (3, 64)), (lambda: networks.cnn(width=2), (3, 1, 8, 8)),
+        (lambda: networks.resnext(width=8, groups=4), (3, 1, 8, 8)), (lambda: networks.mobilenet(width=4), (3, 1, 8, 8)),
+        (lambda: torch.nn.Sequential(torch.nn.Flatten(), *[torch.nn.Linear(64, 64) for _ in range(5)]), (3, 64)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_stages_in_a_row_are_the_model(model: Any, inputs: tuple[int, ...], count: int) -> None:
+    """One after another the stages give what the whole gives, and each parameter lies in exactly one of them."""
+    torch.manual_seed(0)
+    whole = model().eval()
+    stages = stages_of(whole, count)
+    x = torch.rand(*inputs)
+    assert torch.equal(torch.nn.Sequential(*stages)(x), whole(x))
+    assert [id(p) for stage in stages for p in stage.parameters()] == [id(p) for p in whole.parameters()]
+    layers = [len(layers_of(stage)) for stage in stages]
+    assert max(layers) - min(layers) <= 1
 
 
 def test_a_stop_keeps_what_was_measured(four_ranks: Any) -> None:
