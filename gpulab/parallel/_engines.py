@@ -209,7 +209,7 @@ def _controller_command(folder: Path) -> list[str]:
     """Return the command of a controller for this machine alone: its own folder, free ports, threads in place of eight processes."""
     return [
         sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={folder}", "--ip=127.0.0.1",
-        "--nodb", "--usethreads", "--log-level=30", "--IPController.broadcast_scheduler_depth=0",
+        "--nodb", "--usethreads", "--log-level=40", "--IPController.broadcast_scheduler_depth=0",
         # An engine counts as registered after its first heartbeat: so a short period. The guard tells of deaths, so that a heart
         # that a crowded machine holds up for a while is no reason to give an engine up.
         "--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=240",

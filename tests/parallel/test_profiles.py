@@ -1,0 +1,163 @@
+"""Engines of an ipyparallel profile: what is missing is told, and engines on other hosts are ranks like any others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import gpulab as gl
+from gpulab.errors import InputError, RankDiedError, RankError
+from gpulab.parallel._links import links_reason
+from gpulab.parallel._profiles import controller_address
+
+HOSTS = ("gpulab-a", "gpulab-b")
+REASON = links_reason()
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a profile named "site", empty."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    for name in ("security", "log", "pid"):
+        (tmp_path / "profile_site" / name).mkdir(parents=True)
+    return tmp_path / "profile_site"
+
+
+def test_a_profile_that_does_not_exist_is_named(profile: Path) -> None:
+    """With the profiles that there are, and how to make one."""
+    with pytest.raises(InputError, match=r"no ipyparallel profile 'sight'.*expected one of: site.*ipython profile create"):
+        gl.parallel.cluster(2, profile="sight").start()
+
+
+def test_a_profile_without_a_controller_or_launchers_is_told(profile: Path) -> None:
+    """Nothing runs, and nothing says how to start it: both ways out are given."""
+    with pytest.raises(RankError, match=r"no controller that runs, and no ipcluster_config.py.*ipcluster start --profile=site --n=2"):
+        gl.parallel.cluster(2, profile="site").start()
+
+
+def test_a_controller_that_is_gone_is_told(profile: Path) -> None:
+    """Its file is still there, but nobody answers: told within seconds, with no process left."""
+    port = 9  # the discard service, which nobody runs
+    found = dict.fromkeys(("registration", "control", "mux", "task", "iopub", "notification", "broadcast"), port)
+    found |= {"interface": "tcp://127.0.0.1", "location": "localhost", "ssh": "", "key": "k", "signature_scheme": "hmac-sha256"}
+    found |= {"pack": "json", "unpack": "json", "task_scheme": "leastload", "curve_serverkey": None}
+    (profile / "security" / "ipcontroller-client.json").write_text(json.dumps(found))
+    before = psutil.Process().children()
+    begin = time.monotonic()
+    with pytest.raises(RankError, match="no controller answers"):
+        gl.parallel.cluster(2, profile="site").start()
+    assert time.monotonic() - begin < 15.0
+    assert psutil.Process().children() == before
+
+
+def test_the_controllers_address_is_read_as_engines_need_it(tmp_path: Path) -> None:
+    """An address as it is; where it listens on all, its machine's name."""
+    file = tmp_path / "client.json"
+    for interface, expected in (("tcp://10.1.2.3", "10.1.2.3"), ("tcp://*", "head"), ("tcp://0.0.0.0", "head")):
+        file.write_text(json.dumps({"interface": interface, "location": "head"}))
+        assert controller_address(file) == expected
+
+
+def total() -> tuple[int, float, str]:
+    """Rank, an all-reduce, and the address that the other ranks see."""
+    ones = torch.ones(1000)
+    dist.all_reduce(ones)
+    return dist.get_rank(), float(ones[0]), os.environ["MASTER_ADDR"]
+
+
+def test_a_profiles_launchers_start_engines_and_end_them(profile: Path) -> None:
+    """The same calls, a rank that dies is named, and nothing is left running, neither engine nor controller."""
+    (profile / "ipcluster_config.py").write_text("c.Cluster.engine_launcher_class = 'Local'\nc.Cluster.delay = 0.1\n")
+    (profile / "ipcontroller_config.py").write_text("c.HeartMonitor.period = 500\nc.IPController.use_threads = True\n")
+    started = gl.parallel.cluster(1, profile="site", timeout_seconds=5.0)
+    with started:
+        guard = psutil.Process(started._engines._guarded.pid)  # type: ignore[union-attr]
+        processes = [guard, *guard.children(recursive=True)]
+        assert started.run(total)[0][:2] == (0, 1.0)
+        with pytest.raises(RankDiedError, match="rank 0"):
+            started.run(os._exit, 7)
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    assert not list((profile / "security").glob("*client.json"))
+
+
+def _sh(command: str) -> None:
+    subprocess.run(command.split(), check=True, capture_output=True)
+
+
+@pytest.fixture
+def two_hosts(profile: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """A controller here, and an engine on each of two hosts: network namespaces with names of their own, joined by a bridge."""
+    tag = f"gl{os.getpid() % 100_000}"
+    head = f"198.18.{os.getpid() % 250}"
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    log = (profile / "log" / "all").open("ab")
+    try:
+        _sh(f"ip link add {tag} type bridge")
+        _sh(f"ip addr add {head}.1/24 dev {tag}")
+        _sh(f"ip link set {tag} up")
+        options = [f"--ip={head}.1", "--nodb", "--usethreads", "--HeartMonitor.period=500", "--log-level=40"]
+        command = [sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={profile}", *options]
+        processes["controller"] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        for i in range(len(HOSTS)):
+            _sh(f"ip netns add {tag}{i}")
+            _sh(f"ip link add {tag}v{i} type veth peer name eth0 netns {tag}{i}")
+            _sh(f"ip link set {tag}v{i} master {tag} up")
+            for each in ("lo up", "eth0 up"):
+                _sh(f"ip -n {tag}{i} link set {each}")
+            _sh(f"ip -n {tag}{i} addr add {head}.{10 + i}/24 dev eth0")
+        while not (profile / "security" / "ipcontroller-engine.json").exists():
+            assert processes["controller"].poll() is None
+            time.sleep(0.1)
+        for i, host in enumerate(HOSTS):
+            engine = f"hostname {host}; exec {sys.executable} -m ipyparallel.engine --profile-dir={profile} --log-level=40"
+            command = ["ip", "netns", "exec", f"{tag}{i}", "unshare", "--uts", "sh", "-c", engine]
+            processes[host] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        yield processes
+    finally:
+        below = [child for p in processes.values() if p.poll() is None for child in psutil.Process(p.pid).children(recursive=True)]
+        for process in [*processes.values(), *below]:
+            process.kill()
+        for process in processes.values():
+            process.wait()
+        log.close()
+        for command in (*(f"ip netns del {tag}{i}" for i in range(2)), f"ip link del {tag}"):
+            subprocess.run(command.split(), check=False, capture_output=True)
+
+
+@pytest.mark.skipif(REASON is not None, reason=f"no other hosts here: {REASON}")
+def test_engines_on_other_hosts_are_ranks_like_any_others(profile: Path, two_hosts: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Ranks on two hosts meet over their network, a sleeper and a death are named, and engines that were there stay."""
+
+    def late() -> None:
+        if dist.get_rank() == 1:
+            time.sleep(300)
+        total()
+
+    with gl.parallel.cluster(2, profile="site", timeout_seconds=2.0) as ranks:
+        assert ranks.hosts == HOSTS
+        found = ranks.run(total)
+        assert [each[:2] for each in found] == [(0, 2.0), (1, 2.0)]
+        assert found[0][2].startswith("198.18.")
+        with pytest.raises(RankError, match=r"rank 0 waited in all_reduce .* rank 1 did not come: it was still at work at line"):
+            ranks.run(late)
+        ranks.recover()
+        assert [each[1] for each in ranks.run(total)] == [2.0, 2.0]
+    assert all(process.poll() is None for process in two_hosts.values())
+    with gl.parallel.cluster(2, profile="site", timeout_seconds=20.0) as ranks:
+        begin = time.monotonic()
+        with pytest.raises(RankDiedError, match=r"rank 1 .*; rank 0 waited in all_reduce") as caught:
+            ranks.run(lambda: os._exit(3) if dist.get_rank() == 1 else total())
+        assert time.monotonic() - begin < 5.0
+        assert caught.value.ranks == (1,)
+        with pytest.raises(RankError, match="1 of the engines of profile site answer; expected 2"):
+            ranks.recover()
