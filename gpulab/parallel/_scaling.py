@@ -32,9 +32,10 @@ _MOST_ROUNDS = 2_000
 _MOST_DEADLINES = 3  # after so many of them it ends even where steps are too slow for an interval
 _DELAYED = 0.05  # the share of a lone rank's time without a core from which a note tells of others
 _WIDTH = 0.04  # of the intervals of the steps, relative: then the measurement may end before its deadline
-# The all-reduce is measured from where its latency rules up to the gradients' size (or the largest of these), each so many times.
+# The all-reduce is measured from where its latency rules up to the gradients' size (or the largest of these), in
+# so many passes with so many calls each.
 _SIZES = tuple(2**k for k in range(12, 25, 2))
-_REPEATS = 12
+_PASSES, _REPEATS = 3, 6
 _ACCELERATOR_STEPS = 10  # steps between two waits for an accelerator
 
 
@@ -148,14 +149,16 @@ class _Measuring:
         if self.ranks.n < 2:
             return None
         sizes = sorted({size for size in _SIZES if size <= max(parameter_bytes, _SIZES[3])} | {max(parameter_bytes, _SIZES[0])})
-        medians = []
-        for number, size in enumerate(sizes):
-            if self.stopped():
-                raise StoppedError("scaling: stopped while the all-reduce was timed; there is nothing to report. Run it again.")
-            self.say(0.55 + 0.1 * number / len(sizes), "timing the all-reduce")
-            of_ranks = self.ranks.run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
-            medians.append(float(np.median(_scaling_step.call_seconds(of_ranks, one_clock))))
-        return fit(sizes, medians, Evidence.measured(devices.find("cpu").name, samples=len(sizes) * _REPEATS))
+        taken: dict[int, list[float]] = {size: [] for size in sizes}
+        for number in range(_PASSES):  # all sizes, then all again: what disturbs the machine for a while spoils no size alone
+            for size in sizes:
+                if self.stopped():
+                    raise StoppedError("scaling: stopped while the all-reduce was timed; there is nothing to report. Run it again.")
+                self.say(0.55 + 0.1 * number / _PASSES, "timing the all-reduce")
+                of_ranks = self.ranks.run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
+                taken[size] += _scaling_step.call_seconds(of_ranks, one_clock)
+        medians = [float(np.median(taken[size])) for size in sizes]
+        return fit(sizes, medians, Evidence.measured(devices.find("cpu").name, samples=len(sizes) * _PASSES * _REPEATS))
 
     def _sample(self) -> None:
         begin, rounds = time.monotonic(), 1

@@ -148,7 +148,7 @@ def test_one_rank_has_nothing_beside_it() -> None:
 
 def test_a_stop_keeps_what_was_measured() -> None:
     """Stopped after some rounds the points stand, with a note; stopped at once there is nothing, and the ranks have let go either way."""
-    asked = iter([False] * 10 + [True] * 100)  # six sizes of the all-reduce, then chunks of turns
+    asked = iter([False] * 25 + [True] * 100)  # three passes of seven sizes of the all-reduce, then chunks of turns
     ranks = MadeRanks(2)
     ranks.step = lambda count: 0.1 + 0.5 * np.random.default_rng().random()  # type: ignore[method-assign]  # never precise
     found = _measured(ranks, counts=(1, 2), stop=lambda: next(asked), deadline=60.0)

@@ -1,0 +1,107 @@
+"""Pictures of scaling and of the global batch: what is drawn, in which style, and what is said to those who do not see it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from gpulab import devices, figures, models
+from gpulab.evidence import Environment, Evidence
+from gpulab.parallel import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
+from gpulab.training import Accuracy, SeedsAccuracy
+
+LIVE = Evidence.measured("a CPU", 40)
+
+
+def _result(evidence: Evidence = LIVE, predicted: bool = True, speedup: bool = True) -> ScalingResult:
+    plain = models.scaling(0.1, 4e6, 1e-4, 1e9, [1, 2, 4])
+    hidden = models.scaling(0.1, 4e6, 1e-4, 1e9, [1, 2, 4], overlap=1.0)
+    points = tuple(
+        ScalingMeasurement(
+            p.ranks, 60, np.array([p.seconds]), p.seconds, (0.9 * p.seconds, 1.2 * p.seconds), p.speedup if speedup else None,
+            (0.8 * p.speedup, 1.1 * p.speedup) if speedup else None, p.seconds, q.seconds,
+        )
+        for p, q in zip(plain.points, hidden.points, strict=True)
+    )  # fmt: skip
+    return ScalingResult(
+        "a perceptron", "strong", "computed", 4_000_000, 4, 1, points, 1e-4, 1e9, plain if predicted else None,
+        hidden if predicted else None, (), evidence, devices.environment("cpu"),
+    )  # fmt: skip
+
+
+def _trace(figure: figures.LabFigure, words: str) -> dict[str, object]:
+    return next(t for t in figure.to_plotly_json()["data"] if words in t["name"])
+
+
+def test_points_bars_and_prediction() -> None:
+    """Measured points are solid with their own bars; the prediction is a dashed band; full gain is the diagonal."""
+    figure = figures.scaling(_result())
+    points = _trace(figure, "a perceptron, strong (measured)")
+    speedup = 0.1 / (0.025 + 6 * (1e-4 + 1e6 / 1e9))
+    assert points["x"] == [1, 2, 4]
+    assert points["y"][2] == pytest.approx(speedup)
+    assert points["error_y"]["array"][2] == pytest.approx(0.1 * speedup)
+    assert points["error_y"]["arrayminus"][2] == pytest.approx(0.2 * speedup)
+    assert points["marker"]["symbol"] == "circle"
+    assert _trace(figure, "nothing overlaps")["line"]["dash"] == "dash"
+    assert _trace(figure, "all overlaps that can")["fill"] == "tonexty"
+    assert _trace(figure, "gains in full")["y"] == [1.0, 4.0]
+    assert "4 ranks, measured: step 31.6 ms, 3.16x [2.53x, 3.48x]" in figure.description
+    assert "MEASURED on a CPU" in str(figure.layout.title.subtitle.text)
+
+
+def test_recorded_points_are_hollow() -> None:
+    """A recorded machine is never drawn as a measured one."""
+    where = Environment("2026-01-02T00:00:00+00:00", "Linux", "a CPU", 8, 2**30, "some GPU", "cuda", None, "3.11", {})
+    recorded = dataclasses.replace(_result(Evidence.recorded(where, 9), predicted=False), environment=where)
+    figure = figures.scaling([_result(predicted=False), recorded])
+    points = _trace(figure, "(recorded)")
+    assert points["marker"]["symbol"] == "square-open"
+    assert points["line"]["dash"] == "dot"
+    assert points["line"]["color"] != _trace(figure, "(measured)")["line"]["color"]
+    assert "RECORDED on some GPU, 2026-01-02" in str(figure.layout.title.subtitle.text)
+
+
+def test_curves_and_where_more_no_longer_helps() -> None:
+    """Each law is dashed in a colour of its own; the best number of ranks is a mark of its own; a point without a speed-up is left out."""
+    ranks = [1, 8, 68, 512]
+    curves = [models.amdahl(0.1, ranks), models.gustafson(0.1, ranks), models.scaling(0.1, 400e6, 10e-6, 100e9, ranks)]
+    figure = figures.scaling((), curves)
+    lines = [_trace(figure, name) for name in ("Amdahl", "Gustafson", "ring all-reduce")]
+    assert {line["line"]["dash"] for line in lines} == {"dash"}
+    assert len({line["line"]["color"] for line in lines}) == 3
+    assert _trace(figure, "68 ranks")["x"] == [68]
+    assert lines[0]["y"][1] == pytest.approx(1 / (0.1 + 0.9 / 8))
+    assert _trace(figures.scaling(_result(speedup=False)), "(measured)")["x"] == []
+    assert figure.layout.xaxis.tickvals[:3] == (1, 4, 16) or figure.layout.xaxis.tickvals[:3] == (1, 2, 4)
+
+
+@pytest.mark.parametrize(("quantity", "last"), [("efficiency", 100 * 0.1 / 0.0316 / 4), ("seconds", 0.0316)])
+def test_other_quantities(quantity: str, last: float) -> None:
+    """Efficiency in percent of the ranks, or the seconds of a step with their own interval."""
+    points = _trace(figures.scaling(_result(), quantity=quantity), "(measured)")  # type: ignore[arg-type]
+    assert points["y"][-1] == pytest.approx(last, rel=0.001)
+    assert points["error_y"]["array"][-1] > 0
+
+
+def test_global_batch_lines() -> None:
+    """One line a rule with its own symbol, bars over seeds and items, and the updates under each batch."""
+    right = Accuracy(450, 500, 0.9, (0.85, 0.95), 0.3, "digits", LIVE)
+    accuracy = SeedsAccuracy((right, right), 0.9, (0.88, 0.92), (0.8, 0.96), "digits", LIVE)
+    rows = tuple(
+        GlobalBatchRow(rule, p, 16 * p, 0.03 * p, 400 // p, accuracy, int(p == 8))
+        for rule in ("unchanged", "linear", "linear with warm-up")
+        for p in (1, 8)
+    )
+    found = GlobalBatchResult("digits-mlp", 16, 5, "SGD with momentum 0.9", 0.03, 1.0, rows, (), LIVE)
+    figure = figures.global_batch(found)
+    traces = figure.to_plotly_json()["data"]
+    assert len({t["marker"]["symbol"] for t in traces}) == 3
+    assert traces[0]["y"] == [90.0, 90.0]
+    assert traces[0]["error_y"]["array"] == pytest.approx([6.0, 6.0])
+    assert traces[1]["x"] == [16, 128]  # the middle rule stands where its batch is, the others beside it
+    assert traces[0]["x"][0] < 16 < traces[2]["x"][0]
+    assert "8 ranks, 50 updates" in str(figure.layout.xaxis.ticktext[1])
+    assert "linear, batch 128, rate 0.24, 50 updates: 90.0 % right [80.0, 96.0], 1 diverged." in figure.description
