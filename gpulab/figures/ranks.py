@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from gpulab.parallel import RankSpan, RankTimeline, ScheduleRun
 
 _MARGIN = 150  # pixels of title, axis and legend
+_LEGEND = 40  # more of it where all kinds of bars are there
 _RANK_ROW, _STAGE_ROW = 58, 30
 _BESIDE = 0.83  # where a rank's messages lie under its thread, with rows two apart
 _LEAST_ROW = 14  # of many stages
 _TALLEST = 620
-_NAMED = 0.075  # of the picture's width that a bar needs for a word; a number needs a fifth of it
+_NAMED = 0.0125  # of the picture's width that a bar needs for each letter of a word
 _NUMBERED = 0.014
 _THIN = 0.006  # bars narrower than this share would be all edge
 # What a bar is: its colour, its pattern and the ink that is read on it. The patterns alone tell them apart.
@@ -54,7 +55,9 @@ def rank_timeline(t: RankTimeline, steps: int = 2) -> LabFigure:
     low = pitch * (t.ranks - 1) + (1.3 if messages else 0.6)
     shown = min(max(1, len(t.steps)), steps)
     title = f"{t.label}: who works when, {f'{shown} steps' if shown > 1 else 'one step'}"
-    base = frame(title, t.evidence, _words_of(t), height=_MARGIN + round((_RANK_ROW if messages else _STAGE_ROW) * t.ranks))
+    base = frame(
+        title, t.evidence, _words_of(t), height=_MARGIN + round((_LEGEND + _RANK_ROW * t.ranks) if messages else _STAGE_ROW * t.ranks)
+    )
     traces = []
     for kind in _KINDS:
         bars = [span for span in spans if _kind_of(span) == kind]
@@ -246,7 +249,7 @@ def _text(kind: str, badge: Badge, name: str, width: float) -> str:
     """Return what is written on a bar of this share of the width: its word, its number, or nothing."""
     word, _, number = name.partition(" ")
     short = word[0].upper() if kind in ("forward", "backward") else ""
-    text = number or (word if width > _NAMED else short)
+    text = number or (word if width > _NAMED * len(word) else short)
     if width < _NUMBERED * (1 + 0.4 * max(0, len(text) - 1)) or not text:
         return ""
     color = _KINDS[kind][2]

@@ -108,7 +108,7 @@ class RankTimeline(OnRanks):
         r: StrategyResult | None = self.result
         if r is None:
             return Drawing(message="Press Run on ranks: processes start on this machine, and train by this strategy.")
-        headers = ("a step", "computes", "communicates", "beside its compute", "waits", "payload", "memory at most")
+        headers = ("a step", "computes", "messages", "beside compute", "waits", "payload", "memory")
         rows = [_row(r, rank) for rank in range(r.ranks)]
         return Drawing(
             figures.rank_timeline(r.timeline, values["shown_steps"]),
