@@ -178,7 +178,8 @@ def _names(code: CodeType) -> Iterator[str]:
     import dis
 
     for instruction in dis.get_instructions(code):
-        if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"}:
+        own = str(instruction.argval).startswith("__")  # __name__ and the like, which every module has
+        if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and not own:
             yield str(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,0 +1,163 @@
+"""Kill ranks at random moments, over all strategies and collectives: how soon is it named, how soon do the ranks work again, what is left.
+
+Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--ranks 2] [--seed 0] [--quick]``. Fails where a bound is passed: a
+death named within 5 s, recovery within 30 s, no process left. ``tests/parallel/test_kills.py`` has three of them; ``make soak`` runs all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+import gpulab as gl
+from gpulab import training
+from gpulab.errors import RankDiedError
+from gpulab.parallel import Ranks
+from gpulab.parallel import _strategies_worker as worker
+from gpulab.parallel._strategies import strategy_named
+from gpulab.parallel._train import _job
+
+NAMED_SECONDS, RECOVERED_SECONDS = 5.0, 30.0
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier")
+_LATEST_SECONDS = 4.0  # after the start of the call: while a model is made, in the first step, or in one of many
+_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: in what, of which rank, by which signal, and how it went (seconds)."""
+
+    work: str
+    rank: int
+    signal: str
+    named_seconds: float
+    recovered_seconds: float
+    waiting: bool
+
+    @property
+    def line(self) -> str:
+        """The kill in one line."""
+        return (
+            f"{self.work:20} rank {self.rank} {self.signal:8} named after {self.named_seconds:5.2f} s, "
+            f"mended after {self.recovered_seconds:5.2f} s{', others waited' if self.waiting else ''}"
+        )
+
+
+def collective_for_ever(name: str) -> None:
+    """In a rank: one collective again and again."""
+    import torch
+    import torch.distributed as dist
+
+    n = dist.get_world_size()
+    whole = torch.ones(n * 1000)
+    parts = list(torch.ones(n, 1000))
+    while True:
+        if name == "all_reduce":
+            dist.all_reduce(whole)
+        elif name == "all_gather":
+            dist.all_gather(parts, parts[0].clone())
+        elif name == "reduce_scatter":
+            dist.reduce_scatter_tensor(parts[0].clone(), whole)
+        elif name == "broadcast":
+            dist.broadcast(whole, 0)
+        elif name == "all_to_all":
+            dist.all_to_all_single(whole.clone(), whole)
+        else:
+            dist.barrier()
+
+
+def call_for(work: str) -> tuple[Any, ...]:
+    """Return the function and its arguments that keep ranks busy with some work: a collective, or a training by a strategy."""
+    if work in COLLECTIVES:
+        return collective_for_ever, work
+    chosen = strategy_named(work)
+    options = {"dtype": "float32", "optimizer": "adam", "learning_rate": None, "microbatches": 4, "bucket_bytes": 2**16, "seed": 0}
+    job = _job(chosen, training.task("prose-transformer").name, None, steps=_STEPS, batch_size=None, **options)
+    return worker.work, job, chosen.build, work, None
+
+
+def all_reduce_works() -> float:
+    """In a rank: whether the group works."""
+    import torch
+    import torch.distributed as dist
+
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    return float(one)
+
+
+def kill_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
+    """Kill a rank at a random moment of some work; return how soon it was named and mended."""
+    victim = rng.randrange(ranks.n)
+    number = rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT))
+    pid = ranks.run(os.getpid)[victim]
+    killed: list[float] = []
+
+    def kill() -> None:
+        killed.append(time.monotonic())
+        os.kill(pid, number)
+
+    timer = threading.Timer(rng.uniform(0.05, _LATEST_SECONDS), kill)
+    timer.start()
+    try:
+        ranks.run(*call_for(work))
+        raise SystemExit(f"{work}: the call returned though rank {victim} was killed")
+    except RankDiedError as error:
+        named = time.monotonic() - killed[0]
+        if error.ranks != (victim,):
+            raise SystemExit(f"{work}: rank {victim} was killed and {error.ranks} named: {error}") from error
+        waiting = bool(error.waiting)
+    finally:
+        timer.cancel()
+    begin = time.monotonic()
+    working = ranks.recover().run(all_reduce_works)
+    if working != [float(ranks.n)] * ranks.n:
+        raise SystemExit(f"{work}: after recover() an all-reduce of ones gives {working}")
+    return Kill(work, victim, number.name, named, time.monotonic() - begin, waiting)
+
+
+def kills(ranks: Ranks, count: int, seed: int) -> list[Kill]:
+    """Kill a number of times, each kind of work in turn and in random order."""
+    rng = random.Random(seed)
+    works = [*COLLECTIVES, *(name for name in gl.parallel.strategies() if name != "single")]
+    rng.shuffle(works)
+    found = []
+    for i in range(count):
+        found.append(kill_once(ranks, works[i % len(works)], rng))
+        print(found[-1].line, flush=True)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Kill, print, and judge."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true")
+    chosen = parser.parse_args(arguments)
+    count = 5 if chosen.quick else chosen.kills
+    with gl.parallel.cluster(chosen.ranks, timeout_seconds=20) as ranks:
+        found = kills(ranks, count, chosen.seed)
+        left = psutil.Process().children(recursive=True)
+    orphans = psutil.wait_procs(left, timeout=10)[1]
+    named, mended = [kill.named_seconds for kill in found], [kill.recovered_seconds for kill in found]
+    works = len({kill.work for kill in found})
+    print(f"{count} kills over {works} kinds of work, {chosen.ranks} ranks")
+    print(f"named after {statistics.median(named):.2f} s, at most {max(named):.2f} s")
+    print(f"mended after {statistics.median(mended):.2f} s, at most {max(mended):.2f} s; processes left: {len(orphans)}")
+    return int(max(named) > NAMED_SECONDS or max(mended) > RECOVERED_SECONDS or bool(orphans))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

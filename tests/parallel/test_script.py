@@ -1,0 +1,129 @@
+"""A call on ranks becomes a script that torchrun runs with the same results, in source that a learner can read."""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from gpulab.errors import InputError
+from gpulab.parallel import Ranks
+from gpulab.parallel._script import export_script
+from gpulab.training import evaluate
+
+SCALE = 3
+WORDS = {"one": [1, 2.5], "two": (None, True)}
+LOCK = object()
+
+
+class Layer(torch.nn.Linear):
+    """A class that the function needs, with a method that needs another name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Relu of a linear layer, scaled."""
+        return F.relu(super().forward(x)) * SCALE
+
+
+def mean_over_ranks(value: torch.Tensor) -> torch.Tensor:
+    """Average over the ranks."""
+    dist.all_reduce(value)
+    return value / dist.get_world_size()
+
+
+def step(seed: int, words: list[str], *, rate: float = 0.1) -> tuple[int, list[float]]:
+    """Work that uses a class, a helper, constants and modules."""
+    torch.manual_seed(seed + dist.get_rank())
+    layer = Layer(4, 3)
+    loss = layer(torch.ones(2, 4)).sum() * rate * len(words) * math.pi + len(WORDS["one"])
+    return dist.get_rank(), mean_over_ranks(loss.detach()).reshape(1).tolist()
+
+
+def uses_a_lock() -> object:
+    """Needs a value that has no source."""
+    return LOCK
+
+
+def _script(path: Path, function: object, *args: object, **kwargs: object) -> Path:
+    return export_script(path, function, args, kwargs, n=2, timeout_seconds=20.0, threads=1)  # type: ignore[arg-type]
+
+
+def test_torchrun_gives_the_same_results(ranks: Ranks, tmp_path: Path) -> None:
+    """The script runs by itself, away from this file, and its ranks return what `run` returned, to the last bit."""
+    expected = ranks.run(step, 7, ["a", "b"], rate=0.5)
+    script = ranks.export_script(tmp_path / "work.py", step, 7, ["a", "b"], rate=0.5)
+    results = tmp_path / "results.pkl"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), "--results", str(results)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert pickle.loads(results.read_bytes()) == expected
+    assert f"[rank 1] {expected[1]!r}" in done.stdout
+
+
+def test_the_script_has_what_the_function_needs_and_no_more(tmp_path: Path) -> None:
+    """Helpers, classes and constants come before what uses them, as they stand in their file; nothing else of the file comes along."""
+    text = _script(tmp_path / "work.py", step, 7, ["a"]).read_text()
+    tree = ast.parse(text)
+    defined = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    assert set(defined) == {"Layer", "mean_over_ranks", "step", "main"}
+    assert defined.index("mean_over_ranks") < defined.index("step")
+    assert "SCALE = 3" in text
+    assert "WORDS = {'one': [1, 2.5], 'two': (None, True)}" in text
+    assert "import torch.nn.functional as F" in text
+    assert "import math" in text
+    assert "step(7, ['a'])" in text
+    assert "LOCK" not in text
+    assert "\n__name__ = " not in text
+    assert '"""Average over the ranks."""' in text
+
+
+def test_an_installed_function_is_imported(tmp_path: Path) -> None:
+    """What a package holds is imported from there, not copied."""
+    text = _script(tmp_path / "work.py", evaluate).read_text()
+    assert "from gpulab.training._evaluate import evaluate" in text
+    assert "def evaluate" not in text
+
+
+def test_a_function_made_inside_another_brings_what_it_closes_over(tmp_path: Path) -> None:
+    """A closed-over number becomes a constant of the script."""
+    factor = 11
+
+    def scaled() -> int:
+        return factor * SCALE
+
+    text = _script(tmp_path / "work.py", scaled).read_text()
+    assert "factor = 11" in text
+    assert "\ndef scaled() -> int:" in text
+
+
+def _made_by_exec() -> object:
+    names: dict[str, object] = {}
+    exec("def ghost():\n    return 1", names)
+    return names["ghost"]
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "words"),
+    [
+        (lambda: 1, (), "no function with a name"),
+        (3, (), "3 is no function with a name"),
+        (_made_by_exec(), (), "the source of ghost is not to be had"),
+        (uses_a_lock, (), "LOCK is <object object"),
+        (step, (torch.ones(2),), "argument 1 is tensor"),
+    ],
+)
+def test_what_cannot_be_written_down_is_refused(tmp_path: Path, function: object, args: tuple[object, ...], words: str) -> None:
+    """One sentence with what it is, and no file."""
+    with pytest.raises(InputError) as caught:
+        _script(tmp_path / "work.py", function, *args)
+    assert words in str(caught.value)
+    assert not (tmp_path / "work.py").exists()
