@@ -103,6 +103,7 @@ def alone(job: Job, *carried: Any) -> Outcome | None:
 
     from gpulab.parallel._strategies_data import Alone
 
+    _ = find_task(job.task).train  # loaded on every rank where nobody waits: scikit-learn's first import can take longer than a timeout
     if dist.get_rank() != 0:
         return None
     with _quiet(job, _device()):
@@ -116,6 +117,7 @@ def work(job: Job, *carried: Any) -> Outcome:
     """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in ``alone``."""
     import torch.distributed as dist
 
+    _ = find_task(job.task).train  # as in ``alone``, which a kept reference leaves out
     with _quiet(job, _device()):
         setting = _setting(job, dist.get_rank(), dist.get_world_size())
         return _Work(job, setting, strategy_named(job.strategy).build(setting)).done()

@@ -1,0 +1,72 @@
+"""All strategies on real ranks: what they compute beside one process, hold, send, and where the time goes.
+
+    python benchmarks/strategies.py             at 2 and 4 ranks
+    python benchmarks/strategies.py --ranks 2   at 2
+
+A transformer of four layers on the characters of the course's prose, 20 steps of Adam, the same weights and whole batches for each. One
+run in float64 for the comparison, one in float32 for everything else. Seconds are of the machine at that moment; bytes are exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+import gpulab as gl
+from gpulab.units import format_bytes, format_seconds
+
+BATCH, MICROBATCHES = 16, 4
+
+
+def model() -> torch.nn.Module:
+    """Return the model that every strategy trains."""
+    torch.manual_seed(0)
+    vocabulary = int(gl.training.task("prose-transformer").train.inputs.max()) + 1
+    return gl.networks.transformer(vocabulary, width=64, heads=4, layers=4, context=64)
+
+
+def measure(ranks: gl.parallel.Ranks, strategy: str) -> None:
+    """Print a line of the table."""
+    options = {"model": model(), "batch_size": BATCH, "microbatches": MICROBATCHES}
+    exact = gl.parallel.train(ranks, strategy, dtype="float64", **options)
+    plain = gl.parallel.train(ranks, strategy, **options)
+    most = [max(report.most_by_category.get(name, 0) for report in plain.reports) for name in ("parameters", "gradients", "optimizer")]
+    peak = max(report.peak_bytes for report in plain.reports)
+    sent = max(range(ranks.n), key=lambda rank: plain.reports[rank].ring_bytes)
+    report = plain.reports[sent]
+    wire = "not counted" if report.wire_bytes is None else format_bytes(report.wire_bytes)
+    seconds = plain.seconds(sent)
+    overlap = plain.timeline.overlap_seconds(sent) / len(plain.timeline.steps)
+    cells = [
+        f"{strategy}, {ranks.n}",
+        f"{exact.loss_difference:.0e}, {exact.state_difference:.0e}",
+        f"{plain.loss_difference:.0e}, {plain.state_difference:.0e}",
+        ", ".join(format_bytes(value) for value in most),
+        format_bytes(peak),
+        f"{sum(report.calls.values())}: {format_bytes(sum(report.payload_bytes.values()))}",
+        f"{format_bytes(report.ring_bytes)}, {wire}",
+        ", ".join(format_seconds(seconds[kind]) for kind in gl.parallel.KINDS) + f"; {format_seconds(overlap)}",
+    ]
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--strategies", nargs="*", default=list(gl.parallel.strategies()))
+    given = parser.parse_args()
+    print(
+        "| strategy, ranks | float64: losses, parameters differ by | float32 | parameters, gradients, optimizer at most | peak | "
+        "collectives a step: payload | sent as rings, on the wire | compute, communication, idle; beside compute |"
+    )
+    print("|---" * 8 + "|")
+    for count in given.ranks:
+        with gl.parallel.cluster(count, timeout_seconds=60) as ranks:
+            for strategy in given.strategies:
+                measure(ranks, strategy)
+
+
+if __name__ == "__main__":
+    main()
