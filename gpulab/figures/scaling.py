@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Quantity = Literal["speedup", "efficiency", "seconds"]
 _HEIGHT = 440
+_ENTRY = 18  # pixels of one more entry of the legend
 _TITLES = {"speedup": "Speed-up over ranks", "efficiency": "Efficiency over ranks", "seconds": "Time of a step over ranks"}
 _AXES = {
     "speedup": "speed-up (log scale)",
@@ -56,15 +57,20 @@ def scaling(
     for curve in curves:
         traces += _curve(curve, quantity)
     for number, result in enumerate(results):
-        traces += [*_predicted(result, quantity, len(results) > 1), _points(result, quantity, number)]
+        traces += [*_predicted(result, quantity, len(results) > 1), _points(result, quantity, number, len(results) > 1)]
     # Of several models the last says most (communication counts everything that the laws leave out); the table's badges have them all.
     modelled = [r.prediction.evidence for r in results if r.prediction] + [c.evidence for c in curves]
-    base = frame(_TITLES[quantity], [*(r.evidence for r in results), *modelled[-1:]], _describe(results, curves), _HEIGHT)
+    base = frame(
+        _TITLES[quantity],
+        [*(r.evidence for r in results), *modelled[-1:]],
+        _describe(results, curves),
+        _HEIGHT + _ENTRY * max(0, len(traces) - 4),
+    )
     plain = base.layout.to_plotly_json()
     ends = [end for trace in traces for end in trace["y"] if end is not None]
     return composed(
         base, traces, xaxis={**plain["xaxis"], **_ranks_axis(counts)}, yaxis={**plain["yaxis"], **_value_axis(ends, quantity)},
-        legend={**plain["legend"], "y": -0.18},
+        legend={**plain["legend"], "y": -0.22, "traceorder": "normal"},
     )  # fmt: skip
 
 
@@ -127,7 +133,7 @@ def _curve_words(curve: ScalingCurve, p: ScalingPoint) -> str:
     )
 
 
-def _points(result: ScalingResult, quantity: Quantity, number: int) -> dict[str, Any]:
+def _points(result: ScalingResult, quantity: Quantity, number: int, several: bool) -> dict[str, Any]:
     badge = result.evidence.badge
     color = palette.device_color(result.environment.device_kind)
     points = [p for p in result.points if _value(p, quantity) is not None]
@@ -138,7 +144,8 @@ def _points(result: ScalingResult, quantity: Quantity, number: int) -> dict[str,
         "arrayminus": [v - low for v, (low, _) in zip(values, ends, strict=True)], "color": color, "thickness": 1.5, "width": 4,
     }  # fmt: skip
     waited = f", compute {result.stage}" if result.stage != "computed" else ""
-    name = f"{_cut(result.label)}, {result.mode}{waited} ({badge.value.lower()})"
+    whose = f"{_cut(result.label)}, {result.mode}" if several else f"{result.mode} scaling"
+    name = f"{whose}{waited} ({badge.value.lower()})"
     return {
         "type": "scatter", "mode": "lines+markers", "x": [p.ranks for p in points], "y": values, "error_y": bars, "cliponaxis": False,
         "marker": palette.marker(badge, color, ("circle", "square", "diamond", "triangle-up")[number % 4], 10),
@@ -201,19 +208,21 @@ def global_batch(g: GlobalBatchResult) -> LabFigure:
     traces = [_rule(rule, g.select(rule), _SHIFT ** (number - (len(g.rules) - 1) / 2)) for number, rule in enumerate(g.rules)]
     said = " ".join(f"{_row_words(row)}." for row in g.rows)
     words = f"Accuracy over the global batch on {g.task}, {g.epochs} epochs each. {said}"
-    base = frame(f"{g.task}: {g.epochs} epochs with larger global batches", g.evidence, words, _HEIGHT - 40)
+    base = frame(f"{g.task}: {g.epochs} epochs with larger global batches", g.evidence, words, _HEIGHT)
     plain = base.layout.to_plotly_json()
     sizes = sorted({row.global_batch for row in g.rows})
     axis = {**count_axis([float(s) for s in sizes], f"global batch = ranks x {g.batch} (log scale)"), "tickvals": sizes}
     several = {row.global_batch: row for row in g.rows}
-    texts = [
-        f"{size}<br>{several[size].ranks} rank{'s' if several[size].ranks > 1 else ''}, {several[size].steps:,} updates" for size in sizes
-    ]
+    texts = [f"{size}<br>{_ranks_words(several[size].ranks)}<br>{several[size].steps:,} updates" for size in sizes]
     return composed(
-        base, traces, xaxis={**plain["xaxis"], **axis, "ticktext": [ink(text) for text in texts]},
+        base, traces, xaxis={**plain["xaxis"], **axis, "ticktext": [ink(text) for text in texts], "tickangle": 0},
         yaxis={**plain["yaxis"], "range": [0, 104], "title": {"text": ink("right answers on the test (%)")}},
-        legend={**plain["legend"], "y": -0.3},
+        legend={**plain["legend"], "y": -0.42},
     )  # fmt: skip
+
+
+def _ranks_words(ranks: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
 def _rule(rule: str, rows: Sequence[GlobalBatchRow], shift: float) -> dict[str, Any]:

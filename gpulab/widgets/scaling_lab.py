@@ -257,7 +257,7 @@ def _table(shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: 
             row += ["", ""] if p is None else [format_seconds(p.median_seconds), _speedup(p)]
         for c in curves:
             point = next((p for p in c.points if p.ranks == count), None)
-            row.append("" if point is None else f"{format_ratio(point.speedup)} ({100 * point.efficiency:.3g} %)")
+            row.append("" if point is None else f"{format_ratio(point.speedup)} ({100 * point.efficiency:.3g}%)")
         rows.append(row)
     return headers, rows
 
