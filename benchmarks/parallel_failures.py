@@ -100,6 +100,7 @@ def kill_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
     """Kill a rank at a random moment of some work; return how soon it was named and mended."""
     victim = rng.randrange(ranks.n)
     number = rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT))
+    call = call_for(work)  # before the clock runs: what it loads here takes seconds
     pid = ranks.run(os.getpid)[victim]
     killed: list[float] = []
 
@@ -110,7 +111,7 @@ def kill_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
     timer = threading.Timer(rng.uniform(0.05, _LATEST_SECONDS), kill)
     timer.start()
     try:
-        ranks.run(*call_for(work))
+        ranks.run(*call)
         raise SystemExit(f"{work}: the call returned though rank {victim} was killed")
     except RankDiedError as error:
         named = time.monotonic() - killed[0]
