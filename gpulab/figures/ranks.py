@@ -32,6 +32,7 @@ _KINDS: dict[str, tuple[str, str, str]] = {
     "idle": (palette.GREY, "x", "#000000"),
 }
 _WORDS = {"idle": "waits", "other compute": "optimizer and the rest"}
+_CROWDED = ("send", "recv")  # several are on their way at once, so their words would lie on one another
 _WAIT = "rgba(127,127,127,0.25)"
 _CLEAR = "rgba(0,0,0,0)"
 
@@ -90,7 +91,10 @@ def _rank_bars(kind: str, bars: Sequence[RankSpan], rows: dict[int, float], begi
     return {
         **_bar(kind, badge, 0.66 if beside else 0.9),
         "y": [rows[bar.rank] + beside for bar in bars], "x": [b - a for a, b in ends], "base": [a for a, _ in ends],
-        "text": ["" if kind == "idle" else _text(kind, badge, bar.name, (b - a) / whole) for bar, (a, b) in zip(bars, ends, strict=True)],
+        "text": [
+            "" if bar.kind == "idle" or bar.name in _CROWDED else _text(kind, badge, bar.name, (b - a) / whole)
+            for bar, (a, b) in zip(bars, ends, strict=True)
+        ],
         "customdata": [_told(bar) for bar in bars], "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
 
