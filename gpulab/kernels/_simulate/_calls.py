@@ -146,6 +146,7 @@ def _syncthreads(call: Call) -> Expression:
 @makes("cuda.syncwarp")
 def _syncwarp(call: Call) -> Expression:
     members = call.numbers(0, 1, ("membermask",))
+    call.translator.program.names_lanes |= bool(members)
     return lambda frame, mask: _warp.synchronise(frame.machine, members[0](frame, mask) if members else None, mask, call.line)
 
 

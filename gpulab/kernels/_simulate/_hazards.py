@@ -7,7 +7,8 @@ whole block here.) Two plain writes of the same value are let pass: whoever come
 
 For each word two witnesses of each kind (plain writes, atomics, plain reads) are kept: the last thread that did so, and one more that
 differs from it as much as possible: of another block, else of another warp, else another lane. Whoever touches the word next is unordered
-with one of the two, if it is unordered with any thread since the last barrier. An array is ``quiet``, without witnesses, as long as its
+with one of the two, if it is unordered with any thread since the last barrier; only where ``syncwarp`` names some lanes of a warp, others
+that were witnesses are asked as well (``_forgotten``). An array is ``quiet``, without witnesses, as long as its
 ``Owners`` tell that nothing can race there.
 """
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.kernels._simulate._forgotten import Forgotten
 from gpulab.kernels._simulate._geometry import WARP
 from gpulab.kernels._simulate._lanes import Lanes, Moment
 from gpulab.kernels._simulate._ordering import Fences, WarpBarriers
@@ -44,10 +46,11 @@ _FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
 class _Witnesses:
     """For each word, the last thread that accessed it in one way and another one, each with its moment."""
 
-    __slots__ = ("kept", "packed", "words")
+    __slots__ = ("forgotten", "kept", "packed", "words")
 
-    def __init__(self, words: int) -> None:
+    def __init__(self, words: int, forgotten: Forgotten | None) -> None:
         self.words = words
+        self.forgotten = forgotten  # None where two witnesses tell all
         self.packed = np.empty((2, 0), dtype=_PACKED)  # made when first needed: most arrays know one kind of access
         self.kept = 0  # how many witnesses any word has
 
@@ -60,7 +63,7 @@ class _Witnesses:
 
     def copy_rows(self, times: int) -> _Witnesses:
         """Return the same for so many rows of words."""
-        new = _Witnesses(self.words * times)
+        new = _Witnesses(self.words * times, None if self.forgotten is None else self.forgotten.copy_rows(self.words, times))
         new.packed, new.kept = np.tile(self.packed, (1, times)), self.kept
         return new
 
@@ -85,7 +88,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 class Tracker:
     """The words of one array. ``across_blocks`` for global memory: threads are numbered through the grid, the words serve all blocks."""
 
-    def __init__(self, words: int, width: int, across_blocks: bool, events: bool) -> None:
+    def __init__(self, words: int, width: int, across_blocks: bool, events: bool, names_lanes: bool = False) -> None:
         self.words, self.width, self.across_blocks = words, width, across_blocks
         self.rows = 1
         self.barriers: WarpBarriers | None = None
@@ -94,13 +97,16 @@ class Tracker:
         self.quiet = True
         self._owners = Owners(words)
         self._epoch: Flat | int = -1
-        self._witnesses = {kind: _Witnesses(words) for kind in ("store", "atomic", "load")}
+        self._witnesses = {kind: _Witnesses(words, Forgotten() if names_lanes else None) for kind in ("store", "atomic", "load")}
         # Which words of shared memory have a value; None once all have, and for global memory.
         self._written: np.ndarray | None = None if across_blocks else np.zeros(words, dtype=bool)
 
     def serve(self, barriers: WarpBarriers | None) -> Tracker:
         """Look up the warp barriers of these blocks from here on."""
         self.barriers = barriers
+        for witnesses in self._witnesses.values():
+            if witnesses.forgotten is not None:
+                witnesses.forgotten.clear()  # none of these blocks' warps
         return self
 
     def split(self, rows: int) -> None:
@@ -208,7 +214,23 @@ class Tracker:
             if len(lanes):
                 first = int(lanes[0])
                 return Conflict(first, int(threads[first]), int(others[first]), int(fields[first, 2]), len(lanes))
-        return None
+        return self._forgotten_conflict(witnesses.forgotten, words, threads, moment, unchanged) if witnesses.forgotten is not None else None
+
+    def _forgotten_conflict(
+        self, forgotten: Forgotten, words: Flat, threads: Flat, moment: Moment, unchanged: Callable[[Flat], Flat] | None
+    ) -> Conflict | None:
+        """Return a conflict with a lane of the same warp that is no witness any more; both witnesses are ordered before the access."""
+        lanes, fields = forgotten.of(words)
+        epoch = moment.epoch[lanes] if isinstance(moment.epoch, np.ndarray) else moment.epoch
+        others = fields[:, 0]
+        unordered = np.flatnonzero((fields[:, 1] == epoch) & (others // WARP == threads[lanes] // WARP) & (others != threads[lanes]))
+        unordered = unordered[~self._by_warp_barrier(fields[unordered], words[lanes[unordered]], threads[lanes[unordered]])]
+        if len(unordered) and unchanged is not None:
+            unordered = unordered[~unchanged(lanes[unordered])]
+        if not len(unordered):
+            return None
+        first, fields = int(lanes[unordered[0]]), fields[unordered[0]]
+        return Conflict(first, int(threads[first]), int(fields[0]), int(fields[2]), len(np.unique(lanes[unordered])))
 
     def _not_ordered(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
         """Return where the witness is of another block, or of this one since its last barrier."""
@@ -227,10 +249,10 @@ class Tracker:
             row, warp = warp // barriers.warps - barriers.first, warp % barriers.warps
         else:
             row = words // self.words if self.rows > 1 else np.zeros_like(words)
-        ordered = same & (since < barriers.last_full[row, warp])
-        for i in np.flatnonzero(same & ~ordered)[:4096].tolist():
-            ordered[i] = barriers.ordered(int(row[i]), int(warp[i]), int(others[i] % WARP), int(since[i]), int(lane[i]))
-        found: Flat = ordered
+        found = np.zeros(len(threads), dtype=bool)
+        found[same] = since[same] < barriers.last_full[row[same], warp[same]]
+        left = np.flatnonzero(same & ~found)
+        found[left] = barriers.ordered(row[left], warp[left], others[left] % WARP, since[left], lane[left])
         return found
 
     def _rank(self, fields: Flat, threads: Flat, moment: Moment) -> Flat:
@@ -255,6 +277,8 @@ class Tracker:
                 move = rank > 0
                 if witnesses.kept > 1:
                     move &= rank >= self._rank(witnesses.of(1, words), threads, moment)
+                if witnesses.forgotten is not None:
+                    witnesses.forgotten.add(words, np.where(move[:, None], witnesses.of(1, words), last))
                 moved = np.flatnonzero(move)
                 witnesses.packed[1][words[moved]] = last[moved].reshape(-1).view(_PACKED)
                 witnesses.kept = 2
@@ -270,6 +294,9 @@ class Tracker:
         """Keep, of several lanes that accessed one word at once, one more beside the last: the farther, the later written."""
         witnesses.kept = 2
         other = witnesses.packed[1]
+        if witnesses.forgotten is not None:
+            witnesses.forgotten.add(words[lost], witnesses.of(1, words[lost]))
+            witnesses.forgotten.add(words[lost], packed[lost].view(_FIELDS).reshape(-1, 4))
         other[words[lost]] = packed[lost]
         far = lost[winner[lost] // WARP != threads[lost] // WARP]
         other[words[far]] = packed[far]

@@ -33,6 +33,7 @@ class Launch:
     dynamic_bytes: int
     shared_limit: int
     uses_warp_barriers: bool
+    names_lanes: bool
     fences: Fences | None
     steps: int = 0
     next_look: int = 0
@@ -202,7 +203,7 @@ class Machine:
         return view
 
     def _new_tracker(self, words: int) -> Tracker:
-        tracker = Tracker(words, self.batch.width, False, self.launch.uses_warp_barriers).serve(self.barriers)
+        tracker = Tracker(words, self.batch.width, False, self.launch.uses_warp_barriers, self.launch.names_lanes).serve(self.barriers)
         if isinstance(self.epoch, np.ndarray):
             tracker.split(self.batch.blocks)
         return tracker

@@ -22,15 +22,19 @@ class WarpBarriers:
         self.masks.append((event, bits))
         self.last_full[np.broadcast_to(bits == 0xFFFFFFFF, self.last_full.shape)] = event
 
-    def ordered(self, row: int, warp: int, first_lane: int, since: int, lane: int) -> bool:
-        """Return whether a chain of calls after event ``since`` leads from one lane to the other."""
-        reached = 1 << first_lane
-        for event, masks in self.masks[bisect.bisect_right(self.masks, since, key=lambda call: call[0]) :]:
-            assert event > since
-            bits = int(masks[row if len(masks) > 1 else 0, warp])
-            if bits & reached:
-                reached |= bits
-        return bool(reached >> lane & 1)
+    def ordered(self, rows: Flat, warps: Flat, first_lanes: Flat, since: Flat, lanes: Flat) -> Flat:
+        """Return where a chain of calls after event ``since`` leads from one lane of a warp to the other."""
+        reached = np.int64(1) << first_lanes.astype(np.int64)
+        found = np.zeros(len(lanes), dtype=bool)
+        if not len(lanes):
+            return found
+        for event, masks in self.masks[bisect.bisect_right(self.masks, int(since.min()), key=lambda call: call[0]) :]:
+            bits = masks[rows if len(masks) > 1 else 0, warps].astype(np.int64)
+            reached |= np.where((event > since) & (bits & reached != 0), bits, 0)
+            found = (reached >> lanes & 1).astype(bool)
+            if found.all():
+                break
+        return found
 
 
 class Fences:

@@ -113,7 +113,8 @@ def simulate(
         )
     arguments = _arguments(source, args, program.written)
     launch = Launch(source, program.sources, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
-                    Fences(math.prod(extents[0])) if program.uses_fences else None, traced_block=trace, stop=stop)  # fmt: skip
+                    program.names_lanes, Fences(math.prod(extents[0])) if program.uses_fences else None,
+                    traced_block=trace, stop=stop)  # fmt: skip
     changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
     before = [view.store.data.copy() for view in changing]
     try:
@@ -223,7 +224,7 @@ def _run(
     together = max(1, min(blocks, _LANES_AT_ONCE // width))
     for view in arguments:
         if isinstance(view, View) and view.store.writable and view.store.tracker is None:
-            view.store.tracker = Tracker(max(view.store.elements, 1), width, True, launch.uses_warp_barriers)
+            view.store.tracker = Tracker(max(view.store.elements, 1), width, True, launch.uses_warp_barriers, launch.names_lanes)
             view.store.tracker.fences = launch.fences
     shared_bytes = 0
     np.empty(_BYTES_TO_KEEP, dtype=np.uint8)
