@@ -361,7 +361,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             ending = "stopped" if job.stopping else "failed" if sentence else "done"
             said, shown = (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
             self._results.write(busy=False)
-            self._panel.write(error=shown, error_control="", fraction=0.0, progress=said, state="idle", action="")
+            ended = self._panel.ended + 1
+            self._panel.write(error=shown, error_control="", fraction=0.0, progress=said, state="idle", action="", ended=ended)
 
     def _stale(self, action: str) -> bool:
         """Return whether a control that decides the action's result was moved since it was made."""

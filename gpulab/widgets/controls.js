@@ -229,6 +229,7 @@ function render({ model, el }) {
     setText(text, now === "asked" ? `${asked.label}: asking the kernel` : model.get("progress"));
     if (now !== "running") setText(said, now === "idle" ? model.get("progress") : text.textContent);
     root.setAttribute("aria-busy", String(!idle));
+    root.dataset.ended = model.get("ended");
   }
 
   function drawError() {
@@ -253,7 +254,7 @@ function render({ model, el }) {
     "change:spec": drawFields, "change:values": drawValues, "change:actions": drawButtons, "change:first": drawFirst, "change:error": drawError, "change:error_control": drawError,
     "change:title": drawHeading, "change:summary": drawHeading, "msg:custom": onMessage,
   };
-  for (const name of ["state", "action", "fraction", "progress"]) listeners[`change:${name}`] = drawState;
+  for (const name of ["state", "action", "fraction", "progress", "ended"]) listeners[`change:${name}`] = drawState;
   const end = listen(model, listeners);
 
   showHelp("");

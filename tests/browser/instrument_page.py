@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lab_driver import CONTRAST, NotebookPage
@@ -21,11 +22,23 @@ def shown(notebook: NotebookPage, text: str, cell: int = 0, timeout: float = WAI
     notebook.output(cell).get_by_text(text).first.wait_for(timeout=timeout)
 
 
-def idle(notebook: NotebookPage, action: str, ending: str = "done") -> None:
-    """Wait until the instrument says that an action is over."""
+@contextmanager
+def one_run(notebook: NotebookPage, action: str, ending: str = "done") -> Iterator[None]:
+    """Start a run in the block; at its end wait until that run is over, and says so. What an earlier run left on the screen is no end."""
+    before = int(notebook.page.locator("[data-ended]").first.get_attribute("data-ended", timeout=WAIT) or 0)
+    yield
     notebook.page.wait_for_function(
-        "text => document.querySelector('.gpulab-progress-text').textContent === text", arg=f"{action}: {ending}", timeout=WAIT
+        """([before, text]) => Number(document.querySelector('[data-ended]').dataset.ended) > before
+            && document.querySelector('.gpulab-progress-text').textContent === text""",
+        arg=[before, f"{action}: {ending}"],
+        timeout=WAIT,
     )
+
+
+def press(notebook: NotebookPage, action: str, cell: int = 0) -> None:
+    """Press a button of the instrument under a cell, and wait until what it started is done."""
+    with one_run(notebook, action):
+        notebook.output(cell).get_by_role("button", name=action, exact=True).click()
 
 
 def clean(notebook: NotebookPage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from instrument_page import WAIT, clean, idle, readable, shown, state
+from instrument_page import WAIT, clean, one_run, press, readable, shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
@@ -48,8 +48,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     area = notebook.output(0)
     shown(notebook, "Press Sweep to measure on this machine.")
     area.get_by_label("Time for the sweep").fill("0")
-    area.get_by_role("button", name="Sweep").click()
-    idle(notebook, "Sweep")
+    press(notebook, "Sweep")
     shown(notebook, "A copy of 3.00 MiB is expected to take")
     area.get_by_label("Predict a copy of (MiB)").fill("100")
     area.get_by_label("Predict a copy of (MiB)").press("Enter")
@@ -75,8 +74,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     area.get_by_label("Modelled compute / copy").fill("0")
     shown(notebook, "1.00 MiB in 4 chunks")
     readable(notebook)
-    area.get_by_role("button", name="Measure overlap").click()
-    idle(notebook, "Measure overlap")
+    press(notebook, "Measure overlap")
     assert state(notebook, "t.values['way'], t.result.chunks") == "here 4"
     area.get_by_label("break-even", exact=True).check()
     shown(notebook, "Press Find break-even")
@@ -84,8 +82,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     area.get_by_label("Workload").select_option("sum")
     area.get_by_label("CPU against").select_option("H200 behind the modelled link")
     area.get_by_label("Time for the search").fill("0")
-    area.get_by_role("button", name="Find break-even").click()
-    idle(notebook, "Find break-even")
+    press(notebook, "Find break-even")
     shown(notebook, "accelerator with copies (MODELLED)")
     area.get_by_text("Show the code").click()
     shown(notebook, 'gl.transfer.break_even("sum"')
@@ -144,8 +141,8 @@ def test_transfers_stop_errors_and_the_keyboard(notebook_of: Callable[..., Noteb
         if page.evaluate("() => document.activeElement.textContent") == "Stop":
             break
         page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    idle(notebook, "Sweep", "stopped")
+    with one_run(notebook, "Sweep", "stopped"):
+        page.keyboard.press("Enter")
     assert page.evaluate("() => document.activeElement.textContent") == "Sweep"
     assert state(notebook, "t.running, len(t.result.points) < 17") == "False True"
     notebook.run_in_kernel(
@@ -160,8 +157,7 @@ def test_memory_every_control_of_every_view(notebook_of: Callable[..., NotebookP
     """Snapshot, prediction, a real step and release: each shows its result, and predictions follow the controls by themselves."""
     notebook = notebook_of([MEMORY])
     area = notebook.output(0)
-    area.get_by_role("button", name="Snapshot").click()
-    idle(notebook, "Snapshot")
+    press(notebook, "Snapshot")
     shown(notebook, "- my_weights")
     readable(notebook)
     area.get_by_label("a step, predicted").check()
@@ -183,12 +179,10 @@ def test_memory_every_control_of_every_view(notebook_of: Callable[..., NotebookP
     shown(notebook, "batch 8, float32, sgd: needs")
     area.get_by_label("Model", exact=True).select_option("CNN on 32 x 32 colour images")
     shown(notebook, "memory of SmallCNN: SGD, float32")
-    area.get_by_role("button", name="Run a step").click()
-    idle(notebook, "Run a step")
+    press(notebook, "Run a step")
     shown(notebook, "The prediction (modelled) says")
     readable(notebook)
-    area.get_by_role("button", name="Release").click()
-    idle(notebook, "Release")
+    press(notebook, "Release")
     shown(notebook, "came back on cpu")
     area.get_by_label("Also IPython's outputs").check()
     area.get_by_text("Show the code").click()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from instrument_page import WAIT, clean, idle, readable, shown, state
+from instrument_page import WAIT, clean, press, readable, shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
@@ -52,8 +52,7 @@ def test_each_control_makes_a_recipe_and_each_run_a_point(notebook_of: Callable[
     area = notebook.output(0)
     shown(notebook, "The recipe changes nothing yet")
     area.get_by_label("Weights set to zero").fill("3")
-    area.get_by_role("button", name="Run").click()
-    idle(notebook, "Run")
+    press(notebook, "Run")
     shown(notebook, "90% zeros: 2.00x smaller on disk, 1.50x as fast.")
     area.get_by_label("Channels removed").fill("2")
     area.get_by_label("Weights stored as").select_option("4 bits")
@@ -63,8 +62,7 @@ def test_each_control_makes_a_recipe_and_each_run_a_point(notebook_of: Callable[
     area.get_by_label("Network").select_option("depthwise (MobileNet)")
     area.get_by_label("Seeds").fill("1")
     area.get_by_label("Seeds").fill("0")
-    area.get_by_role("button", name="Run").click()
-    idle(notebook, "Run")
+    press(notebook, "Run")
     shown(notebook, "static inputs: 32.0x smaller on disk")
     assert state(notebook, "len(d.result.models)") == "3"
     assert state(notebook, "d.recipe()") == ("<recipe: mobilenet, 50% of channels gone, 90% zeros, 4 bits a tensor, static inputs>")
@@ -79,8 +77,7 @@ def test_each_control_makes_a_recipe_and_each_run_a_point(notebook_of: Callable[
     area.get_by_text("Show the code").click()
     shown(notebook, 'network="mobilenet"')
     readable(notebook)
-    area.get_by_role("button", name="Clear the points").click()
-    idle(notebook, "Clear the points")
+    press(notebook, "Clear the points")
     shown(notebook, "Press Run to train the network")
     clean(notebook)
 
@@ -100,8 +97,7 @@ def test_a_recipe_that_cannot_be_cooked_and_a_stop(notebook_of: Callable[..., No
     area.get_by_role("button", name="Stop").click()
     shown(notebook, "there is nothing to weigh")
     notebook.run_in_kernel("SLOW = False")
-    area.get_by_role("button", name="Run").click()
-    idle(notebook, "Run")
+    press(notebook, "Run")
     shown(notebook, "8 bits: 2.00x smaller on disk, 1.50x as fast.")
     readable(notebook)
     clean(notebook)

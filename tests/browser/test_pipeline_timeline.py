@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
-from instrument_page import WAIT, clean, idle, readable, shown, state
+from instrument_page import WAIT, clean, one_run, press, readable, shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
@@ -54,8 +53,7 @@ def test_every_control_and_a_real_run(notebook_of: Callable[..., NotebookPage]) 
     shown(notebook, "pinned=True, read_loss=False")
     readable(notebook)
     area.get_by_label("Workers").fill("2")
-    area.get_by_role("button", name="Run the steps").click()
-    idle(notebook, "Run the steps")
+    press(notebook, "Run the steps")
     assert state(notebook, "t.values['way'], t.result.workers, t.error == ''") == "here 2 True"
     shown(notebook, "MEASURED")
     shown(notebook, "MODELLED")
@@ -63,13 +61,7 @@ def test_every_control_and_a_real_run(notebook_of: Callable[..., NotebookPage]) 
     readable(notebook)
     area.get_by_label("Workers").fill("0")
     shown(notebook, "The controls have moved")
-    first = state(notebook, "id(t.result)")
-    area.get_by_role("button", name="Run the steps").click()
-    # "done" still stands there from the first run: wait for the new result itself.
-    waiting = time.monotonic() + WAIT / 1000
-    while state(notebook, "id(t.result)") == first and time.monotonic() < waiting:
-        notebook.page.wait_for_timeout(100)
-    idle(notebook, "Run the steps")
+    press(notebook, "Run the steps")
     assert state(notebook, "t.result.workers, t.values['loading_ms'] != 6.0") == "0 True"
     clean(notebook)
 
@@ -99,7 +91,7 @@ def test_stop_and_the_keyboard(notebook_of: Callable[..., NotebookPage]) -> None
         if page.evaluate("() => document.activeElement.textContent") == "Stop":
             break
         page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    idle(notebook, "Run the steps", "stopped")
+    with one_run(notebook, "Run the steps", "stopped"):
+        page.keyboard.press("Enter")
     assert state(notebook, "t.running, 2 <= t.result.steps < 24") == "False True"
     clean(notebook)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from instrument_page import WAIT, clean, idle, readable, shown, state
+from instrument_page import WAIT, clean, one_run, press, readable, shown, state
 from lab_driver import NotebookPage
 
 pytestmark = pytest.mark.browser
@@ -28,8 +28,7 @@ def test_every_control_and_a_real_race(notebook_of: Callable[..., NotebookPage])
     area.get_by_label("Second: precision").select_option("float32")
     area.get_by_label("Second: batch").select_option("32")
     area.get_by_label("Second: with").select_option("a learning rate of 1")
-    area.get_by_role("button", name="Race").click()
-    idle(notebook, "Race")
+    press(notebook, "Race")
     shown(notebook, "MEASURED")
     shown(notebook, "the speed of")
     assert state(notebook, "t.result.first.steps, t.result.second.options.batch_size, t.error == ''") == "20 32 True"
@@ -41,9 +40,8 @@ def test_every_control_and_a_real_race(notebook_of: Callable[..., NotebookPage])
     area.get_by_label("First: precision").select_option("bfloat16")
     area.get_by_label("First: batch").select_option("128")
     area.get_by_label("Task").select_option("hard digits, convolutional")
-    area.get_by_role("button", name="Race").click()
+    press(notebook, "Race")
     shown(notebook, "finished after 10 steps")
-    idle(notebook, "Race")
     assert state(notebook, "t.result.task, t.result.first.steps, t.result.first.options.batch_size") == "digits-hard-cnn 10 128"
     clean(notebook)
 
@@ -72,7 +70,7 @@ def test_stop_and_the_keyboard(notebook_of: Callable[..., NotebookPage]) -> None
         if page.evaluate("() => document.activeElement.textContent") == "Stop":
             break
         page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    idle(notebook, "Race", "stopped")
+    with one_run(notebook, "Race", "stopped"):
+        page.keyboard.press("Enter")
     assert state(notebook, "t.running, t.result.ended, 0 < t.result.first.steps < 320") == "False stopped True"
     clean(notebook)
