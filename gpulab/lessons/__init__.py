@@ -25,6 +25,8 @@ from gpulab.lessons._lighter import (
 from gpulab.lessons._material import contest, four_claims
 from gpulab.lessons._nb03_exercises import five_works
 from gpulab.lessons._nb06_timelines import RecordedOptions, recorded_options, timeline
+from gpulab.lessons._nb08_export import torchrun
+from gpulab.lessons._nb08_strategy import ThreeCases, three_cases
 from gpulab.lessons._nb08_timelines import hang
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
 from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, recorded_precisions
@@ -57,6 +59,7 @@ __all__ = [
     "SideBySide",
     "SparseRace",
     "Spellings",
+    "ThreeCases",
     "TwoKinds",
     "WorkQueue",
     "accelerator",
@@ -95,7 +98,9 @@ __all__ = [
     "sparse_race",
     "spellings",
     "start_again",
+    "three_cases",
     "timeline",
+    "torchrun",
     "trained",
     "under_roof",
 ]

@@ -24,6 +24,7 @@ _MODULES = (
     "gpulab.lessons._nb05",
     "gpulab.lessons._nb06",
     "gpulab.lessons._nb07",
+    "gpulab.lessons._nb08",
 )
 
 

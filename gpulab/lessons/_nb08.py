@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.evidence import Evidence
 from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb08_exercises import BUBBLE, HANG, MEMORY
+from gpulab.lessons._nb08_export import EXPORT
+from gpulab.lessons._nb08_ring import RING
+from gpulab.lessons._nb08_strategy import CHOICE
 from gpulab.parallel.results import RankTimeline, StrategyResult
+from gpulab.parallel.scaling_results import GlobalBatchResult
 
 HELD = Question(
     "08.1",
@@ -107,7 +112,7 @@ BATCH = Question(
     (
         Reading(
             lambda predicted, measured: predicted > measured,
-            "The learning rate and the epochs stayed the same, but an epoch now has a sixteenth of the updates. "
+            "The learning rate and the epochs stayed the same, but an epoch now has about a sixteenth of the updates. "
             "An averaged gradient is less noisy, not longer: the model has moved less far.",
         ),
         Reading(
@@ -115,7 +120,7 @@ BATCH = Question(
             "There are fewer updates, but each of them points in a better direction, and this task is easy.",
         ),
     ),
-    outcome=lambda found: 100 * found.ratio if hasattr(found, "ratio") else found,
+    outcome=lambda found: 100 * found.select("unchanged")[-1].accuracy.mean if isinstance(found, GlobalBatchResult) else found,
     close_ratio=1.1,
 )
 
@@ -147,16 +152,23 @@ SPLIT = Question(
 
 
 def _traffic(pair: Any) -> Any:
-    """Return how many times as many bytes the second run sent as the first, over all ranks."""
+    """Return how many times as many bytes the second run sends as the first, over all ranks, where each collective is a ring."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(each, StrategyResult) for each in pair):
         return pair
-    sent = []
-    for result in pair:
-        wires = [report.wire_bytes for report in result.reports]
-        sent.append(sum(report.ring_bytes for report in result.reports) if None in wires else sum(wire or 0 for wire in wires))
-    if not sent[0]:
+    first, second = (sum(report.ring_bytes for report in result.reports) for result in pair)
+    if not first:
         raise Unmeasured("the first run sent nothing. Run it on two ranks or more.")
-    return sent[1] / sent[0]
+    return second / first
+
+
+def _as_rings(pair: Any) -> dict[str, Evidence]:
+    """Return whose figures the traffic's are: the calls were seen, what a ring sends for them is arithmetic."""
+    if not isinstance(pair, (tuple, list)):
+        return {}
+    return {
+        "the collectives": pair[-1].evidence,
+        "what they send": Evidence.modelled("each collective runs as a ring", "gl.models.collective_cost"),
+    }
 
 
 TRAFFIC = Question(
@@ -173,6 +185,7 @@ TRAFFIC = Question(
         ),
     ),
     outcome=_traffic,
+    sides=_as_rings,
     close_ratio=1.12,
 )
 
@@ -222,5 +235,5 @@ SKIPPED = Question(
 LESSON = Lesson(
     "08_parallelism",
     {q.id: q for q in (HELD, SENT, EXACT, OVERLAP, BATCH, SPLIT, TRAFFIC, FASTER, SKIPPED)},
-    {e.id: e for e in (BUBBLE, MEMORY, HANG)},
+    {e.id: e for e in (RING, BUBBLE, MEMORY, CHOICE, HANG, EXPORT)},
 )

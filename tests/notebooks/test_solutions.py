@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import linecache
 import pathlib
+import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpulab import lessons, models
+from gpulab import lessons, models, parallel
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
 from gpulab.lessons import _architecture, _content, _density, _material
 from gpulab.lessons._content import Exercise, Usual
 
 EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
+# The exercise whose answers run on real ranks.
+ON_RANKS = "08.3"
 # Libraries whose first import takes a second or more on a crowded machine.
 HEAVY = {"torch", "torchao", "sklearn", "scipy", "numba", "cupy", "triton", "pandas", "PIL", "ipyparallel"}
 USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual]
@@ -35,6 +39,21 @@ def own_progress(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(_material._contests, ("matmul", "float32"), CONTEST)
     monkeypatch.setattr(_architecture, "_curve", CURVE)
     monkeypatch.setattr(_density, "_kept", ROOF)
+
+
+@pytest.fixture(scope="module")
+def started_ranks() -> Iterator[Any]:
+    """Four ranks, as notebook 08 has them open."""
+    with parallel.cluster(4, timeout_seconds=5.0) as ranks:
+        yield ranks
+
+
+@pytest.fixture(autouse=True)
+def ranks_of_the_notebook(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a check works on the learner's ranks, and the answer reaches them, there are some."""
+    exercise = request.node.callspec.params.get("exercise") if hasattr(request.node, "callspec") else None
+    if exercise is not None and exercise.id == ON_RANKS and "junk" not in request.node.name and "no_value" not in request.node.name:
+        monkeypatch.setattr(sys.modules["__main__"], "ranks", request.getfixturevalue("started_ranks"), raising=False)
 
 
 # n, CPU, accelerator, with copies: the CPU wins at 32 and 64, only the copies stop the accelerator at 128, it wins from 256 on.

@@ -1,0 +1,249 @@
+"""The exercise of notebook 08 on leaving the notebook: the same function as a script under torchrun, with the losses of one process."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpulab import training
+from gpulab.errors import RankError, shown
+from gpulab.lessons import _guard
+from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+
+TASK, STEPS, BATCH, RATE = "digits-mlp", 20, 64, 0.1  # as the notebook's loop has them
+_CLOSE = 1e-3  # relative: sums in another order differ by rounding, 1e-6 or so; a gradient that is not averaged by far more
+_LIMIT_SECONDS = 150.0
+
+
+def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: float = 120.0) -> list[Any]:
+    """Run a script of ``Ranks.export_script`` under torchrun on this machine.
+
+    Parameters
+    ----------
+    script : path
+    n : int
+        How many processes.
+    timeout_seconds : float
+        The run is ended after this long.
+
+    Returns
+    -------
+    list
+        What the function returned, one result a rank.
+
+    Raises
+    ------
+    RankError
+        If the run failed or took too long; the sentence holds its last words.
+    """
+    file = Path(script).resolve()
+    with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
+        kept = Path(folder) / "results.pickle"
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={n}",
+            str(file),
+            "--results",
+            str(kept),
+        ]
+        package = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
+        )
+        try:
+            said, _ = process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise RankError(
+                f"torchrun: {file.name} on {n} processes had not ended after {timeout_seconds:g} s; expected it to. "
+                "Does a rank wait for a collective that another one never calls?"
+            ) from error
+        finally:
+            _end(process)
+        if process.returncode != 0 or not kept.exists():
+            raise RankError(
+                f"torchrun: {file.name} on {n} processes ended with {process.returncode}: {_last_words(said)}; expected results. "
+                "Mend the function and export it again."
+            )
+        results: list[Any] = pickle.loads(kept.read_bytes())  # written by the learner's own script a moment ago
+        return results
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End torchrun and the processes that it started, if they still run."""
+    if process.poll() is None:
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+
+
+def _last_words(said: str) -> str:
+    """Return the error that a rank ended with, as far as it can be told from what was printed."""
+    lines = [line.strip() for line in said.splitlines()]
+    errors = [
+        line.partition("]:")[2] or line for line in lines if "Error" in line and "torch/distributed" not in line and "raise " not in line
+    ]
+    return (errors[0].strip() if errors else lines[-1] if lines else "nothing was printed")[:200]
+
+
+def reference() -> list[float]:
+    """Return the losses of one process on the whole batches: the notebook's loop."""
+    import torch
+
+    job = training.task(TASK)
+    model, losses = job.make_model(seed=0), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for step in range(STEPS):
+        loss = job.loss(model, job.train[list(range(BATCH * step, BATCH * (step + 1)))])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def _check_export(answer: Any) -> str:
+    if _guard.is_stub(answer):
+        raise NotAttempted
+    if not isinstance(answer, (str, os.PathLike)) or isinstance(answer, bytes):
+        raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects the path that export_script returned.")
+    try:
+        text = Path(answer).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise Refused(f"There is no script {shown(os.fspath(answer), 60)}. ranks.export_script(path, function) writes one.") from error
+    if "--results" not in text or "init_process_group" not in text:
+        raise Refused(f"{Path(answer).name} is no script of ranks.export_script: write it with that, so that torchrun can start it.")
+    try:
+        results = torchrun(answer, 2)
+    except RankError as error:
+        raise Refused(str(error)) from error
+    _judge(results)
+    return (
+        f"On 2 processes, started by torchrun, the same {STEPS} losses as in one process. "
+        "Nothing of the notebook was needed: this script runs wherever torchrun does."
+    )
+
+
+def _judge(results: Sequence[Any]) -> None:
+    lists = [_losses(rank, each) for rank, each in enumerate(results)]
+    if any(not _same(lists[0], other) for other in lists[1:]):
+        raise Refused(
+            "The ranks return different losses: each says that of its own part of the batch. The loss of the whole batch is their mean: "
+            "add them up over the ranks and divide."
+        )
+    wanted = reference()
+    if not _near(lists[0][0], wanted[0]):
+        raise Refused(
+            f"Already the first loss is {lists[0][0]:.4f} in place of {wanted[0]:.4f}: on 2 processes, do the parts make up the whole "
+            "batch, and do all begin with the weights of seed 0?"
+        )
+    first = next((step for step, (mine, one) in enumerate(zip(lists[0], wanted, strict=True)) if not _near(mine, one)), None)
+    if first is not None:
+        raise Refused(
+            f"From step {first} on the loss differs: {lists[0][first]:.4f} in place of {wanted[first]:.4f}. The data are the same; are the "
+            "gradients averaged over the ranks before each step of the optimizer?"
+        )
+
+
+def _losses(rank: int, returned: Any) -> list[float]:
+    try:
+        values = [float(each) for each in returned]
+    except Exception as error:
+        raise Refused(f"Rank {rank} returned {_guard.describe(returned)}; the check expects a list of {STEPS} losses.") from error
+    if len(values) != STEPS:
+        raise Refused(f"Rank {rank} returned {len(values)} losses; the check expects {STEPS}, one a step.")
+    return values
+
+
+def _near(one: float, other: float) -> bool:
+    return math.isfinite(one) and abs(one - other) <= _CLOSE * max(1.0, abs(other))
+
+
+def _same(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(_near(a, b) for a, b in zip(one, other, strict=True))
+
+
+# The notebook's cells, so that the solution stands alone.
+_CELLS = """\
+import torch
+import torch.distributed as dist
+
+import gpulab as gl
+
+
+def my_part(step):
+    return list(range(64 * step + dist.get_rank(), 64 * step + 64, dist.get_world_size()))
+
+
+def average_gradients(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def data_parallel():
+    job = gl.training.task("digits-mlp")
+    model, losses = job.make_model(seed=0), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(20):
+        loss = job.loss(model, job.train[my_part(step)])
+        optimizer.zero_grad()
+        loss.backward()
+        average_gradients(model)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+"""
+_WHOLE = """\
+def whole_losses():
+    losses = torch.tensor(data_parallel())
+    dist.all_reduce(losses)  # the sum over the ranks
+    return (losses / dist.get_world_size()).tolist()
+
+
+"""
+_RANKS = "ranks = gl.parallel.cluster(n=2)  # yours does as well: export_script only writes a file\n"
+EXPORT = Exercise(
+    id="08.15",
+    title="the same losses under torchrun",
+    answer_name="script",
+    stub='script = ...  # ranks.export_script("my_training.py", your_function)',
+    solution=_CELLS + _WHOLE + _RANKS + 'script = ranks.export_script("my_training.py", whole_losses)',
+    hints=(
+        "data_parallel returns on each rank the losses of that rank's part. What is the loss of the whole batch?",
+        "Write a function that calls data_parallel, makes a tensor of the list, adds it up over the ranks (dist.all_reduce), divides by "
+        "dist.get_world_size() and returns .tolist().",
+    ),
+    check=_check_export,
+    usual=(
+        Usual(_CELLS + _RANKS + 'script = ranks.export_script("my_training.py", data_parallel)', "different losses"),
+        Usual(
+            _CELLS.replace("        average_gradients(model)\n", "")
+            + _WHOLE
+            + _RANKS
+            + 'script = ranks.export_script("my_training.py", whole_losses)',
+            "gradients averaged over the ranks",
+        ),
+        Usual("script = 'my_training.py'", "There is no script"),
+        Usual("script = 0", "expects the path"),
+        Usual("from pathlib import Path\n\nscript = Path('mine.py')\nscript.write_text('print(1)')", "no script of ranks.export_script"),
+    ),
+    limit_seconds=_LIMIT_SECONDS,
+    loads=("torch", "torch._dynamo", "sklearn.datasets", "ipyparallel"),
+)
