@@ -2,6 +2,7 @@
 
 - ``gpu`` tests are skipped, with the reason, where torch sees no CUDA device; with ``GPULAB_REQUIRE_GPU=1`` they fail.
 - a skipped ``browser`` test is a failure with ``GPULAB_REQUIRE_BROWSER=1`` (continuous integration sets it).
+- Ctrl-C is heard also where the tests run in the background.
 - HOME and Jupyter's folders are private to the session, so no test reads or writes the user's own settings.
 - ``soak`` tests, and the larger numbers that the fixture ``soak`` asks for, run with ``--soak`` only (``make soak``); what takes their
   place in the suite is named beside each.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections import defaultdict
@@ -48,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Threads that wait for work sleep, where they would otherwise spin: two workers share two cores, and a step of a small model
         # then takes a tenth of the processor time. Set before torch is imported; where a GPU's times are compared, all stays as it is.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job and all its children would never be interrupted
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     home = Path(tempfile.mkdtemp(prefix=_HOME_PREFIX))
     for name, place in _KEPT_CACHES.items():
         os.environ.setdefault(name, str(Path.home() / place))
