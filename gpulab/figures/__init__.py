@@ -15,6 +15,7 @@ from gpulab.figures.pipeline import pipeline, profile
 from gpulab.figures.ranks import pipeline_schedule, rank_timeline
 from gpulab.figures.roofline import roofline
 from gpulab.figures.scaling import global_batch, scaling
+from gpulab.figures.sharding import rank_memory
 from gpulab.figures.timing import comparison, measurement
 from gpulab.figures.training import race, training
 from gpulab.figures.transfer import break_even, overlap, sweep
@@ -45,6 +46,7 @@ __all__ = [
     "pipeline_schedule",
     "profile",
     "race",
+    "rank_memory",
     "rank_timeline",
     "roofline",
     "scaling",

@@ -7,6 +7,7 @@ from gpulab.parallel._gpt_shapes import GptShape, gpt_shape, gpt_shapes
 from gpulab.parallel._links import links, links_reason
 from gpulab.parallel._observe import Observer, observe, unobserved
 from gpulab.parallel._rank_memory import predict_ranks
+from gpulab.parallel._rank_states import STATE_STRATEGIES, RankStates, cannot_split, rank_states
 from gpulab.parallel._recorded_scaling import recorded_scaling
 from gpulab.parallel._run_schedule import run_schedule
 from gpulab.parallel._scaling import scaling
@@ -24,6 +25,7 @@ from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
 __all__ = [
     "KINDS",
     "RANK_CATEGORIES",
+    "STATE_STRATEGIES",
     "CollectiveCall",
     "CollectivePoint",
     "CollectiveSweep",
@@ -34,6 +36,7 @@ __all__ = [
     "RankMemory",
     "RankReport",
     "RankSpan",
+    "RankStates",
     "RankTimeline",
     "Ranks",
     "ScalingMeasurement",
@@ -43,6 +46,7 @@ __all__ = [
     "StrategyResult",
     "WireBytes",
     "average_gradients",
+    "cannot_split",
     "cluster",
     "global_batch",
     "gpt_shape",
@@ -51,6 +55,7 @@ __all__ = [
     "links_reason",
     "observe",
     "predict_ranks",
+    "rank_states",
     "recorded_scaling",
     "run_schedule",
     "scaling",

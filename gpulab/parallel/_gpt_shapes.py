@@ -35,9 +35,9 @@ class GptShape(Result):
 
     @property
     def parameter_count(self) -> int:
-        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output layer with its bias."""
+        """Parameters: 12 width² + 13 width a layer, both embeddings, the last norm, and the output layer, which has no bias."""
         layer = 12 * self.width**2 + 13 * self.width
-        ends = (2 * self.vocabulary + self.context + 2) * self.width + self.vocabulary
+        ends = (2 * self.vocabulary + self.context + 2) * self.width
         return self.layers * layer + ends
 
     def model(self) -> Any:

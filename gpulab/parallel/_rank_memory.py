@@ -280,6 +280,7 @@ def _neighbours(batch: tuple[Any, Any], parts: int) -> Callable[[Any], contextli
                 x = stage(x)
         before = None if trainer.first else torch.empty(x.shape, dtype=x.dtype, requires_grad=True)
         y = trainer.stage(before if before is not None else torch.empty(inputs.shape, dtype=inputs.dtype))
-        return arriving(before, torch.empty(y.shape, dtype=y.dtype))
+        shapes = [None if t is None else torch.empty(t.shape, dtype=t.dtype, device="meta", requires_grad=True) for t in (before, y)]
+        return arriving(*shapes)  # without memory, which would count
 
     return told

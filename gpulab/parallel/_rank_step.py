@@ -126,6 +126,7 @@ def follow(
             follower.begin_step()
             trainer.step(batch)
             follower.mark_gradients()
+            follower.watch_modules(trainer.modules)  # FSDP lays an uneven share down anew in its first step
             ends.append(len(follower.operators))
         kept = follower.live_bytes
     follower.close()

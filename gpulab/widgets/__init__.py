@@ -24,6 +24,7 @@ _WHERE = {
     "PipelineSchedule": "gpulab.widgets.pipeline_schedule",
     "ScalingLab": "gpulab.widgets.scaling_lab",
     "RankTimeline": "gpulab.widgets.rank_timeline",
+    "ShardingExplorer": "gpulab.widgets.sharding_explorer",
     "ModelDiet": "gpulab.widgets.model_diet",
     "Instrument": "gpulab.widgets._instrument",
 }

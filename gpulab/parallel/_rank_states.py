@@ -1,0 +1,164 @@
+"""The part of a rank's memory that is plain arithmetic: parameters, gradients and optimizer state, which stay from step to step.
+
+For the shapes of ``gpt_shapes`` in float32 (mixed precision here keeps the states in float32 too). What is alive only during a step,
+activations above all, takes ``predict_ranks``. Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+Parameter Models", 2020, section 3.1 and figure 1, with FSDP2's padding and PyTorch's own sharing-out of whole parameters in stage 1.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulab import _given
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.parallel._gpt_shapes import GptShape, gpt_shape
+from gpulab.units import format_bytes
+
+STATE_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe", "pipeline-1f1b")
+# Bytes of state for each parameter, and whether each tensor has a step counter of four bytes beside it.
+OPTIMIZER_BYTES = {"adam": (8, True), "adamw": (8, True), "sgd": (0, False), "sgd-momentum": (4, False)}
+_MOST_RANKS = 1024
+_FLOAT, _COUNTER = 4, 4
+_SHARDED = ("zero2", "zero3")
+
+
+@dataclass(frozen=True, repr=False)
+class RankStates(Result):
+    """What stays on one rank between steps.
+
+    Attributes
+    ----------
+    label, strategy, optimizer : str
+    ranks, rank : int
+    parameters_bytes, gradients_bytes, optimizer_bytes : int
+    evidence : Evidence
+    """
+
+    label: str
+    strategy: str
+    optimizer: str
+    ranks: int
+    rank: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    evidence: Evidence
+
+    @property
+    def total_bytes(self) -> int:
+        """All three."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    def __repr__(self) -> str:
+        return f"<{self.label}, {self.strategy} on {self.ranks} ranks: states of {format_bytes(self.total_bytes)} on rank {self.rank}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the three parts and their sum."""
+        rows = [
+            ("parameters", format_bytes(self.parameters_bytes)), ("gradients", format_bytes(self.gradients_bytes)),
+            ("optimizer", format_bytes(self.optimizer_bytes)), ("together", format_bytes(self.total_bytes)),
+        ]  # fmt: skip
+        return (f"{self.label}: {self.strategy}, rank {self.rank} of {self.ranks}", "bytes"), rows
+
+
+def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int = 0, optimizer: str = "adam") -> RankStates:
+    """Return the bytes of parameters, gradients and optimizer state on one rank, by arithmetic alone.
+
+    Parameters
+    ----------
+    model : str or GptShape
+        One of ``gpt_shapes()`` by name, or a shape of one's own.
+    strategy : str
+        "ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe" or "pipeline-1f1b".
+    ranks : int
+        1 to 1,024.
+    rank : int
+    optimizer : str
+        "adam", "adamw", "sgd" or "sgd-momentum".
+
+    Raises
+    ------
+    InputError
+        For what is not among these, heads that the ranks do not divide, or fewer layers than stages.
+
+    Examples
+    --------
+    >>> s = rank_states("7B", strategy="zero3", ranks=64)
+    >>> round(s.total_bytes / (16 * gpt_shape("7B").parameter_count / 64), 3)
+    1.002
+    """
+    shape = model if isinstance(model, GptShape) else gpt_shape(model)
+    _given.word("rank_states", "strategy", strategy, STATE_STRATEGIES)
+    _given.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
+    for name, value, least, most in (
+        ("ranks", ranks, 1, _MOST_RANKS),
+        ("rank", rank, 0, max(0, ranks - 1) if isinstance(ranks, int) else 0),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InputError(f"rank_states: {name} is {shown(value)}; expected a whole number from {least} to {most}. Pass {name}={least}.")
+    refused = cannot_split(shape, strategy, ranks)
+    if refused:
+        raise InputError(f"rank_states: {refused}")
+    held = [rows * rest for rows, rest in _held(shape, strategy, ranks, rank)]
+    owned = _owned(held, ranks, rank) if strategy == "zero1" else held
+    each, counted = OPTIMIZER_BYTES[optimizer]
+    return RankStates(
+        label=shape.name, strategy=strategy, optimizer=optimizer, ranks=ranks, rank=rank, parameters_bytes=_FLOAT * sum(held),
+        gradients_bytes=_FLOAT * sum(held), optimizer_bytes=each * sum(owned) + (_COUNTER * len(owned) if counted else 0),
+        evidence=Evidence.modelled(
+            "float32 states, gradients kept until the next step begins; no activations, gathered parameters or buffers",
+            "ZeRO (Rajbhandari et al., 2020), section 3.1",
+            "equal to predict_ranks' bytes between steps but for the batch (tests/parallel/test_rank_states.py)",
+        ),
+    )  # fmt: skip
+
+
+def cannot_split(shape: GptShape, strategy: str, ranks: int) -> str:
+    """Return why a strategy cannot split a shape over so many ranks, in one sentence; "" where it can."""
+    if strategy == "tensor" and shape.heads % ranks:
+        return (
+            f"tensor cannot split {shape.heads} heads over {ranks} ranks; expected ranks that divide the heads. Take {shape.heads} ranks."
+        )
+    if strategy.startswith("pipeline") and shape.layers < ranks:
+        return f"{strategy} cannot cut {shape.layers} layers into {ranks} stages; expected a layer a rank. Take {shape.layers} ranks."
+    return ""
+
+
+def _layer(w: int) -> list[tuple[int, int, bool]]:
+    """Return (rows, row length, split by tensor parallelism) of one layer's parameters; biases of row-split layers stay whole."""
+    norms = [(w, 1, False)] * 4
+    attention = [(3 * w, w, True), (3 * w, 1, True), (w, w, True), (w, 1, False)]
+    return [*norms, *attention, (4 * w, w, True), (4 * w, 1, True), (w, 4 * w, True), (w, 1, False)]
+
+
+def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[int, int]]:
+    """Return (rows, row length) of each parameter that the rank holds."""
+    w = shape.width
+    first = [(shape.vocabulary, w, False), (shape.context, w, False)]
+    last = [(w, 1, False), (w, 1, False), (shape.vocabulary, w, False)]
+    layers = shape.layers
+    if strategy.startswith("pipeline"):
+        layers = shape.layers // ranks + (rank < shape.layers % ranks)
+        first, last = (first if rank == 0 else []), (last if rank == ranks - 1 else [])
+    tensors = [*first, *(_layer(w) * layers), *last]
+    if strategy == "tensor":
+        return [(rows, rest) if not split else (rows // ranks, rest) for rows, rest, split in tensors]
+    if strategy in _SHARDED:  # contiguous shares of equal length, the last ones padded or empty
+        return [(-(-rows // ranks), rest) for rows, rest, _ in tensors]
+    return [(rows, rest) for rows, rest, _ in tensors]
+
+
+def _owned(sizes: Sequence[int], ranks: int, rank: int) -> list[int]:
+    """Return the parameters whose state one rank keeps in stage 1: from the largest down, each goes where there is least so far."""
+    loads = [(0, k) for k in range(ranks)]
+    mine = []
+    for size in sorted(sizes, reverse=True):
+        load, where = heapq.heappop(loads)
+        if where == rank:
+            mine.append(size)
+        heapq.heappush(loads, (load + size, where))
+    return mine

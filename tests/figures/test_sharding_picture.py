@@ -1,0 +1,19 @@
+"""The picture of memory per rank: bars that add up, and the GPU's line."""
+
+from __future__ import annotations
+
+from gpulab import figures
+from gpulab.parallel import predict_ranks, rank_states
+
+
+def test_bars_add_up_to_what_is_needed() -> None:
+    """A predicted bar is peak, scratch and margin; one of states is their sum, and says that it is only a part."""
+    p = predict_ranks("course", strategy="zero3", ranks=2)
+    states = rank_states("course", strategy="ddp", ranks=2)
+    figure = figures.rank_memory([p, states], 2**30, "a GPU")
+    totals = [sum(bar.x[k] for bar in figure.data) for k in range(2)]
+    assert totals == [p.needed_bytes(), states.total_bytes]
+    assert list(figure.data[0].y) == ["zero3", "ddp (states only)"]
+    assert figure.layout.shapes[0].x0 == 2**30
+    assert "a GPU has 1.00 GiB" in figure.description
+    assert "MODELLED" in figure.layout.title.subtitle.text

@@ -1,0 +1,220 @@
+"""Predicted memory per rank: against real ranks, against ZeRO's formulas and bytes counted by hand, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import gpulab as gl
+from gpulab import networks
+from gpulab.errors import InputError, StoppedError
+from gpulab.parallel import Ranks, predict_ranks
+from gpulab.parallel._strategies import strategies
+
+# The bound that predictions are held to; benchmarks/rank_memory.py has the whole matrix at 2 and 4 ranks.
+MOST_OFF = 0.05
+POSITIONS = 32
+
+
+def little() -> Any:
+    """Return a transformer of four layers."""
+    return networks.transformer(100, 32, 4, 4, context=POSITIONS)
+
+
+def tokens(batch: int = 4) -> torch.Tensor:
+    return torch.zeros(batch, POSITIONS, dtype=torch.int64)
+
+
+def on_real_rank(strategy: str, precision: str) -> dict[str, Any]:
+    """Take three steps with real tensors in this rank; runs in the engine."""
+    import torch
+
+    from gpulab import networks
+    from gpulab.parallel._rank_step import Plan, follow
+
+    torch.manual_seed(0)
+    model = networks.transformer(100, 32, 4, 4, context=32)
+    x = torch.zeros(4, 32, dtype=torch.int64)
+    return follow(Plan(strategy, precision, microbatches=2), model, (x, x), steps=3)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision"),
+    [
+        ("ddp", "bfloat16"),
+        ("zero1", "float32"),
+        ("zero3", "bfloat16"),
+        ("sequence", "float32"),
+        ("pipeline-1f1b", "float32"),
+    ],
+)
+def test_prediction_is_the_peak_of_real_ranks(ranks: Ranks, strategy: str, precision: str) -> None:
+    """On each of two real ranks the live tensor storage peaks where predicted, and is made of the same."""
+    for rank, real in enumerate(ranks.run(on_real_rank, strategy, precision, timeout_seconds=60)):
+        p = predict_ranks(little, tokens(), tokens(), strategy=strategy, ranks=2, rank=rank, precision=precision, microbatches=2)
+        assert p.peak_bytes == pytest.approx(real["peak_bytes"], rel=MOST_OFF)
+        for category in ("parameters", "optimizer", "gradients", "communication"):
+            assert p.peak_by_category[category] == pytest.approx(real["peak_by_category"].get(category, 0), rel=MOST_OFF, abs=4096)
+
+
+def square() -> Any:
+    """Return two linear layers of 1024 x 1024 without biases: 2 x 4 MiB."""
+    return torch.nn.Sequential(torch.nn.Linear(1024, 1024, bias=False), torch.nn.Linear(1024, 1024, bias=False))
+
+
+@pytest.mark.parametrize("size", [2, 1024])
+@pytest.mark.parametrize("strategy", ["data", "zero2", "zero3"])
+def test_states_are_those_of_the_zero_paper(strategy: str, size: int) -> None:
+    """Between steps Adam's model states take 16 bytes a parameter, over the ranks where all of them are shared out.
+
+    ZeRO (Rajbhandari et al., 2020), section 3.1 and figure 1: 2 + 2 + 12 bytes in mixed precision; in float32 4 + 4 + 8, the same sum.
+    """
+    x = torch.zeros(1, 1024)
+    p = predict_ranks(square, x, x, strategy=strategy, ranks=size, loss=lambda y, t: y.sum())
+    parameters = 2 * 1024 * 1024
+    share = parameters // size if strategy != "data" else parameters
+    assert p.parameter_count == parameters
+    steps = 2 * 4  # Adam counts its steps in four bytes a parameter tensor
+    table = 0 if strategy == "data" else 4 * size  # the device mesh lists the ranks
+    assert p.kept_bytes == 16 * share + x.nbytes + steps + table
+
+
+def test_first_stage_shares_the_optimizer_only() -> None:
+    """ZeRO stage 1 keeps 4 + 4 bytes a parameter on each rank, and 8 on the rank that updates it."""
+    x = torch.zeros(1, 1024)
+    p = predict_ranks(square, x, x, strategy="zero1", ranks=2, loss=lambda y, t: y.sum())
+    layer = 1024 * 1024
+    assert p.kept_bytes - x.nbytes == pytest.approx(2 * 8 * layer + 8 * layer, abs=64)
+
+
+def test_share_of_an_uneven_layer_is_padded() -> None:
+    """Of 1,001 rows four ranks hold 251 each: FSDP pads the last share to the length of the others."""
+    x = torch.zeros(1, 10)
+    for rank in (0, 3):
+        p = predict_ranks(lambda: torch.nn.Linear(10, 1001, bias=False), x, x, strategy="zero3", ranks=4, rank=rank, optimizer="sgd",
+                          loss=lambda y, t: y.sum())  # fmt: skip
+        assert p.peak_by_category["parameters"] == 251 * 10 * 4
+
+
+def test_a_stage_holds_its_layers_and_the_microbatches_in_flight() -> None:
+    """GPipe's first stage holds all microbatches' activations, 1F1B's as many as there are stages after it, itself counted."""
+    held = {}
+    for strategy in ("pipeline-gpipe", "pipeline-1f1b"):
+        p = predict_ranks(little, tokens(8), tokens(8), strategy=strategy, ranks=2, microbatches=8)
+        head = 4 * 100 * 32  # which the last stage holds, with half of the layers
+        assert p.peak_by_category["parameters"] < 4 * little_parameters() - head
+        held[strategy] = p.peak_by_category["activations"]
+    assert held["pipeline-gpipe"] / held["pipeline-1f1b"] == pytest.approx(8 / 2, rel=0.1)
+
+
+def little_parameters() -> int:
+    return sum(parameter.numel() for parameter in little().parameters())
+
+
+def test_checkpointing_and_bfloat16_take_less() -> None:
+    """Recomputed activations and gathered bfloat16 parameters are smaller, whatever the strategy adds."""
+    plain, again, half = (
+        predict_ranks(little, tokens(), tokens(), strategy="zero3", ranks=4, **options)
+        for options in ({}, {"checkpoint": True}, {"precision": "bfloat16"})
+    )
+    assert again.peak_by_category["activations"] < plain.peak_by_category["activations"]
+    assert half.peak_by_category["communication"] <= 0.6 * plain.peak_by_category["communication"]
+
+
+def test_module_is_left_as_it_is_and_no_group_stays() -> None:
+    """The caller's module keeps its tensors and its heads, and this process belongs to no group afterwards."""
+    model = little()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    predict_ranks(model, tokens(), tokens(), strategy="tensor", ranks=4)
+    assert model.blocks[0].heads == 4
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert type(next(model.parameters())) is torch.nn.Parameter
+    assert not torch.distributed.is_initialized()
+
+
+def test_result_goes_through_json() -> None:
+    """A prediction reads back as it was, its parts sum to its peak, and it says which GPU it fits."""
+    p = predict_ranks("course", strategy="zero3", ranks=2)
+    assert type(p).from_dict(p.to_dict()) == p
+    assert sum(p.peak_by_category.values()) == p.peak_bytes
+    assert p.parameter_count == gl.parallel.gpt_shape("course").parameter_count
+    assert p.fits("T4")
+    assert not p.fits(2**20)
+
+
+@pytest.mark.slow
+def test_seven_billion_parameters_on_1024_ranks() -> None:
+    """A process that predicts them grows by less than 500 MB."""
+    code = """
+import pathlib, torch, gpulab.parallel, torch.distributed.fsdp
+def resident(field):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+before = resident("VmRSS")
+p = gpulab.parallel.predict_ranks("7B", strategy="zero3", ranks=1024)
+print(resident("VmHWM") - before, p.parameter_count, p.peak_by_category["parameters"])
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout
+    grown, count, share = map(int, out.split())
+    assert grown < 500e6
+    assert count > 6.8e9
+    assert share == pytest.approx(4 * count / 1024, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ranks": 0}, "ranks is 0; expected a whole number from 1 to 1024"),
+        ({"ranks": 1025}, "ranks is 1025"),
+        ({"rank": 2}, "rank is 2; expected a whole number from 0 to 1"),
+        ({"strategy": "zero4"}, "strategy is 'zero4'; expected one of: single"),
+        ({"precision": "int8"}, "precision is 'int8'"),
+        ({"optimizer": None}, "optimizer is None"),
+        ({"strategy": "tensor", "ranks": 3}, "predict_ranks: tensor cannot split 4 heads over 3 ranks"),
+        ({"strategy": "pipeline-gpipe", "ranks": 8}, "cannot cut 4 layers into 8 stages"),
+        ({"strategy": "pipeline-gpipe", "microbatches": 3}, "does not divide over the 3 microbatches"),
+        ({"microbatches": 0}, "microbatches is 0"),
+        ({"inputs": "x"}, "inputs is 'x'; expected a tensor"),
+        ({"model": "8B"}, "'8B' is no size of the transformer"),
+        ({"loss": lambda y, t: y}, "the loss is a tensor of shape"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
+    """What cannot be predicted is told with its value, and no process group stays behind."""
+    asked = {"model": little, "inputs": tokens(), "targets": tokens(), "strategy": "ddp", "ranks": 2, **options}
+    model, inputs, targets = (asked.pop(name) for name in ("model", "inputs", "targets"))
+    with pytest.raises(InputError, match=words) as caught:
+        predict_ranks(model, inputs, targets, **asked)
+    assert "\n" not in str(caught.value)
+    assert not torch.distributed.is_initialized()
+
+
+def test_stop_ends_it() -> None:
+    """A stop is obeyed at the next operator."""
+    with pytest.raises(StoppedError, match="stopped before two steps"):
+        predict_ranks(little, tokens(), tokens(), strategy="zero3", ranks=2, stop=lambda: True)
+
+
+def test_process_of_a_group_is_refused() -> None:
+    """A process that is a rank already keeps its group."""
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        with pytest.raises(InputError, match="this process is rank 0 of a process group already"):
+            predict_ranks(little, tokens(), tokens(), strategy="ddp", ranks=2)
+        assert torch.distributed.is_initialized()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_strategies_that_no_other_test_predicts() -> None:
+    """No strategy of the registry is left out: these here, the others above."""
+    here = {"single", "ddp-no-overlap", "ddp-no-sync", "tensor", "split"}
+    assert set(strategies()) - here == {"data", "ddp", "zero1", "zero2", "zero3", "sequence", "pipeline-gpipe", "pipeline-1f1b"}
+    x = torch.zeros(2, 4, dtype=torch.int64)
+    for strategy in sorted(here):
+        p = predict_ranks(lambda: networks.transformer(20, 8, 2, 2, context=4), x, x, strategy=strategy, ranks=2)
+        assert 0 < p.peak_by_category["parameters"] <= 4 * p.parameter_count

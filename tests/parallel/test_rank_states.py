@@ -1,0 +1,73 @@
+"""Model states per rank by arithmetic: equal to what the strategies' own code keeps between steps, and to ZeRO's formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpulab.errors import InputError
+from gpulab.parallel import GptShape, gpt_shape, gpt_shapes, predict_ranks, rank_states
+
+SHAPE = GptShape("little", 5, 24, 4, 101, 8, "a test")  # 101 rows divide by nothing, five layers by no number of stages
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size", "rank", "optimizer"),
+    [
+        ("ddp", 4, 0, "sgd"),
+        ("zero1", 4, 3, "adam"),
+        ("zero2", 4, 0, "sgd-momentum"),
+        ("zero3", 1024, 0, "adam"),
+        ("tensor", 4, 1, "adam"),
+        ("pipeline-gpipe", 4, 0, "adam"),
+        ("pipeline-1f1b", 4, 3, "adamw"),
+    ],
+)
+def test_states_are_what_stays_between_steps(strategy: str, size: int, rank: int, optimizer: str) -> None:
+    """The arithmetic gives the bytes that stay in the strategies' own code, less the batch."""
+    x = torch.zeros(4, 8, dtype=torch.int64)
+    p = predict_ranks(SHAPE.model, x, x, strategy=strategy, ranks=size, rank=rank, optimizer=optimizer)
+    states = rank_states(SHAPE, strategy=strategy, ranks=size, rank=rank, optimizer=optimizer)
+    buffers = p.kept_bytes - x.nbytes - states.total_bytes
+    message = 4 * 4 * 8 * 24 * 2 if strategy.startswith("pipeline") else 0  # activations and gradients that stages receive, kept
+    ranks_table = 4 * size  # the device mesh lists the ranks
+    assert 0 <= buffers <= message + ranks_table + 64
+    assert states.parameters_bytes == p.peak_by_category["parameters"]
+
+
+@pytest.mark.parametrize("size", [1, 8, 64, 1024])
+def test_seven_billion_follow_the_zero_paper(size: int) -> None:
+    """16 bytes a parameter with Adam: whole, 8 + 8/N in stage 1 (4 + 4 in float32), 16/N in stage 3; padding adds under 1 %."""
+    count = gpt_shape("7B").parameter_count
+    states = {name: rank_states("7B", strategy=name, ranks=size).total_bytes for name in ("ddp", "zero3")}
+    assert states["ddp"] == pytest.approx(16 * count, rel=1e-6)
+    assert states["zero3"] == pytest.approx(16 * count / size, rel=0.01)
+
+
+@pytest.mark.parametrize("name", gpt_shapes())
+def test_parameters_are_counted_right(name: str) -> None:
+    """A shape's formula gives the parameters of its model."""
+    shape = gpt_shape(name)
+    with torch.device("meta"):
+        assert sum(parameter.numel() for parameter in shape.model().parameters()) == shape.parameter_count
+    assert rank_states(name, strategy="ddp", ranks=1).parameters_bytes == 4 * shape.parameter_count
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ranks": 0}, "ranks is 0"),
+        ({"ranks": 1025}, "ranks is 1025"),
+        ({"rank": 2}, "rank is 2"),
+        ({"strategy": "split"}, "strategy is 'split'"),
+        ({"optimizer": "lion"}, "optimizer is 'lion'"),
+        ({"strategy": "tensor", "ranks": 3}, "cannot split 4 heads over 3 ranks"),
+        ({"strategy": "pipeline-1f1b", "ranks": 3}, "cannot cut 2 layers into 3 stages"),
+        ({"model": "8B"}, "no size of the transformer"),
+    ],
+)
+def test_bad_input_is_refused(options: dict[str, object], words: str) -> None:
+    """What cannot be split, or is not there, is told in one sentence."""
+    asked: dict[str, object] = {"model": "course", "strategy": "ddp", "ranks": 2, **options}
+    with pytest.raises(InputError, match=words):
+        rank_states(asked.pop("model"), **asked)  # type: ignore[arg-type]

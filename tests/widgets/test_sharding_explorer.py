@@ -1,0 +1,63 @@
+"""The sharding explorer: states at once, predictions in a thread, what fits a GPU, and the code that gives the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulab import parallel
+from gpulab.devices import memory_sizes
+from gpulab.errors import InputError
+from gpulab.widgets.sharding_explorer import ShardingExplorer
+
+
+def test_states_are_drawn_without_a_prediction() -> None:
+    """Seven billion parameters with Adam are 102 GiB of states: too many for 80 GiB in DDP, and a sixty-fourth of that in stage 3."""
+    explorer = ShardingExplorer(model="7B", ranks=64, gpu="H100 SXM")
+    assert explorer.predictions == {}
+    drawing = explorer.draw(explorer.values)
+    rows = {str(row[0]): row for row in drawing.rows}
+    over = 16 * parallel.gpt_shape("7B").parameter_count - 80 * 2**30
+    assert 22 < over / 2**30 < 23
+    assert str(rows["ddp"][-1]) == "does not fit: states alone are 22.3 GiB over"
+    assert rows["zero3"][-1] == "states fit; predict the step"
+    assert "tensor" not in rows
+    assert any("heads" in note.sentence for note in drawing.notes)
+    assert drawing.message.startswith("On H100 SXM: does not fit: ddp; not predicted yet: zero1")
+
+
+def test_prediction_is_shown_with_its_verdict() -> None:
+    """A predicted strategy's bar is its whole step, and the verdict says how much is to spare."""
+    explorer = ShardingExplorer(model="course", ranks=2, strategy="zero3", positions=64, gpu="T4")
+    explorer.run(wait=True)
+    assert explorer.error == ""
+    found = explorer.predictions["zero3"]
+    drawing = explorer.draw(explorer.values)
+    row = next(row for row in drawing.rows if row[0] == "zero3")
+    spare = memory_sizes.memory_bytes("T4") - found.needed_bytes()
+    assert row[-1] == f"fits: {spare / 2**30:.1f} GiB to spare"
+    explorer.set(ranks=4)
+    assert explorer.predictions == {}
+    explorer.set(ranks=2)
+    assert explorer.predictions == {"zero3": found}
+
+
+def test_code_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The printed lines make the prediction that the instrument shows."""
+    explorer = ShardingExplorer(model="course", ranks=2, strategy="pipeline-1f1b", positions=64)
+    explorer.run(wait=True)
+    space: dict[str, object] = {}
+    exec(explorer.code, space)
+    shown, printed = explorer.predictions["pipeline-1f1b"], space["p"]
+    assert isinstance(printed, parallel.RankMemory)
+    assert printed.peak_by_category == shown.peak_by_category
+
+
+def test_what_cannot_be_split_is_told() -> None:
+    """A strategy that cannot split the model is refused in one sentence inside the instrument, and an unknown GPU at once."""
+    explorer = ShardingExplorer(model="course", ranks=8, strategy="tensor")
+    explorer.run(wait=True)
+    assert "tensor cannot split 4 heads over 8 ranks" in explorer.error
+    with pytest.raises(InputError, match="Must fit on"):
+        explorer.set(gpu="H300")
+    with pytest.raises(InputError, match="Ranks"):
+        explorer.set(ranks=0)
