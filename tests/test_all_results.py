@@ -37,6 +37,12 @@ RESULTS = _all_results()
 FITTING: dict[str, dict[str, Any]] = {
     "Entry": {"reason": None},
     "Timing": {"sample_count": 2, "median_seconds": 1.5, "interval_seconds": (1.0, 2.0)},
+    "CollectiveCost": {"operation": "all_reduce", "algorithm": "ring"},
+    "CollectivePoint": {"sent_bytes": (8, 8), "algorithm_bytes": (8.0, 8.0)},
+    "CollectiveSweep": {"operation": "all_reduce", "algorithm": "ring", "ranks": 2},
+    "StageSchedule": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
+    "ScheduleRun": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
+    "StagePass": {"stage": 0, "end": 0.2},
 }
 
 

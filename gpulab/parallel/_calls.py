@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab._result import Result
+from gpulab.evidence import Evidence
 from gpulab.units import format_bytes, format_seconds
 
 # Operator to the name that the course uses. Source: the operators registered by torch 2.13 under c10d and _c10d_functional.
@@ -115,6 +116,10 @@ class CollectiveCall(Result):
         size = f" of {format_bytes(self.payload_bytes)} in {self.dtype}" if self.payload_bytes else ""
         peer = {"send": f" to rank {self.root}", "recv": f" from rank {'any' if self.root is None else self.root}"}.get(self.name, "")
         return f"{self.name}{size}{peer}" if peer else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
+
+    def evidence(self) -> Evidence:
+        """Return where the times come from: MEASURED once, by the rank's own clock."""
+        return Evidence.measured("the rank that entered it", 1)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the call in one row."""
