@@ -38,7 +38,7 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             with contextlib.ExitStack() as stack:
-                for stand_in in (_one_chunk(), _agreeing_ddp(), _real_meshes(), _let_go(), _shapes_told()):
+                for stand_in in (_one_chunk(), _agreeing_ddp(), _real_meshes(), _let_go(), _summed_whole(), _shapes_told()):
                     stack.enter_context(stand_in)
                 yield
         finally:
@@ -166,6 +166,24 @@ def _let_go() -> Iterator[None]:
         return self
 
     with _replaced(torch.nn.Module, to=move):
+        yield
+
+
+@contextlib.contextmanager
+def _summed_whole() -> Iterator[None]:
+    """Copy what FSDP reduces and scatters, as gloo does: it sums a copy of the whole on every rank, and cuts this rank's part from it."""
+    import torch.distributed as dist
+
+    original = dist.reduce_scatter_single
+
+    def reduce_scatter(*args: Any, **kwargs: Any) -> Any:
+        whole = kwargs["input"] if "input" in kwargs else args[1]
+        copied = whole.clone()
+        done = original(*args, **kwargs)
+        del copied
+        return done
+
+    with _replaced(dist, reduce_scatter_single=reduce_scatter):
         yield
 
 
