@@ -17,8 +17,8 @@ from gpulab.units import format_bytes
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")
 _VOCABULARY, _CONTEXT, _HEADS, _LAYERS = 32_000, 1024, 16, 4
-# The lightest first: what each sends grows from left to right, what each holds shrinks.
-_CHEAP = ("ddp", "zero1", "zero2")
+# Those that send no more than an all-reduce of the gradients; the one that holds most first.
+_CHEAP = ("ddp", "zero2")
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,8 @@ def _judged(case: Case, strategy: str) -> str:
     said = f"{case.letter}: with {strategy} each of {case.gpus} GPUs needs {format_bytes(needed)} of {format_bytes(there)}"
     if needed > there:
         raise Refused(f"{said}: it does not fit. What of it does the next stage split?")
+    if strategy == "zero1":  # right by its definition, which needs no more than an all-reduce's traffic
+        return f"{said}. (PyTorch's zero1 sends 1.5 times as much as ddp; zero2 sends as much as ddp.)"
     if strategy not in _CHEAP:
         lighter = next((name for name in _CHEAP if needed_bytes(case.letter, name) <= there), None)
         if lighter is not None:
@@ -155,7 +157,8 @@ CHOICE = Exercise(
     solution='choices = {"A": "ddp", "B": "zero1", "C": "zero3"}',
     hints=(
         "16 bytes for each parameter without sharding; exercise 08.10 has what each stage leaves. Begin with the one that sends least.",
-        "ddp, zero1 and zero2 send the same. zero3 sends 1.5 times as much, tensor parallelism sends inside every layer.",
+        "ddp and zero2 send the same. zero3 sends 1.5 times as much, and so does zero1 as PyTorch has it. Tensor parallelism sends inside "
+        "every layer.",
     ),
     check=_check_choices,
     usual=(
