@@ -335,6 +335,37 @@ def collective_cost(
     )  # fmt: skip
 
 
+def collective_message(
+    operation: str, ranks: int, algorithm: str, *, latency_seconds: float, bandwidth_bytes_per_second: float
+) -> tuple[float, float]:
+    """Return (latency in seconds, bytes a second) of one message between two ranks, from the line through times of whole collectives.
+
+    With s messages in turn that carry c times the payload, a line A + n / B over payloads of n bytes means A / s for a message and c B for
+    the link: the inverse of `collective_cost`.
+
+    Parameters
+    ----------
+    operation, ranks, algorithm
+        As in `collective_cost`; at least two ranks.
+    latency_seconds, bandwidth_bytes_per_second : float
+        A and B of the line; a latency below 0, which a fit may give, counts as 0.
+
+    Raises
+    ------
+    InputError
+        As `collective_cost`, or if the collective sends nothing.
+
+    Examples
+    --------
+    >>> collective_message("all_reduce", 4, "ring", latency_seconds=60e-6, bandwidth_bytes_per_second=1e9)
+    (1e-05, 1500000000.0)
+    """
+    cost = collective_cost(operation, 1.0, ranks, algorithm)
+    if cost.steps == 0 or cost.critical_bytes == 0:
+        raise InputError(f"collective_message: {operation} among {ranks} ranks sends nothing; expected messages. Pass two ranks or more.")
+    return max(latency_seconds, 0.0) / cost.steps, bandwidth_bytes_per_second * cost.critical_bytes
+
+
 def bus_bandwidth(operation: str, nbytes: float, ranks: int, seconds: float) -> float:
     """Return bytes a second by which collectives and numbers of ranks compare: the rate at which a ring's links would run.
 

@@ -317,6 +317,7 @@ class _Step:
         return self.one * self.serial * turns + spread, spread
 
     def communication(self, p: int) -> float:
+        """Return what ``collective_cost`` says of a ring all-reduce, without its result: a slider's move asks for thousands of these."""
         return 2 * (p - 1) * self.latency + 2 * (p - 1) / p * self.nbytes / self.bandwidth
 
     def best(self) -> int | None:

@@ -54,9 +54,10 @@ def recorded_scaling(recording: Recording, model: str | None = None, mode: str =
     latency = bandwidth = None
     plain = hidden = None
     if line is not None and 1 in timings:
-        world = counts[-1]
-        latency = max(line.latency_seconds, 0.0) / (2 * (world - 1))
-        bandwidth = line.bandwidth_bytes_per_second * 2 * (world - 1) / world
+        latency, bandwidth = models.collective_message(
+            "all_reduce", counts[-1], "ring", latency_seconds=line.latency_seconds,
+            bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
+        )  # fmt: skip
         given = (timings[1].median_seconds, parameter_bytes, latency, bandwidth, counts)
         plain, hidden = (models.scaling(*given, mode=mode, overlap=overlap) for overlap in (0.0, 1.0))
     points = tuple(

@@ -205,9 +205,10 @@ def _result(
     latency = bandwidth = None
     plain = hidden = None
     if line is not None and 1 in samples:
-        # A ring of all ranks: A + B bytes = 2 (n - 1) (alpha + bytes / n / bandwidth), so that smaller rings can be told from it.
-        latency = max(line.latency_seconds, 0.0) / (2 * (world - 1))
-        bandwidth = line.bandwidth_bytes_per_second * 2 * (world - 1) / world
+        # From the ring of all ranks to one message, so that smaller rings can be told.
+        latency, bandwidth = models.collective_message(
+            "all_reduce", world, "ring", latency_seconds=line.latency_seconds, bandwidth_bytes_per_second=line.bandwidth_bytes_per_second
+        )
         own = None if spec.wait_seconds is not None else processors
         given = (float(np.median(samples[1])), parameter_bytes, latency, bandwidth, counts)
         plain, hidden = (

@@ -102,9 +102,7 @@ class CollectiveSweep(Result):
         return fit([p.nbytes for p in self.points], [p.median_seconds for p in self.points], self.evidence)
 
     def message(self, fitted: AlphaBeta | None = None) -> tuple[float, float]:
-        """Return (latency in seconds, bytes a second) of one message between two ranks, as the algorithm's formula gives them.
-
-        With s messages in turn that carry c times the payload, a fit A + n / B means A / s for a message and c B for the link.
+        """Return (latency in seconds, bytes a second) of one message between two ranks, as ``models.collective_message`` tells it.
 
         Parameters
         ----------
@@ -112,8 +110,10 @@ class CollectiveSweep(Result):
             What ``fit`` gave, so that it is not fitted again.
         """
         line = self.fit() if fitted is None else fitted
-        cost = models.collective_cost(self.operation, 1.0, self.ranks, self.algorithm)
-        return max(line.latency_seconds, 0.0) / cost.steps, line.bandwidth_bytes_per_second * cost.critical_bytes
+        return models.collective_message(
+            self.operation, self.ranks, self.algorithm, latency_seconds=line.latency_seconds,
+            bandwidth_bytes_per_second=line.bandwidth_bytes_per_second,
+        )  # fmt: skip
 
     def models(self, fitted: AlphaBeta | None = None) -> dict[str, tuple[models.CollectiveCost, ...]]:
         """Return each known algorithm's cost at the sizes measured, over links with ``message``'s latency and bandwidth.

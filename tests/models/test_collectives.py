@@ -291,3 +291,25 @@ def test_gloo_in_large_pieces_and_uneven_parts():
         models.gloo_wire_bytes("broadcast", 5, 2, root=2)
     with pytest.raises(InputError, match=r"elements is 1\.5"):
         models.gloo_wire_bytes("broadcast", 1.5, 2)
+
+
+@pytest.mark.parametrize(("operation", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "tree"), ("all_gather", "ring")])
+@pytest.mark.parametrize("ranks", [2, 4, 7])
+def test_a_message_told_from_a_line_is_the_one_that_made_it(operation: str, algorithm: str, ranks: int) -> None:
+    """Two points of the cost's own line give back the latency and the bandwidth that it was made with."""
+    made = {"latency_seconds": 3e-5, "bandwidth_bytes_per_second": 2e9}
+    small, large = (models.collective_cost(operation, n, ranks, algorithm, **made).seconds for n in (1e3, 1e6))
+    slope = (large - small) / (1e6 - 1e3)
+    told = models.collective_message(
+        operation, ranks, algorithm, latency_seconds=small - 1e3 * slope, bandwidth_bytes_per_second=1 / slope
+    )  # fmt: skip
+    assert told == pytest.approx((3e-5, 2e9), rel=1e-6)
+
+
+def test_no_message_is_told_where_none_is_sent() -> None:
+    """One rank sends nothing, and a barrier no bytes: a sentence, not a division by zero."""
+    for operation, ranks in (("all_reduce", 1), ("barrier", 4)):
+        with pytest.raises(InputError, match="sends nothing"):
+            models.collective_message(
+                operation, ranks, models.collective_algorithms(operation)[0], latency_seconds=1e-5, bandwidth_bytes_per_second=1e9
+            )

@@ -159,6 +159,7 @@ def test_ring_against_exact_arithmetic() -> None:
     for p in (2, 3, 7, 64):
         exact = sum(Fraction(1, 1000) + Fraction(12345, p) / 1000 for _ in range(2 * (p - 1)))
         assert models.scaling(1.0, 12345, ranks=p, **STEP).points[0].communication_seconds == pytest.approx(float(exact), rel=1e-12)
+        assert models.collective_cost("all_reduce", 12345, p, "ring", **STEP).seconds == pytest.approx(float(exact), rel=1e-12)
 
 
 @given(st.floats(0, 1), times, st.lists(st.integers(1, 500), min_size=3, max_size=8, unique=True))
