@@ -43,7 +43,12 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
             f"Pass optimizer=lambda parameters: torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
         )
     if isinstance(optimizer, str):
-        known = {name.lower(): name for name in torch.optim.__all__ if name not in ("Optimizer", "LBFGS")}
+        classes = {name: made for name in torch.optim.__all__ if isinstance(made := getattr(torch.optim, name), type)}
+        known = {
+            name.lower(): name
+            for name, made in classes.items()
+            if issubclass(made, torch.optim.Optimizer) and name not in ("Optimizer", "LBFGS")
+        }
         if optimizer.lower() == "sgd-momentum":
             return "SGD with momentum", lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
         if optimizer.lower() not in known:

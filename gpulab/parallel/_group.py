@@ -41,9 +41,7 @@ def open_on(engines: Engines, timeout_seconds: float, threads: int, backend: str
     _gather(engines, [(_rank.set_threads, threads)] * n, "load torch")
     gpus = _gather(engines, [(_rank.gpus,)] * n, "count their GPUs")
     places = _places(hosts)
-    if backend is None:
-        own = all(count >= place.local_world_size for count, place in zip(gpus, places, strict=True))
-        backend = "cpu:gloo,cuda:nccl" if own else "gloo"
+    backend = choose_backend(backend, [count - place.local_world_size for count, place in zip(gpus, places, strict=True)])
     towards = "127.0.0.1" if len(set(hosts)) == 1 else str(engines.address)
     (meeting,) = _gather(engines, [(_rank.address_towards, towards)], "find their address")
     port = _store(engines, meeting, port)
@@ -89,6 +87,31 @@ def check_versions(facts: list[dict[str, Any]]) -> None:
                 if len(ranks) > 1
                 else f"cluster: the engines have no {library}; expected it where they run. Install gpulab there."
             )
+
+
+def choose_backend(asked: str | None, spare_gpus: list[int]) -> str:
+    """Return the backend: what was asked for, else NCCL beside gloo where each rank can have a GPU of its own, else gloo.
+
+    Parameters
+    ----------
+    asked : str or None
+    spare_gpus : list of int
+        For each rank, the GPUs of its machine less the ranks there: below 0 where there is not one for each.
+
+    Raises
+    ------
+    InputError
+        If NCCL was asked for and a rank would have no GPU of its own, which NCCL refuses.
+    """
+    poor = [rank for rank, spare in enumerate(spare_gpus) if spare < 0]
+    if asked is None:
+        return "gloo" if poor else "cpu:gloo,cuda:nccl"
+    if "nccl" in asked and poor:
+        raise InputError(
+            f"cluster: backend {asked!r} needs a GPU for each rank, and there are not enough for {named(poor)}; expected one each. "
+            "Pass backend='gloo', or leave it out."
+        )
+    return asked
 
 
 def _store(engines: Engines, address: str, port: int) -> int:

@@ -345,3 +345,14 @@ def test_import_is_light():
     """Importing gpulab.memory loads no torch."""
     code = "import sys, gpulab.memory; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["lr_scheduler", "swa_utils", "optimizer", "nothing"])
+def test_what_is_no_optimizer_is_refused_by_name(name):
+    """Modules and helpers of torch.optim are not offered, and asked for are refused in a sentence that lists optimizers only."""
+    with pytest.raises(InputError, match="is unknown; expected one of") as refused:
+        memory.predict(nn.Linear(4, 4), torch.zeros(2, 4), loss=torch.sum, optimizer=name)
+    offered = str(refused.value).split("expected one of ")[1].split(", or a factory")[0].split(", ")
+    assert {"adam", "adamw", "sgd", "sgd-momentum"} <= set(offered)
+    made = [*torch.optim.Optimizer.__subclasses__(), *torch.optim.Adam.__subclasses__()]
+    assert set(offered) - {"sgd-momentum"} <= {kind.__name__.lower() for kind in made}

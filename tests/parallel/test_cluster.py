@@ -125,6 +125,28 @@ def test_more_ranks_than_memory_are_refused() -> None:
     assert psutil.Process().children() == before
 
 
+@pytest.mark.parametrize(
+    ("asked", "spare", "expected"),
+    [
+        (None, [0, 0], "cpu:gloo,cuda:nccl"),
+        (None, [0, -1], "gloo"),
+        ("gloo", [3, 3], "gloo"),
+        ("gloo", [-2, -2], "gloo"),
+        ("nccl", [0, 1], "nccl"),
+    ],
+)
+def test_the_backend_fits_the_gpus(asked: str | None, spare: list[int], expected: str) -> None:
+    """NCCL by itself only where every rank has a GPU of its own; what is asked for is taken."""
+    assert _group.choose_backend(asked, spare) == expected
+
+
+@pytest.mark.parametrize("asked", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_nccl_without_a_gpu_for_each_rank_is_refused(asked: str) -> None:
+    """One sentence that names the ranks, in place of PyTorch's own failure inside them."""
+    with pytest.raises(InputError, match=r"not enough for ranks 1 and 3; .*backend='gloo'"):
+        _group.choose_backend(asked, [0, -1, 0, -2])
+
+
 def test_a_port_in_use_is_named(ranks: Ranks) -> None:
     """The port at which ranks are to meet is taken: which, and what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
