@@ -25,6 +25,10 @@ _INK_CLOSE = "</span>"
 HEIGHT = 340
 _SUBTITLE = 100  # characters that fit beside each other at 900 pixels
 _LINE = 15  # pixels of one more line of it
+# At the bottom of the whole picture: plotly makes room for as many rows as there are, below the axis title at every width.
+_LEGEND = {
+    "orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)",
+}  # fmt: skip
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
 
@@ -110,7 +114,7 @@ def frame(title: str, evidence: Evidence | Iterable[Evidence], description: str,
         "font": {"color": MID_GREY, "size": 12, "family": "system-ui, sans-serif"}, "height": height + extra,
         "margin": {"l": 70, "r": 24, "t": 76 + extra, "b": 56}, "hovermode": "closest", "dragmode": False,
         "hoverlabel": {"bgcolor": "#333333", "font": {"color": "#FFFFFF"}},
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
+        "legend": _LEGEND,
         "meta": {"description": description}, "template": {}, "xaxis": axis, "yaxis": axis,
     }  # fmt: skip
     return LabFigure(layout=layout)  # in one go: each later update of a figure costs plotly milliseconds

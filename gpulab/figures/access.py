@@ -52,8 +52,7 @@ def access(pattern: AccessPattern) -> LabFigure:
     ]  # fmt: skip
     return composed(
         base, traces, **_axes(base, pattern), annotations=notes, showlegend=True, barmode="overlay", bargap=0,
-        margin={**base.layout.margin.to_plotly_json(), "t": base.layout.margin.t + 16, "l": 44, "b": 100},
-        legend={**base.layout.legend.to_plotly_json(), "y": -0.12},
+        margin={**base.layout.margin.to_plotly_json(), "t": base.layout.margin.t + 16, "l": 44},
     )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def collectives(
     sizes = [float(p.nbytes) for one in sweeps for p in one.points]
     figure = composed(
         base, traces, xaxis={**plain["xaxis"], **bytes_axis(sizes, "payload: the whole tensor (log scale)")},
-        yaxis={**plain["yaxis"], **axis}, legend={**plain["legend"], "y": -0.2}, showlegend=True,
+        yaxis={**plain["yaxis"], **axis}, showlegend=True,
     )  # fmt: skip
     if quantity == "bus":
         for rate in sorted({s.link_bytes_per_second for s in sweeps if s.link_bytes_per_second is not None}):

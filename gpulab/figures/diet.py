@@ -58,7 +58,6 @@ def diet(w: Weighing) -> LabFigure:
     return composed(
         base, traces, xaxis=small, xaxis2=fast, yaxis=right, yaxis2=beside,
         shapes=[{**one, "line": {"color": MID_GREY, "width": 1.5, "dash": "dash"}}],
-        legend={**base.layout.to_plotly_json()["legend"], "y": -0.24},
     )  # fmt: skip
 
 

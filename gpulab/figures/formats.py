@@ -63,7 +63,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
         "yaxis2": {**bare, "range": [0, 1], "domain": [0, 0.44], "anchor": "x2"},
     }
     guides = _given(many[0], low, high)
-    return composed(base, traces, **axes, **guides, legend={**base.layout.legend.to_plotly_json(), "y": -0.24})
+    return composed(base, traces, **axes, **guides)
 
 
 def _span(many: Sequence[Number]) -> tuple[float, float]:

@@ -65,8 +65,7 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     edges = [(tiny - 1, "zero below"), (normal, "full digits from here"), (top, "overflow from here")]
     lines = [_edge(at) for at, _ in edges if left < at < right]
     words = [_words(at, text, left, right, k) for k, (at, text) in enumerate(edges) if left < at < right]
-    legend = {**base.layout.legend.to_plotly_json(), "y": -0.22}
-    return composed(base, traces, xaxis=xaxis, yaxis=yaxis, bargap=0.08, shapes=lines, annotations=words, legend=legend, barmode="overlay")
+    return composed(base, traces, xaxis=xaxis, yaxis=yaxis, bargap=0.08, shapes=lines, annotations=words, barmode="overlay")
 
 
 def _ends(window: GradientWindow, shift: float, tiny: int, top: int) -> tuple[float, float]:

@@ -50,7 +50,7 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
     _add_levels(figure, levels.levels, sizes, [level.latency_seconds or 0.0 for level in levels.levels])
     _name_caches(figure, curve.reported, sizes)
     axis = seconds_axis(values, "one hop (log scale)")
-    figure.update_layout(xaxis=bytes_axis(sizes, "working set (log scale)"), yaxis=axis, legend={"y": -0.2}, showlegend=True)
+    figure.update_layout(xaxis=bytes_axis(sizes, "working set (log scale)"), yaxis=axis, showlegend=True)
     return figure
 
 
@@ -83,7 +83,7 @@ def bandwidth(curve: Bandwidth, beside: Sequence[Bandwidth] = ()) -> LabFigure:
     sizes = [float(p.nbytes) for one in curves for p in one.points]
     _name_caches(figure, curve.reported, sizes)
     axis = rate_axis(values, "rate (log scale)")
-    figure.update_layout(xaxis=bytes_axis(sizes, "working set (log scale)"), yaxis=axis, legend={"y": -0.2}, showlegend=True)
+    figure.update_layout(xaxis=bytes_axis(sizes, "working set (log scale)"), yaxis=axis, showlegend=True)
     return figure
 
 

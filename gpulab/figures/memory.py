@@ -65,7 +65,6 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
         _mark_phases(figure, line)
     figure.update_xaxes(title={"text": ink("operator (in the order run)")}, range=[0, max(total.size - 1, 1)], showgrid=False)
     figure.update_yaxes(**linear_bytes_axis(1.12 * high, "live bytes"))
-    figure.update_layout(legend={"y": -0.3})  # below the axis title at every width
     return figure
 
 

@@ -71,7 +71,7 @@ def roofline(r: Roofline, beside: Sequence[Roofline] = (), arithmetic: str | Non
     plain = base.layout.xaxis.to_plotly_json()
     return composed(
         base, traces, xaxis={**plain, **axes["xaxis"]}, yaxis={**plain, **axes["yaxis"]}, annotations=[*notes, *marks], shapes=shapes,
-        showlegend=True, legend={**base.layout.legend.to_plotly_json(), "y": -0.2},
+        showlegend=True,
     )  # fmt: skip
 
 

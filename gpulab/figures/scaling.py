@@ -60,17 +60,13 @@ def scaling(
         traces += [*_predicted(result, quantity, len(results) > 1), _points(result, quantity, number, len(results) > 1)]
     # Of several models the last says most (communication counts everything that the laws leave out); the table's badges have them all.
     modelled = [r.prediction.evidence for r in results if r.prediction] + [c.evidence for c in curves]
-    base = frame(
-        _TITLES[quantity],
-        [*(r.evidence for r in results), *modelled[-1:]],
-        _describe(results, curves),
-        _HEIGHT + _ENTRY * max(0, len(traces) - 4),
-    )
+    height = _HEIGHT + _ENTRY * max(0, len(traces) - 4)
+    base = frame(_TITLES[quantity], [*(r.evidence for r in results), *modelled[-1:]], _describe(results, curves), height)
     plain = base.layout.to_plotly_json()
     ends = [end for trace in traces for end in trace["y"] if end is not None]
     return composed(
         base, traces, xaxis={**plain["xaxis"], **_ranks_axis(counts)}, yaxis={**plain["yaxis"], **_value_axis(ends, quantity)},
-        legend={**plain["legend"], "y": -0.22, "traceorder": "normal"},
+        legend={**plain["legend"], "traceorder": "normal"},
     )  # fmt: skip
 
 
@@ -217,7 +213,6 @@ def global_batch(g: GlobalBatchResult) -> LabFigure:
     return composed(
         base, traces, xaxis={**plain["xaxis"], **axis, "ticktext": [ink(text) for text in texts], "tickangle": 0},
         yaxis={**plain["yaxis"], "range": [0, 104], "title": {"text": ink("right answers on the test (%)")}},
-        legend={**plain["legend"], "y": -0.42},
     )  # fmt: skip
 
 

@@ -73,8 +73,7 @@ def rank_memory(results: Sequence[RankMemory | RankStates], capacity_bytes: floa
         ticksuffix="",
         showgrid=False,
     )
-    below = {"y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}
-    figure.update_layout(barmode="stack", legend=below, margin_b=110)
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
     return figure
 
 

@@ -59,7 +59,7 @@ def training(run: FitResult) -> LabFigure:
         "xaxis2": {**axis, **linear_seconds_axis(whole or 1.0, "a step, part by part"), "anchor": "y2", "domain": [0, 1]},
         "yaxis2": {**axis, "domain": [0, 0.14], "anchor": "x2", "showticklabels": False, "ticks": "", "showgrid": False},
         "barmode": "stack",
-        "legend": {**base.layout.legend.to_plotly_json(), "y": -0.24, "traceorder": "normal"},
+        "legend": {**base.layout.legend.to_plotly_json(), "traceorder": "normal"},
     }
     return composed(base, traces, **layout)
 
@@ -109,7 +109,6 @@ def race(r: RaceResult | Moment) -> LabFigure:
         "xaxis3": {**sides, "ticktext": _under(peaks, format_bytes), "domain": [0.85, 1], "anchor": "y3"},
         "yaxis3": {**axis, **linear_bytes_axis(1.08 * max((p for p in peaks if p), default=1.0), "peak memory of tensors"), "anchor": "x3"},
         "bargap": 0.35,
-        "legend": {**base.layout.legend.to_plotly_json(), "y": -0.32},
     }
     return composed(base, traces, **layout)
 

@@ -82,7 +82,7 @@ def sweep(
     time_axis = quantity == "seconds"
     values += [] if time_axis else _name_rates(figure, ceiling, fits)
     axis = seconds_axis(values, "time (log scale)") if time_axis else rate_axis(values, "rate (log scale)")
-    figure.update_layout(xaxis=bytes_axis(sizes, "size (log scale)"), yaxis=axis, legend={"y": -0.2}, showlegend=True)
+    figure.update_layout(xaxis=bytes_axis(sizes, "size (log scale)"), yaxis=axis, showlegend=True)
     return figure
 
 

@@ -18,6 +18,9 @@ from gpulab.widgets._work import Progress, Stop
 _ALL = "all"
 _POSITIONS = (64, 128, 256, 512, 1024, 2048)
 _KEPT = 300  # predictions remembered
+_STATES = ("parameters", "gradients", "optimizer")
+_PARTS = (*_STATES, "activations", "communication")
+_REST = "temporary, inside operators and margin"
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class ShardingExplorer(Instrument):
         results: list[RankMemory | RankStates] = [found.get(strategy, state) for strategy, state in states.items()]
         figure = figures.rank_memory(results, capacity, values["gpu"])
         rows: list[list[str | Badge]] = [_row(one, capacity) for one in results]
-        headers = ["strategy", "evidence", "parameters", "gradients", "optimizer", "activations", "communication", "needed", "verdict"]
+        headers = ["strategy", "evidence", *_PARTS, _REST, "needed", "verdict"]
         evidence = list({e.sentence: e for e in (one.evidence for one in results)}.values())
         return Drawing(figure, headers, rows, evidence, notes, _sentence(results, capacity, values["gpu"]))
 
@@ -198,12 +201,12 @@ def _row(one: RankMemory | RankStates, capacity: int) -> list[str | Badge]:
             one.strategy,
             one.evidence.badge,
             *parts,
-            "not predicted",
-            "not predicted",
+            *["not predicted"] * (len(_PARTS) - len(_STATES) + 1),
             f"over {format_bytes(one.total_bytes)}",
             verdict,
         ]
-    parts = [format_bytes(one.peak_by_category[c]) for c in ("parameters", "gradients", "optimizer", "activations", "communication")]
+    named = [one.peak_by_category[c] for c in _PARTS]
+    parts = [format_bytes(n) for n in (*named, one.needed_bytes() - sum(named))]
     return [one.strategy, one.evidence.badge, *parts, format_bytes(one.needed_bytes()), _fit(one.needed_bytes(), capacity)]
 
 
@@ -222,4 +225,7 @@ def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: st
         else:
             said["fits" if one.needed_bytes() <= capacity else "does not fit"].append(one.strategy)
     words = [f"{verdict}: {', '.join(names)}" for verdict, names in said.items() if names]
-    return f"On {gpu}: {'; '.join(words)}."
+    predicted = [one for one in results if isinstance(one, RankMemory)]
+    peaks = "".join(f" The peak of {one.strategy} is in its {one.peak_phase} phase, at {one.peak_operator}." for one in predicted[:2])
+    moment = f"{peaks} The parts are what is alive at that moment: activations used up by then are gone." if predicted else ""
+    return f"On {gpu}: {'; '.join(words)}.{moment}"

@@ -9,6 +9,14 @@ from gpulab.devices import memory_sizes
 from gpulab.errors import InputError
 from gpulab.widgets.sharding_explorer import ShardingExplorer
 
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def bytes_of(text: str) -> float:
+    """Return what a cell such as "1.50 MiB" says."""
+    number, unit = text.split()
+    return float(number) * UNITS[unit]
+
 
 def test_states_are_drawn_without_a_prediction() -> None:
     """Seven billion parameters with Adam are 102 GiB of states: too many for 80 GiB in DDP, and a sixty-fourth of that in stage 3."""
@@ -35,6 +43,9 @@ def test_prediction_is_shown_with_its_verdict() -> None:
     row = next(row for row in drawing.rows if row[0] == "zero3")
     spare = memory_sizes.memory_bytes("T4") - found.needed_bytes()
     assert row[-1] == f"fits: {spare / 2**30:.1f} GiB to spare"
+    cells = [bytes_of(str(cell)) for cell in row[2:-1]]
+    assert sum(cells[:-1]) == pytest.approx(cells[-1], rel=0.01), "the parts of a row add up to what is needed"
+    assert f"The peak of zero3 is in its {found.peak_phase} phase, at {found.peak_operator}." in drawing.message
     explorer.set(ranks=4)
     assert explorer.predictions == {}
     explorer.set(ranks=2)
