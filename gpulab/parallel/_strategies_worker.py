@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel._stop import Agreed, Wish
 from gpulab.parallel._strategies import Setting, Trainer, strategy_named
 from gpulab.parallel._timeline import RankNotes, clocks_ahead
 from gpulab.training._tasks import task as find_task
@@ -32,7 +33,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank is told to do; see ``train`` for each."""
+    """What every rank is told to do; see ``train`` for each, and ``_stop`` for the wish."""
 
     strategy: Any
     task: Any
@@ -45,6 +46,7 @@ class Job:
     microbatches: int
     bucket_bytes: int
     seed: int
+    wish: Wish | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Outcome:
     wire_bytes : int or None
         Sent in the observed steps; None with ``wire_reason``.
     wire_reason : str or None
+    earlier : list of dict
+        Of one process alone: ``state`` after each of the steps before the last that are observed on ranks, for a run that ends there.
     """
 
     shares: list[float]
@@ -76,6 +80,7 @@ class Outcome:
     notes: RankNotes | None = None
     wire_bytes: int | None = None
     wire_reason: str | None = None
+    earlier: list[dict[str, Any]] = field(default_factory=list)
 
 
 class OptimizerMaker:
@@ -95,7 +100,7 @@ class OptimizerMaker:
 
 
 def alone(job: Job, *carried: Any) -> Outcome | None:
-    """Train as one process does, on rank 0; the others have nothing to do.
+    """Train as one process does, on rank 0; the others have nothing to do, and a wish to stop ends it with nothing.
 
     ``carried`` is in the job already: named apart, its own module travels with it.
     """
@@ -109,12 +114,21 @@ def alone(job: Job, *carried: Any) -> Outcome | None:
     with _quiet(job, _device()):
         setting = _setting(job, 0, 1)
         trainer = Alone(setting)
-        shares = [trainer.step(batch) for batch in _batches(job, setting.device)]
-        return Outcome([float(share) for share in shares], _on_host(trainer.state()))
+        shares, states = [], []
+        for number, batch in enumerate(_batches(job, setting.device)):
+            if job.wish is not None and job.wish.made:
+                return None
+            shares.append(trainer.step(batch))
+            if number >= job.steps - OBSERVED:
+                states.append(_on_host(trainer.state()))
+        return Outcome([float(share) for share in shares], states.pop(), earlier=states)
 
 
-def work(job: Job, *carried: Any) -> Outcome:
-    """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in ``alone``."""
+def work(job: Job, *carried: Any) -> Outcome | None:
+    """Train by the job's strategy; every rank calls it at the same time. ``carried``: as in ``alone``.
+
+    None where a wish to stop came before a step was observed.
+    """
     import torch.distributed as dist
 
     _ = find_task(job.task).train  # as in ``alone``, which a kept reference leaves out
@@ -131,9 +145,10 @@ class _Work:
         self.shares: list[Any] = []
         self.seconds: list[float] = []
         self.begins: list[float] = []
+        self.agreed = Agreed(job.wish)
 
-    def done(self) -> Outcome:
-        """Take all steps; return what was noted."""
+    def done(self) -> Outcome | None:
+        """Take all steps, or those until a wish to stop; return what was noted, None where no step was observed."""
         import torch.distributed as dist
 
         from gpulab.parallel._observe import observe
@@ -142,15 +157,23 @@ class _Work:
         observed = min(OBSERVED, self.job.steps - FEWEST_STEPS + 1)
         batches = _batches(self.job, self.setting.device)
         for _ in range(self.job.steps - observed - 1):
+            if not self._goes_on():
+                return None
             self._step(next(batches))
+        if not self._goes_on():
+            return None
         memory = self._followed(next(batches))
+        if not self._goes_on():
+            return None
         ahead = clocks_ahead(self.setting.device)
         ready = list(batches)
         del self.setting.phases[:], self.setting.ends_in_wait[:], self.begins[:]
         dist.barrier()  # so that the observed steps do not begin with what the followed one took
         before = wire_bytes()
         with observe() as seen:
-            for batch in ready:
+            for number, batch in enumerate(ready):
+                if number > 0 and not self._goes_on():
+                    break
                 self._step(batch)
             end = time.perf_counter()
         sent = wire_bytes().since(before)
@@ -160,6 +183,9 @@ class _Work:
         state = _on_host(self.trainer.state())
         shares = [float(share) for share in self.shares]
         return Outcome(shares, state, self.seconds, *memory, notes, sent.sent_bytes, sent.reason)
+
+    def _goes_on(self) -> bool:
+        return self.agreed.go(len(self.seconds))
 
     def _step(self, batch: Any) -> None:
         import torch

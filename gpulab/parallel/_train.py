@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices, models, training
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _strategies_worker as worker
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._stop import wish
 from gpulab.parallel._strategies import Asked, Strategy, strategy_named
 from gpulab.parallel._strategies_worker import Job, Outcome
 from gpulab.parallel._timeline import timeline
@@ -46,6 +48,7 @@ def train(
     bucket_bytes: int = 64 * 2**10,
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> StrategyResult:
     """Train over ranks, and in one process beside it, from the same weights on the same batches.
 
@@ -76,13 +79,15 @@ def train(
         into one bucket, which leaves nothing to overlap.
     seed : int
         Of weights and batches.
-    progress : callable, optional
-        ``progress(fraction, text)``.
+    progress, stop : callable, optional
+        ``progress(fraction, text)``; ``stop() -> bool``, asked some times a second: the step in flight and at most one more are taken, and
+        what was observed until then is kept.
 
     Returns
     -------
     StrategyResult
-        MEASURED. Where the losses are not those of one process, ``agrees`` is False and a note says from which step on.
+        MEASURED. Where the losses are not those of one process, ``agrees`` is False and a note says from which step on; another where it
+        was stopped.
 
     Raises
     ------
@@ -90,12 +95,15 @@ def train(
         If the strategy cannot split the batch or the model, or the model draws random numbers, which would be others on each rank.
     RankError
         If a rank failed, died, or waited in vain.
+    StoppedError
+        If ``stop`` asked before a step was observed.
 
     Notes
     -----
     The single process is rank 0 alone. Its run is kept for the next call with the same model, data and options.
     """
     report = _given.callback("train", "progress", progress) or (lambda fraction, text: None)
+    asked = _given.callback("train", "stop", stop)
     chosen = strategy_named(strategy)
     job = _job(
         chosen, task, model, steps=steps, batch_size=batch_size, dtype=dtype, optimizer=optimizer, learning_rate=learning_rate,
@@ -109,10 +117,11 @@ def train(
     chosen.check(Asked(whole, count, job.batch_size, job.microbatches))
     with ExitStack() as stack:
         group = ranks if isinstance(ranks, Ranks) else stack.enter_context(cluster(ranks, progress=progress))
+        job = dataclasses.replace(job, wish=stack.enter_context(wish(asked, group)))
         report(0.1, "one process trains the whole model")
         single = _reference(group, job, whole)
         report(0.4, f"{count} rank{'s' if count != 1 else ''} train by {chosen.name}")
-        outcomes = group.run(worker.work, job, chosen.build, strategy, model)
+        outcomes = _kept(group.run(worker.work, job, chosen.build, strategy, model))
         machines = len(set(group.hosts))
     report(1.0, "done")
     return _result(chosen, job, whole, single, outcomes, machines)
@@ -181,10 +190,24 @@ def _reference(ranks: Ranks, job: Job, model: Any) -> Outcome:
     if key in _references:
         _references.move_to_end(key)
     else:
-        _references[key] = ranks.run(worker.alone, job, model)[0]
+        _references[key] = _kept(ranks.run(worker.alone, job, model)[:1])[0]
         while len(_references) > _MOST_REFERENCES:
             _references.popitem(last=False)
     return _references[key]
+
+
+def _kept(outcomes: Sequence[Outcome | None]) -> list[Outcome]:
+    """Return the outcomes, which are None where a wish to stop came too early.
+
+    Raises
+    ------
+    StoppedError
+        If there is none.
+    """
+    kept = [outcome for outcome in outcomes if outcome is not None]
+    if not kept:
+        raise StoppedError("train: stopped before a step was observed, so nothing of this run was kept. Run it again.")
+    return kept
 
 
 def _key(job: Job, model: Any) -> str:
@@ -202,7 +225,8 @@ def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: S
     environment = devices.environment(devices.find("cpu"))
     count = len(outcomes)
     losses = np.sum([outcome.shares for outcome in outcomes], axis=0)
-    single_losses = np.array(single.shares)
+    single_losses = np.array(single.shares[: len(losses)])
+    single_state = [*single.earlier, single.state][len(losses) - job.steps - 1]
     evidence = Evidence.measured(environment.device)
     noted = [outcome.notes for outcome in outcomes if outcome.notes is not None]
     lanes = timeline(f"{chosen.name} on {count} rank{'s' if count != 1 else ''}", noted, evidence)
@@ -216,7 +240,7 @@ def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: S
         batch_size=job.batch_size,
         losses=losses,
         single_losses=single_losses,
-        state_difference=state_difference(single.state, [outcome.state for outcome in outcomes]),
+        state_difference=state_difference(single_state, [outcome.state for outcome in outcomes]),
         tolerance=TOLERANCES[job.dtype],
         step_seconds=np.max([outcome.step_seconds for outcome in outcomes], axis=0),
         reports=tuple(_report(rank, outcome, len(lanes.steps)) for rank, outcome in enumerate(outcomes)),
@@ -225,7 +249,7 @@ def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: S
         evidence=evidence,
         environment=environment,
     )
-    return _with_notes(result, model, outcomes, machines)
+    return _with_notes(result, job, model, outcomes, machines)
 
 
 def state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
@@ -270,12 +294,12 @@ def _as_ring(rank: int, call: CollectiveCall) -> float:
     return cost.sent_bytes(call.group.index(rank), call.group.index(call.root) if rooted and call.root is not None else 0)
 
 
-def _with_notes(result: StrategyResult, model: Any, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:
-    import dataclasses
-
+def _with_notes(result: StrategyResult, job: Job, model: Any, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:
     import torch
 
     notes = []
+    if result.steps < job.steps:
+        notes.append(Note("stopped", f"{result.steps} of {job.steps} steps were taken before the stop. Run it again for all of them."))
     if not result.agrees:
         apart = np.abs(result.losses - result.single_losses) / np.maximum(1.0, np.abs(result.single_losses))
         wrong = np.flatnonzero(~(apart <= result.tolerance))

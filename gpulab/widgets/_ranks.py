@@ -76,6 +76,7 @@ class OnRanks(Instrument):
     """The parent of instruments that run on real ranks; ``use`` lends them a cluster that is open already."""
 
     _lent: Any = None
+    stops_by_itself = False  # whether the core call ends the ranks' steps in order when asked to stop; else they are interrupted
 
     def use(self, ranks: Any) -> OnRanks:
         """Run on a cluster that is open already, wherever as many ranks are asked for as it has; it is never ended from here.
@@ -122,9 +123,11 @@ class OnRanks(Instrument):
             LIVE.end()
 
     def stop(self) -> None:
-        """Ask the work to stop, interrupt the ranks in it, and end their cluster."""
+        """Ask the work to stop, interrupt the ranks in it where it does not end by itself, and end their cluster."""
         running = self.running
         super().stop()
+        if running and self.stops_by_itself:
+            return
         if running:
             LIVE.interrupt()
             if self._lent is not None:

@@ -41,6 +41,7 @@ class RankTimeline(OnRanks):
     gl.figures.rank_timeline(r.timeline, steps=2)
     """
 
+    stops_by_itself = True
     title = "Ranks at work"
     summary = "One small transformer trained over real ranks: who computes, whose bytes move, and who waits for whom."
     actions: tuple[Action, ...] = (Action("run", "Run on ranks", f"Start the ranks, train {_STEPS} steps, and keep the ranks."),)
@@ -101,7 +102,7 @@ class RankTimeline(OnRanks):
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> StrategyResult:
         """Run ``gl.parallel.train``."""
         with self.ranks(values["ranks"], progress, stop) as ranks:
-            return parallel.train(ranks, model=self._model(values), **self._arguments(values), progress=progress)
+            return parallel.train(ranks, model=self._model(values), **self._arguments(values), progress=progress, stop=stop)
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
         """Return the lanes, each rank's seconds, bytes and memory, and whether it computed what one process computes."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from gpulab import networks, parallel, training
+from gpulab.errors import GpulabError, StoppedError
 from gpulab.models import gloo_wire_bytes
 from gpulab.parallel import Ranks, Strategy, StrategyResult
 
@@ -307,3 +309,55 @@ def test_the_callers_model_stays_as_it_is(ranks: Ranks) -> None:
     result_of(ranks, "ddp")
     assert all(torch.equal(value, before[name]) for name, value in tiny().state_dict().items())
     assert {parameter.dtype for parameter in tiny().parameters()} == {torch.float32}
+
+
+class _Slow:
+    """Steps of the trainer that it wraps; one of them says that it has begun, and takes its time."""
+
+    def __init__(self, setting: Any, path: str, slow: int) -> None:
+        from gpulab.parallel._strategies_data import ByHand, average_gradients
+
+        self.inner, self.path, self.slow, self.taken = ByHand(setting, average_gradients), path, slow, 0
+
+    def step(self, batch: Any) -> Any:
+        import pathlib
+        import time
+
+        self.taken += 1
+        if self.taken == self.slow:
+            pathlib.Path(self.path).touch()
+            time.sleep(0.5)
+        return self.inner.step(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def stopped_in(ranks: Ranks, step: int, path: Path) -> StrategyResult:
+    """Train six steps of which the last three are observed, and stop in one, counted from 1."""
+    slow = Strategy(f"slow {step}", "", functools.partial(_Slow, path=str(path), slow=step))
+    return parallel.train(ranks, slow, model=tiny(), steps=6, batch_size=BATCH, dtype="float64", stop=path.exists)
+
+
+@pytest.mark.parametrize(("step", "taken"), [(3, 4), (4, 5), (6, 6)])
+def test_a_stop_keeps_whole_steps(ranks: Ranks, tmp_path: Path, step: int, taken: int) -> None:
+    """The step in flight and one more are taken by both ranks; what is kept is what one process has after as many steps."""
+    result = stopped_in(ranks, step, tmp_path / "begun")
+    assert (result.steps, result.has_note("stopped")) == (taken, taken < 6)
+    assert len(result.timeline.steps) == taken - 3
+    assert result.agrees
+    assert all(report.payload_bytes == {"all_reduce": parameter_bytes()} for report in result.reports)
+    assert ranks.ready
+
+
+def test_a_stop_before_a_step_was_observed_keeps_nothing(ranks: Ranks, tmp_path: Path) -> None:
+    """One sentence says so, in the first steps as in the single process; the ranks stay in step, and a failing ``stop`` is named."""
+    with pytest.raises(
+        StoppedError, match=r"^train: stopped before a step was observed, so nothing of this run was kept\. Run it again\.$"
+    ):
+        stopped_in(ranks, 1, tmp_path / "begun")
+    with pytest.raises(StoppedError, match="nothing of this run was kept"):
+        parallel.train(ranks, "ddp", model=tiny(), steps=50, batch_size=BATCH, seed=7, stop=lambda: True)
+    with pytest.raises(GpulabError, match="stop"):
+        parallel.train(ranks, "ddp", model=tiny(), steps=50, batch_size=BATCH, seed=7, stop=lambda: 1 / 0)
+    assert ranks.ready

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 from stand_in_ranks import StandInRanks, living
 
 from gpulab import devices, parallel
-from gpulab.errors import InputError, RankDiedError
-from gpulab.evidence import Evidence
+from gpulab.errors import InputError, RankDiedError, StoppedError
+from gpulab.evidence import Evidence, Note
 from gpulab.parallel import RankReport, RankSpan, StrategyResult
 from gpulab.widgets import RankTimeline
 from gpulab.widgets._ranks import LIVE
@@ -42,14 +44,20 @@ def result(strategy: str, ranks: int, batch_size: int) -> StrategyResult:
 
 @pytest.fixture(name="core")
 def _core(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A training that takes no time; what it was asked; ``fails`` is raised."""
-    seen: dict[str, Any] = {"calls": [], "fails": None}
+    """A training that takes no time; what it was asked; ``fails`` is raised; with ``waits`` it ends when it is asked to stop."""
+    seen: dict[str, Any] = {"calls": [], "fails": None, "waits": None}
 
-    def train(ranks: Any, strategy: str, *, model: Any = None, progress: Any = None, **given: Any) -> StrategyResult:
+    def train(ranks: Any, strategy: str, *, model: Any = None, progress: Any = None, stop: Any = None, **given: Any) -> StrategyResult:
         seen["calls"].append((getattr(ranks, "n", ranks), strategy, model, given))
+        made = result(strategy, getattr(ranks, "n", ranks), given["batch_size"])
+        if seen["waits"] is not None:
+            seen["waits"].set()
+            while not stop():
+                time.sleep(0.01)
+            made = dataclasses.replace(made, notes=(Note("stopped", "3 of 6 steps were taken before the stop."),))
         if seen["fails"] is not None:
             raise seen["fails"]
-        return result(strategy, getattr(ranks, "n", ranks), given["batch_size"])
+        return made
 
     StandInRanks.made.clear()
     monkeypatch.setattr(parallel, "cluster", StandInRanks)
@@ -126,6 +134,29 @@ def test_a_dead_rank_is_told_and_a_refusal_keeps_the_ranks(core: dict[str, Any])
     assert t.error == ""
     t.close()
     assert living() == []
+
+
+@pytest.mark.parametrize("fails", [None, StoppedError("train: stopped before a step was observed, so nothing of this run was kept.")])
+def test_a_stop_keeps_the_steps_that_were_taken(core: dict[str, Any], fails: StoppedError | None) -> None:
+    """The ranks end their step themselves and are not interrupted; what was observed is drawn, else one sentence says that it was not."""
+    core.update(waits=threading.Event(), fails=fails)
+    t = RankTimeline()
+    t.run()
+    assert core["waits"].wait(10)
+    (ranks,) = living()
+    t.stop()
+    assert t._job is not None
+    assert t._job.join(10)
+    assert not ranks.interrupted.is_set()
+    assert living() == []
+    assert t.error == ""
+    if fails is None:
+        assert t._panel.progress == "Run on ranks: stopped"
+        assert (t.result.strategy, [note["code"] for note in t._results.notes]) == ("ddp", ["stopped"])
+        assert len(t._results.rows) == 2
+    else:
+        assert t._panel.progress == str(fails)
+        assert t.result is None
 
 
 @pytest.mark.parametrize("values", [{"strategy": "zero1"}, {"strategy": "split", "layers": 4, "width": 128}])
