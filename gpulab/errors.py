@@ -83,7 +83,7 @@ class RecordingError(GpulabError, ValueError):
 
 
 class CheckpointError(GpulabError, ValueError):
-    """A checkpoint of a training run is missing, damaged, of something else, or not a checkpoint at all."""
+    """A checkpoint of a training run or a model's file is missing, damaged, of something else, or none at all."""
 
 
 class KernelError(GpulabError, ValueError):

@@ -74,6 +74,9 @@ def prune(
         found = _targets.chosen("prune", copied, layers, skip)
         return _channels.remove(copied, found, amount, _targets.whole("prune", "multiple", multiple, 1, 1024))
     found = _targets.chosen("prune", copied, layers, skip)
+    for name, layer in found.items():
+        if not bool(layer.weight.detach().isfinite().all()):
+            raise InputError(f"prune: the weights of {name} are not all finite numbers; expected a trained model. Train it again.")
     if pattern is not None:
         _given.word("prune", "pattern", pattern, ("2:4",))
         if amount != 0.5:
@@ -121,7 +124,7 @@ def two_of_four(weight: Any) -> Any:
 
 
 def _put(layer: Any, mask: Any) -> None:
-    """Give a layer a mask; one that it has already is replaced (the new one knows its zeros, for they were smallest)."""
+    """Give a layer a mask; what one that it has already keeps at zero stays there, whatever the new one says."""
     from torch.nn.utils import parametrize
 
     from gpulab.compression._modules import Codebook, Mask
@@ -129,7 +132,7 @@ def _put(layer: Any, mask: Any) -> None:
     if parametrize.is_parametrized(layer, "weight"):
         for each in layer.parametrizations.weight:
             if isinstance(each, Mask):
-                each.mask = mask
+                each.mask = mask * each.mask
                 return
             if isinstance(each, Codebook):
                 raise InputError("prune: the model's weights are shared already; expected plain ones. Prune first, then share the weights.")

@@ -1,6 +1,7 @@
 """A compressed model on disk: every tensor in the smallest form that gives exactly the same numbers back.
 
-One file: a magic word, a compressed JSON header that names each tensor and how it is stored, then the raw bytes. The forms, of which
+One file: a magic word, the length of the header and a checksum of all that follows, a compressed JSON header that names each tensor and
+how it is stored, then the raw bytes. The forms, of which
 the smallest is taken tensor by tensor:
 
 - ``plain``: the values as they lie in memory;
@@ -27,9 +28,10 @@ import numpy as np
 from gpulab import _files
 from gpulab.compression import _targets
 from gpulab.compression._finish import finish
-from gpulab.errors import InputError, RecordingError, shown
+from gpulab.errors import CheckpointError, InputError, message_of, shown
 
-_MAGIC = b"gpulab-model-1\n"
+_MAGIC = b"gpulab-model-2\n"
+_MOST_HEADER = 1 << 26  # bytes, unpacked: a million tensors; a file can't ask for more memory than that
 _MOST_VALUES = 256
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -60,7 +62,7 @@ def load(path: str | Path) -> dict[str, Any]:
 
     Raises
     ------
-    RecordingError
+    CheckpointError
         If the file is damaged or none of ours.
     OSError
         If it cannot be read.
@@ -98,7 +100,8 @@ def packed(model: Any) -> bytes:
         for part in parts:
             body.write(part)
     names = zlib.compress(json.dumps(header, separators=(",", ":")).encode(), 9)
-    return _MAGIC + len(names).to_bytes(8, "little") + names + body.getvalue()
+    rest = names + body.getvalue()
+    return _MAGIC + len(names).to_bytes(4, "little") + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
 def _identity(tensor: Any) -> Any:
@@ -177,9 +180,9 @@ def unpacked(content: bytes, where: str) -> dict[str, Any]:
     """Return the tensors of a file's content."""
     try:
         return dict(_entries(content))
-    except (ValueError, KeyError, TypeError, IndexError, zlib.error, AttributeError) as error:
-        raise RecordingError(
-            f"load: {shown(where)} is no whole file of compression.save ({type(error).__name__}); expected one. Save the model again."
+    except (ValueError, KeyError, TypeError, IndexError, zlib.error, AttributeError, MemoryError, OverflowError) as error:
+        raise CheckpointError(
+            f"load: {shown(where)} is no whole file of compression.save ({message_of(error, 60)}); expected one. Save the model again."
         ) from error
 
 
@@ -187,8 +190,10 @@ def _entries(content: bytes) -> Iterator[tuple[str, Any]]:
     if not content.startswith(_MAGIC):
         raise ValueError("no such file")
     begin = len(_MAGIC) + 8
-    length = int.from_bytes(content[len(_MAGIC) : begin], "little")
-    header = json.loads(zlib.decompress(content[begin : begin + length]))
+    length, checksum = (int.from_bytes(content[at : at + 4], "little") for at in (begin - 8, begin - 4))
+    if zlib.crc32(content[begin:]) != checksum:
+        raise ValueError("its checksum does not match")
+    header = json.loads(zlib.decompressobj().decompress(content[begin : begin + length], _MOST_HEADER))
     place = begin + length
     done: dict[str, Any] = {}
     for name, entry in header.items():
@@ -220,6 +225,8 @@ def _restored(entry: dict[str, Any], parts: list[bytes]) -> Any:
         flat = np.frombuffer(parts[0], entry["as"]).astype(plain)
     elif entry["form"] == "mask":
         there = np.unpackbits(np.frombuffer(parts[0], np.uint8))[:count].astype(bool)
+        if there.size != count:
+            raise ValueError("another count of elements")
         flat = np.zeros(count, plain)
         flat[there] = _values(entry, parts[1:], plain, int(there.sum()))
     else:

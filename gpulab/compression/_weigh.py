@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -94,8 +95,18 @@ def weigh(
         for number, (label, several) in enumerate(named.items())
     ]
     measured = many.rows[0].measurement
-    notes = _notes_of(many.rows)
+    notes = (*_broken(accuracies), *_notes_of(many.rows))
     return Weighing(job.name if job is not None else "", where.name, len(batch), tuple(weighed), notes, many.evidence, measured.environment)
+
+
+def _broken(accuracies: Mapping[str, tuple[training.Accuracy, ...]]) -> tuple[Note, ...]:
+    """Return a note on the models whose loss on the test is no finite number: a share of right answers hides that."""
+    labels = [label for label, several in accuracies.items() if any(not math.isfinite(each.loss) for each in several)]
+    if not labels:
+        return ()
+    return (
+        Note("diverged", f"{', '.join(labels)}: the loss on the test is infinite or nan, so what it answers is chance. Train it again."),
+    )
 
 
 def _notes_of(rows: Any) -> tuple[Note, ...]:

@@ -118,7 +118,8 @@ class Gradients(Result):
 
     def __repr__(self) -> str:
         words = [f"{each.finite:,} of {each.kind} from {_number(each.smallest)} to {_number(each.largest)}" for each in self.kinds]
-        return f"<gradients of {self.label}: {'; '.join(words)}>"
+        broken = sum(each.not_finite for each in self.kinds)
+        return f"<gradients of {self.label}: {'; '.join(words)}{f'; {broken:,} infinite or nan' if broken else ''}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a kind."""
@@ -126,6 +127,8 @@ class Gradients(Result):
             (k.kind, f"{k.count:,}", f"{k.zeros / max(k.count, 1):.1%}", _number(k.smallest), _number(k.median), _number(k.largest))
             for k in self.kinds
         ]
+        if any(k.not_finite for k in self.kinds):
+            rows += [(f"{k.kind}, infinite or nan", f"{k.not_finite:,}", "", "", "", "") for k in self.kinds]
         return ("gradients of", "how many", "exactly zero", "smallest", "median", "largest"), rows
 
 

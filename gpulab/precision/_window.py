@@ -85,14 +85,23 @@ class GradientWindow(Result):
 
     @property
     def scales_exist(self) -> bool:
-        """Whether any scale is safe."""
-        return self.lowest_scale is not None and self.highest_scale is not None and self.lowest_scale <= self.highest_scale
+        """Whether any scale is safe; none is where a gradient is infinite or nan already."""
+        return (
+            not self.not_finite
+            and self.lowest_scale is not None
+            and self.highest_scale is not None
+            and self.lowest_scale <= self.highest_scale
+        )
 
     @property
     def explanation(self) -> str:
         """What happens at this scale, and which scales are safe."""
         name = self.format.name
-        parts = [f"At scale {plain(self.scale)} in {name}:"]
+        broken = f"{self.not_finite:,} of {self.count:,} gradients are infinite or nan already, which no scale mends."
+        if self.zeros + self.not_finite == self.count:
+            return broken if self.not_finite else f"All {self.count:,} gradients are exactly zero, so there is nothing to scale."
+        parts = [broken] if self.not_finite else []
+        parts.append(f"At scale {plain(self.scale)} in {name}:")
         lost = [
             (self.vanishing_share, "become zero"),
             (self.subnormal_share, "lose digits (subnormal)"),
@@ -100,6 +109,8 @@ class GradientWindow(Result):
         ]
         told = [f"{share(value)} {words}" for value, words in lost if value > 0]
         parts.append(f"{', '.join(told)}." if told else "every gradient keeps all digits.")
+        if self.not_finite:
+            return " ".join(parts)
         if self.scales_exist:
             low, high = (plain(v) for v in (self.lowest_scale or 1.0, self.highest_scale or 1.0))
             parts.append(f"Safe scales are the powers of two from {low} to {high}.")
@@ -120,6 +131,8 @@ class GradientWindow(Result):
             (f"beyond the largest ({beyond})", share(self.overflowing_share), f"over {self.format.largest / self.scale:.2g}"),
             ("safe scales", self._range(), f"at most {share(self.tolerance)} become zero, none overflows"),
         ]
+        if self.not_finite:
+            rows.insert(0, ("infinite or nan already", f"{self.not_finite:,} of {self.count:,}", "no scale mends them"))
         return ("gradients that are", "share", "gradients of this size, before scaling"), rows
 
     def _range(self) -> str:

@@ -133,8 +133,17 @@ def restore(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, 
     Raises
     ------
     CheckpointError
-        If they are of another model or optimizer.
+        If they are of another model or optimizer; the model is then as it was.
     """
+    before = {name: value.detach().clone() for name, value in model.state_dict().items() if hasattr(value, "detach")}
+    try:
+        _fill(path, content, model, optimizer, scaler)
+    except CheckpointError:  # PyTorch copies what matches before it tells what does not
+        model.load_state_dict(before, strict=False)
+        raise
+
+
+def _fill(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, scaler: Any) -> None:
     import torch
 
     try:

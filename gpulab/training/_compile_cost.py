@@ -13,10 +13,8 @@ from gpulab import _given, devices, timing
 from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, MeasurementError, message_of, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.training._words import compiling_failed
 from gpulab.units import format_ratio, format_seconds
-
-# What PyTorch says where a machine has no C++ compiler (torch._inductor.exc.InvalidCxxCompiler).
-_NO_COMPILER = ("InvalidCxxCompiler", "No working C++ compiler", "C++ compiler")
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,7 +181,7 @@ def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline
         except Exception as error:
             torch.compiler.reset()
             return CompileCost(
-                label, str(where), loading, None, None, None, None, None, None, _reason(error), (), Evidence.measured(where.name)
+                label, str(where), loading, None, None, None, None, None, None, compiling_failed(error), (), Evidence.measured(where.name)
             )  # fmt: skip
         try:
             race = timing.compare({"as it is": fn, "compiled": compiled}, *args, devices=[where], deadline=deadline)
@@ -237,9 +235,3 @@ def _fresh_cache(cold: bool) -> Any:
 
     fresh = getattr(utils, "fresh_cache", None) or getattr(utils, "fresh_inductor_cache", None)
     return nullcontext() if fresh is None else fresh()
-
-
-def _reason(error: Exception) -> str:
-    if any(word in f"{type(error).__name__} {error}" for word in _NO_COMPILER):
-        return "there is no C++ compiler; install g++ (or clang), or run this where there is one"
-    return f"torch.compile failed: {type(error).__name__} ({message_of(error, 120)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
     "pure-float16": (None, "float16"),
 }
 SCALED = ("float16", "pure-float16")
+_OTHER_NAMES = {
+    "fp32": "float32", "float": "float32", "float64": "float32", "double": "float32", "fp16": "float16", "half": "float16",
+    "bf16": "bfloat16", "pure-fp16": "pure-float16", "pure-bf16": "pure-bfloat16", **{name: name for name in PRECISIONS},
+}  # fmt: skip
 _MOST_STEPS = 1_000_000
 _MOST_WORKERS = 64
 _NO_GRADIENT_KINDS = ("Optimizer", "LBFGS", "SparseAdam")  # the loop gives neither a closure nor sparse gradients
@@ -50,6 +55,26 @@ def _positive(name: str, value: Any, example: str) -> float:
     return float(value)
 
 
+def _check_precision(given: Any) -> None:
+    """Refuse what is no precision; a format that nothing trains in is explained, with the next best."""
+    word = given.lower() if isinstance(given, str) else ""
+    expected = f"expected one of: {', '.join(PRECISIONS)}"
+    if word.startswith(("float8", "fp8", "float4", "fp4")):
+        raise InputError(
+            f"fit: precision is {shown(given)}; {expected}. PyTorch multiplies so few bits only on some GPUs (8 bits from compute "
+            "capability 8.9 on), with a scale for each tensor that another library keeps. Pass 'bfloat16', the next best; "
+            "gl.precision.matmul_error shows what 8 bits lose."
+        )
+    if word.startswith(("int", "uint")):
+        raise InputError(
+            f"fit: precision is {shown(given)}; {expected}. Whole numbers have no gradients. Pass model=gl.compression."
+            "quantize_aware(model), which rounds the weights to few bits while it trains."
+        )
+    if word in _OTHER_NAMES and given not in PRECISIONS:
+        raise InputError(f"fit: precision is {shown(given)}; {expected}. Pass {_OTHER_NAMES[word]!r}.")
+    _given.word("fit", "precision", given, PRECISIONS)
+
+
 def settle(
     job: Task, *, device: Any, precision: Any, batch_size: Any, epochs: Any, steps: Any, learning_rate: Any, optimizer: Any,
     accumulate: Any, checkpoint: Any, compile: Any, channels_last: Any, fused: Any, workers: Any, prefetch: Any, pinned: Any,
@@ -64,7 +89,7 @@ def settle(
     DeviceError
         If this machine has no such device.
     """
-    _given.word("fit", "precision", precision, PRECISIONS)
+    _check_precision(precision)
     check_seed("fit", seed)
     where = devices.find(device)
     for name, value in {
@@ -140,7 +165,7 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         )
     if options.channels_last and job.train.inputs.dim() != 4:
         drop(f"{job.name} has no images, so there are no channels to put last.", channels_last=False)
-    if options.compile and where.is_cpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):
+    if options.compile and where.is_cpu and not os.environ.get("CXX") and not any(map(shutil.which, ("g++", "clang++", "cl"))):
         drop(
             "torch.compile needs a C++ compiler (g++ or clang++) for the CPU; none is on the PATH, so the model ran as it is.",
             compile=False,

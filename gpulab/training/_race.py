@@ -238,14 +238,17 @@ class _Racing:
             if interval is None
             else []
         )
-        answers = [answers_of(run.model, run.task) for run in self.runs]
-        right = [one.right / one.each for one in answers]
+        right = self._right() if all(one.accuracy for one in results) else None
         return RaceResult(
             task=first.task, names=self.names, first=first, second=second, speedup=ratio if np.isfinite(ratio) else None,
-            speedup_interval=interval, accuracy_difference=float((right[1] - right[0]).mean()),
-            accuracy_difference_interval=difference_interval(right[0], right[1]), notes=tuple(notes),
+            speedup_interval=interval, accuracy_difference=float((right[1] - right[0]).mean()) if right else None,
+            accuracy_difference_interval=difference_interval(right[0], right[1]) if right else None, notes=tuple(notes),
             evidence=Evidence.measured(first.evidence.device, samples=n),
         )  # fmt: skip
+
+    def _right(self) -> list[np.ndarray]:
+        """Return the share of right answers of each item of the test, for both."""
+        return [one.right / one.each for one in (answers_of(run.model, run.task) for run in self.runs)]
 
     def _one(self, run: Run, ended: str | None) -> FitResult:
         result = run.result(None if run.is_over else ended)

@@ -25,7 +25,7 @@ from gpulab.training._options import settle
 from gpulab.training._step import Step, explain
 from gpulab.training._tasks import Task
 from gpulab.training._tasks import task as find_task
-from gpulab.training._words import diverged_note
+from gpulab.training._words import diverged_note, left_out_note, rising_note
 from gpulab.training.results import Accuracy, FitResult
 
 _FOLLOWED_STEP = 1  # of this call: the second, so that the optimizer's state is there from its start
@@ -94,6 +94,7 @@ class Run:
         )  # fmt: skip
         content = None if resume is None else _checkpoint.read(_checkpoint.path_of("fit", "resume", resume))
         self.options, self.device, self.notes = settled.options, settled.device, settled.notes
+        self._asked, self._own_optimizer = settled.options, not isinstance(optimizer, str)
         if content is not None:
             self._compare(Path(resume), content)
         self._step = Step(self.task, settled, self.task.make_model(seed) if model is None else model)
@@ -104,6 +105,7 @@ class Run:
         self._followed = Followed(self.device, opaque=self.options.compile)
         self._feed: Feed | None = None
         self._bad: int | None = None
+        self._whole = model is None or _all_finite(self._step.parameters)
         self.parts_every = _PARTED_EVERY
         self._stretches = self._began_at = self._skipped_before = 0
         if content is not None:
@@ -183,6 +185,9 @@ class Run:
             if self._bad is not None:
                 del self.losses[self._bad + 1 :]
         self._stretches += counts
+        if first and self.options.compile and not self._step.is_compiled:
+            self.options = dataclasses.replace(self.options, compile=False)
+            self._followed = Followed(self.device, opaque=False)
 
     def _one(self, number: int, followed: bool) -> Any:
         o, step = self.options, self._step
@@ -202,7 +207,7 @@ class Run:
             raise
         except Exception as error:
             doing = f"fit: step {number} of {self.task.name} with batch_size={o.batch_size}, {o.precision} on {self.device}"
-            raise explain(doing, error) from error
+            raise explain(doing, error, o) from error
 
     def close(self) -> None:
         """End the thread or the processes that prepare batches; the run can still be read, and goes on with new ones."""
@@ -213,7 +218,7 @@ class Run:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self.options)
+        values = dataclasses.asdict(self._asked)
         return {"task": self.task.name, **{name: value for name, value in values.items() if name not in _MAY_CHANGE}}
 
     def save(self, path: Any) -> None:
@@ -251,13 +256,38 @@ class Run:
             )
 
     def _restore(self, path: Path, content: dict[str, Any]) -> None:
-        _checkpoint.restore(path, content, self.model, self._step.optimizer, self._step.scaler)
         try:
             self._generators.restore(content["generators"])
         except (RuntimeError, TypeError, IndexError) as error:
             raise CheckpointError(f"resume: {str(path)!r} holds no state of a generator ({error}). Take an earlier one.") from error
+        _checkpoint.restore(path, content, self.model, self._step.optimizer, self._step.scaler)
         self.losses = list(content["losses"])
         self._began_at, self._skipped_before = content["step"], content["skipped_steps"]
+
+    # -- what went wrong ----------------------------------------------------------------------------------------
+
+    def _spoilt_items(self, number: int) -> int:
+        """How many items of a step's batch are not finite numbers in the run's precision."""
+        import torch
+
+        o = self.options
+        inputs, _ = self.task.train[torch.from_numpy(next(iter(Order(len(self.task.train), o.batch_size, o.seed, number, number + 1))))]
+        if not inputs.is_floating_point():
+            return 0
+        held = inputs.to(self._step.dtype or self._step.autocast_dtype or inputs.dtype)
+        return int((~torch.isfinite(held)).flatten(1).any(1).sum())
+
+    def _what_went_wrong(self, broken: bool) -> list[Note | None]:
+        """Return notes on a run that ended and yet learned nothing."""
+        scaler, steps = self._step.scaler, len(self.losses)
+        notes: list[Note | None] = []
+        if scaler is not None and steps and not broken:
+            notes.append(left_out_note(self.options, self.skipped_steps, steps, float(scaler.get_scale())))
+        if not broken and steps:
+            targets = getattr(self.task.train, "targets", None)
+            guessing = math.log(max(2, int(targets.max()) + 1)) if targets is not None else 0.0
+            notes.append(rising_note(self.options, self.losses, guessing, self._own_optimizer))
+        return notes
 
     # -- what it amounts to -------------------------------------------------------------------------------------
 
@@ -265,6 +295,16 @@ class Run:
         """Return the accuracy on the test now, in the arithmetic that the weights are in."""
         with _settings.switches(self.options.precision, self.device):
             return evaluate(self.model, self.task)
+
+    def _tested(self, notes: list[Note]) -> Accuracy | None:
+        """Return the accuracy; a test that fails costs the test, never the run."""
+        if not self.losses:
+            return None
+        try:
+            return self.evaluate()
+        except GpulabError as error:
+            notes.append(Note("skipped", f"there is no accuracy: {error}"))
+            return None
 
     def result(self, ended: str | None = None) -> FitResult:
         """Return what was reached.
@@ -275,13 +315,15 @@ class Run:
             "stopped" or "interrupted"; None finds out whether the run finished, diverged, or stands in the middle ("stopped").
         """
         o, bad, notes = self.options, self.first_bad_step, list(self.notes)
-        accuracy = self.evaluate() if self.losses else None
+        accuracy = self._tested(notes)
         broken = bad is not None or (accuracy is not None and not math.isfinite(accuracy.loss))
         if broken:
             ended = "diverged"
-            notes.append(diverged_note(o, self.losses, bad))
+            spoilt = self._spoilt_items(bad) if bad is not None else 0
+            notes.append(diverged_note(o, self.losses, bad, own_optimizer=self._own_optimizer, spoilt=spoilt, whole=self._whole))
         elif ended is None:
             ended = "finished" if len(self.losses) >= o.steps else "stopped"
+        notes += [note for note in self._what_went_wrong(broken) if note is not None]
         rate, span, reason = self._meter.rate(o.batch_size)
         if span is None and reason is not None:
             notes.append(Note("no-interval", reason))
@@ -299,3 +341,9 @@ class Run:
             notes=tuple(notes), evidence=Evidence.measured(self.device.name, samples=len(times)),
             environment=devices.environment(self.device),
         )  # fmt: skip
+
+
+def _all_finite(parameters: list[Any]) -> bool:
+    import torch
+
+    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)

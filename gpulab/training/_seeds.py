@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -64,6 +65,9 @@ def over_seeds(
     job, chosen = find_task(task), _seeds(seeds)
     report, asked = _given.callback("over_seeds", "progress", progress), _given.callback("over_seeds", "stop", stop)
     own = sorted({"model", "seed", "save", "resume"} & set(options))
+    unknown = sorted(set(options) - set(inspect.signature(fit).parameters))
+    if unknown:
+        raise InputError(f"over_seeds: got {', '.join(unknown)}; expected options of fit. See gl.training.fit? for their names.")
     if own:
         raise InputError(f"over_seeds: {', '.join(own)} was given; expected options that all seeds share. Leave it out, or call fit.")
     runs: list[FitResult] = []

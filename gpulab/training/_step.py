@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulab import devices
-from gpulab.errors import GpulabError, InputError, message_of, shown
+from gpulab.errors import GpulabError, InputError, OutOfMemoryError, message_of, shown
 from gpulab.evidence import Note
 from gpulab.training import _activations
 from gpulab.training._options import PRECISIONS, Settled
 from gpulab.training._tasks import Task
+from gpulab.training._words import compiling_failed
+from gpulab.training.results import Options
 
 Batch = tuple[Any, Any]
 
@@ -50,9 +52,13 @@ class Step:
         self._compile_works = False
 
     def _move(self, model: Any) -> None:
+        import torch
+
         doing = f"fit: moving the model of {self.job.name} to {self.device}"
+        other = any(p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters())
+        dtype = self.dtype or (torch.float32 if other else None)  # a model that an earlier run left in 16 bits
         try:
-            model.to(str(self.device), self.dtype)
+            model.to(str(self.device), dtype)
             if self.memory_format is not None:
                 model.to(memory_format=self.memory_format)
         except Exception as error:
@@ -126,6 +132,11 @@ class Step:
         with torch.autocast(self.device.torch_type, dtype=self.autocast_dtype, cache_enabled=not self.options.cuda_graph):
             return self._loss(batch)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiled form runs; False where none was asked for, or the compiler failed."""
+        return self._compiled is not None
+
     def _loss(self, batch: Batch) -> Any:
         if self._compiled is None:
             return self.job.loss(self.model, batch)
@@ -136,8 +147,7 @@ class Step:
         except Exception as error:  # the compilers raise many kinds; what is not theirs comes again from the model as it is
             self._compiled = None
             loss = self.job.loss(self.model, batch)
-            first = message_of(error, 120)
-            self.notes.append(Note("skipped", f"torch.compile failed ({type(error).__name__}: {first}), so the model ran as it is."))
+            self.notes.append(Note("skipped", f"{compiling_failed(error)}, so the model ran as it is."))
             return loss
         self._compile_works = True
         return loss
@@ -192,9 +202,16 @@ def make_scaler(device_type: str) -> Any:
     return Scaler(device_type)
 
 
-def explain(doing: str, error: Exception) -> GpulabError:
-    """Return one sentence for an error from inside a step."""
+def explain(doing: str, error: Exception, options: Options | None = None) -> GpulabError:
+    """Return one sentence for an error from inside a step; with the options, what of them would take less memory."""
     ours = devices.translate(error, doing)
+    if isinstance(ours, OutOfMemoryError) and options is not None:
+        means = [f"batch_size={max(1, options.batch_size // 2)}", f"accumulate={2 * options.accumulate}"]
+        means += ["checkpoint=True"] if not options.checkpoint else []
+        return OutOfMemoryError(
+            f"{doing}: the memory that is free does not hold it; expected it to fit. Pass {', '.join(means[:-1])} or {means[-1]}, or call "
+            "gl.memory.release() to give back what earlier cells hold."
+        )
     return ours or InputError(
         f"{doing} raised {type(error).__name__}: {_told(error) or 'no message'}; expected a step that runs. "
         "Try the model on one batch by hand: task.loss(model, task.train[:8])."

@@ -184,6 +184,8 @@ class FitResult(Result):
                 for phase, seconds in self.phase_seconds.items()
                 if whole > 0
             ]
+        if self.options.loss_scale == "dynamic" and self.final_scale is not None:
+            rows.append(("loss scale at the end", f"{self.final_scale:,.6g}, {self.skipped_steps} of {self.steps} steps left out"))
         if self.peak_bytes is not None:
             rows.append(("peak memory of tensors", format_bytes(self.peak_bytes)))
             rows += [(f"- {c}", format_bytes(self.peak_by_category[c])) for c in CATEGORIES if self.peak_by_category.get(c)]

@@ -148,6 +148,17 @@ def right(correct: int, interval: tuple[float, float]) -> Accuracy:
     return Accuracy(correct, 100, correct / 100, interval, 0.0, "digits", Evidence.measured("a CPU"))
 
 
+def test_a_model_of_nans_is_named():
+    """It answers one digit in ten right, as chance would; the note says that its loss is no number."""
+    whole, broken = networks.mlp(64, 8, 10), networks.mlp(64, 8, 10)
+    with torch.no_grad():
+        next(broken.parameters()).fill_(float("nan"))
+    w = compression.weigh({"whole": whole, "broken": broken}, "digits-mlp", deadline=0.01)
+    assert [note.sentence for note in w.notes if note.code == "diverged"] == [
+        "broken: the loss on the test is infinite or nan, so what it answers is chance. Train it again."
+    ]
+
+
 def test_the_interval_holds_seeds_and_items():
     """By hand: three seeds of 80, 90, 85 %; t of 2 degrees is 4.303; each test alone is 10 points wide on either side."""
     one = weighed(accuracies=(right(80, (0.7, 0.9)), right(90, (0.8, 1.0)), right(85, (0.75, 0.95))))

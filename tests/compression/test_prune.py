@@ -80,6 +80,24 @@ def test_pruning_again_goes_on_from_there(cnn: nn.Module, images: torch.Tensor):
     assert compression.sparsity(once) == pytest.approx(0.5, abs=1e-3)
 
 
+@pytest.mark.parametrize("again", [{"amount": 0.5}, {"amount": 0.5, "pattern": "2:4"}, {"amount": 0.3, "scope": "layer"}], ids=str)
+def test_what_was_pruned_never_comes_back(cnn: nn.Module, again: dict):
+    """A smaller share, or a pattern that keeps two of any four, finds nine of ten gone already."""
+    once = compression.prune(cnn, 0.9)
+    twice = compression.prune(once, **again)
+    assert compression.sparsity(twice) >= compression.sparsity(once)
+    for a, b in zip(weighted(once), weighted(twice), strict=True):
+        assert bool((b.weight[a.weight == 0] == 0).all())
+
+
+def test_weights_that_are_no_numbers_are_named(cnn: nn.Module):
+    """Which of two is smaller, nobody can say of a nan."""
+    with torch.no_grad():
+        weighted(cnn)[1].weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(InputError, match="not all finite numbers"):
+        compression.prune(cnn, 0.5)
+
+
 def test_finish_gives_plain_weights_and_the_same_outputs(cnn: nn.Module, images: torch.Tensor):
     """A finished copy has the module's own names and gives the same numbers; the masked one goes on working."""
     pruned = compression.prune(cnn, 0.7).eval()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
+import random
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from torch import nn
 
 from gpulab import compression, networks
 from gpulab.compression import _sparse, _storage
-from gpulab.errors import DeviceError, InputError, RecordingError
+from gpulab.errors import CheckpointError, DeviceError, InputError
 
 
 @pytest.mark.parametrize("amount", [0.0, 0.5, 0.95])
@@ -179,16 +182,48 @@ def test_packed_bits_come_back(values: list[int], bits: int):
 
 
 def test_a_damaged_file_is_a_sentence(tmp_path: Path):
-    """Cut short anywhere, changed in its header, longer, or something else: a RecordingError that says what to do."""
+    """Cut short anywhere, one bit changed anywhere, longer, or something else: an error of ours that says what to do."""
     path = tmp_path / "model.bin"
     compression.save(networks.mlp(4, 4, 2), path)
     content = path.read_bytes()
     damaged = [content[:cut] for cut in (0, 5, 20, 60, len(content) - 1)]
     damaged += [b"PK" + content, content + b"x", content[:30] + b"\0\0\0\0" + content[34:]]
+    rng = random.Random(0)
+    for _ in range(60):
+        changed = bytearray(content)
+        changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        damaged.append(bytes(changed))
     for wrong in damaged:
         path.write_bytes(wrong)
-        with pytest.raises(RecordingError, match="Save the model again"):
+        with pytest.raises(CheckpointError, match="Save the model again"):
             compression.load(path)
+
+
+def _file(header: dict, body: bytes) -> bytes:
+    """A file with a checksum that matches, as someone who knows the format would write it."""
+    names = zlib.compress(json.dumps(header).encode())
+    rest = names + body
+    return _storage._MAGIC + len(names).to_bytes(4, "little") + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"w": {"form": "mask", "shape": [2**62], "dtype": "float32", "parts": [1, 0]}},
+        {"w": {"form": "plain", "shape": [2**40], "dtype": "float32", "parts": [4]}},
+        {"w": {"form": "plain", "shape": [1], "dtype": "object", "parts": [8]}},
+        {"w": {"form": "same", "as": "w"}},
+        {"w": {"form": "torch", "shape": [1], "parts": [4]}},
+        {"w": None},
+        ["w"],
+    ],
+    ids=str,
+)
+def test_a_hostile_file_asks_for_no_memory_and_runs_nothing(header: dict, tmp_path: Path):
+    """Shapes beyond what the file holds, foreign types, a name of itself, a pickle that is none: one sentence each."""
+    (tmp_path / "model.bin").write_bytes(_file(header, b"\0" * 4))
+    with pytest.raises((CheckpointError, InputError), match="expected"):
+        compression.load(tmp_path / "model.bin")
 
 
 def test_saving_is_whole_or_not_at_all(tmp_path: Path):

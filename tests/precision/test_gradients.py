@@ -127,6 +127,27 @@ def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: flo
         assert at(w.highest_scale * 2).overflowing_share > 0
 
 
+def test_what_is_no_number_already_is_told() -> None:
+    """No scale is safe then, the sentence and the table begin with it; gradients that are all zero have nothing to scale."""
+    window = precision.gradient_window([1e-3, math.nan, math.inf, 0.0], "float16")
+    assert window.explanation.startswith("2 of 4 gradients are infinite or nan already")
+    assert "afe scales" not in window.explanation
+    assert not window.scales_exist
+    assert not window.safe
+    assert window.table()[1][0] == ("infinite or nan already", "2 of 4", "no scale mends them")
+    assert precision.gradient_window([math.nan]).explanation == "1 of 1 gradients are infinite or nan already, which no scale mends."
+    assert precision.gradient_window([0.0, 0.0]).explanation == "All 2 gradients are exactly zero, so there is nothing to scale."
+
+
+def test_a_diverged_models_gradients_are_counted() -> None:
+    """A nan in the input makes every gradient that it reaches a nan; the text and the table say how many."""
+    found = precision.gradients(nn.Linear(3, 2, bias=False), torch.tensor([[1.0, math.nan, 2.0]]), loss=torch.sum)
+    assert found.kind("parameters").not_finite == 2, "the gradient of a weight is its input"
+    assert repr(found).endswith("; 2 infinite or nan>")
+    assert ("parameters, infinite or nan", "2", "", "", "", "") in found.table()[1]
+    assert not any("infinite" in row[0] for row in precision.gradients(nn.Linear(3, 1), torch.ones(1, 3), loss=torch.sum).table()[1])
+
+
 def test_the_histogram_counts_by_power_of_two() -> None:
     """By hand; a scale moves no bar, since the window is what moves."""
     w = precision.gradient_window([0.25, 0.3, 0.5, 3.9, 4.0, 0.0, math.inf], "float16", 8)

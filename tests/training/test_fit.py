@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
+import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -275,6 +278,17 @@ def test_pure_precisions_convert_the_model(precision: str) -> None:
     assert 2 * result.peak_by_category["parameters"] == full.peak_by_category["parameters"]
 
 
+def test_a_model_that_was_left_in_16_bits_is_trained_in_the_runs_own_type() -> None:
+    """After a pure run the same model trains in float32, from the weights that it had; a float64 model as well."""
+    for start, precision in (("pure-float16", "float32"), ("pure-bfloat16", "bfloat16")):
+        _, model = fitted(precision=start, optimizer="sgd", steps=2)
+        wide = copy.deepcopy(model).float()
+        result, model = fitted(model=model, precision=precision)
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        assert result.losses.tolist() == fitted(model=wide, precision=precision)[0].losses.tolist()
+    assert fitted(model=training.task("digits-mlp").make_model(0).double())[0].losses.tolist() == by_hand("digits-mlp")[0]
+
+
 def test_compile_trains_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled form is what every step calls; its parameters are the model's."""
     calls: list[Any] = []
@@ -309,9 +323,69 @@ def test_a_compiler_that_fails_is_told_and_the_model_runs_as_it_is(monkeypatch: 
     assert any("no backend on this planet" in note.sentence for note in result.notes)
 
 
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        ("InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')", "no working C++ compiler"),
+        ("C++ compile error Command: g++ main.cpp Output: main.cpp:2:10: fatal error: Python.h: No such file", "headers of Python"),
+    ],
+)
+def test_what_a_compiler_lacks_is_one_sentence(raised: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In PyTorch's own words on such machines; the run is told as uncompiled, and its memory is followed as that of any other."""
+
+    def compiled(model: Any) -> Any:
+        def call(*args: Any) -> Any:
+            raise RuntimeError(raised)
+
+        return call
+
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setattr(torch, "compile", compiled)
+    result, _ = fitted(compile=True)
+    assert any(words in note.sentence and "ran as it is" in note.sentence for note in result.notes)
+    assert not result.options.compile
+    assert result.peak_bytes == fitted()[0].peak_bytes
+    assert not any("compiled step" in note.sentence for note in result.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler, and g++ is not on the PATH")
+def test_a_really_compiled_step_learns_the_same() -> None:
+    """PyTorch's own compiler: the losses and weights of the model as it is but for rounding, and no note of a failure."""
+    import torch._dynamo.utils as dynamo
+
+    torch.compiler.reset()
+    before = dynamo.counters["stats"]["unique_graphs"]
+    result, model = fitted(compile=True)
+    assert dynamo.counters["stats"]["unique_graphs"] > before, "a graph must have been compiled"
+    assert result.options.compile
+    assert not any("ran as it is" in note.sentence for note in result.notes)
+    losses, expected = by_hand("digits-mlp")
+    np.testing.assert_allclose(result.losses, losses, rtol=1e-4)
+    for a, b in zip(model.state_dict().values(), expected.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_a_checkpoint_of_a_machine_without_a_compiler_goes_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same call resumes: what was asked for is compared, not what the compiler made of it."""
+
+    def compiled(model: Any) -> Any:
+        def call(*args: Any) -> Any:
+            raise RuntimeError("no backend on this planet")
+
+        return call
+
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setattr(torch, "compile", compiled)
+    fitted(compile=True, steps=4, save=tmp_path / "run.pt")
+    result, _ = fitted(compile=True, resume=tmp_path / "run.pt")
+    assert result.losses.tolist() == by_hand("digits-mlp")[0]
+
+
 def test_what_a_cpu_lacks_is_named_and_the_next_best_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """TF32, CUDA graphs, pinned memory, a compiler: one note each, and the losses of a plain run."""
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
     result, _ = fitted(precision="tf32", cuda_graph=True, pinned=True, compile=True)
     notes = " ".join(note.sentence for note in result.notes)
     assert all(words in notes for words in ("no TF32", "no CUDA graphs", "pageable", "C++ compiler"))

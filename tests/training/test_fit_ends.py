@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pathlib
 import pickle
 import random
+import re
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpulab import memory, training
 from gpulab.errors import CheckpointError, GpulabError, InputError, OutOfMemoryError, StoppedError
-from gpulab.training import _checkpoint
+from gpulab.training import _checkpoint, _words
 
 SHORT: dict[str, Any] = {"batch_size": 48, "device": "cpu"}
 LONGEST = 800
@@ -114,6 +117,124 @@ def test_weights_that_broke_in_the_last_update_are_named_too() -> None:
     result = run_for(1, optimizer="sgd", learning_rate=1e38)
     assert result.first_bad_step is None
     assert result.ended == "diverged"
+
+
+def test_a_rate_that_diverges_and_stays_finite_is_named() -> None:
+    """Adam with a rate of 1: the loss never is nan, it shoots up, and then every unit is dead. The note says where and what to try."""
+    result = run_for(40, learning_rate=1.0)
+    assert result.ended == "finished"
+    top = int(result.losses.argmax())
+    sentence = next(note.sentence for note in result.notes if note.code == "rising")
+    assert f"from {result.losses[0]:.3g} at step 0 to {result.losses[top]:.3g} at step {top}" in sentence
+    assert "smaller learning_rate (it was 1)" in sentence
+    assert "clip" not in sentence, "Adam's steps do not grow with the gradients"
+    assert not run_for(40).has_note("rising")
+
+
+def test_fine_tuning_may_go_up_and_down() -> None:
+    """A loss that rises tenfold, from next to nothing, is no divergence; one far above guessing is."""
+    options = training.fit("digits-mlp", steps=1, **SHORT).options
+    assert _words.rising_note(options, [0.01, 0.2, 0.05], math.log(10), False) is None
+    assert _words.rising_note(options, [0.01, 9.3, 0.05], math.log(10), False) is not None
+    assert _words.rising_note(options, [2300.0, 2500.0, 9000.0], math.log(10), False) is None
+
+
+def _with(inputs: Any = None) -> training.Task:
+    import dataclasses
+
+    job = training.task("digits-mlp")
+    return dataclasses.replace(job, _load=lambda: (training.Data(inputs, job.train.targets), job.test))
+
+
+@pytest.mark.parametrize(("value", "precision"), [(float("nan"), "float32"), (7e4, "pure-float16"), (7e4, "float16")])
+def test_numbers_in_the_data_that_are_none_are_named(value: float, precision: str) -> None:
+    """A nan, or 70,000 where float16 ends at 65,504, in three items: the note counts those of the batch, and blames no learning rate."""
+    inputs = training.task("digits-mlp").train.inputs.clone()
+    inputs[:, 0, 0, 0][torch.arange(0, 48 * 7, 48)] = value
+    result = training.fit(_with(inputs), steps=60, precision=precision, optimizer="sgd", learning_rate=1e-3, **SHORT)
+    assert result.ended == "diverged"
+    bad = result.first_bad_step
+    assert bad is not None
+    indices = np.random.default_rng((0, bad // 27)).permutation(1297)[bad % 27 * 48 :][:48]
+    spoilt = int((inputs[indices, 0, 0, 0] == value).sum()) if value == value else int(inputs[indices].isnan().any((1, 2, 3)).sum())
+    sentence = next(note.sentence for note in result.notes if note.code == "diverged")
+    assert f"{spoilt} of the 48 items" in sentence
+    assert "learning_rate" not in sentence
+
+
+class Divides(torch.nn.Module):
+    """A layer that divides by zero from some call on."""
+
+    def __init__(self, call: int) -> None:
+        super().__init__()
+        self.inner, self.call, self.calls = torch.nn.Linear(64, 10), call, 0
+
+    def forward(self, x: Any) -> Any:
+        """Divide by zero where the call has come."""
+        self.calls += 1
+        return self.inner(x.flatten(1)) * (float("nan") if self.calls > self.call else 1.0)
+
+
+@pytest.mark.parametrize(("call", "words"), [(0, "No update came before it, so it is the model itself"), (2, "a layer makes the nan")])
+def test_a_nan_that_the_model_makes_is_named(call: int, words: str) -> None:
+    """In the first step it cannot be the learning rate; later it need not be."""
+    result = run_for(9, model=Divides(call))
+    assert (result.ended, result.first_bad_step) == ("diverged", call)
+    assert words in next(note.sentence for note in result.notes if note.code == "diverged")
+
+
+def test_a_model_that_comes_broken_is_named() -> None:
+    """Training goes on with the weights of a run that diverged: the note says where the nan comes from."""
+    model = training.task("digits-mlp").make_model(0)
+    run_for(60, model=model, precision="pure-float16")
+    again = run_for(5, model=model)
+    assert "came with weights that are infinite or nan" in next(note.sentence for note in again.notes if note.code == "diverged")
+
+
+def test_gradients_that_no_scale_mends_are_named() -> None:
+    """Dynamic scaling leaves every step out, the loss stands still and is finite: the note says so, and an ordinary run has none."""
+    model = training.task("digits-mlp").make_model(0)
+    next(model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+    result = run_for(20, model=model, precision="float16")
+    assert result.ended == "finished"
+    assert result.skipped_steps == 20
+    assert any("20 of 20 steps changed no weight" in note.sentence for note in result.notes)
+    assert ("loss scale at the end", "0.0625, 20 of 20 steps left out") in result.table()[1]
+    assert not run_for(20, precision="float16").has_note("skipped")
+
+
+def test_a_test_that_fails_costs_the_test_alone() -> None:
+    """The losses are kept, there is no accuracy, and the note tells what the model raised; a race goes on as well."""
+
+    class Shy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(64, 10)
+
+        def forward(self, x: Any) -> Any:
+            if not self.training:
+                raise ValueError("not while I am watched")
+            return self.inner(x.flatten(1))
+
+    result = run_for(4, model=Shy())
+    assert (result.ended, result.steps, result.accuracy) == ("finished", 4, None)
+    assert any("not while I am watched" in note.sentence for note in result.notes)
+    import dataclasses
+
+    job = dataclasses.replace(training.task("digits-mlp"), _build=Shy)
+    race = training.race(job, {}, {"clip": 1.0}, steps=3, device="cpu")
+    assert (race.first.steps, race.accuracy_difference, race.accuracy_difference_interval) == (3, None, None)
+
+
+@pytest.mark.parametrize(
+    ("precision", "words"),
+    [("float8_e4m3fn", "Pass 'bfloat16', the next best"), ("fp8", "compute capability 8.9"), ("int8", "quantize_aware"),
+     ("half", "Pass 'float16'"), ("BF16", "Pass 'bfloat16'"), ("Float32", "Pass 'float32'")],
+)  # fmt: skip
+def test_a_format_that_nothing_trains_in_is_explained(precision: str, words: str) -> None:
+    """With the next best; another name of one that there is leads to it."""
+    with pytest.raises(InputError, match=re.escape(words)):
+        run_for(1, precision=precision)
 
 
 @pytest.mark.parametrize(
@@ -314,11 +435,11 @@ def _checkpoint_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return file.read_bytes()
 
 
-def _refused(content: bytes, folder: pathlib.Path) -> str:
+def _refused(content: bytes, folder: pathlib.Path, **options: Any) -> str:
     file = folder / "b.pt"
     file.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
-        run_for(6, resume=file)
+        run_for(6, resume=file, **options)
     text = str(caught.value)
     assert len(text) <= LONGEST
     return text
@@ -394,7 +515,10 @@ def _changed(checkpoint: bytes, folder: pathlib.Path, change: Any) -> bytes:
 )  # fmt: skip
 def test_a_checkpoint_that_does_not_fit_is_refused(checkpoint: bytes, change: Any, words: str, tmp_path: pathlib.Path) -> None:
     """Each in one sentence that names what is wrong."""
-    assert words in _refused(_changed(checkpoint, tmp_path, change), tmp_path)
+    model = training.task("digits-mlp").make_model(3)
+    weights = [value.clone() for value in model.state_dict().values()]
+    assert words in _refused(_changed(checkpoint, tmp_path, change), tmp_path, model=model)
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.state_dict().values(), strict=True)), "the model must be as before"
 
 
 def test_a_longer_checkpoint_and_a_missing_one(tmp_path: pathlib.Path) -> None:
