@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab import figures, parallel
 from gpulab.devices import memory_sizes
-from gpulab.evidence import Badge, Note
+from gpulab.evidence import Note
 from gpulab.parallel import RankMemory, RankStates
 from gpulab.units import format_bytes
 from gpulab.widgets._controls import Choice, Control, Slider, Switch
@@ -20,7 +20,7 @@ _POSITIONS = (64, 128, 256, 512, 1024, 2048)
 _KEPT = 300  # predictions remembered
 _STATES = ("parameters", "gradients", "optimizer")
 _PARTS = (*_STATES, "activations", "communication")
-_REST = "temporary, inside operators and margin"
+_HEADERS = ("strategy", "verdict", "needed", *_STATES, "activations", "messages", "the rest")
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,9 @@ class ShardingExplorer(Instrument):
         capacity = memory_sizes.memory_bytes(values["gpu"])
         results: list[RankMemory | RankStates] = [found.get(strategy, state) for strategy, state in states.items()]
         figure = figures.rank_memory(results, capacity, values["gpu"])
-        rows: list[list[str | Badge]] = [_row(one, capacity) for one in results]
-        headers = ["strategy", "evidence", *_PARTS, _REST, "needed", "verdict"]
+        rows = [_row(one, capacity) for one in results]
         evidence = list({e.sentence: e for e in (one.evidence for one in results)}.values())
-        return Drawing(figure, headers, rows, evidence, notes, _sentence(results, capacity, values["gpu"]))
+        return Drawing(figure, _HEADERS, rows, evidence, notes, _sentence(results, capacity, values["gpu"]))
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the prediction of the chosen strategy (of zero3 where all are chosen)."""
@@ -192,28 +191,16 @@ def _part_of(progress: Progress, number: int, count: int, name: str) -> Progress
     return lambda fraction, text: progress((number + fraction) / count, f"{name}: {text}")
 
 
-def _row(one: RankMemory | RankStates, capacity: int) -> list[str | Badge]:
+def _row(one: RankMemory | RankStates, capacity: int) -> list[str]:
     if isinstance(one, RankStates):
-        parts = [format_bytes(n) for n in (one.parameters_bytes, one.gradients_bytes, one.optimizer_bytes)]
+        states = [format_bytes(n) for n in (one.parameters_bytes, one.gradients_bytes, one.optimizer_bytes)]
         over = one.total_bytes - capacity
-        verdict = f"does not fit: states alone are {format_bytes(over)} over" if over > 0 else "states fit; predict the step"
-        return [
-            one.strategy,
-            one.evidence.badge,
-            *parts,
-            *["not predicted"] * (len(_PARTS) - len(_STATES) + 1),
-            f"over {format_bytes(one.total_bytes)}",
-            verdict,
-        ]
-    named = [one.peak_by_category[c] for c in _PARTS]
-    parts = [format_bytes(n) for n in (*named, one.needed_bytes() - sum(named))]
-    return [one.strategy, one.evidence.badge, *parts, format_bytes(one.needed_bytes()), _fit(one.needed_bytes(), capacity)]
-
-
-def _fit(needed: int, capacity: int) -> str:
-    if needed <= capacity:
-        return f"fits: {format_bytes(capacity - needed)} to spare"
-    return f"does not fit: {format_bytes(needed - capacity)} over"
+        verdict = f"too big: states {format_bytes(over)} over" if over > 0 else "states fit"
+        return [one.strategy, verdict, f"over {format_bytes(one.total_bytes)}", *states, *["not yet"] * (len(_HEADERS) - 6)]
+    needed, named = one.needed_bytes(), [one.peak_by_category[c] for c in _PARTS]
+    parts = [format_bytes(n) for n in (*named, needed - sum(named))]
+    verdict = f"fits: {format_bytes(capacity - needed)} free" if needed <= capacity else f"too big: {format_bytes(needed - capacity)} over"
+    return [one.strategy, verdict, format_bytes(needed), *parts]
 
 
 def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: str) -> str:
@@ -227,5 +214,10 @@ def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: st
     words = [f"{verdict}: {', '.join(names)}" for verdict, names in said.items() if names]
     predicted = [one for one in results if isinstance(one, RankMemory)]
     peaks = "".join(f" The peak of {one.strategy} is in its {one.peak_phase} phase, at {one.peak_operator}." for one in predicted[:2])
-    moment = f"{peaks} The parts are what is alive at that moment: activations used up by then are gone." if predicted else ""
+    moment = (
+        f"{peaks} The parts are what is alive at that moment: activations used up by then are gone. The rest is "
+        "temporary tensors, what operators take inside, and a margin."
+        if predicted
+        else ""
+    )
     return f"On {gpu}: {'; '.join(words)}.{moment}"
