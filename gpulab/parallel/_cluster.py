@@ -119,6 +119,7 @@ class Ranks:
         self.log: tuple[tuple[CollectiveCall, ...], ...] = ()
         self._profile, self._threads, self._backend, self._port, self._progress = profile, threads, backend, port, progress
         self._engines: Engines | None = None
+        self._opener: Callable[[Engines], tuple[str, ...]] | None = None  # how the group is opened where links are between the ranks
         self._broken: str | None = None
         self._busy = threading.Lock()
         self._stop_asked = threading.Event()
@@ -283,11 +284,14 @@ class Ranks:
         engines = self._engines
         assert engines is not None
         self._progress(0.9, "opening the process group")
-        self.hosts = _group.open_on(engines, self.timeout_seconds, self._threads, self._backend, self._port)
+        self.hosts = self._open_plain(engines) if self._opener is None else self._opener(engines)
         if self.px:
             _activate(engines)
         self._broken = None
         self._progress(1.0, f"{named(range(self.n))} ready")
+
+    def _open_plain(self, engines: Engines) -> tuple[str, ...]:
+        return _group.open_on(engines, self.timeout_seconds, self._threads, self._backend, self._port)
 
     def _ready(self) -> Engines:
         """Return the engines, if they can serve."""

@@ -10,18 +10,20 @@ with gl.parallel.cluster(n=4) as ranks, gl.parallel.links(ranks, 50e6):
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpulab import _given
 from gpulab.errors import DeviceError, GpulabError, InputError, message_of, shown
 from gpulab.parallel import _group, _links_step, _rank
 from gpulab.parallel._cluster import Ranks
+from gpulab.parallel._engines import Engines
 from gpulab.units import format_bytes_per_second
 
 _PREFIX = "gpulab"
@@ -97,7 +99,8 @@ def links(ranks: Ranks, bandwidth_bytes_per_second: float) -> Iterator[Ranks]:
 
     Notes
     -----
-    Whatever happens inside, the namespaces are removed on leaving; those of a process that was killed, at the next start of links.
+    ``recover()`` inside brings the ranks, new ones too, behind their links again. Whatever happens inside, the namespaces are removed on
+    leaving; those of a process that was killed, at the next start of links.
     """
     _check(ranks, bandwidth_bytes_per_second)
     remove_stale()
@@ -108,13 +111,13 @@ def links(ranks: Ranks, bandwidth_bytes_per_second: float) -> Iterator[Ranks]:
     switch = f"{_PREFIX}-{os.getpid()}-switch"
     try:
         _build(names, switch, float(bandwidth_bytes_per_second))
-        _move(ranks, names)
+        _open(ranks, functools.partial(_open_behind, ranks, names))
         _limits[ranks] = float(bandwidth_bytes_per_second)
         yield ranks
     finally:
         _limits.pop(ranks, None)
         try:
-            _move(ranks, None)
+            _open(ranks, functools.partial(_open_at_home, ranks))
         finally:
             _remove([*names, switch])
 
@@ -164,31 +167,37 @@ def _tc(namespace: str, interface: str, bandwidth: float) -> None:
     _run(["tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *rule])
 
 
-def _move(ranks: Ranks, names: list[str] | None) -> None:
-    """Bring every rank into its namespace (or home, for None), and make the process group anew there.
-
-    Ranks that died meanwhile are left to ``ranks.recover()``.
-    """
+def _open(ranks: Ranks, opener: Callable[[Engines], tuple[str, ...]]) -> None:
+    """Make the process group anew by an opener, now and at each ``recover()``; ranks that died or hang are left to that."""
+    ranks._opener = opener
     engines = ranks._engines
     if engines is None or engines.deaths():
         return
     with ranks._busy:
         ranks._broken = "their links were being changed"
-        if not _group.close(engines):
-            return
-        if names is None:
-            _group._gather(engines, [(_links_step.leave,)] * ranks.n, "leave their links")
+        if _group.close(engines):
             ranks._open_group()
-            return
-        _group._gather(engines, [(_links_step.enter, name) for name in names], "enter their links")
-        meeting = _address(0)
-        port = _group._store(engines, meeting, 0)
-        calls = [
-            (_rank.open_group, place, meeting, port, _address(place.rank), ranks.timeout_seconds, "gloo")
-            for place in _group._places(ranks.hosts)
-        ]
-        _group._gather(engines, calls, "open the process group")
-        ranks._broken = None
+
+
+def _open_behind(ranks: Ranks, names: list[str], engines: Engines) -> tuple[str, ...]:
+    """Bring each rank into its namespace, new engines too, and open the process group there; return the ranks' machines."""
+    _group._gather(engines, [(_rank.set_threads, ranks._threads)] * ranks.n, "load torch")
+    _group._gather(engines, [(_links_step.enter, name) for name in names], "enter their links")
+    meeting = _address(0)
+    port = _group._store(engines, meeting, 0)
+    calls = [
+        (_rank.open_group, place, meeting, port, _address(place.rank), ranks.timeout_seconds, "gloo")
+        for place in _group._places(ranks.hosts)
+    ]
+    _group._gather(engines, calls, "open the process group")
+    return ranks.hosts
+
+
+def _open_at_home(ranks: Ranks, engines: Engines) -> tuple[str, ...]:
+    """Bring each rank back, which a new engine is already, and open the process group as without links, from now on."""
+    _group._gather(engines, [(_links_step.leave,)] * ranks.n, "leave their links")
+    ranks._opener = None
+    return ranks._open_plain(engines)
 
 
 def remove_stale() -> None:

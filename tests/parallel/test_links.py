@@ -5,12 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from gpulab import models
-from gpulab.errors import DeviceError, InputError, RankError
+from gpulab.errors import DeviceError, InputError, RankDiedError, RankError
 from gpulab.parallel import _links as module
 from gpulab.parallel import links, links_reason, sweep
 
@@ -121,6 +122,49 @@ def test_what_cannot_be_is_refused(ranks, monkeypatch):
     with pytest.raises(DeviceError, match=r"^links: no rights; expected"), links(ranks, 1e6):
         pass
     assert ranks.run(one) == [2.0, 2.0]
+
+
+def where():
+    """The process and the network namespace of a rank."""
+    return os.getpid(), str(Path("/proc/self/ns/net").readlink())
+
+
+def leave_the_other(how):
+    """Rank 0 waits in a sum to which rank 1 does not come."""
+    import torch
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1:
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("mine")
+    dist.all_reduce(torch.ones(1))
+
+
+@allowed
+@pytest.mark.parametrize(("how", "error", "stays"), [("dies", RankDiedError, False), ("raises", RankError, True)])
+def test_recover_inside_brings_the_ranks_behind_their_links_again(ranks, how, error, stays):
+    """A rank that fails the other is named; after recover() each is in its namespace, limited as before, and at home after it."""
+    home = {place for _, place in ranks.run(where)}
+    assert len(home) == 1
+    with links(ranks, 20e6) as limited:
+        before = limited.run(where)
+        with pytest.raises(error, match="rank 0 waited in all_reduce") as caught:
+            limited.run(leave_the_other, how)
+        assert caught.value.ranks == (1,)
+        begin = time.monotonic()
+        assert limited.recover().run(one) == [2.0, 2.0]
+        assert time.monotonic() - begin < 30.0
+        after = limited.run(where)
+        assert [place for _, place in after] == [place for _, place in before]
+        assert (after == before) is stays
+        assert len({place for _, place in after} | home) == 3
+        done = sweep(limited, "all_reduce", sizes=[2**18], deadline=0.3)
+        assert done.link_bytes_per_second == 20e6
+        assert done.points[0].median_seconds > 0.8 * 2**18 / 20e6  # of two ranks, each sends the payload once
+    assert namespaces() == []
+    assert {place for _, place in ranks.run(where)} == home
+    assert ranks.recover().run(one) == [2.0, 2.0]
 
 
 @allowed
