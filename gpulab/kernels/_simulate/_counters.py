@@ -82,6 +82,18 @@ class Counters:
         if self._accessed_words >= _WORDS_TOGETHER:
             self.settle_accesses()
 
+    def requests(self, line: int, store: Store, kind: str, elements: np.ndarray, active: np.ndarray) -> None:
+        """Count accesses of global memory at once: of each warp the element of each lane and which lanes take part, shape (n, 32)."""
+        found = self.accesses.setdefault((line, store.name, store.space, kind), Access())
+        self.line(line)
+        size, lanes = store.dtype.itemsize, np.count_nonzero(active, axis=1)
+        sectors = sectors_per_request(elements * np.int64(size), active, size)
+        found.requests += len(elements)
+        found.lanes += int(lanes.sum())
+        found.bytes_requested += int(lanes.sum()) * size
+        found.sectors += int(sectors.sum())
+        found.ideal_sectors += int(np.minimum(sectors, -(-lanes * size // SECTOR_BYTES)).sum())
+
     def patience(self, lanes: int) -> int:
         """Return how many statements of a batch of so many lanes may wait to be counted."""
         return min(_STATEMENTS_TOGETHER, 1 + _LANES_TOGETHER // lanes)

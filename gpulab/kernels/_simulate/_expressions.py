@@ -311,7 +311,7 @@ class Translator:
             owner = value(frame, mask)
             places, from_end = index(frame, mask)
             if isinstance(owner, tuple):
-                return self._item(owner, places, node)
+                return self._item(owner, places, mask, node)
             if not isinstance(owner, View):
                 raise self.fail(f"`{ast.unparse(node.value)}` is no array; expected one before the index", node)
             if sliced or len(places) < owner.ndim:
@@ -320,11 +320,12 @@ class Translator:
 
         return run
 
-    def _item(self, owner: tuple[Any, ...], places: tuple[Any, ...], node: ast.Subscript) -> Any:
-        if len(places) != 1 or np.size(places[0]) != 1:
+    def _item(self, owner: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, node: ast.Subscript) -> Any:
+        index = np.asarray(places[0])
+        if len(places) != 1 or (index.size > 1 and len(index := np.unique(mask.selected(index))) != 1):
             raise self.fail("a tuple needs one index that is the same in all threads", node)
         try:
-            return owner[int(places[0])]
+            return owner[int(index.item())]
         except IndexError as error:
             raise self.fail(f"the tuple has {len(owner)} elements; expected an index below that", node) from error
 

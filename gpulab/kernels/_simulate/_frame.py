@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._alone import Alone
 from gpulab.kernels._simulate._geometry import Mask, union
 from gpulab.kernels._simulate._machine import Machine
 from gpulab.kernels._simulate._memory import View
@@ -82,25 +83,31 @@ class ForLoop:
     line: int
     target: Callable[[Frame, Mask, Any], None]
     body: Statement
+    alone: Alone | None = None
 
-    def over(self, frame: Frame, mask: Mask, items: Iterable[Any]) -> Mask | None:
-        """Run the loop where all lanes take the same values."""
+    def over(self, frame: Frame, mask: Mask, items: Sequence[Any]) -> Mask | None:
+        """Run the loop where all lanes take the same values: of a range, or of a tuple."""
         machine, loop, returns = frame.machine, Loop(), frame.returns
         frame.loops.append(loop)
         going: Mask | None = mask
-        for item in items:
-            assert going is not None
+        turn, count = 0, len(items)
+        alone, numbers = self.alone, items if isinstance(items, range) else None
+        while going is not None:
+            if alone is not None and numbers is not None and alone.turns_before <= turn < count and alone.suits(frame, going):
+                going, done = alone.run(frame, going, numbers[turn:])
+                alone = None
+                turn += done
+                if going is None:
+                    break
             machine.step(self.line, going)
+            if turn == count:
+                machine.counters.tested.append((self.line, going, None, going))
+                break
             machine.counters.tested.append((self.line, going, going, None))
-            self.target(frame, going, item)
+            self.target(frame, going, items[turn] if numbers is None else np.int64(numbers[turn]))
             going = union(self.body(frame, going), loop.continued)
             loop.continued = None
-            if going is None:
-                break
-        else:
-            assert going is not None
-            machine.step(self.line, going)
-            machine.counters.tested.append((self.line, going, None, going))
+            turn += 1
         frame.loops.pop()
         return mask if frame.returns == returns else union(going, loop.broken)
 
@@ -112,7 +119,15 @@ class ForLoop:
         out: list[Mask | None] = [None]
         now = start
         up = bool(np.all(step > 0))
+        alone, turn = self.alone, 0
         while going is not None:
+            if alone is not None and turn >= alone.turns_before and alone.suits(frame, going) and now.dtype == stop.dtype == _types.INT:
+                each = zip(*(going.selected(limit).tolist() for limit in (now, stop, step)), strict=True)
+                going, done = alone.run(frame, going, [range(*limits) for limits in each])
+                now, alone = now + step * np.int64(done), None
+                if going is None:
+                    break
+            turn += 1
             machine.step(self.line, going)
             more = now < stop if up else np.where(step > 0, now < stop, now > stop)
             yes, no = machine.test(self.line, going, more)

@@ -45,6 +45,8 @@ class Launch:
     max_trace_steps: int = 100_000
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
+    largest: dict[int, int] = field(default_factory=dict)  # what arrays that nobody writes hold at most, by store
+    left_to_lockstep: dict[int, int] = field(default_factory=dict)  # loops whose lanes could not run alone, and how often in a row
 
     def text_of(self, line: int) -> str:
         """Return a line of the kernel or of a device function."""
@@ -80,6 +82,12 @@ class Machine:
         self.counters.executed.append((line, mask))
         if launch.traced_block is not None:
             self._trace(line, mask)
+
+    def steps(self, line: int, statements: int) -> None:
+        """Note that so many statements were executed and counted elsewhere."""
+        self.launch.steps += statements
+        if self.launch.steps > self.launch.next_look:
+            self._look(line)
 
     def test(self, line: int, mask: Mask, condition: Any) -> tuple[Mask | None, Mask | None]:
         """Return the lanes that a test sends one way and the other, and count it."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate._accesses import load, store
+from gpulab.kernels._simulate._alone import alone_of
 from gpulab.kernels._simulate._expressions import Expression, Translator
 from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
 from gpulab.kernels._simulate._geometry import Mask, union
@@ -191,13 +192,22 @@ class StatementTranslator:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
         line, test = node.test.lineno, self.expressions.condition(node.test)
         body = self._body(node.body)
+        may = alone_of(node, self.expressions)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             machine, loop, returns = frame.machine, Loop(), frame.returns
             frame.loops.append(loop)
             going: Mask | None = mask
             out: list[Mask | None] = [None]
+            alone, turn = may, 0
             while going is not None:
+                if alone is not None:
+                    turn += 1
+                    if turn > alone.turns_before and alone.suits(frame, going):
+                        going, _ = alone.run(frame, going)
+                        if going is None:
+                            break
+                        alone = None
                 machine.step(line, going)
                 yes, no = machine.test(line, going, test(frame, going))
                 out.append(no)
@@ -219,8 +229,8 @@ class StatementTranslator:
     def _for(self, node: ast.For) -> Statement:
         if node.orelse:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
-        parts = ForLoop(node.lineno, self.target(node.target), self._body(node.body))
-        limits = self.expressions.range_of(node.iter)
+        target, body, limits = self.target(node.target), self._body(node.body), self.expressions.range_of(node.iter)
+        parts = ForLoop(node.lineno, target, body, None if limits is None else alone_of(node, self.expressions))
         if limits is None:
             values = self.expressions.expression(node.iter)
 
@@ -242,7 +252,7 @@ class StatementTranslator:
             if np.any(step == 0):
                 raise self.fail("range with a step of 0 has no end; expected another step", node)
             if all(np.ndim(value) == 0 for value in (start, stop, step)):
-                return parts.over(frame, mask, (np.int64(i) for i in range(int(start), int(stop), int(step))))
+                return parts.over(frame, mask, range(int(start), int(stop), int(step)))
             return parts.lane_by_lane(frame, mask, start, stop, step)
 
         return run_range

@@ -1,0 +1,283 @@
+"""Run the lanes of a loop one after the other, each alone, where few are left: NumPy's cost for each statement is then more than theirs.
+
+A loop in which lanes only compute, read what nobody writes, and use arrays of their own gives each lane what it gets in lockstep. What
+lockstep counts follows from the turns that each lane took, since lanes are together that are in the same turn of every loop around.
+Anything that Python's numbers do otherwise than numba's, and everything that would be a finding, an error or a trace, is left to lockstep.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpulab.kernels._simulate._alone_counts import Logs, account
+from gpulab.kernels._simulate._alone_text import LaneWriter
+from gpulab.kernels._simulate._alone_values import INT, Refused, Site, Turns
+from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._memory import START, View
+from gpulab.kernels._simulate._names import Intrinsic
+
+if TYPE_CHECKING:
+    from gpulab.kernels._simulate._expressions import Expression, Translator
+    from gpulab.kernels._simulate._frame import Frame
+
+# Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100), and the turns in lockstep before that,
+# since a short loop is not worth the change.
+MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 1
+# Turns in one go: what is logged of them has to fit into memory, and work without end must be noticed.
+_FUEL = 1 << 11
+# The largest absolute values of integers between statements that are tried, so that nothing on the way leaves 64 bits.
+_MOST = (1 << 60, 1 << 31, 1 << 20)
+_PROGRAMS_KEPT, _TRIES = 32, 4
+_MOST_LOOKED_AT = 1 << 18  # elements of an array whose largest one is looked for
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.If, ast.While, ast.For, ast.Break, ast.Continue, ast.Pass)
+
+
+class _BailError(Exception):
+    """A lane came to something that lockstep has to do."""
+
+
+def _bail() -> Any:
+    raise _BailError
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A loop as Python for one lane, with the types that its names had."""
+
+    make: Callable[..., Any]
+    most: int
+    loops: list[Turns]
+    sites: list[Site]
+    parameters: list[str]
+    types: dict[str, np.dtype]
+    arrays: list[str]
+    stored: set[str]
+    assigned: list[str]
+
+
+class Alone:
+    """A loop that lanes may run alone."""
+
+    def __init__(self, node: ast.While | ast.For, names: set[str], fixed: dict[int, tuple[str, Expression]]) -> None:
+        self.node, self._names, self._fixed = node, names, fixed
+        nested = any(isinstance(part, (ast.While, ast.For)) for part in ast.walk(node) if part is not node)
+        self.turns_before = _TURNS_BEFORE_NESTED if nested else _TURNS_BEFORE
+        self._texts: dict[Any, _Text | None] = {}
+
+    @staticmethod
+    def suits(frame: Frame, mask: Mask) -> bool:
+        """Return whether lanes are few, and their variables would be different in each block in lockstep as well."""
+        one_block = mask.batch.blocks == 1 or (mask.array is not None and len(mask.array) > 1 and mask is not frame.live)
+        return one_block and mask.lanes <= MOST_LANES
+
+    def run(self, frame: Frame, mask: Mask, items: Any = None) -> tuple[Mask | None, int]:
+        """Run the loop in the lanes of a mask; return the lanes that must go on in lockstep, and after how many items of a ``for``.
+
+        ``items`` is a range, or a list with one for each lane.
+        """
+        machine, done = frame.machine, 0
+        failures = machine.launch.left_to_lockstep
+        if failures.get(id(self), 0) >= _TRIES or machine.launch.traced_block is not None:
+            return mask, 0
+        going: Mask | None = mask
+        while going is not None:
+            try:
+                some = items
+                if items is not None:
+                    some = [one[done : done + _FUEL] for one in (items if isinstance(items, list) else [items] * going.lanes)]
+                more = self._turns(frame, going, some, items, done)
+            except (Refused, _BailError, TypeError, ZeroDivisionError, ValueError, OverflowError):
+                failures[id(self)] = failures.get(id(self), 0) + 1
+                return going, done
+            if more is None:
+                return going, done
+            failures.pop(id(self), None)
+            done += _FUEL
+            if isinstance(items, list):
+                items = [one for one, stays in zip(items, more, strict=True) if stays]
+            going = _those(going, more)
+        return None, done
+
+    def _turns(self, frame: Frame, mask: Mask, some: Any, items: Any, done: int) -> list[bool] | None:
+        """Run so many turns; return which lanes go on, or None where the statements would be too many."""
+        lanes = mask.flat
+        text, columns = self._bound(frame, mask, len(lanes))
+        logs = Logs(len(text.loops), len(text.sites))
+        lane = text.make(_bail, *logs.parts())
+        arrays = [_lists(frame.variables[name], lanes) for name in text.arrays]
+        last = [True] * len(lanes)
+        if some is None:
+            some = [None] * len(lanes)
+        else:
+            every = items if isinstance(items, list) else [items] * len(lanes)
+            last = [done + _FUEL >= len(one) for one in every]
+        more, rows = [], []
+        for number, given in enumerate(zip(*columns, strict=True) if columns else [()] * len(lanes)):
+            logs.begin()
+            goes_on, values = lane(*given, *[array[number] for array in arrays], _FUEL, some[number], last[number])
+            more.append(goes_on)
+            rows.append(values)
+        if not account(frame.machine, text.loops, text.sites, logs, mask, frame.variables):
+            return None
+        self._keep(frame, mask, text, rows, arrays)
+        return more
+
+    # -- before -------------------------------------------------------------------------------------------------------------------
+
+    def _bound(self, frame: Frame, mask: Mask, lanes: int) -> tuple[_Text, list[list[Any]]]:
+        """Return the text for what the names hold now, and the values of its parameters in each lane."""
+        values, views = self._held(frame)
+        fixed: dict[int, Any] = {}
+        for number, (name, expression) in self._fixed.items():
+            held = expression(frame, mask)
+            if not isinstance(held, (np.ndarray, np.generic)):
+                raise Refused
+            fixed[number] = held if held.ndim == 0 else name
+            if held.ndim:
+                values[name] = held
+        largest = {name: _largest(frame.machine.launch.largest, view) for name, view in views.items()}
+        key = (
+            tuple((name, held.dtype) for name, held in values.items()),
+            tuple((name, view.store.space, view.store.tracker is None, view.dtype, view.shape, view.strides, view.offset is START)
+                  for name, view in views.items()),
+            tuple(largest.values()),
+            tuple((number, held if isinstance(held, str) else (held.dtype, held.item())) for number, held in fixed.items()),
+        )  # fmt: skip
+        if key not in self._texts:
+            if len(self._texts) >= _PROGRAMS_KEPT:
+                self._texts.clear()
+            self._texts[key] = self._write(values, views, fixed, largest)
+        text = self._texts[key]
+        if text is None:
+            raise Refused
+        columns = []
+        for name in text.parameters:
+            held = values[name]
+            if held.dtype == INT and not -text.most <= int(held.min()) <= int(held.max()) <= text.most:
+                raise Refused
+            columns.append(mask.selected(held).tolist() if held.ndim else [held.item()] * lanes)
+        return text, columns
+
+    def _held(self, frame: Frame) -> tuple[dict[str, Any], dict[str, View]]:
+        """Return the numbers and the arrays that the loop's names hold."""
+        values: dict[str, Any] = {}
+        views: dict[str, View] = {}
+        for name in self._names:
+            held = frame.variables.get(name)
+            if isinstance(held, View):
+                views[name] = held
+            elif isinstance(held, (np.ndarray, np.generic)):
+                values[name] = held
+            elif held is not None:
+                raise Refused
+        local = [view.store for view in views.values() if view.store.space == "local"]
+        if len(set(map(id, local))) != len(local):
+            raise Refused  # two names of one array
+        return values, views
+
+    def _write(self, values: dict[str, Any], views: dict[str, View], fixed: dict[int, Any], largest: dict[str, int]) -> _Text | None:
+        parameters = list(values)
+        for most in _MOST:
+            writer = LaneWriter({name: held.dtype for name, held in values.items()}, views, fixed, largest, most)
+            try:
+                text = writer.root(self.node, parameters)
+            except Refused:
+                continue
+            names: dict[str, Any] = {}
+            exec(compile(text, f"<{self.node.lineno}>", "exec"), names)
+            return _Text(names["make"], most, writer.loops, writer.sites, parameters, writer.types, writer.arrays, writer.stored,
+                         writer.assigned)  # fmt: skip
+        return None
+
+    # -- after --------------------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _keep(frame: Frame, mask: Mask, text: _Text, rows: list[tuple[Any, ...]], arrays: list[Any]) -> None:
+        """Give the variables and the local arrays what the lanes left there."""
+        batch, lanes = mask.batch, mask.flat
+        columns = dict(zip(text.types, zip(*rows, strict=True), strict=True))
+        for name in text.assigned:
+            left = columns[name]
+            if all(value is None for value in left):
+                continue
+            dtype, old = text.types[name], frame.variables.get(name)
+            full = np.array(np.broadcast_to(np.zeros((), dtype) if old is None else old, (batch.blocks, batch.width)))
+            full.reshape(-1)[lanes] = [0 if value is None else value for value in left] if None in left else left
+            frame.variables[name] = full
+        for name, lists in zip(text.arrays, arrays, strict=True):
+            if name in text.stored:
+                data = frame.variables[name].store.data
+                data.reshape(len(data), -1)[:, lanes] = np.array(lists, dtype=data.dtype).T
+
+
+def alone_of(node: ast.While | ast.For, translator: Translator) -> Alone | None:
+    """Return the loop for lanes alone, or None where its statements or calls are none that a lane can run alone."""
+    names: set[str] = set()
+    fixed: dict[int, tuple[str, Expression]] = {}
+
+    def look(part: ast.AST) -> bool:
+        if isinstance(part, ast.expr) and _is_fixed(part, translator):
+            fixed[id(part)] = f"0{len(fixed)}", translator.expression(part)
+            return True
+        if isinstance(part, ast.stmt) and not isinstance(part, _SIMPLE):
+            return False
+        if isinstance(part, ast.Call):
+            found = translator.static(part.func)
+            if not isinstance(found, Intrinsic) or found.name not in ("min", "max", "abs", "range"):
+                return False
+            return not part.keywords and all(look(argument) for argument in part.args)
+        if isinstance(part, ast.Name):
+            names.add(part.id)
+        return all(look(inner) for inner in ast.iter_child_nodes(part))
+
+    if not look(node):
+        return None
+    return Alone(node, names, fixed)
+
+
+def _is_fixed(node: ast.expr, translator: Translator) -> bool:
+    """Return whether an expression has one value throughout a loop that makes no arrays: sizes, places, and names from outside."""
+    if isinstance(node, ast.Name):
+        return node.id not in translator.local
+    if isinstance(node, ast.Attribute):
+        return True
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and isinstance(node.slice, ast.Constant)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1:
+        return isinstance(node.args[0], ast.Name) and node.args[0].id in translator.local
+    return False
+
+
+def _largest(known: dict[int, int], view: View) -> int:
+    """Return a bound, one of ``_MOST``, of the integers in memory that nobody writes; 2**63 where it is not known."""
+    store = view.store
+    if store.space != "global" or store.tracker is not None or store.dtype != INT or not 0 < store.elements <= _MOST_LOOKED_AT:
+        return 1 << 63
+    if id(store) not in known:
+        largest = max(-int(store.data.min()), int(store.data.max()))
+        known[id(store)] = min((most for most in _MOST if largest <= most), default=1 << 63)
+    return known[id(store)]
+
+
+def _lists(view: View, lanes: np.ndarray) -> Any:
+    """Return what an array holds, for each lane: its own elements, or those of memory that nobody writes."""
+    data = view.store.data
+    if view.store.space == "local":
+        return data.reshape(len(data), -1)[:, lanes].T.tolist()
+    return [data.data] * len(lanes)
+
+
+def _those(mask: Mask, which: list[bool]) -> Mask | None:
+    """Return some of the lanes."""
+    if not any(which):
+        return None
+    if all(which):
+        return mask
+    array = np.zeros((mask.batch.blocks, mask.batch.width), dtype=bool)
+    array.reshape(-1)[mask.flat[np.array(which)]] = True
+    return Mask(mask.batch, array)

@@ -1,0 +1,351 @@
+"""Loops whose lanes run alone: results, counts, findings and errors are those of lockstep, and it is known that they did run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_kernels import Writer, function_of, kernel_texts
+
+from gpulab.errors import KernelError
+from gpulab.kernels import cuda, float32, float64, int32, int64, simulate
+from gpulab.kernels._simulate import _alone
+from gpulab.kernels._simulate._alone import Alone
+
+_EXAMPLES = max(60, settings.default.max_examples if settings.default else 0)
+
+
+class Watched:
+    """Counts the goes of loops alone that came to an end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.goes, self._patch = 0, monkeypatch
+        inner = Alone._turns
+
+        def turns(loop: Alone, *args: Any) -> Any:
+            found = inner(loop, *args)
+            self.goes += found is not None
+            return found
+
+        monkeypatch.setattr(Alone, "_turns", turns)
+
+    def both(self, kernel: Any, grid: Any, block: Any, make: Callable[[], tuple], **options: Any) -> Any:
+        """Simulate with lanes alone and in lockstep; everything must be the same, of floats the bits."""
+        first = make()
+        found = simulate(kernel, grid, block, *first, **options)
+        with self._patch.context() as patch:
+            patch.setattr(Alone, "run", lambda loop, frame, mask, items=None: (mask, 0))
+            second = make()
+            expected = simulate(kernel, grid, block, *second, **options)
+        for a, b in zip(first, second, strict=True):
+            assert not isinstance(a, np.ndarray) or a.tobytes() == b.tobytes()
+        assert found.lines == expected.lines
+        assert found.accesses == expected.accesses
+        assert found.findings == expected.findings
+        return found
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Return what compares the two ways, and counts."""
+    return Watched(monkeypatch)
+
+
+def collatz(first, out):
+    i = cuda.grid(1)
+    n = first + i
+    steps = 0
+    while n != 1 and steps < 200:
+        if n % 2 == 0:  # noqa: SIM108 - a branch is what is counted
+            n = n // 2
+        else:
+            n = 3 * n + 1
+        steps += 1
+    out[i] = steps
+
+
+def insertion_sort(rows):
+    i = cuda.grid(1)
+    local = cuda.local.array(12, int32)
+    for k in range(12):
+        local[k] = rows[i, k]
+    for k in range(1, 12):
+        value = local[k]
+        j = k - 1
+        while j >= 0 and local[j] > value:
+            local[j + 1] = local[j]
+            j -= 1
+        local[j + 1] = value
+    for k in range(12):
+        rows[i, k] = local[k]
+
+
+def first_divisor(numbers, out):
+    i = cuda.grid(1)
+    n = numbers[i]
+    d = 2
+    found = 0
+    while d * d <= n:
+        if d == 7:
+            d += 2
+            continue
+        if n % d == 0:
+            found = d
+            break
+        d += 1
+    out[i] = found
+
+
+def walk(following, weights, out):
+    i = cuda.grid(1)
+    at = i
+    steps = 0
+    total = 0.0
+    while at != 0 and steps < 5000:
+        at = following[at]
+        total += weights[at, 1] if steps % 3 == 0 and weights[at, 0] > 0.5 else 0.25
+        steps += 1
+    out[i] = total
+
+
+def rows_of_different_lengths(starts, columns, values, x, out):
+    row = cuda.grid(1)
+    total = float64(0.0)
+    for k in range(starts[row], starts[row + 1]):
+        for m in range(k % 3, 5):
+            if m == columns[k] % 4:
+                break
+            total += values[k] * x[columns[k]] + m
+        if total > 1000.0:
+            continue
+        total -= 1.0
+    out[row] = total
+
+
+def _ring(n: int) -> np.ndarray:
+    found, order = np.zeros(n, np.int64), np.random.default_rng(1).permutation(np.arange(1, n))
+    found[order] = np.roll(order, -1)
+    return found
+
+
+def _integers(below: int, *shape: int, dtype: str = "int64") -> np.ndarray:
+    return np.random.default_rng(2).integers(0, below, shape).astype(dtype)
+
+
+def _sparse() -> tuple:
+    lengths = _integers(40, 32)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    rng = np.random.default_rng(5)
+    return starts, rng.integers(0, 32, starts[-1]), rng.random(starts[-1]), rng.random(32), np.zeros(32)
+
+
+CASES: dict[str, tuple] = {
+    "collatz": (collatz, 1, 32, lambda: (1, np.zeros(32, np.int64))),
+    "collatz of 27 threads in 2 blocks": (collatz, 2, 27, lambda: (5, np.zeros(54, np.int64))),
+    "the last lanes of many": (collatz, 4, 128, lambda: (1, np.zeros(512, np.int64))),
+    "insertion sort": (insertion_sort, 1, 32, lambda: (_integers(99, 32, 12, dtype="int32"),)),
+    "first divisor": (first_divisor, 1, 64, lambda: (2 * _integers(4000, 64) + 10_001, np.zeros(64, np.int64))),
+    "walk": (walk, 1, 40, lambda: (_ring(64), np.random.default_rng(3).random((64, 2)), np.zeros(40))),
+    "sparse rows": (rows_of_different_lengths, 1, 32, _sparse),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loop_alone_is_the_loop_in_lockstep(name: str, watched: Watched) -> None:
+    """Results, counts of each line and each access; ``walk`` takes more turns than one go has."""
+    watched.both(*CASES[name])
+    assert watched.goes > (2 if name == "walk" else 0)
+
+
+def squares(x, out):
+    i = cuda.grid(1)
+    n = x[i]
+    k = 0
+    while k < 12:
+        n = n * n + k
+        k += 1
+    out[i] = n
+
+
+def beyond(x, out):
+    i = cuda.grid(1)
+    k = 0
+    total = 0
+    while k < 10:
+        total += x[i + k]  # beyond
+        k += 1
+    out[i] = total
+
+
+def by_zero(x, out):
+    i = cuda.grid(1)
+    k = 8
+    total = 0
+    while k > -8:
+        total += x[i] // k
+        k -= 1
+    out[i] = total
+
+
+def single_precision(x, out):
+    i = cuda.grid(1)
+    t = float32(0.1)
+    for _ in range(9):
+        t = t * x[i] + t
+    out[i] = t
+
+
+def sum_of_shared(x, out):
+    s = cuda.shared.array(32, int64)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    if t == 0:
+        total = 0
+        for k in range(32):
+            total += s[k]
+        out[0] = total
+
+
+@pytest.mark.parametrize("kernel", [squares, beyond, by_zero, single_precision, sum_of_shared])
+def test_what_lanes_cannot_do_alone_is_done_in_lockstep(kernel: Any, watched: Watched) -> None:
+    """Integers that leave 64 bits, an index out of bounds, a division by zero, float32, and memory that others write."""
+    dtype = np.float32 if kernel is single_precision else np.int64
+    watched.both(kernel, 1, 32, lambda: (_integers(99, 32).astype(dtype), np.zeros(32, dtype)))
+    assert watched.goes == 0
+
+
+def endless(x, out):
+    i = cuda.grid(1)
+    k = 1
+    while k > 0:
+        k = x[k % 8] + 1
+        if k == 5:
+            k += 1
+    out[i] = k
+
+
+@pytest.mark.parametrize("max_steps", [17, 5_000, 20_003])
+def test_an_endless_loop_ends_at_the_line_at_which_lockstep_ends_it(max_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of statements is exact, however many lanes ran alone before."""
+    errors = []
+    for lanes in (_alone.MOST_LANES, -1):
+        monkeypatch.setattr(_alone, "MOST_LANES", lanes)
+        with pytest.raises(KernelError) as caught:
+            simulate(endless, 1, 32, np.arange(8), np.zeros(32, np.int64), max_steps=max_steps)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def test_a_loop_alone_can_be_stopped() -> None:
+    """``stop`` is asked between two goes."""
+
+    class Enough(Exception):
+        pass
+
+    asked = []
+
+    def stop() -> None:
+        asked.append(1)
+        if len(asked) > 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        simulate(endless, 1, 32, np.arange(8), np.zeros(32, np.int64), stop=stop, max_steps=10**9)
+
+
+class LoopWriter(Writer):
+    """Writes kernels whose loops nearly always can run alone."""
+
+    def integer(self, depth: int) -> tuple[str, int]:
+        """Return an expression without calls of device functions."""
+        if depth <= 0:
+            return self.pick(self._constant, self._variable, self._place, self._load)()
+        made, bound = self.pick(
+            self._variable, self._sum, self._product, self._quotient, self._bits, self._extreme, self._choice, self._unary, self._guarded,
+            self._constant,
+        )(depth - 1)  # fmt: skip
+        return (f"({made} % 1021)", 1021) if bound > 1 << 50 else (made, bound)
+
+    def _load(self, depth: int = 0) -> tuple[str, int]:
+        return self.pick("x[i]", "x[(i + 7) % x.size]", "x[abs(a) % x.size]", "own[a & 3]", "narrow[b & 1, 1]"), 1 << 20
+
+    def floating(self, depth: int) -> str:
+        """Return a float of operations that Python and NumPy round alike."""
+        if depth <= 0:
+            return self.pick("f", "g", "0.5", "1.25")
+        a, b = self.floating(depth - 1), self.floating(depth - 1)
+        more = f"({a} + {self.small(0)})"
+        return self.pick(f"({a} + {b})", f"({a} * {b})", f"({a} / (abs({b}) + 1.0))", f"(-{a})", f"min({a}, {b})", more)
+
+    def _store(self, indent: int) -> None:
+        self.line(indent, f"narrow[{self.integer(0)[0]} & 1, 0] {self.pick('=', '+=')} {self.small(1)} % 99")
+
+    _store_float = _store
+
+    def _leave(self, indent: int, depth: int, in_loop: bool) -> None:
+        self.line(indent, f"if {self.pick(self.varying(), self.condition(1))}:")
+        self.line(indent + 1, self.pick("continue", "break"))
+
+    def _return_if(self, indent: int, depth: int, in_loop: bool) -> None:
+        self._float(indent)
+
+
+@st.composite
+def texts_of_loops(draw: Any) -> str:
+    """Return the text of a kernel of loops within loops."""
+    writer = LoopWriter(draw, (), True, 16)
+    for indent, line in (
+        (0, "import math\nfrom gpulab.kernels import cuda, int16, int64\n\n\ndef kernel(x, out, real):"), (1, "i = cuda.grid(1)"),
+        (1, "own = cuda.local.array(4, int64)"), (1, "narrow = cuda.local.array((2, 2), int16)"), (1, "for k in range(4):"),
+        (2, "own[k] = k - i"), (2, "narrow[k // 2, k % 2] = k + 3"), (1, "a, b = int64(x[i]), i"), (1, "c, d = 3, cuda.threadIdx.x"),
+        (1, "f, g = 0.5 * b, -1.25"), (1, "k = 0"), (1, "turn = 0"), (1, "while turn < 6 + i % 3:"), (2, "turn += 1"),
+    ):  # fmt: skip
+        writer.line(indent, line)
+    for _ in range(draw(st.integers(2, 5))):
+        writer.statement(2, 3, True)
+    writer.line(1, "out[i, 0] = a + 3 * b + 5 * c + 7 * d")
+    writer.line(1, "out[i, 1] = own[0] + own[1] + own[2] + own[3] + k")
+    writer.line(1, "out[i, 2] = narrow[0, 0] + narrow[1, 0]")
+    writer.line(1, "real[i] = f + g")
+    return "\n".join(writer.lines) + "\n"
+
+
+def _compare(text: str, grid: int, block: int, seed: int, dtype: str) -> int:
+    kernel, n = function_of(text), grid * block
+
+    def make() -> tuple:
+        x = np.random.default_rng(seed).integers(-100, 100, n).astype(dtype)
+        return x, np.zeros((n, 4), np.int64), np.zeros(n)
+
+    with pytest.MonkeyPatch.context() as patch:
+        watched = Watched(patch)
+        watched.both(kernel, grid, block, make)
+        return watched.goes
+
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_RAN: list[bool] = []
+
+
+@settings(max_examples=_EXAMPLES, suppress_health_check=_QUIET)
+@given(text=texts_of_loops(), grid=st.integers(1, 2), block=st.sampled_from([1, 7, 33, 70]), seed=st.integers(0, 2**16),
+       dtype=st.sampled_from(["int64", "int32"]))  # fmt: skip
+def test_random_loops_alone_are_those_in_lockstep(text: str, grid: int, block: int, seed: int, dtype: str) -> None:
+    """Loops within loops, left early or not, with loads of memory and arrays of each thread's own."""
+    _RAN.append(_compare(text, grid, block, seed, dtype) > 0)
+
+
+def test_random_loops_did_run_alone() -> None:
+    """Most of them, so that the test above compares two things."""
+    assert not _RAN or sum(_RAN) > len(_RAN) / 3
+
+
+@settings(max_examples=_EXAMPLES // 3, suppress_health_check=_QUIET)
+@given(text=kernel_texts(), grid=st.integers(1, 2), block=st.sampled_from([7, 33]), seed=st.integers(0, 2**16))
+def test_random_kernels_are_the_same_with_lanes_alone(text: str, grid: int, block: int, seed: int) -> None:
+    """Whatever a kernel does beside."""
+    _compare(text, grid, block, seed, "int64")
