@@ -22,6 +22,7 @@ _PUBLIC = {
 }
 _SUBMODULES = (
     "arrays",
+    "claims",
     "compression",
     "devices",
     "errors",

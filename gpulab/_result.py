@@ -225,14 +225,17 @@ class Result:
                 f"{where}: schema version {reprlib.repr(version)}; gpulab reads 1 to {cls.schema_version}. Update gpulab to read the file."
             )
         hints = _hints(cls)  # type: ignore[arg-type]
-        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        names = [field.name for field in fields]
         given = {str(name) for name in data} - {"schema", "schema_version"}
-        if given != set(names):
+        # A field that a later version added has a default, and a file of an earlier one does without it.
+        later = {field.name for field in fields if field.default is not dataclasses.MISSING} if version < cls.schema_version else set()
+        if not set(names) - later <= given <= set(names):
             wrong = reprlib.repr(sorted(given ^ set(names)))
             raise RecordingError(
                 f"{where}: fields that are missing or unknown: {wrong}. The file is damaged or was written by another version."
             )
-        values = {name: decode(data[name], hints[name], f"{where}.{name}") for name in names}
+        values = {name: decode(data[name], hints[name], f"{where}.{name}") for name in names if name in given}
         try:
             return cls(**values)
         except (InputError, ValueError, TypeError) as error:

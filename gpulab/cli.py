@@ -1,4 +1,4 @@
-"""The command line: ``gpulab doctor``, ``gpulab lab``, ``gpulab record``.
+"""The command line: ``gpulab doctor``, ``gpulab lab``, ``gpulab record``, ``gpulab recordings``, ``gpulab claims``.
 
 Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments) -> exit code``.
 Only the module of the command that was asked for is imported, so ``gpulab record`` runs on a machine without Jupyter.
@@ -20,6 +20,8 @@ from gpulab.errors import GpulabError
 _COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
     "lab": ("gpulab._lab", "open the course in JupyterLab"),
+    "claims": ("gpulab.claims._command", "set published claims beside recorded machines"),
+    "recordings": ("gpulab.recordings._command", "list, show, compare and join recordings"),
     "record": ("gpulab.recorder._command", "measure this machine and write a recording"),
 }
 # What a shell gives a program that SIGINT ended: 128 + 2.

@@ -24,9 +24,12 @@ def _sizes(device: Device) -> tuple[int, int]:
     return (_CPU_FEATURES, _CPU_ROWS) if device.is_cpu else (_FEATURES, _ROWS)
 
 
-def _linear(device: Device, form: str, dtype: str, make: Callable[[Any], Any], share: float = 0.0, rank: int = SECOND) -> Case:
+def _linear(
+    device: Device, form: str, dtype: str, make: Callable[[Any], Any], share: float = 0.0, rank: int = SECOND, rows: int | None = None
+) -> Case:
     """One linear layer in one form; ``make`` turns the dense layer into it, on the device."""
-    features, rows = _sizes(device)
+    features, usual = _sizes(device)
+    rows = usual if rows is None else rows
 
     def time(deadline_seconds: float) -> Measurement:
         import torch
@@ -80,6 +83,9 @@ def _cases(device: Device) -> Iterable[Case]:
     yield _linear(device, "dense", dense, compression.finish)
     for share in _SHARES:
         yield _linear(device, "csr", "float32", _pruned(share), share, THIRD if share < 0.9 else SECOND)
+    # One input at a time, as a phone answers: a product of a matrix and a vector, which waits for the weights.
+    yield _linear(device, "dense", "float32", compression.finish, rank=THIRD, rows=1)
+    yield _linear(device, "csr", "float32", _pruned(0.9), 0.9, THIRD, rows=1)
     if not device.is_cpu:
         yield _linear(device, "dense", "float32", compression.finish, rank=THIRD)
         if not _sparse.two_four_refusal(device):

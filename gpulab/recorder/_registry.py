@@ -103,4 +103,5 @@ def entry(experiment: str, case: Case, measurement: Measurement) -> Entry:
             nbytes=measurement.nbytes,
             notes=measurement.notes,
         ),
+        date=measurement.environment.date,
     )

@@ -6,5 +6,20 @@ field is checked on load. The figures that come out of it carry the badge ``RECO
 
 from gpulab.recordings._files import directory, load, names, read, readable, write
 from gpulab.recordings._schema import Entry, Recording, Timing
+from gpulab.recordings._several import Difference, RecordingDiff, diff, merge
 
-__all__ = ["Entry", "Recording", "Timing", "directory", "load", "names", "read", "readable", "write"]
+__all__ = [
+    "Difference",
+    "Entry",
+    "Recording",
+    "RecordingDiff",
+    "Timing",
+    "diff",
+    "directory",
+    "load",
+    "merge",
+    "names",
+    "read",
+    "readable",
+    "write",
+]

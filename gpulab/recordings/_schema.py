@@ -7,7 +7,7 @@ so much work". The live classes of other modules may change; this schema changes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,12 +85,18 @@ class Entry(Result):
         None where it was not recorded.
     reason : str or None
         Why it was not recorded: "time did not reach it", or the error's sentence.
+    date : str or None
+        UTC, ISO 8601: when it was timed, which may be before the recording's own date where a run was continued. None in files of
+        version 1.
     """
+
+    schema_version: ClassVar[int] = 2
 
     experiment: str
     params: Mapping[str, Parameter]
     timing: Timing | None
     reason: str | None = None
+    date: str | None = None
 
     def __post_init__(self) -> None:
         """An entry has a timing or a reason, never both or neither."""
@@ -163,7 +169,9 @@ class Recording(Result):
     def evidence(self, entry: Entry | None = None) -> Evidence:
         """Return the badge of one entry's figures, or of the recording as a whole."""
         timing = entry.timing if entry is not None else None
-        return Evidence.recorded(self.environment, samples=timing.sample_count if timing else None)
+        date = entry.date if entry is not None else None
+        environment = self.environment if date is None else replace(self.environment, date=date)
+        return Evidence.recorded(environment, samples=timing.sample_count if timing else None)
 
     def caption(self) -> str:
         """Return the badge line under the table."""

@@ -1,0 +1,11 @@
+"""What is said about GPU acceleration, with its source, and what recorded machines say of it.
+
+Each claim names its source and is read as a ratio of two times. ``ledger`` sets it beside every recording: it holds, holds partly,
+fails, cannot be decided, or is not recorded yet. Nothing is timed here, and no verdict is written by hand.
+"""
+
+from gpulab.claims._judge import judge, ledger
+from gpulab.claims._registry import claims
+from gpulab.claims.results import Claim, Comparison, Finding, Ledger, Source, Verdict
+
+__all__ = ["Claim", "Comparison", "Finding", "Ledger", "Source", "Verdict", "claims", "judge", "ledger"]

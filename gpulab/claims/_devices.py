@@ -1,0 +1,60 @@
+"""Claims about devices: what size and shape of work suits them, and a GPU against a CPU."""
+
+from __future__ import annotations
+
+import math
+
+from gpulab.claims import _sources as at
+from gpulab.claims._pairs import Compare, beside_cpu, flops, pairs, several
+from gpulab.claims._registry import Spec
+from gpulab.claims.results import Claim
+
+_THEME = "Devices and sizes"
+_THROUGHPUT = ("matmul", "attention", "solve", "add", "exp", "sum", "softmax", "fft", "sort", "conv2d")
+
+
+def _growing() -> Compare:
+    return several(*(
+        pairs("catalogue", {"workload": "matmul", "n": n, "dtype": "float32"}, {"n": 2 * n}, per=flops) for n in (64, 128, 256, 512)
+    ))  # fmt: skip
+
+
+CLAIMS = (
+    Spec(
+        Claim(
+            "larger-products", _THEME, "Larger matrix products reach more of the device's arithmetic.",
+            "time for each FLOP, a size over twice the size, 64 to 1,024", at.MATMUL_GUIDE, "Performance and dimensions", "any",
+            1, math.inf, True,
+        ),
+        _growing(),
+    ),
+    Spec(
+        Claim(
+            "activations-alike", _THEME, "Pointwise functions all take about as long as the memory traffic: which one hardly matters.",
+            "time of exp and of GELU for 64 Mi elements, over each other", at.MEMORY_GUIDE, "Activations", "any", 0.8, 1.25, True,
+        ),
+        pairs("catalogue", {"workload": "gelu", "n": 67108864, "dtype": "float32"}, {"workload": "exp"}),
+    ),
+    Spec(
+        Claim(
+            "depthwise-time", _THEME, "Fewer FLOPs are not less time in proportion: FLOPs alone do not tell the speed.",
+            "time for each FLOP of a convolution, depthwise over dense", at.SHUFFLENET, "1, introduction", "any", 1, math.inf, True,
+        ),
+        pairs("catalogue", {"workload": "depthwise_conv2d", "dtype": "float32"}, {"workload": "conv2d"}, per=flops),
+    ),
+    Spec(
+        Claim(
+            "gpu-10-to-1000", _THEME, "A GPU is 10 to 1,000 times as fast as a CPU (what the paper reports others to claim).",
+            "time on the recorded CPU over time on the GPU, float32, every size", at.DEBUNKING, "abstract", "gpu", 10, 1000, True,
+        ),
+        beside_cpu("catalogue", lambda p: p["dtype"] == "float32"),
+    ),
+    Spec(
+        Claim(
+            "gpu-2-5", _THEME, "With both tuned, a GPU is a small factor faster than a CPU: 2.5 on average, at most 15.",
+            "time on the recorded CPU over time on the GPU, largest sizes of ten workloads", at.DEBUNKING, "abstract, table of results",
+            "gpu", 0, 15, True,
+        ),
+        beside_cpu("catalogue", lambda p: p["workload"] in _THROUGHPUT and p["dtype"] == "float32" and int(p["n"]) >= 1024),
+    ),
+)  # fmt: skip

@@ -1,0 +1,154 @@
+"""Find the entries of a recording that differ in one thing, and set their times over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gpulab.claims.results import Comparison
+from gpulab.recordings import Entry, Recording, Timing
+from gpulab.recordings._schema import Parameter
+from gpulab.units import format_bytes
+
+# Some work per call, by which times are divided before they are compared: FLOPs, bytes, items.
+Amount = Callable[[Entry], float]
+Keep = Callable[[Mapping[str, Parameter]], bool]
+Compare = Callable[[Recording, Recording | None], list[Comparison]]
+_BYTES = ("nbytes", "parameter_bytes")
+
+
+def compared(case: str, first: Entry, second: Entry, per: Amount | None = None) -> Comparison:
+    """Return the first time over the second, with the widest interval that both allow."""
+    one, other = _timing(first), _timing(second)
+    scale = 1.0 if per is None else per(second) / per(first)
+    interval = None
+    if one.interval_seconds is not None and other.interval_seconds is not None and min(other.interval_seconds) > 0:
+        (low, high), (least, most) = one.interval_seconds, other.interval_seconds
+        interval = (scale * low / most, scale * high / least)
+    return Comparison(case, scale * one.median_seconds / other.median_seconds, interval, first.key, second.key)
+
+
+def _timing(entry: Entry) -> Timing:
+    assert entry.timing is not None, "only recorded entries are compared"
+    return entry.timing
+
+
+def label(params: Mapping[str, Parameter], instead: Mapping[str, Parameter] | None = None) -> str:
+    """Return a case's parameters in words; of those that the comparison changes only the counts, as "n 64 over 128"."""
+    words = []
+    for name, value in params.items():
+        if instead is None or name not in instead:
+            words.append(_word(name, value))
+        elif isinstance(value, int) and isinstance(instead[name], int) and instead[name] != value:
+            words.append(f"{_word(name, value)} over {_word(name, instead[name], named=False)}")
+    return ", ".join(words)
+
+
+def _word(name: str, value: Parameter, named: bool = True) -> str:
+    if name in _BYTES and isinstance(value, int):
+        return format_bytes(value)
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{name} {text}" if named else text
+
+
+def pairs(
+    experiment: str,
+    first: Mapping[str, Parameter],
+    second: Mapping[str, Parameter],
+    *,
+    keep: Keep | None = None,
+    per: Amount | None = None,
+) -> Compare:
+    """Return what compares each entry that has the parameters ``first`` with the one that has ``second`` instead, all others equal.
+
+    Parameters
+    ----------
+    experiment : str
+    first, second : mapping
+        Of the same names.
+    keep : callable, optional
+        ``keep(params of the first)``: whether the case belongs to the claim.
+    per : callable, optional
+        The work of an entry; the ratio is then of times per work.
+    """
+
+    def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
+        found = []
+        for entry in recording.select(experiment, **first):
+            if keep is not None and not keep(entry.params):
+                continue
+            other = recording.find(experiment, **{**entry.params, **second})
+            if other is not None and other.key != entry.key:
+                found.append(compared(label(entry.params, second), entry, other, per))
+        return found
+
+    return compare
+
+
+def beside_cpu(experiment: str, keep: Keep | None = None) -> Compare:
+    """Return what compares each entry with the same work on the recorded CPU."""
+
+    def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
+        if cpu is None or cpu.name == recording.name:
+            return []
+        found = []
+        for entry in recording.select(experiment):
+            there = cpu.find(experiment, **entry.params) if keep is None or keep(entry.params) else None
+            if there is not None:
+                found.append(compared(f"{label(entry.params)}, over {cpu.name}", there, entry))
+        return found
+
+    return compare
+
+
+def over_median(experiment: str, part: Callable[[Timing], float | None], keep: Keep | None = None) -> Compare:
+    """Return what sets a figure of an entry, such as its first call, over its own median; the interval is the median's alone."""
+    return _inside(experiment, part, keep, lambda value, median: value / median)
+
+
+def median_over(experiment: str, part: Callable[[Timing], float | None], keep: Keep | None = None) -> Compare:
+    """Return what sets an entry's median over another of its figures; the interval is the median's alone."""
+    return _inside(experiment, part, keep, lambda value, median: median / value)
+
+
+def _inside(experiment: str, part: Callable[[Timing], float | None], keep: Keep | None, ratio: Callable[[float, float], float]) -> Compare:
+    def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
+        found = []
+        for entry in recording.select(experiment):
+            timing = _timing(entry)
+            value = part(timing) if keep is None or keep(entry.params) else None
+            if not value:
+                continue
+            ends = timing.interval_seconds
+            sides = None if ends is None or ends[0] <= 0 else sorted(ratio(value, end) for end in ends)
+            interval = None if sides is None else (sides[0], sides[1])
+            found.append(Comparison(label(entry.params), ratio(value, timing.median_seconds), interval, entry.key, entry.key))
+        return found
+
+    return compare
+
+
+def several(*parts: Compare) -> Compare:
+    """Return what several comparisons find together."""
+    return lambda recording, cpu: [one for part in parts for one in part(recording, cpu)]
+
+
+def only(params: Mapping[str, tuple[Parameter, ...]]) -> Keep:
+    """Return what keeps the cases whose parameters are among these."""
+    return lambda given: all(given.get(name) in values for name, values in params.items())
+
+
+def flops(entry: Entry) -> float:
+    """Return the arithmetic of a call."""
+    amount = _timing(entry).flops
+    assert amount, f"{entry.key} has no FLOPs"
+    return amount
+
+
+def nbytes(entry: Entry) -> float:
+    """Return the bytes of a call, as the entry's parameters give them."""
+    return float(entry.params["nbytes"])
+
+
+def items(entry: Entry) -> float:
+    """Return the items of a call: the size of a batch."""
+    return float(entry.params["n"])

@@ -1,0 +1,46 @@
+"""The list of claims, and how a claim finds its entries in a recording."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+
+from gpulab.claims._pairs import Compare
+from gpulab.claims.results import Claim
+from gpulab.errors import InputError, shown
+
+_THEMES = ("_data", "_precision", "_training", "_layers", "_kernels", "_devices")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A claim, and what finds the times that it speaks of."""
+
+    claim: Claim
+    compare: Compare
+
+
+@functools.cache
+def specs() -> tuple[Spec, ...]:
+    """Return all claims in the order of the ledger."""
+    return tuple(one for theme in _THEMES for one in importlib.import_module(f"gpulab.claims.{theme}").CLAIMS)
+
+
+def claims() -> tuple[Claim, ...]:
+    """Return all claims in the order of the ledger."""
+    return tuple(one.claim for one in specs())
+
+
+def spec(key: str) -> Spec:
+    """Return a claim by its key.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    found = next((one for one in specs() if one.claim.key == key), None)
+    if found is None:
+        raise InputError(f"claims: there is no claim {shown(key)}; expected one of {', '.join(one.claim.key for one in specs())}.")
+    return found

@@ -1,0 +1,198 @@
+"""A claim with its source, the recorded ratios that speak for or against it, and the verdict."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab._result import Result
+from gpulab.evidence import Badge, Evidence
+from gpulab.units import format_ratio
+
+
+class Verdict(str, enum.Enum):
+    """What a recording says of a claim."""
+
+    HOLDS = "holds"
+    PARTLY = "holds partly"
+    FAILS = "fails"
+    UNDECIDED = "not decided"
+    MISSING = "not recorded yet"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Source(Result):
+    """Where claims were published.
+
+    Attributes
+    ----------
+    key, title, authors, url : str
+    year : int or None
+        None for a page that is kept up to date.
+    """
+
+    key: str
+    title: str
+    authors: str
+    year: int | None
+    url: str
+
+
+@dataclass(frozen=True)
+class Claim(Result):
+    """One published sentence, read as a ratio of two times.
+
+    Attributes
+    ----------
+    key : str
+    theme : str
+        Under which the ledger lists it.
+    sentence : str
+        The claim in our words.
+    reading : str
+        Which ratio it is read as: the time without over the time with, where nothing else is said.
+    source : Source
+    where : str
+        The section of the source.
+    about : str
+        "gpu", "cpu" or "any": the devices that it speaks of.
+    low, high : float
+        The ratios that the claim promises; (1, inf) says no more than "faster".
+    of_each : bool
+        True if it is promised of each case, False if it is enough that one reaches it ("up to").
+    """
+
+    key: str
+    theme: str
+    sentence: str
+    reading: str
+    source: Source
+    where: str
+    about: str
+    low: float
+    high: float
+    of_each: bool
+
+    @property
+    def promised(self) -> str:
+        """The promise in a few words."""
+        if self.low <= 1 and math.isinf(self.high):
+            return "more than 1x"
+        if math.isinf(self.high):
+            return f"{'at least' if self.of_each else 'up to'} {format_ratio(self.low)}"
+        if self.low <= 0:
+            return f"at most {format_ratio(self.high)}"
+        return f"{format_ratio(self.low)} to {format_ratio(self.high)}"
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """Two recorded times set over each other.
+
+    Attributes
+    ----------
+    case : str
+        What both have in common.
+    ratio : float
+        The first median over the second.
+    interval : (float, float) or None
+        From both 95 % intervals, each end with the least favourable pair: wider than 95 %. None where one of them is missing.
+    first, second : str
+        The keys of the entries.
+    """
+
+    case: str
+    ratio: float
+    interval: tuple[float, float] | None
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{format_ratio(self.ratio)} (no interval)"
+        return f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, {format_ratio(self.interval[1])}]"
+
+
+@dataclass(frozen=True, repr=False)
+class Finding(Result):
+    """What one recording says of one claim.
+
+    Attributes
+    ----------
+    claim : Claim
+    recording : str
+        The machine's short name; "" where no recording is of a device that the claim speaks of.
+    verdict : Verdict
+    comparisons : tuple of Comparison
+        Ordered from the smallest ratio to the largest.
+    agreeing, disagreeing : int
+        How many lie with their whole interval inside what was promised, and outside; the rest straddle the line or have no interval.
+    evidence : Evidence or None
+        Of the recording.
+    """
+
+    claim: Claim
+    recording: str
+    verdict: Verdict
+    comparisons: tuple[Comparison, ...]
+    agreeing: int
+    disagreeing: int
+    evidence: Evidence | None
+
+    @property
+    def summary(self) -> str:
+        """The recorded ratios in a few words."""
+        if not self.comparisons:
+            return "not recorded yet"
+        least, most = self.comparisons[0], self.comparisons[-1]
+        if len(self.comparisons) == 1:
+            return f"{least} ({least.case})" if least.case else str(least)
+        return f"{len(self.comparisons)} cases, {least} ({least.case}) to {most} ({most.case}); {self.agreeing} as promised"
+
+    def __repr__(self) -> str:
+        return f"<{self.claim.key} on {self.recording or 'no machine'}: {self.verdict}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a comparison."""
+        return (f"{self.claim.key}: {self.claim.promised}", "ratio"), [(c.case, str(c)) for c in self.comparisons]
+
+
+@dataclass(frozen=True, repr=False)
+class Ledger(Result):
+    """All claims beside all recordings.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+    """
+
+    findings: tuple[Finding, ...]
+
+    def of(self, key: str) -> tuple[Finding, ...]:
+        """Return what is said of one claim, a finding a machine."""
+        return tuple(finding for finding in self.findings if finding.claim.key == key)
+
+    def counts(self) -> dict[Verdict, int]:
+        """Return how often each verdict was given."""
+        found = Counter(finding.verdict for finding in self.findings)
+        return {verdict: found[verdict] for verdict in Verdict}
+
+    def __repr__(self) -> str:
+        words = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items() if count)
+        return f"<ledger of {len({f.claim.key for f in self.findings})} claims: {words}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return one row a finding."""
+        rows = [
+            (f.claim.sentence, f"{f.claim.source.title}, {f.claim.where}", f.claim.promised, f.recording or "none", Badge.RECORDED,
+             str(f.verdict), f.summary)
+            for f in self.findings
+        ]  # fmt: skip
+        return ("claim", "source", "promised", "machine", "evidence", "verdict", "recorded ratios"), rows

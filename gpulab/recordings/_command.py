@@ -1,0 +1,72 @@
+"""``gpulab recordings``: list what there is, show one, compare two, join two."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "recordings",
+        help="list, show, compare and join recordings",
+        description="List the recordings there are; show one; compare two; join two of the same machine.",
+    )
+    parser.add_argument("--show", metavar="NAME", help="a recording, by its machine's name or its file")
+    parser.add_argument("--diff", nargs=2, metavar="NAME", help="compare two, the largest change first")
+    parser.add_argument("--merge", nargs=2, metavar="NAME", help="join two of one machine into --out; of two entries for a case the later")
+    parser.add_argument("--out", metavar="FILE", help="where --merge writes")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab recordings``; return the exit code."""
+    from gpulab import recordings
+    from gpulab.errors import InputError
+
+    asked = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
+    if len(asked) > 1 or (arguments.out and asked != ["merge"]):
+        raise InputError("recordings: expected one of --show, --diff and --merge, and --out with --merge alone.")
+    if arguments.show:
+        found = _get(arguments.show)
+        print(repr(found))
+        _print(found.table())
+    elif arguments.diff:
+        difference = recordings.diff(*(_get(name) for name in arguments.diff))
+        print(repr(difference))
+        _print(difference.table())
+    elif arguments.merge:
+        if not arguments.out:
+            raise InputError("recordings: --merge writes a file; expected --out FILE, such as --out both.json.")
+        joined = recordings.merge(*(_get(name) for name in arguments.merge))
+        try:
+            recordings.write(joined, arguments.out)
+        except OSError as error:
+            raise InputError(
+                f"recordings: {arguments.out} cannot be written ({error.strerror or error}); expected a folder of yours. Change --out."
+            ) from error
+        print(f"{joined!r} in {arguments.out}")
+    else:
+        for name in recordings.names():
+            print(f"{name}: {recordings.load(name)!r}")
+    return 0
+
+
+def _get(name: str) -> Any:
+    """Return a recording by its file where there is one of that name, else by its machine's name."""
+    from gpulab import recordings
+
+    is_file = name.endswith(".json") or os.sep in name or pathlib.Path(name).is_file()
+    return recordings.read(name) if is_file else recordings.load(name)
+
+
+def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
+    headers, rows = table
+    lines = [tuple(map(str, line)) for line in (headers, *rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    for line in lines:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,169 @@
+"""Two recordings: what differs between them, and one made of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpulab._result import Result
+from gpulab.errors import InputError, RecordingError, shown
+from gpulab.recordings._schema import Entry, Recording
+from gpulab.units import format_ratio, format_seconds
+
+# What must be the same before the entries of two files may stand in one.
+SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
+
+
+@dataclass(frozen=True)
+class Difference(Result):
+    """One case in both recordings.
+
+    Attributes
+    ----------
+    key : str
+    first_seconds, second_seconds : float
+        The medians.
+    ratio : float
+        Second over first: above 1, the second is slower.
+    interval : (float, float) or None
+        From both 95 % intervals at their least favourable ends; None where one is missing.
+    """
+
+    key: str
+    first_seconds: float
+    second_seconds: float
+    ratio: float
+    interval: tuple[float, float] | None
+
+    @property
+    def differs(self) -> bool | None:
+        """Whether the intervals exclude equality; None where one is missing."""
+        return None if self.interval is None else not self.interval[0] <= 1 <= self.interval[1]
+
+
+@dataclass(frozen=True, repr=False)
+class RecordingDiff(Result):
+    """What differs between two recordings.
+
+    Attributes
+    ----------
+    first, second : str
+        Their names.
+    environment : mapping of str to str
+        What differs in the environments, as "first -> second".
+    differences : tuple of Difference
+        The cases that both have, the largest change first.
+    only_first, only_second : tuple of str
+        The keys of the cases that one of them has.
+    """
+
+    first: str
+    second: str
+    environment: Mapping[str, str]
+    differences: tuple[Difference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+    def agreement(self, tolerance: float = 0.02) -> float:
+        """Return the share of the common cases whose ratio is 1 within both intervals or within a tolerance; nan without a common case."""
+        agree = [abs(d.ratio - 1) <= tolerance or d.differs is False for d in self.differences]
+        return sum(agree) / len(agree) if agree else math.nan
+
+    def __repr__(self) -> str:
+        changed = sum(d.differs is True for d in self.differences)
+        return (
+            f"<{self.first} and {self.second}: {len(self.differences)} cases in both, {changed} differ; "
+            f"{len(self.only_first)} only in the first, {len(self.only_second)} only in the second>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return what differs in the environment, then one row a case."""
+        rows = [(name, *change.split(" -> ", 1), "") for name, change in self.environment.items()]
+        for d in self.differences:
+            ends = "no interval" if d.interval is None else f"[{format_ratio(d.interval[0])}, {format_ratio(d.interval[1])}]"
+            rows.append((d.key, format_seconds(d.first_seconds), format_seconds(d.second_seconds), f"{format_ratio(d.ratio)} {ends}"))
+        return ("case", self.first, self.second, "second / first"), rows
+
+
+def diff(first: Recording, second: Recording) -> RecordingDiff:
+    """Return what differs between two recordings, of one machine or of two.
+
+    Raises
+    ------
+    InputError
+        If one of them is no recording.
+    """
+    _both("diff", first, second)
+    one, other = _recorded(first), _recorded(second)
+    common = [_difference(one[key], other[key]) for key in one if key in other]
+    common.sort(key=lambda d: -abs(math.log(d.ratio)))
+    environment = {
+        name: f"{before} -> {after}"
+        for name in ("device", "driver", "system", "processor", "cores", "memory_bytes", "python", "date")
+        if (before := getattr(first.environment, name)) != (after := getattr(second.environment, name))
+    }
+    libraries = (first.environment.libraries, second.environment.libraries)
+    for name in sorted({*libraries[0], *libraries[1]}):
+        before, after = (of.get(name, "none") for of in libraries)
+        if before != after:
+            environment[name] = f"{before} -> {after}"
+    return RecordingDiff(
+        first.name, second.name, environment, tuple(common), tuple(key for key in one if key not in other),
+        tuple(key for key in other if key not in one),
+    )  # fmt: skip
+
+
+def merge(first: Recording, second: Recording) -> Recording:
+    """Return one recording of both: where both have a case, the later one stands; each entry keeps its own date.
+
+    Raises
+    ------
+    InputError
+        If one of them is no recording.
+    RecordingError
+        If they are of different machines or of different software.
+    """
+    _both("merge", first, second)
+    for name in SAME:
+        before, after = getattr(first.environment, name), getattr(second.environment, name)
+        if before != after:
+            raise RecordingError(
+                f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} and {shown(after)}); expected one "
+                "machine with one set of software. Keep them as two recordings."
+            )
+    older, newer = sorted((_dated(first), _dated(second)), key=lambda recording: recording.environment.date)
+    entries = {entry.key: entry for entry in older.entries}
+    for entry in newer.entries:
+        there = entries.get(entry.key)
+        if there is None or not there.recorded or (entry.recorded and (entry.date or "") >= (there.date or "")):
+            entries[entry.key] = entry
+    notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
+    return replace(newer, name=first.name, entries=tuple(entries.values()), notes=notes)
+
+
+def _dated(recording: Recording) -> Recording:
+    """Return the recording with a date at each entry that has a timing and none: that of its file."""
+    date = recording.environment.date
+    entries = (replace(entry, date=date) if entry.recorded and entry.date is None else entry for entry in recording.entries)
+    return replace(recording, entries=tuple(entries))
+
+
+def _both(function: str, *given: Recording) -> None:
+    for one in given:
+        if not isinstance(one, Recording):
+            raise InputError(f"recordings.{function}: {shown(one)} is no recording; expected one of gl.recordings.load or .read.")
+
+
+def _recorded(recording: Recording) -> dict[str, Entry]:
+    return {entry.key: entry for entry in recording.entries if entry.recorded}
+
+
+def _difference(first: Entry, second: Entry) -> Difference:
+    one, other = first.timing, second.timing
+    assert one is not None
+    assert other is not None
+    interval = None
+    if one.interval_seconds is not None and other.interval_seconds is not None and one.interval_seconds[0] > 0:
+        interval = (other.interval_seconds[0] / one.interval_seconds[1], other.interval_seconds[1] / one.interval_seconds[0])
+    return Difference(first.key, one.median_seconds, other.median_seconds, other.median_seconds / one.median_seconds, interval)

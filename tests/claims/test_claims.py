@@ -1,0 +1,291 @@
+"""The claim ledger: every claim finds what the recorder times, and verdicts follow from intervals alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from gpulab import claims, cli, recorder, recordings
+from gpulab.claims import Claim, Comparison, Source, Verdict
+from gpulab.claims._judge import _inside, _verdict, speaks_of
+from gpulab.claims._page import page
+from gpulab.compression import _integer, _sparse
+from gpulab.devices import Device
+from gpulab.errors import InputError
+from gpulab.evidence import Environment
+from gpulab.recorder import _parallel
+from gpulab.recordings import Entry, Recording, Timing
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def a_timing(seconds: float = 1e-3, width: float = 0.01, **changes: object) -> Timing:
+    """A timing with an interval of a given relative half width; the work per call is arbitrary and the same everywhere."""
+    fields: dict[str, object] = {
+        "samples_seconds": np.array([seconds]), "sample_count": 100, "median_seconds": seconds,
+        "interval_seconds": (seconds * (1 - width), seconds * (1 + width)), "first_call_seconds": 10 * seconds,
+        "launch_seconds": seconds / 4, "with_transfer_seconds": 3 * seconds, "calls_per_sample": 1, "flops": 1e6,
+        "nbytes": 1e6, "notes": (),
+    }  # fmt: skip
+    return Timing(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def a_recording(kind: str, entries: tuple[Entry, ...], name: str = "invented") -> Recording:
+    """A recording of an invented machine, used only inside these tests."""
+    environment = Environment(
+        date="2026-11-20T10:00:00+00:00", system="Linux", processor="P", cores=2, memory_bytes=2**34, device=f"a {kind}", device_kind=kind,
+        driver=None, python="3.12.3", libraries={"torch": "2.11.0"}, command="gpulab record --minutes 8",
+    )  # fmt: skip
+    return Recording(name, environment, {}, {}, "0.1.0", entries)
+
+
+@pytest.fixture(scope="module")
+def plans() -> Iterator[dict[str, Recording]]:
+    """What the recorder would time on a CPU and on a machine with eight GPUs that have everything, all with one time."""
+    real = importlib.util.find_spec
+
+    def find_spec(name: str, *rest: str) -> object:
+        return real("numpy") if name in ("cupy", "torchao", "PIL") else real(name, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+        patch.setattr(_sparse, "two_four_refusal", lambda *_: "")
+        patch.setattr(_integer, "refusal", lambda *_: "")
+        patch.setattr(_parallel.devices, "available", lambda: [Device("cpu"), *(Device("cuda", k) for k in range(8))])
+        patch.setattr(importlib.util, "find_spec", find_spec)
+        yield {kind: a_recording(kind, _planned(Device(kind, 0)), kind) for kind in ("cpu", "cuda")}
+
+
+def _planned(device: Device) -> tuple[Entry, ...]:
+    """Every case of the recorder on a device."""
+    return tuple(
+        Entry(experiment.name, case.params, a_timing()) for experiment in recorder.experiments() for case in experiment.cases(device)
+    )
+
+
+def test_every_claim_finds_what_the_recorder_times(plans: dict[str, Recording]) -> None:
+    """A claim whose parameters no experiment has would be "not recorded yet" for ever."""
+    pytest.importorskip("numba")  # without it the ladders of Python kernels are not planned
+    ledger = claims.ledger(plans.values())
+    missing = [(f.claim.key, f.recording) for f in ledger.findings if f.verdict is Verdict.MISSING]
+    assert missing == []
+    assert {f.recording for f in ledger.of("single-twice-double")} == {"cpu", "cuda"}
+    assert {f.recording for f in ledger.of("pinned-copies")} == {"cuda"}
+    assert {f.recording for f in ledger.of("channels-last-cpu")} == {"cpu"}
+
+
+def test_equal_times_decide_nothing_in_favour_of_faster(plans: dict[str, Recording]) -> None:
+    """Where every time is the same within 1 %, no claim of a gain between two entries holds, not even partly."""
+    for finding in claims.ledger(plans.values()).findings:
+        compares_entries = any(c.first != c.second and c.ratio == 1 for c in finding.comparisons)
+        if compares_entries and finding.claim.low >= 1 and finding.claim.key != "overlapped-copies":
+            assert finding.verdict in (Verdict.FAILS, Verdict.UNDECIDED), finding
+
+
+def test_claims_are_many_and_have_sources() -> None:
+    """At least 30, each once, each with a page to read, and a section where it stands."""
+    listed = claims.claims()
+    assert len(listed) >= 30
+    assert len({claim.key for claim in listed}) == len(listed)
+    assert len({claim.sentence for claim in listed}) == len(listed)
+    for claim in listed:
+        assert claim.source.url.startswith("https://"), claim.key
+        assert claim.where, claim.key
+        assert claim.sentence.endswith("."), claim.key
+        assert claim.about in ("any", "cpu", "gpu"), claim.key
+        assert claim.low < claim.high, claim.key
+    by_key: dict[str, set[Source]] = {}
+    for claim in listed:
+        by_key.setdefault(claim.source.key, set()).add(claim.source)
+    assert all(len(sources) == 1 for sources in by_key.values())
+
+
+PAIR = {"tip": "no_grad"}
+
+
+def of_tip(without: Timing, with_it: Timing) -> Recording:
+    """A CPU's recording of one tip."""
+    return a_recording("cpu", (Entry("tips", {**PAIR, "form": "without"}, without), Entry("tips", {**PAIR, "form": "with"}, with_it)))
+
+
+def test_ratio_and_interval_by_hand() -> None:
+    """3 ms over 2 ms, 10 % wide each: 1.5, from 2.7 / 2.2 to 3.3 / 1.8."""
+    finding = claims.judge("no-grad", of_tip(a_timing(3e-3, 0.1), a_timing(2e-3, 0.1)))
+    (only,) = finding.comparisons
+    assert only.ratio == pytest.approx(1.5)
+    assert only.interval == pytest.approx((2.7 / 2.2, 3.3 / 1.8))
+    assert (finding.verdict, finding.agreeing, finding.disagreeing) == (Verdict.HOLDS, 1, 0)
+    assert finding.evidence is not None
+    assert finding.evidence.badge == "RECORDED"
+
+
+@pytest.mark.parametrize(
+    ("without", "with_it", "width", "verdict"),
+    [
+        (2e-3, 1e-3, 0.05, Verdict.HOLDS),
+        (1e-3, 2e-3, 0.05, Verdict.FAILS),
+        (1.000e-3, 1e-3, 0.005, Verdict.FAILS),  # surely below a gain of 2 %
+        (1.05e-3, 1e-3, 0.05, Verdict.UNDECIDED),  # from 0.95 to 1.16
+    ],
+)
+def test_faster_is_decided_by_the_whole_interval(without: float, with_it: float, width: float, verdict: Verdict) -> None:
+    """Above 1 it holds, surely below 1.02 it fails, and between nothing is said."""
+    assert claims.judge("no-grad", of_tip(a_timing(without, width), a_timing(with_it, width))).verdict is verdict
+
+
+def test_without_an_interval_nothing_is_decided() -> None:
+    """A ratio is shown, but no verdict stands on it."""
+    finding = claims.judge("no-grad", of_tip(a_timing(5e-3, interval_seconds=None), a_timing(1e-3)))
+    assert finding.verdict is Verdict.UNDECIDED
+    assert "5.00x (no interval)" in finding.summary
+
+
+def test_ratios_for_each_sample_and_for_each_flop() -> None:
+    """A batch of 256 that takes 32 times as long as one of 4 is twice as fast for each sample: (1/4) / (32/256)."""
+    steps = {"workload": "cnn_training_step", "dtype": "float32"}
+    recording = a_recording(
+        "cpu", (Entry("catalogue", {**steps, "n": 4}, a_timing(1e-3)), Entry("catalogue", {**steps, "n": 256}, a_timing(32e-3)))
+    )
+    (only,) = claims.judge("larger-batches", recording).comparisons
+    assert only.ratio == pytest.approx(2.0)
+    assert only.case == "workload cnn_training_step, dtype float32, n 4 over 256"
+    convolution = {"workload": "conv2d", "n": 4, "dtype": "float32"}
+    dense, thin = a_timing(8e-3, flops=64e6), a_timing(2e-3, flops=1e6)
+    recording = a_recording(
+        "cpu", (Entry("catalogue", convolution, dense), Entry("catalogue", {**convolution, "workload": "depthwise_conv2d"}, thin))
+    )
+    (only,) = claims.judge("depthwise-time", recording).comparisons
+    assert only.ratio == pytest.approx((2e-3 / 1e6) / (8e-3 / 64e6))
+
+
+def test_figures_of_one_entry() -> None:
+    """The first call over the median, the median over the launch, the copies over the work alone; intervals are the median's."""
+    matmul = Entry("catalogue", {"workload": "matmul", "n": 4096, "dtype": "float32"}, a_timing(4e-3, 0.1, launch_seconds=1e-3))
+    add = Entry("catalogue", {"workload": "add", "n": 2**22, "dtype": "float32"}, a_timing(1e-3, 0.1, with_transfer_seconds=9e-3))
+    gpu = a_recording("cuda", (matmul, add))
+    (launch,) = claims.judge("launch-returns-early", gpu).comparisons
+    assert (launch.ratio, launch.interval) == (pytest.approx(4), pytest.approx((3.6, 4.4)))
+    (copies,) = claims.judge("copies-outweigh-adding", gpu).comparisons
+    assert (copies.ratio, copies.interval) == (pytest.approx(9), pytest.approx((9 / 1.1, 9 / 0.9)))
+    assert [c.ratio for c in claims.judge("first-call", gpu).comparisons] == pytest.approx([10, 10])
+
+
+def test_gpu_beside_cpu() -> None:
+    """The recorded CPU's time over the GPU's, case by case; without a CPU's recording there is none."""
+    params = {"workload": "matmul", "n": 1024, "dtype": "float32"}
+    cpu = a_recording("cpu", (Entry("catalogue", params, a_timing(50e-3)),), "slow")
+    gpu = a_recording("cuda", (Entry("catalogue", params, a_timing(1e-3)), Entry("catalogue", {**params, "n": 64}, a_timing(1e-5))), "fast")
+    (only,) = claims.judge("gpu-10-to-1000", gpu, cpu).comparisons
+    assert only.ratio == pytest.approx(50)
+    assert only.case.endswith("over slow")
+    assert claims.judge("gpu-10-to-1000", gpu).verdict is Verdict.MISSING
+    assert claims.ledger([gpu, cpu]).of("gpu-10-to-1000")[0].verdict is Verdict.HOLDS
+
+
+def compare(ratio: float, half: float = 0.01) -> Comparison:
+    """A comparison with a narrow interval."""
+    return Comparison("", ratio, (ratio - half, ratio + half), "a", "b")
+
+
+A_CLAIM = Claim("k", "t", "s.", "r", Source("s", "t", "a", None, "https://"), "w", "any", 1, math.inf, True)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "of_each", "ratios", "verdict"),
+    [
+        (1, math.inf, True, [1.5, 2.0], Verdict.HOLDS),
+        (1, math.inf, True, [1.5, 0.5], Verdict.PARTLY),
+        (1, math.inf, True, [1.5, 1.005, 1.005, 1.005], Verdict.PARTLY),
+        (1, math.inf, True, [1.5, None, None], Verdict.UNDECIDED),  # one agrees, none contradicts, and most tell nothing
+        (1, math.inf, True, [0.5, 0.9], Verdict.FAILS),
+        (2, 4, True, [2.5, 3.9], Verdict.HOLDS),
+        (2, 4, True, [1.5, 4.5], Verdict.FAILS),
+        (2, 4, True, [3.0, 4.5], Verdict.PARTLY),
+        (0, 1.3, True, [1.2, 0.9], Verdict.HOLDS),
+        (0, 1.3, True, [1.4], Verdict.FAILS),
+        (3, math.inf, False, [1.1, 3.2], Verdict.HOLDS),
+        (3, math.inf, False, [1.1, 2.5], Verdict.PARTLY),
+        (3, math.inf, False, [0.8, 0.9], Verdict.FAILS),
+        (3, math.inf, False, [3.005], Verdict.PARTLY),  # from 2.995 to 3.015: a gain, and the line is not surely reached
+        (1, math.inf, True, [], Verdict.MISSING),
+    ],
+)
+def test_verdicts_by_hand(low: float, high: float, of_each: bool, ratios: list[float | None], verdict: Verdict) -> None:
+    """Each rule of the page's first paragraph."""
+    claim = dataclasses.replace(A_CLAIM, low=low, high=high, of_each=of_each)
+    found = [Comparison("", 1.0, None, "a", "b") if ratio is None else compare(ratio) for ratio in ratios]
+    assert _verdict(claim, found, [_inside(claim, one) for one in found]) is verdict
+
+
+def test_an_empty_recording_decides_nothing() -> None:
+    """Not one verdict without a time."""
+    ledger = claims.ledger([a_recording("cpu", ()), a_recording("cuda", (), "gpu")])
+    assert {finding.verdict for finding in ledger.findings} == {Verdict.MISSING}
+    assert claims.ledger([]).counts()[Verdict.MISSING] == len(claims.claims())
+
+
+def test_the_page_is_what_the_command_writes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/claims.md is made, never edited: after a new recording or claim, run the command that it names."""
+    monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
+    out = tmp_path / "claims.md"
+    assert cli.main(["claims", "--out", str(out)]) == 0
+    assert out.read_text() == (ROOT / "docs" / "claims.md").read_text(), "run: gpulab claims --out docs/claims.md"
+    assert out.read_text() == page(claims.ledger())
+
+
+def test_the_page_escapes_nothing_away(plans: dict[str, Recording]) -> None:
+    """Every claim has a row of four cells, and every machine is named with its provenance."""
+    text = page(claims.ledger(plans.values()))
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
+    assert len(rows) == len(claims.claims())
+    assert {line.count(" | ") for line in rows} == {3}
+    assert "RECORDED on a cuda, 2026-11-20" in text
+
+
+def test_the_command_lists(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    """A line for each claim, by recordings of the learner's own where given."""
+    own = tmp_path / "own.json"
+    recordings.write(of_tip(a_timing(3e-3), a_timing(1e-3)), own)
+    assert cli.main(["claims", "--recording", str(own)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(claims.claims()) + 1
+    assert any(line.startswith("holds") and " no-grad " in line for line in lines)
+
+
+def test_bad_input_is_one_sentence(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No such claim, no recording, a page that cannot be written."""
+    with pytest.raises(InputError, match="no claim 'faster'"):
+        claims.judge("faster", a_recording("cpu", ()))
+    with pytest.raises(InputError, match="is no recording"):
+        claims.judge("no-grad", "amd-epyc-2-cores")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is no recording"):
+        claims.ledger(["amd-epyc-2-cores"])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="expected several"):
+        claims.ledger("amd-epyc-2-cores")  # type: ignore[arg-type]
+    assert cli.main(["claims", "--out", str(tmp_path)]) != 0
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_results_round_trip() -> None:
+    """A ledger is plain data."""
+    ledger = claims.ledger([of_tip(a_timing(3e-3), a_timing(1e-3))])
+    assert claims.Ledger.from_dict(ledger.to_dict()).to_dict() == ledger.to_dict()
+    headers, rows = ledger.table()
+    assert len(rows) == len(ledger.findings)
+    assert {len(row) for row in rows} == {len(headers)}
+
+
+def test_a_claim_speaks_of_its_devices_alone() -> None:
+    """One about GPUs is never set beside a CPU."""
+    gpu_claim = dataclasses.replace(A_CLAIM, about="gpu")
+    assert not speaks_of(gpu_claim, a_recording("cpu", ()))
+    assert speaks_of(gpu_claim, a_recording("cuda", ()))
+    assert speaks_of(dataclasses.replace(A_CLAIM, about="cpu"), a_recording("cpu", ()))
+    assert claims.judge("pinned-copies", a_recording("cpu", ())).verdict is Verdict.MISSING

@@ -1,0 +1,130 @@
+"""Two recordings: differences by hand, and joining without mixing machines, dates or cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+
+import pytest
+from test_recordings import a_recording, a_timing
+
+from gpulab import cli, recordings
+from gpulab.errors import InputError, RecordingError
+from gpulab.recordings import Entry, Recording
+
+EARLIER, LATER = "2026-11-20T10:00:00+00:00", "2026-11-21T10:00:00+00:00"
+
+
+def made(date: str, *entries: Entry, **environment: object) -> Recording:
+    """The invented machine's recording on a date."""
+    plain = a_recording()
+    return dataclasses.replace(plain, environment=dataclasses.replace(plain.environment, date=date, **environment), entries=entries)
+
+
+def timed(n: int, seconds: float, date: str | None = None, width: float = 0.1) -> Entry:
+    """One case."""
+    interval = (seconds * (1 - width), seconds * (1 + width))
+    return Entry("e", {"n": n}, a_timing(median_seconds=seconds, interval_seconds=interval), None, date)
+
+
+def test_differences_by_hand() -> None:
+    """2 ms after 1 ms, 10 % wide each: 2x from 1.8 / 1.1 to 2.2 / 0.9, so they differ; 1.05 ms after 1 ms does not."""
+    first = made(EARLIER, timed(1, 1e-3), timed(2, 1e-3), timed(3, 1e-3), Entry("e", {"n": 5}, None, "time did not reach it"))
+    second = made(LATER, timed(1, 1.05e-3), timed(2, 2e-3), timed(4, 1e-3), timed(5, 1e-3), driver="590.0")
+    found = recordings.diff(first, second)
+    assert [d.key for d in found.differences] == ["e n=2", "e n=1"]
+    large, small = found.differences
+    assert large.ratio == pytest.approx(2)
+    assert large.interval == pytest.approx((1.8 / 1.1, 2.2 / 0.9))
+    assert (large.differs, small.differs) == (True, False)
+    assert (found.only_first, found.only_second) == (("e n=3",), ("e n=4", "e n=5"))
+    assert found.environment == {"driver": "580.1 -> 590.0", "date": f"{EARLIER} -> {LATER}"}
+    assert found.agreement() == 0.5
+    assert recordings.RecordingDiff.from_dict(found.to_dict()).to_dict() == found.to_dict()
+
+
+def test_agreement_counts_small_ratios_and_missing_intervals() -> None:
+    """Within 2 % agrees even where the intervals are narrower; without an interval only the ratio speaks; nothing in common is nan."""
+    first = made(EARLIER, timed(1, 1e-3, width=0.001), Entry("e", {"n": 2}, a_timing(interval_seconds=None)))
+    second = made(LATER, timed(1, 1.015e-3, width=0.001), Entry("e", {"n": 2}, a_timing(interval_seconds=None, median_seconds=1.05e-3)))
+    found = recordings.diff(first, second)
+    assert found.differences[1].differs is True
+    assert found.differences[0].differs is None
+    assert found.agreement() == 0.5
+    assert found.agreement(0.06) == 1.0
+    assert math.isnan(recordings.diff(made(EARLIER), second).agreement())
+
+
+def test_joining_takes_the_later_of_two_and_keeps_dates() -> None:
+    """The order of the arguments does not matter; a case that the later run did not reach stays the earlier one's."""
+    old = made(EARLIER, timed(1, 1e-3), timed(2, 1e-3), Entry("e", {"n": 3}, None, "time did not reach it"))
+    new = made(LATER, timed(1, 2e-3), Entry("e", {"n": 2}, None, "time did not reach it"), timed(3, 3e-3))
+    for both in (recordings.merge(old, new), recordings.merge(new, old)):
+        assert {e.key: (e.timing.median_seconds, e.date) for e in both.entries if e.timing} == {
+            "e n=1": (2e-3, LATER),
+            "e n=2": (1e-3, EARLIER),
+            "e n=3": (3e-3, LATER),
+        }
+        assert both.environment.date == LATER
+        assert both.evidence(both.find("e", n=2)).date == EARLIER
+
+
+@pytest.mark.parametrize(
+    "change", [{"device": "Another"}, {"driver": "1.0"}, {"libraries": {"torch": "2.0"}}, {"system": "Windows"}, {"python": "3.13"}]
+)
+def test_other_machines_and_software_are_not_joined(change: dict[str, object]) -> None:
+    """What was not made alike never stands in one file."""
+    with pytest.raises(RecordingError, match=f"differ in {next(iter(change))}"):
+        recordings.merge(made(EARLIER, timed(1, 1e-3)), made(LATER, timed(2, 1e-3), **change))
+
+
+def test_what_is_no_recording_is_refused() -> None:
+    """In a sentence that names the call."""
+    with pytest.raises(InputError, match=r"recordings\.diff: 'x' is no recording"):
+        recordings.diff(a_recording(), "x")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"recordings\.merge: None is no recording"):
+        recordings.merge(None, a_recording())  # type: ignore[arg-type]
+
+
+def test_a_file_of_the_first_version_is_read(tmp_path: pathlib.Path) -> None:
+    """Its entries have no date; the recording's own stands for them. A later field in an early file is refused."""
+    data = a_recording().to_dict()
+    for entry in data["entries"]:
+        entry["schema_version"] = 1
+        del entry["date"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(data))
+    read = recordings.read(path)
+    assert read.entries[0].date is None
+    assert read.evidence(read.entries[0]).date == read.environment.date
+    data["entries"][0]["schema_version"] = 2
+    path.write_text(json.dumps(data))
+    with pytest.raises(RecordingError, match=r"missing or unknown.*date"):
+        recordings.read(path)
+    del data["entries"][0]["reason"]
+    data["entries"][0]["schema_version"] = 3
+    path.write_text(json.dumps(data))
+    with pytest.raises(RecordingError, match="schema version 3"):
+        recordings.read(path)
+
+
+def test_the_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """List, show, compare and join, and one sentence where it is asked wrongly."""
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    recordings.write(made(EARLIER, timed(1, 1e-3)), paths[0])
+    recordings.write(made(LATER, timed(1, 2e-3), timed(2, 1e-3)), paths[1])
+    assert cli.main(["recordings"]) == 0
+    assert "amd-epyc-2-cores" in capsys.readouterr().out
+    assert cli.main(["recordings", "--show", str(paths[0])]) == 0
+    assert "e n=1" in capsys.readouterr().out
+    assert cli.main(["recordings", "--diff", *map(str, paths)]) == 0
+    assert "2.00x" in capsys.readouterr().out
+    out = tmp_path / "both.json"
+    assert cli.main(["recordings", "--merge", *map(str, paths), "--out", str(out)]) == 0
+    assert len(recordings.read(out).entries) == 2
+    for wrong in (["--merge", *map(str, paths)], ["--show", "x", "--diff", "x", "y"], ["--show", "nobody"], ["--out", str(out)]):
+        capsys.readouterr()
+        assert cli.main(["recordings", *wrong]) != 0
+        assert "expected" in capsys.readouterr().err
