@@ -12,6 +12,7 @@ from random_kernels import function_of
 
 from gpulab.errors import GpulabError, InputError, KernelError
 from gpulab.kernels import cuda, simulate
+from gpulab.kernels._simulate._hazards import Tracker
 
 HEADER = """
 import math
@@ -371,6 +372,27 @@ def test_an_endless_loop_ends_at_the_bound_that_was_asked_for() -> None:
     assert not out.any()
     simulate(kernel, 1, 32, np.zeros(32), out, max_steps=3000)
     np.testing.assert_array_equal(out, np.full(32, 499.0))
+
+
+def test_an_endless_loop_that_races_is_bounded_by_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A race that comes up again counts as 16 statements, since it takes as long: 1,000 statements are some 60 of them, not 500."""
+    kernel, _, _ = _kernel("while x[0] == x[0]:\n    out[0] = i  # HERE")
+    looked: list[int] = []
+    inner = Tracker.write
+
+    def write(tracker: Tracker, *args: Any) -> Any:
+        looked.append(1)
+        return inner(tracker, *args)
+
+    monkeypatch.setattr(Tracker, "write", write)
+    out = np.zeros(32)
+    with pytest.raises(KernelError, match=r"after 1,000 statements of whole batches \(each time that a race .* counts as 16\)"):
+        simulate(kernel, 1, 32, np.zeros(32), out, max_steps=1000)
+    assert 10 < len(looked) < 64
+    assert not out.any()
+    bounded = _kernel("for k in range(40):\n    out[0] = i")[0]
+    races = [f for f in simulate(bounded, 1, 32, np.zeros(32), np.zeros(32)).findings if f.kind == "race"]
+    assert max(f.count for f in races) > 39 * 30  # a loop that ends is told in full: nearly all lanes in nearly all turns
 
 
 def test_out_of_bounds_is_a_finding_and_no_refusal() -> None:

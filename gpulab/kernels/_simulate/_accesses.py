@@ -89,6 +89,8 @@ def _epochs(machine: Machine, mask: Mask, tracker: Tracker) -> Any:
 
 
 def _unwritten(machine: Machine, store: Store, lanes: Lanes, which: np.ndarray, line: int) -> None:
+    if machine.found_again("uninitialised", line, store.name, len(which) * lanes.times):
+        return
     first = int(which[0])
     index = int(lanes.words[first]) % store.tracker.words
     machine.found(
@@ -99,6 +101,9 @@ def _unwritten(machine: Machine, store: Store, lanes: Lanes, which: np.ndarray, 
 
 
 def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line: int) -> None:
+    count = conflict.count * lanes.times
+    if machine.found_again("race", line, store.name, count, conflict.other_line):
+        return
     index = int(lanes.words[conflict.lane]) % store.tracker.words
     threads = tuple(_thread_of(machine, store, lanes, t, conflict.lane) for t in (conflict.thread, conflict.other_thread))
     where = f"line {conflict.other_line}" if conflict.other_line != line else "the same line"
@@ -109,7 +114,7 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
         else "nothing orders the two: a syncthreads (within a warp a syncwarp) between them is missing, or an atomic"
     )
     machine.found(
-        "race", line, store.name, (index,), threads, conflict.count * lanes.times,
+        "race", line, store.name, (index,), threads, count,
         f"two threads touch element {index} of {store.name}, here and in {where}, and at least one writes it; {cure}",
         conflict.other_line,
     )  # fmt: skip

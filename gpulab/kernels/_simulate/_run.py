@@ -61,7 +61,7 @@ def simulate(
     dynamic_shared_bytes : int
         Bytes of dynamic shared memory for each block (``cuda.shared.array(0, dtype)``).
     max_steps : int
-        Statements of whole batches after which a kernel counts as endless.
+        Statements of whole batches after which a kernel counts as endless. A race, or another finding, that comes up again counts as 16.
     trace : int, optional
         The number of a block whose statements and accesses are kept, warp by warp, in ``.trace``.
     stop : callable, optional
