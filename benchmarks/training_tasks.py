@@ -2,6 +2,7 @@
 
 python benchmarks/training_tasks.py [TASK ...]                one row a task, pruning and few bits; a few minutes on two cores
 python benchmarks/training_tasks.py --kept-in [TASK ...]      training with weights kept in a short format, no float32 master weights
+python benchmarks/training_tasks.py --naive-float16 [TASK ...]    all in float16 under Adam, at five scales of the loss, and its rescues
 
 A cost is told in percentage points against the same seed's model as trained in float32, with a 95 % interval over the seeds.
 """
@@ -25,6 +26,8 @@ SEEDS = 5
 SHARES = (0.5, 0.8, 0.9)
 BITS = (4, 3, 2)
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+SCALES = (1, 64, 256, 4096, 65536)
+RESCUE_STEPS, FLOAT16_EPSILON = 30, 1e-4
 
 
 def pruned(model: Any, share: float) -> Any:
@@ -94,12 +97,45 @@ def trained(job: training.Task, **options: Any) -> tuple[list[Any], list[float]]
     return models, seconds
 
 
+def naive_float16(name: str) -> None:
+    """Print, seed by seed, where a run all in float16 ends, what an epsilon that float16 holds changes, and how near autocast comes."""
+    job = training.task(name)
+
+    def run(seed: int, precision: str, **options: Any) -> training.FitResult:
+        return training.fit(job, seed=seed, device="cpu", steps=RESCUE_STEPS, precision=precision, **options)
+
+    def ended(result: training.FitResult) -> str:
+        return f"nan at step {result.first_bad_step}" if result.first_bad_step is not None else result.ended
+
+    def adam(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=job.learning_rate, eps=FLOAT16_EPSILON)
+
+    print(
+        f"| {name}, seed | naive, loss times {', '.join(map(str, SCALES))} | epsilon {FLOAT16_EPSILON:g} | autocast, scaled | off float32 |"
+    )
+    print("|---|---|---|---|---|")
+    for seed in range(SEEDS):
+        full, rescued = run(seed, "float32"), run(seed, "float16")
+        naive = [ended(run(seed, "pure-float16", loss_scale=scale)) for scale in SCALES]
+        held = run(seed, "pure-float16", optimizer=adam)
+        whole = len(rescued.losses) == RESCUE_STEPS
+        off = f"at most {max(abs(a - b) / b for a, b in zip(rescued.losses, full.losses, strict=True)):.2%}" if whole else "it ended before"
+        told = ", ".join(naive) if len(set(naive)) > 1 else f"each {naive[0]}"
+        loss = f"loss {rescued.losses[0]:.2f} to {rescued.losses[-1]:.2f}"
+        print(f"| {seed} | {told} | {ended(held)}, loss {held.losses[-1]:.2f} | {ended(rescued)}, {loss} | {off} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tasks", nargs="*", metavar="TASK", default=training.tasks())
     parser.add_argument("--kept-in", action="store_true", help="train with weights kept in short formats")
+    parser.add_argument("--naive-float16", action="store_true", help="where a run all in float16 ends, and what rescues it")
     arguments = parser.parse_args()
+    if arguments.naive_float16:
+        for name in arguments.tasks:
+            naive_float16(name)
+        return
     changes: dict[str, Callable[[Any], Any]] = {f"{share:.0%} pruned": lambda m, s=share: pruned(m, s) for share in SHARES}
     changes |= {f"weights in {bits} bits": lambda m, b=bits: rounded(m, b) for bits in BITS}
     changes |= {f"weights and inputs in {bits} bits": lambda m, b=bits: with_inputs(m, b) for bits in BITS}

@@ -44,7 +44,9 @@ class Tf32Switches(Result):
         return f"Float32 {' and '.join(on)} run in TF32, with 10 bits of mantissa." if on else "Float32 work runs in float32."
 
     def __repr__(self) -> str:
-        return f"<tf32 on {self.device}: {self.explanation}>"
+        allowed = {True: "allowed", False: "not allowed"}
+        matmul, convolution = allowed[self.matmul_allowed], allowed[self.convolution_allowed]
+        return f"<TF32 {matmul} for matrix products, {convolution} for convolutions. {self.explanation}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each switch."""

@@ -86,12 +86,17 @@ class CompileCost(Result):
             return f"{self.label} was not compiled: {self.reason}."
         if self.break_even_calls is None:
             return f"{self.label}: compiling took {format_seconds(self.compile_seconds)} and no call was faster for it."
-        fewest, most = self.break_even_interval or (self.break_even_calls, self.break_even_calls)
-        between = f"at least {fewest:,}" if most is None else f"{fewest:,} to {most:,}"
         return (
             f"{self.label}: {format_seconds(self.compile_seconds)} to compile, {format_seconds(self.saved_seconds or 0)} saved a call; "
-            f"it has paid after {self.break_even_calls:,} calls ({between})."
+            f"it has paid after {self.break_even_calls:,} calls ({self._between})."
         )
+
+    @property
+    def _between(self) -> str:
+        if self.break_even_interval is None:
+            return "without an interval"
+        fewest, most = self.break_even_interval
+        return f"at least {fewest:,}, or never" if most is None else f"{fewest:,} to {most:,}"
 
     def __repr__(self) -> str:
         return f"<{self.sentence}>"
@@ -113,7 +118,7 @@ class CompileCost(Result):
         if self.saved_seconds is not None and self.eager_seconds is not None and self.compiled_seconds:
             rows.append(("as it is / compiled", format_ratio(self.eager_seconds / self.compiled_seconds)))
             calls = self.break_even_calls
-            rows.append(("has paid after", "no saving was shown" if calls is None else f"{calls:,} calls"))
+            rows.append(("has paid after", "no saving was shown" if calls is None else f"{calls:,} calls ({self._between})"))
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return (f"torch.compile of {self.label}", ""), rows
 

@@ -17,12 +17,15 @@ STEPS = 20
 
 @pytest.mark.parametrize("seed", range(5))
 def test_naive_float16_diverges_and_is_rescued(seed: int) -> None:
-    """Within five steps the loss is nan; float32 weights with a scaled loss learn as float32 does, step by step."""
+    """Within five steps the loss is nan, scaled or not; float32 weights with a scaled loss learn as float32 does, step by step."""
     named = {"device": "cpu", "steps": STEPS, "seed": seed}
-    naive = training.fit(TASK, precision="pure-float16", **named)
-    assert naive.ended == "diverged"
-    assert len(naive.losses) <= 5
-    assert not math.isfinite(naive.losses[-1])
+    for scale in (1, 256, "dynamic"):
+        naive = training.fit(TASK, precision="pure-float16", loss_scale=scale, **named)
+        assert naive.ended == "diverged"
+        assert len(naive.losses) <= 5
+        assert not math.isfinite(naive.losses[-1])
+    alive = training.fit(TASK, precision="pure-float16", loss_scale=1, optimizer=_adam(1e-4), **named)
+    assert alive.ended == "finished", "an epsilon that float16 holds"
     rescued, full = (training.fit(TASK, precision=p, **named) for p in ("float16", "float32"))
     assert rescued.ended == full.ended == "finished"
     assert rescued.losses[-1] < 0.7 * rescued.losses[0]
