@@ -21,9 +21,9 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
 
     Parameters
     ----------
-    device : Device or str, optional
-        A device of this machine ("cpu", "cuda:0"; None takes the best there is), a product such as "H200" or "GeForce RTX 4090", or the
-        name of a recording such as "nvidia-h200".
+    device : Device, str or Recording, optional
+        A device of this machine ("cpu", "cuda:0"; None takes the best there is), a product such as "H200" or "GeForce RTX 4090", a
+        ``Recording``, or the name of one such as "nvidia-h200".
     ceilings : str, optional
         "measured": the best streams and matrix products of this machine, run now (about a second, once for the life of the process).
         "datasheet": what the vendor states, or the widths and clocks of a CPU, whose main memory has no stated rate.
@@ -60,6 +60,8 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
     """
     if ceilings is not None:
         word("roofline", "ceilings", ceilings, CEILINGS)
+    if isinstance(device, recordings.Recording) and ceilings in (None, "recorded"):
+        return _recorded(device)
     if ceilings == "recorded" or (ceilings is None and isinstance(device, str) and device in recordings.names()):
         return _recorded(recordings.load(device))
     if ceilings != "measured" and isinstance(device, str) and _datasheets.part(device) is not None:

@@ -4,10 +4,11 @@ Experiments are registered in modules of this package; ``record`` runs them, the
 recording after each one, so that an interrupt loses nothing.
 """
 
+from gpulab.recorder._model_errors import ModelError, model_errors
 from gpulab.recorder._registry import Case, Experiment, experiments, register
 from gpulab.recorder._run import record
 
-__all__ = ["Case", "Experiment", "experiments", "record", "register"]
+__all__ = ["Case", "Experiment", "ModelError", "experiments", "model_errors", "record", "register"]
 
 from gpulab.recorder import _catalogue as _catalogue  # each of these registers its experiments
 from gpulab.recorder import _ceilings as _ceilings

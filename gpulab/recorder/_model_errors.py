@@ -1,0 +1,124 @@
+"""How wrong the models are on recorded machines: the roofline's times and the transfer line's, beside what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab import models, transfer, workloads
+from gpulab._result import Result
+from gpulab.errors import GpulabError, InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.recordings import Recording
+
+# A call that should take less is mostly the cost of the call itself, which neither model knows.
+LEAST_SECONDS = 1e-4
+_FEWEST_POINTS = 8  # of a series, so that half of it makes a line
+
+
+@dataclass(frozen=True, repr=False)
+class ModelError(Result):
+    """Recorded times over a model's.
+
+    Attributes
+    ----------
+    model : str
+        "roofline" or "transfer".
+    recording : str
+        The machine's short name.
+    cases : int
+    median_ratio : float
+        Recorded over modelled: above 1, the model promises too much.
+    middle : (float, float)
+        The 10th and the 90th percentile.
+    smallest, largest : (str, float)
+        The key of the case with that ratio, and the ratio.
+    evidence : Evidence
+        Of the recording.
+    """
+
+    model: str
+    recording: str
+    cases: int
+    median_ratio: float
+    middle: tuple[float, float]
+    smallest: tuple[str, float]
+    largest: tuple[str, float]
+    evidence: Evidence
+
+    @property
+    def sentence(self) -> str:
+        """The error as a badge tells it."""
+        low, high = self.middle
+        return (
+            f"on {self.recording} the recorded time is {self.median_ratio:.2g} times the model's in the median of {self.cases} cases, "
+            f"{low:.2g} to {high:.2g} times in the middle 80 %"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.model}: {self.sentence}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the ratios and the cases at both ends."""
+        rows = [("median", f"{self.median_ratio:.3g}"), ("10th to 90th percentile", f"{self.middle[0]:.3g} to {self.middle[1]:.3g}")]
+        rows += [(f"{end}: {key}", f"{ratio:.3g}") for end, (key, ratio) in (("smallest", self.smallest), ("largest", self.largest))]
+        return (f"{self.model} on {self.recording}, {self.cases} cases", "recorded / modelled"), rows
+
+
+def model_errors(recording: Recording) -> tuple[ModelError, ...]:
+    """Return how far the models are off on a recorded machine, for those models whose experiments it has.
+
+    The roofline is asked for each float32 workload of the catalogue that it gives at least 0.1 ms; the line of a transfer is fitted to
+    every second size and asked for the others.
+
+    Raises
+    ------
+    InputError
+        If it is no recording.
+    """
+    if not isinstance(recording, Recording):
+        raise InputError(f"model_errors: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
+    found = (("roofline", _roofline_ratios(recording)), ("transfer", _transfer_ratios(recording)))
+    return tuple(_summed(model, recording, ratios) for model, ratios in found if ratios)
+
+
+def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
+    try:
+        roofs = models.roofline(recording)
+    except GpulabError:  # without its ceilings a recording has no roofs
+        return []
+    found = []
+    for entry in recording.select("catalogue", dtype="float32"):
+        name, n = entry.params["workload"], entry.params["n"]
+        if name not in workloads.names() or entry.timing is None:
+            continue
+        point = roofs.place_workload(workloads.get(str(name))(n=int(n), dtype="float32"))
+        if point.attainable_seconds >= LEAST_SECONDS:
+            found.append((entry.key, entry.timing.median_seconds / point.attainable_seconds))
+    return found
+
+
+def _transfer_ratios(recording: Recording) -> list[tuple[str, float]]:
+    series: dict[tuple[object, object], list[tuple[int, float, str]]] = {}
+    for entry in recording.select("transfer"):
+        if entry.timing is not None:
+            point = (int(entry.params["nbytes"]), entry.timing.median_seconds, entry.key)
+            series.setdefault((entry.params["direction"], entry.params["memory"]), []).append(point)
+    found = []
+    for points in series.values():
+        if len(points) >= _FEWEST_POINTS:
+            points.sort()
+            line = transfer.fit([p[0] for p in points[::2]], [p[1] for p in points[::2]])
+            found += [(key, seconds / float(line.predict_seconds(nbytes))) for nbytes, seconds, key in points[1:-1:2]]
+    return found
+
+
+def _summed(model: str, recording: Recording, ratios: list[tuple[str, float]]) -> ModelError:
+    values = np.array([ratio for _, ratio in ratios])
+    low, middle, high = (float(v) for v in np.percentile(values, [10, 50, 90]))
+    return ModelError(
+        model, recording.name, len(ratios), middle, (low, high), ratios[int(values.argmin())], ratios[int(values.argmax())],
+        recording.evidence(),
+    )  # fmt: skip

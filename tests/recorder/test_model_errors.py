@@ -1,0 +1,74 @@
+"""How wrong the models are on recorded machines: by hand on an invented machine, and as the badges say on those that ship."""
+
+from __future__ import annotations
+
+import pytest
+from test_recordings import a_recording, a_timing
+
+from gpulab import recorder, recordings
+from gpulab.errors import InputError
+from gpulab.models import _roofline
+from gpulab.recordings import Entry
+
+
+def timed(experiment: str, seconds: float, call_flops: float | None = None, call_bytes: float | None = None, **params: str | int) -> Entry:
+    """One case without an interval."""
+    timing = a_timing(median_seconds=seconds, interval_seconds=None, flops=call_flops, nbytes=call_bytes)
+    return Entry(experiment, params, timing)
+
+
+CEILINGS = (
+    timed("ceilings", 1.0, call_bytes=1e10, operation="triad", dtype="float32"),
+    timed("ceilings", 1.0, call_flops=1e11, operation="gemm", dtype="float32"),
+)
+
+
+def test_roofline_by_hand() -> None:
+    """A product of 2,048: 2 x 2048^3 operations at 100 GFLOP/s take 0.172 s; recorded in twice that. What is too short is left out."""
+    product = timed("catalogue", 2 * 2 * 2048**3 / 1e11, workload="matmul", n=2048, dtype="float32")
+    short = timed("catalogue", 1.0, workload="add", n=1024, dtype="float32")
+    other = timed("catalogue", 1.0, workload="matmul", n=2048, dtype="float64")
+    addition = timed("catalogue", 3 * 4 * 2**26 / 1e10 / 2, workload="add", n=2**26, dtype="float32")  # half of what 10 GB/s take
+    (found,) = recorder.model_errors(a_recording(entries=(*CEILINGS, product, short, other, addition)))
+    assert (found.model, found.cases) == ("roofline", 2)
+    assert found.largest == (product.key, pytest.approx(2.0))
+    assert found.smallest == (addition.key, pytest.approx(0.5))
+    assert found.median_ratio == pytest.approx(1.25)
+    assert found.middle == (pytest.approx(0.65), pytest.approx(1.85))
+    assert "1.2 times the model's in the median of 2 cases, 0.65 to 1.9 times" in found.sentence
+
+
+def test_transfer_by_hand() -> None:
+    """Copies that lie on 1 us + size / 1 GB/s, but for one held-out size that took three times as long."""
+    sizes = [2**k for k in range(10, 27)]
+    slow = sizes[7]
+    line = {n: 1e-6 + n / 1e9 for n in sizes}
+    entries = tuple(
+        timed("transfer", line[n] * (3 if n == slow else 1), direction="host", memory="pageable", nbytes=n) for n in reversed(sizes)
+    )
+    (found,) = recorder.model_errors(a_recording(entries=entries))
+    assert (found.model, found.cases) == ("transfer", 8)  # every second size between the ends
+    assert found.median_ratio == pytest.approx(1.0, abs=0.02)
+    assert found.largest == (f"transfer direction=host memory=pageable nbytes={slow}", pytest.approx(3.0, rel=0.05))
+
+
+def test_without_the_experiments_there_is_nothing_to_say() -> None:
+    """No ceilings, or a series of a few sizes."""
+    few = tuple(timed("transfer", 1e-6, direction="host", memory="pageable", nbytes=2**k) for k in range(10, 14))
+    assert recorder.model_errors(a_recording(entries=few)) == ()
+    with pytest.raises(InputError, match="is no recording"):
+        recorder.model_errors("amd-epyc-2-cores")  # type: ignore[arg-type]
+
+
+def test_the_rooflines_badge_says_what_the_recordings_that_ship_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a new recording the constant follows; the message shows the words."""
+    monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
+    found = [error for name in recordings.names() for error in recorder.model_errors(recordings.load(name)) if error.model == "roofline"]
+    assert "; ".join(error.sentence for error in found) == _roofline.KNOWN_ERROR
+
+
+def test_a_model_error_is_plain_data() -> None:
+    """It round-trips, and its table has both ends."""
+    (found,) = recorder.model_errors(a_recording(entries=(*CEILINGS, timed("catalogue", 1.0, workload="matmul", n=2048, dtype="float32"))))
+    assert recorder.ModelError.from_dict(found.to_dict()).to_dict() == found.to_dict()
+    assert len(found.table()[1]) == 4
