@@ -39,7 +39,7 @@ def store(machine: Machine, view: View, indices: tuple[Any, ...], value: Any, ma
     value = _types.cast(value, view.dtype)
     lanes = _touch(machine, view.store, where, inside, line, "store", value)
     view.store.write(where, value, inside)
-    if lanes is not None:
+    if lanes:
         _clash(machine, view.store, where, lanes, line, value)
 
 
@@ -55,29 +55,41 @@ def update(
     return where, inside
 
 
-def _touch(machine: Machine, store: Store, where: Any, mask: Mask, line: int, kind: str, value: Any) -> Lanes | None:
-    """Count an access within bounds, and look whether another thread's access is unordered with it."""
+def _touch(machine: Machine, store: Store, where: Any, mask: Mask, line: int, kind: str, value: Any) -> list[Lanes]:
+    """Count an access within bounds, and look whether another thread's access is unordered with it; return who was looked at."""
     if store.space not in ("global", "shared"):
-        return None
+        return []
     machine.counters.access(line, store, kind, where, mask)
     if machine.launch.traced_block is not None:
         machine.trace_access(store, np.atleast_2d(where), mask, kind)
     tracker: Tracker | None = store.tracker
     if tracker is None:
-        return None
-    lanes = machine.lanes_of(store, where, mask)
+        return []
+    words = store.words
+    found = [machine.lanes_of(store, where, mask)] if words == 1 else [
+        machine.lanes_of(store, where * np.int64(words) + np.int64(part), mask) for part in range(words)
+    ]  # fmt: skip
     moment = Moment(_epochs(machine, mask, tracker), machine.launch.event, line)
-    if kind != "store" and len(unwritten := tracker.unwritten(lanes.words)):
-        _unwritten(machine, store, lanes, unwritten, line)
+    if kind != "store":
+        for lanes in found:
+            if len(unwritten := tracker.unwritten(lanes.words)):
+                _unwritten(machine, store, lanes, unwritten, line)
+                break
+    conflicts = [_conflict(machine, store, where, lanes, moment, kind, value) for lanes in found]
+    for lanes, conflict in zip(found, conflicts, strict=True):
+        if conflict is not None:
+            _race(machine, store, lanes, conflict, line)
+            break
+    return found
+
+
+def _conflict(machine: Machine, store: Store, where: Any, lanes: Lanes, moment: Moment, kind: str, value: Any) -> Conflict | None:
+    tracker: Tracker = store.tracker
     if kind == "load":
-        conflict = tracker.read(lanes, moment)
-    elif kind == "store":
-        conflict = tracker.write(lanes, moment, lambda some: _same_as_memory(machine, store, where, lanes, some, value))
-    else:
-        conflict = tracker.update(lanes, moment)
-    if conflict is not None:
-        _race(machine, store, lanes, conflict, line)
-    return lanes
+        return tracker.read(lanes, moment)
+    if kind == "store":
+        return tracker.write(lanes, moment, lambda some: _same_as_memory(machine, store, where, lanes, some, value))
+    return tracker.update(lanes, moment)
 
 
 def _epochs(machine: Machine, mask: Mask, tracker: Tracker) -> Any:
@@ -92,7 +104,7 @@ def _unwritten(machine: Machine, store: Store, lanes: Lanes, which: np.ndarray, 
     if machine.found_again("uninitialised", line, store.name, len(which) * lanes.times):
         return
     first = int(which[0])
-    index = int(lanes.words[first]) % store.tracker.words
+    index = int(lanes.words[first]) % store.tracker.words // store.words
     machine.found(
         "uninitialised", line, store.name, (index,), (_thread_of(machine, store, lanes, int(lanes.threads[first]), first),),
         len(which) * lanes.times,
@@ -104,7 +116,7 @@ def _race(machine: Machine, store: Store, lanes: Lanes, conflict: Conflict, line
     count = conflict.count * lanes.times
     if machine.found_again("race", line, store.name, count, conflict.other_line):
         return
-    index = int(lanes.words[conflict.lane]) % store.tracker.words
+    index = int(lanes.words[conflict.lane]) % store.tracker.words // store.words
     threads = tuple(_thread_of(machine, store, lanes, t, conflict.lane) for t in (conflict.thread, conflict.other_thread))
     where = f"line {conflict.other_line}" if conflict.other_line != line else "the same line"
     apart = threads[0].block != threads[1].block
@@ -128,11 +140,13 @@ def _thread_of(machine: Machine, store: Store, lanes: Lanes, number: int, lane: 
     return Thread(machine.batch.place_of_block(number // width), machine.batch.place_of_thread(number % width))
 
 
-def _clash(machine: Machine, store: Store, where: Any, lanes: Lanes, line: int, value: Any) -> None:
+def _clash(machine: Machine, store: Store, where: Any, found: list[Lanes], line: int, value: Any) -> None:
     """Look for lanes that wrote different values to one place in this instruction; memory holds the winner's."""
-    conflict = store.tracker.clash(lanes, lambda some: ~_same_as_memory(machine, store, where, lanes, some, value), line)
-    if conflict is not None:
-        _race(machine, store, lanes, conflict, line)
+    for lanes in found:
+        conflict = store.tracker.clash(lanes, lambda some, lanes=lanes: ~_same_as_memory(machine, store, where, lanes, some, value), line)
+        if conflict is not None:
+            _race(machine, store, lanes, conflict, line)
+            return
 
 
 def _same_as_memory(machine: Machine, store: Store, where: Any, lanes: Lanes, some: np.ndarray, value: Any) -> np.ndarray:

@@ -87,6 +87,8 @@ def _shared_array(call: Call) -> Expression:
     shape, dtype = _shape_and_type(call)
     if 0 in shape and shape != (0,):
         raise call.fail("a shared array needs elements; its shape (0,) means the dynamic shared memory of the launch")
+    if shape == (0,):
+        call.translator.program.dynamic_sizes.add(dtype.itemsize)
     name, node = call.assigned_to or "shared array", id(call.node)
     return lambda frame, mask: frame.machine.new_shared(node, name, shape, dtype, call.line)
 

@@ -38,6 +38,7 @@ class Launch:
     uses_warp_barriers: bool
     names_lanes: bool
     fences: Fences | None
+    dynamic_word: int = 1  # bytes of the smallest element of dynamic shared memory
     steps: int = 0
     repeated: int = 0
     next_look: int = 0
@@ -238,7 +239,10 @@ class Machine:
             )
 
     def _dynamic(self, name: str, dtype: np.dtype, line: int) -> View:
-        """Return dynamic shared memory as an array: all such arrays begin at the same byte."""
+        """Return dynamic shared memory as an array: all such arrays begin at the same byte, and share the words that are looked at.
+
+        Source: numba-cuda, "Dynamic shared memory"; CUDA Programming Guide, on ``extern __shared__`` arrays.
+        """
         nbytes = self.launch.dynamic_bytes
         for view in self.dynamic:
             if view.dtype == dtype:
@@ -248,9 +252,9 @@ class Machine:
             self._dynamic_bytes = shared_view(name, (-(-nbytes // 16) * 16,), np.dtype("uint8"), self.batch).store.data
         elements = nbytes // dtype.itemsize
         store = Store(name, "shared", self._dynamic_bytes.view(dtype), elements)
-        # Arrays of one element size share their words. Between sizes no hazard is looked for.
-        known = [view.store.tracker for view in self.dynamic if view.dtype.itemsize == dtype.itemsize]
-        store.tracker = known[0] if known else self._new_tracker(max(elements, 1))
+        store.words = dtype.itemsize // self.launch.dynamic_word
+        words = max(nbytes // self.launch.dynamic_word, store.words)
+        store.tracker = self.dynamic[0].store.tracker if self.dynamic else self._new_tracker(words)
         view = View(store, START, (np.int64(elements),), (1,))
         self.dynamic.append(view)
         return view

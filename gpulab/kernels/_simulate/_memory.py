@@ -27,13 +27,14 @@ class Store:
     (elements, B, T)) or "constant" (as global, not written and not counted).
     """
 
-    __slots__ = ("data", "dtype", "elements", "name", "space", "tracker", "writable")
+    __slots__ = ("data", "dtype", "elements", "name", "space", "tracker", "words", "writable")
 
     def __init__(self, name: str, space: str, data: np.ndarray, elements: int, writable: bool = True) -> None:
         self.name, self.space, self.data, self.elements = name, space, data, elements
         self.dtype = data.dtype
         self.writable = writable
         self.tracker: Any = None
+        self.words = 1  # of the tracker's, in each element
 
     def read(self, where: Index, batch: Batch) -> Any:
         """Return the elements at places within bounds; the shape follows that of the places."""

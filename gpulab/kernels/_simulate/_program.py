@@ -44,6 +44,7 @@ class Program:
         self.source = read_source(function)
         self.uses_warp_barriers = self.uses_fences = False
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
+        self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
         self.notes: list[str] = []
         self.sources: list[Source] = [self.source]
         self._outside: list[tuple[Source, str, Any, Any]] = []  # names that were looked up, and what they stood for

@@ -114,7 +114,7 @@ def simulate(
     arguments = _arguments(source, args, program.written)
     launch = Launch(source, program.sources, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
                     program.names_lanes, Fences(math.prod(extents[0])) if program.uses_fences else None,
-                    traced_block=trace, stop=stop)  # fmt: skip
+                    min(program.dynamic_sizes, default=1), traced_block=trace, stop=stop)  # fmt: skip
     changing = [view for view in arguments if isinstance(view, View) and view.store.writable]
     before = [view.store.data.copy() for view in changing]
     try:
