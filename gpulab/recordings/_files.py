@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import pathlib
 import re
@@ -87,7 +88,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
 @functools.lru_cache(maxsize=32)
 def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
     """Parse a file once for each state of it: an instrument asks for its recordings at every redraw."""
-    return Recording.from_dict(json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant))
+    return Recording.from_dict(json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant, parse_float=_finite))
 
 
 def readable() -> dict[str, Recording]:
@@ -97,6 +98,13 @@ def readable() -> dict[str, Recording]:
         with contextlib.suppress(RecordingError):
             found[name] = load(name)
     return found
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise RecordingError(f"recordings.read: the file holds the number {shown(word)}, which no float can hold; expected finite numbers.")
+    return value
 
 
 def _refuse_constant(word: str) -> float:
