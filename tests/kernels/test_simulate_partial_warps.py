@@ -130,8 +130,13 @@ def program_in_shared_memory(what, place, members, memory, seen):
 
 
 def random_program(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what each thread does in each step, where, and whom it names; lanes meet in groups of their warp."""
+    """Return what each thread does in each step, where, and whom it names; lanes meet in groups of their warp.
+
+    In every second program many lanes of one warp read one place before some of them meet the writer.
+    """
     rng = np.random.default_rng(seed)
+    if seed % 2:
+        return _many_read_and_some_meet(rng)
     what = np.zeros((STEPS, BLOCKS, THREADS), np.int32)
     members = np.zeros(what.shape, np.int64)
     busy = np.sort(rng.choice([0, 1, 2, 3, 30, 31, 32], size=rng.integers(4, 7), replace=False))
@@ -146,6 +151,26 @@ def random_program(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             members[step, block, group] = sum(1 << int(lane) % 32 for lane in group)
     what[rng.random((STEPS, BLOCKS)) < 0.1] = BARRIER
     return what, (rng.random(what.shape) < 0.2).astype(np.int32), members
+
+
+def _many_read_and_some_meet(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a program in which lanes of one warp do the same at one place, and then meet: all, all but one, or in chains of groups."""
+    what = np.zeros((STEPS, BLOCKS, THREADS), np.int32)
+    members = np.zeros(what.shape, np.int64)
+    for block in range(BLOCKS):
+        lanes = rng.choice(32, size=rng.integers(4, 9), replace=False) + 32 * rng.integers(2)
+        writer, others = lanes[0], lanes[1:]
+        kind = rng.choice([READ, READ, ATOMIC])
+        for lane in others:
+            what[rng.integers(0, 3), block, lane] = kind
+        for step in range(3, STEPS - 1):
+            if rng.random() < 0.6:
+                left_out = rng.choice(others, size=rng.choice([0, 0, 1, 2]), replace=False)
+                group = np.setdiff1d(lanes, left_out)
+                what[step, block, group] = MEET
+                members[step, block, group] = sum(1 << int(lane) % 32 for lane in group)
+        what[STEPS - 1, block, writer] = WRITE
+    return what, np.zeros(what.shape, np.int32), members
 
 
 def races(what: np.ndarray, place: np.ndarray, members: np.ndarray) -> set[tuple]:
