@@ -1,0 +1,91 @@
+"""A recording that is interrupted at random moments and continued: nothing lost, nothing twice, never half a file."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import pytest
+from test_recorder import a_measurement
+
+from gpulab import recorder, recordings
+from gpulab.recorder import Case, Experiment, _registry
+from gpulab.timing import Measurement
+
+CASES, INTERRUPTS = 60, 20
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no signal of the user's own")
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Raise KeyboardInterrupt in the block at a moment that nothing in it chooses, as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(seconds, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # one that is on its way is too late
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An experiment of 60 cases of 2 ms each, and the log of those that were timed to their end."""
+    log: list[int] = []
+
+    def case(number: int) -> Case:
+        def measure(deadline_seconds: float) -> Measurement:
+            time.sleep(0.002)
+            log.append(number)
+            return a_measurement(median=(number + 1) * 1e-3)
+
+        return Case({"case": number}, measure)
+
+    monkeypatch.setattr(_registry, "_REGISTRY", {})
+    recorder.register(Experiment("many", "sixty short cases", lambda device: [case(k) for k in range(CASES)]))
+    return log
+
+
+def kept(path: pathlib.Path) -> dict[str, float]:
+    """What the file holds, by case."""
+    if not path.exists():
+        return {}
+    return {e.key: e.timing.median_seconds for e in recordings.read(path).entries if e.timing is not None}
+
+
+def test_twenty_random_interrupts(timed: list[int], tmp_path: pathlib.Path) -> None:
+    """The file is whole after each one and never has less; a case in it is not timed again; at the end it has all, each once."""
+    assert threading.current_thread() is threading.main_thread()
+    recorder.record(tmp_path / "first.json", device="cpu", only=["many"], minutes=5)  # loads the libraries, whose imports must not be cut
+    timed.clear()
+    chance, path, seen, interrupts = random.Random(5), tmp_path / "r.json", {}, 0
+    while interrupts < INTERRUPTS and len(seen) < CASES:
+        before, done = dict(seen), len(timed)
+        try:
+            with interrupted_after(chance.uniform(0.003, 0.05)):
+                recorder.record(path, device="cpu", only=["many"], minutes=5)
+        except KeyboardInterrupt:
+            interrupts += 1
+        seen = kept(path)
+        assert before.items() <= seen.items(), "nothing that was recorded is lost or changed"
+        again = {f"many case={number}" for number in timed[done:]} & before.keys()
+        assert not again, "what the file has is not timed again"
+    assert interrupts >= 5, "the machine was too fast for the test to say anything"
+    recorder.record(path, device="cpu", only=["many"], minutes=5)
+    assert kept(path) == {f"many case={k}": pytest.approx((k + 1) * 1e-3) for k in range(CASES)}
+    assert len(timed) <= CASES + interrupts, "at most the case in flight is timed once more"
+    left = {found.name for found in tmp_path.iterdir() if not found.name.endswith(".lock")}
+    assert left == {"first.json", "r.json"}, "no half-written file"
