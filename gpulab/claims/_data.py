@@ -67,7 +67,7 @@ CLAIMS = (
     Spec(
         Claim(
             "first-call", _THEME, "The first call is slower than the later ones, so it must be kept out of the figure.",
-            "time of the first call over the median, float32", at.BENCHMARK, "Benchmarking with torch.utils.benchmark.Timer", "any", 1, math.inf, True,
+            "time of the first call over the median, float32", at.BENCHMARK, "torch.utils.benchmark.Timer", "any", 1, math.inf, True,
         ),
         over_median("catalogue", lambda t: t.first_call_seconds, only(_FLOAT32)),
     ),
