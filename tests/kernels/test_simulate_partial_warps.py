@@ -71,6 +71,32 @@ def test_a_reader_that_does_not_meet_the_writer_races(kernel, reader: int, write
     assert {t.thread[0] for t in races[0].threads} == {reader, writer}
 
 
+def one_of_another_warp_reads_before(out):
+    part = cuda.shared.array(1, int32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        part[0] = 7
+    cuda.syncthreads()
+    if t == 40:
+        out[t] = part[0]  # first
+    if t < 32:
+        out[t] = part[0]
+        cuda.syncwarp()
+    if t == 9:
+        part[0] = 1  # write
+
+
+@pytest.mark.parametrize("together", [1 << 17, 1])
+def test_a_whole_warp_that_reads_at_once_does_not_hide_a_reader_of_another(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All lanes of the writer's warp meet it, so that only the one that read before them races."""
+    monkeypatch.setattr(_run, "_LANES_AT_ONCE", together)
+    s = simulate(one_of_another_warp_reads_before, 2, 64, np.zeros(64, np.int32))
+    races = [f for f in s.findings if f.array == "part"]
+    kernel = one_of_another_warp_reads_before
+    assert [(f.kind, f.line, f.other_line, f.count) for f in races] == [("race", line_of(kernel, "write"), line_of(kernel, "first"), 2)]
+    assert {t.thread[0] for t in races[0].threads} == {9, 40}
+
+
 def test_readers_that_all_meet_the_writer_do_not_race() -> None:
     """The same with a mask that names the first reader too."""
     assert simulate(three_read_and_all_meet, 1, 32, np.zeros(32, np.int32)).findings == ()

@@ -288,18 +288,26 @@ class Tracker:
         # The last lane is kept as the last witness; here from the end, so that the first lane stays as the other.
         lost = np.flatnonzero(winner != threads)[::-1]
         if len(lost):
-            self._record_lost(witnesses, packed, words, threads, winner, lost)
+            self._record_lost(witnesses, packed, words, threads, winner, lost, moment)
 
-    def _record_lost(self, witnesses: _Witnesses, packed: Flat, words: Flat, threads: Flat, winner: Flat, lost: Flat) -> None:
-        """Keep, of several lanes that accessed one word at once, one more beside the last: the farther, the later written."""
+    def _record_lost(
+        self, witnesses: _Witnesses, packed: Flat, words: Flat, threads: Flat, winner: Flat, lost: Flat, moment: Moment
+    ) -> None:
+        """Keep, of several lanes that accessed one word at once, one more beside the last: the farther, the later written.
+
+        A witness from before that is farther from the last one than any of them stays.
+        """
         witnesses.kept = 2
         other = witnesses.packed[1]
-        if witnesses.forgotten is not None:
-            witnesses.forgotten.add(words[lost], witnesses.of(1, words[lost]))
-            witnesses.forgotten.add(words[lost], packed[lost].view(_FIELDS).reshape(-1, 4))
-        other[words[lost]] = packed[lost]
-        far = lost[winner[lost] // WARP != threads[lost] // WARP]
-        other[words[far]] = packed[far]
+        apart = 1 + (winner[lost] // WARP != threads[lost] // WARP)
         if self.across_blocks:
-            far = lost[winner[lost] // self.width != threads[lost] // self.width]
-            other[words[far]] = packed[far]
+            apart = np.where(winner[lost] // self.width != threads[lost] // self.width, 3, apart)
+        epoch = moment.epoch[lost] if isinstance(moment.epoch, np.ndarray) else moment.epoch
+        before = self._rank(witnesses.of(1, words[lost]), winner[lost], moment._replace(epoch=epoch))
+        stays = before > apart
+        if witnesses.forgotten is not None:
+            witnesses.forgotten.add(words[lost[~stays]], witnesses.of(1, words[lost[~stays]]))
+            witnesses.forgotten.add(words[lost], packed[lost].view(_FIELDS).reshape(-1, 4))
+        for far in range(1, 4):
+            here = lost[~stays & (apart == far)]
+            other[words[here]] = packed[here]
