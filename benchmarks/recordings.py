@@ -1,0 +1,138 @@
+"""Is a recording to be believed? The same machine recorded twice, and recorded cases timed again in turns by a plain loop.
+
+    python benchmarks/recordings.py [--minutes 8] [--rounds 15] [--only EXPERIMENT ...] [--quick]
+
+Part 1 records this machine twice, each with the budget, and sets both beside each other: the share of the cases whose ratio of medians is
+1 within both intervals, or within 2 % (bound: 90 %).
+
+Part 2 times cases of the recorder in turns, as ``gl.measure`` does it and by a plain loop: on a CPU ``time.perf_counter`` around each call,
+on a GPU a pair of CUDA events around a train of calls; the host copy also by the C library's ``memmove`` and the device copy by
+``cudaMemcpyAsync`` through CuPy. What is reported is the median over rounds of ours over theirs, with the extremes, so that a change of the
+machine's speed strikes both (bound: 3 %; for copies of another library the ratio only says which stores they use).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpulab import devices, recorder, recordings
+from gpulab.devices import Device
+from gpulab.timing import measure
+
+CALLS = 30
+
+
+def twice(minutes: float, only: list[str] | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made = [recorder.record(pathlib.Path(folder) / f"{k}.json", minutes=minutes, only=only, progress=_every_tenth()) for k in (1, 2)]
+    difference = recordings.diff(*made)
+    counted = [d for d in difference.differences if d.interval is not None]
+    print(f"\nrecorded twice, {minutes:g} minutes each: {len(difference.differences)} cases in both, {len(counted)} with both intervals")
+    print(f"  agree within the intervals or 2 %: {100 * difference.agreement():.1f} % (bound 90 %)")
+    for d in difference.differences[:10]:
+        print(f"  largest: {d.key}: {d.ratio:.3f} {'' if d.interval is None else '[{:.3f}, {:.3f}]'.format(*d.interval)}")
+
+
+def _every_tenth() -> Callable[[float, str], None]:
+    shown = [0]
+
+    def progress(fraction: float, text: str) -> None:
+        if int(10 * fraction) > shown[0]:
+            shown[0] = int(10 * fraction)
+            print(f"  {text}", flush=True)
+
+    return progress
+
+
+def plain_seconds(run: Callable[[], Any], device: Device) -> float:
+    """Return the median seconds of a call by the plainest loop there is."""
+    run()
+    if device.torch_type != "cuda":
+        times = []
+        for _ in range(CALLS):
+            begin = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times)
+    import torch
+
+    times = []
+    for _ in range(5):
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        for _ in range(CALLS):
+            run()
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last) / 1e3 / CALLS)
+    return statistics.median(times)
+
+
+def pairs(device: Device) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """Return what is timed by us, and what by the plain loop: the same call, except where the name tells another."""
+    import torch
+
+    n, side = (2**26, 1024) if device.is_cpu else (2**28, 8192)
+    where = str(device)
+    a, b, c = (torch.ones(n, device=where) for _ in range(3))
+    x, y = (torch.randn(side, side).to(where) for _ in range(2))
+    small = torch.ones(2**20, device=where)
+    calls: dict[str, Callable[[], Any]] = {
+        "copy": lambda: a.copy_(b),
+        "triad": lambda: torch.add(b, c, alpha=3.0, out=a),
+        "matrix product, float32": lambda: x @ y,
+        "exp of a million": lambda: torch.exp(small),
+        "sum of all": b.sum,
+    }
+    found = {name: (call, call) for name, call in calls.items()}
+    if device.is_cpu:
+        move = ctypes.memmove
+        found["copy, against memmove of C"] = (calls["copy"], lambda: move(a.data_ptr(), b.data_ptr(), 4 * n))
+    elif device.kind == "cuda":
+        import cupy
+
+        def copy_async() -> None:
+            cupy.cuda.runtime.memcpyAsync(
+                a.data_ptr(), b.data_ptr(), 4 * n, cupy.cuda.runtime.memcpyDeviceToDevice, torch.cuda.current_stream().cuda_stream
+            )
+
+        found["copy, against cudaMemcpyAsync"] = (calls["copy"], copy_async)
+    return found
+
+
+def in_turns(rounds: int, deadline: float) -> None:
+    device = devices.find(None)
+    print(f"\nin turns with a plain loop on {device.name}, {rounds} rounds: ours / theirs, median [least, most]")
+    for name, (ours, theirs) in pairs(device).items():
+        ratios = []
+        for number in range(rounds):
+            order = (0, 1) if number % 2 else (1, 0)
+            seconds = [0.0, 0.0]
+            for which in order:
+                seconds[which] = (
+                    measure(ours, device=device, deadline=deadline).median_seconds if which == 0 else plain_seconds(theirs, device)
+                )
+            ratios.append(seconds[0] / seconds[1])
+        print(f"  {name:32} {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    in_turns(5 if options.quick else options.rounds, 0.3 if options.quick else 1.0)
+    twice(0.3 if options.quick else options.minutes, options.only)
+
+
+if __name__ == "__main__":
+    main()
