@@ -11,8 +11,9 @@ from gpulab.units import format_flops_per_second, format_seconds
 
 # Zeros that training left by chance, and a few per cent of them, change nothing that anybody would ask about.
 _MANY = 0.05
-# A single item's call as a share of a batch's: from here on the batch's work is the smaller part.
-_STARTING = 0.5
+# A single item's call as a share of a batch's: from here on the batch's work is the smaller part. One that took longer than the batch was
+# disturbed, and tells nothing.
+_STARTING, _DISTURBED = 0.5, 1.2
 # FLOPs that fell by so much more than the time did need an explanation.
 _MORE = 1.3
 
@@ -109,7 +110,7 @@ def _of_work(first: Facts, one: Facts, fell: float) -> Reason:
     """Return why FLOPs fell and the time did not follow: starting operators, or moving bytes."""
     gained = one.speedup or 1.0
     less = f"Its FLOPs fell to 1/{fell:.3g}, its time {f'to 1/{gained:.3g}' if gained > 1 else 'did not'}"
-    if one.batch > 1 and one.single_seconds >= _STARTING * one.seconds:
+    if one.batch > 1 and _STARTING * one.seconds <= one.single_seconds <= _DISTURBED * one.seconds:
         many = f"{one.operators} operators" if one.operators else "operators"
         return Reason(
             "starting",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.figures import palette
-from gpulab.figures._style import LabFigure, composed, frame, ink, linear_axis, linear_bytes_axis, linear_seconds_axis
+from gpulab.figures._style import LabFigure, composed, frame, ink, linear_axis, linear_bytes_axis, linear_seconds_axis, loss_axis
 from gpulab.training.comparisons import RaceResult
 from gpulab.training.results import PHASES, format_accuracy, format_rate
 from gpulab.units import format_bytes, format_ratio, format_seconds
@@ -24,6 +24,8 @@ _PHASE_COLORS = {
     "optimizer": palette.ORANGE, "graph": palette.BLUISH_GREEN, "other": palette.GREY,
 }  # fmt: skip
 _MOST_POINTS = 600  # of a curve: more than pixels only cost time
+_DECADES = 10.0  # times the first loss: an axis from 0 to beyond that would press what learns into one line
+_WIDTHS = (5.0, 2.0)  # of the two sides' bold lines: where they coincide, the first shows on both sides of the second
 _SMOOTHED = 20  # a curve's bold line is the mean of so many steps, a twentieth of it at most
 
 
@@ -39,7 +41,7 @@ def training(run: FitResult) -> LabFigure:
     words = f"{run.task}: {run.ended} after {run.steps} steps{accuracy}; {_phases_in_words(run)}."
     base = frame(f"{run.task}, {run.options.precision}: {run.ended} after {run.steps} steps{accuracy}", run.evidence, words, height=400)
     color = palette.device_color(run.device)
-    traces = _curve(run.losses, run.task, color)
+    traces = _curve(run.losses, run.task, color, len(run.losses))
     for trace in traces:
         trace["showlegend"] = False
     for phase in PHASES:
@@ -86,8 +88,8 @@ def race(r: RaceResult | Moment) -> LabFigure:
     title = f"{r.names[1]} against {r.names[0]}" + ("" if done else f": step {max(map(len, losses))} of {r.steps}")  # type: ignore[union-attr]
     base = frame(title, r.evidence, _race_in_words(r.names, losses, rates, spans, peaks), height=420)
     traces: list[dict[str, Any]] = []
-    for name, values, color in zip(r.names, losses, SIDES, strict=True):
-        traces += _curve(np.asarray(values, dtype=float), name, color)
+    for name, values, color, width in zip(r.names, losses, SIDES, _WIDTHS, strict=True):
+        traces += _curve(np.asarray(values, dtype=float), name, color, max(map(len, losses)), width)
     traces += [_bars(rates, spans, "x2", lambda v: f"{v:,.0f}"), _bars(peaks, (None, None), "x3", format_bytes)]
     axis = base.layout.xaxis.to_plotly_json()
     sides = {
@@ -102,19 +104,22 @@ def race(r: RaceResult | Moment) -> LabFigure:
     }
     top = [v for v in (*rates, *(span[1] for span in spans if span)) if v]
     layout = {
-        "xaxis": {**axis, "title": {"text": ink("step")}, "domain": [0, 0.46]},
+        "xaxis": {**axis, "title": {"text": ink("step")}, "domain": [0, 0.44]},
         "yaxis": {**axis, **_loss_axis(losses)},
-        "xaxis2": {**sides, "ticktext": _under(rates, lambda v: f"{v:,.0f}"), "domain": [0.57, 0.73], "anchor": "y2"},
+        "xaxis2": {**sides, "ticktext": _under(rates, lambda v: f"{v:,.0f}"), "domain": [0.55, 0.7], "anchor": "y2"},
         "yaxis2": {**axis, **linear_axis(1.08 * max(top, default=1.0), "samples a second", lambda v: f"{v:,.0f}"), "anchor": "x2"},
-        "xaxis3": {**sides, "ticktext": _under(peaks, format_bytes), "domain": [0.85, 1], "anchor": "y3"},
+        "xaxis3": {**sides, "ticktext": _under(peaks, format_bytes), "domain": [0.85, 1.0], "anchor": "y3"},
         "yaxis3": {**axis, **linear_bytes_axis(1.08 * max((p for p in peaks if p), default=1.0), "peak memory of tensors"), "anchor": "x3"},
         "bargap": 0.35,
     }
     return composed(base, traces, **layout)
 
 
-def _curve(values: np.ndarray, name: str, color: str) -> list[dict[str, Any]]:
-    """Return the loss of each step, thin, and its running mean, bold; a loss that is no number ends both with a cross."""
+def _curve(values: np.ndarray, name: str, color: str, steps_shown: int, width: float = 2.5) -> list[dict[str, Any]]:
+    """Return the loss of each step, thin, and its running mean, bold; a loss that is no number ends both with a cross.
+
+    ``steps_shown`` is how many steps the axis has: what stands at its right end has its word on the left.
+    """
     finite = np.isfinite(values)
     kept = values[: int(np.argmin(finite))] if len(values) and not finite.all() else values
     if not len(kept):
@@ -130,32 +135,37 @@ def _curve(values: np.ndarray, name: str, color: str) -> list[dict[str, Any]]:
         "showlegend": False, "hovertemplate": hover,
     }  # fmt: skip
     bold = {
-        "type": "scatter", "mode": "lines", "x": steps[window - 1 :][::every], "y": mean[::every], "line": {"color": color, "width": 2.5},
+        "type": "scatter", "mode": "lines", "x": steps[window - 1 :][::every], "y": mean[::every], "line": {"color": color, "width": width},
         "name": ink(name), "hoverinfo": "skip",
     }  # fmt: skip
     traces = [thin, bold] if len(kept) > 1 else [{**bold, "mode": "markers", "marker": {"color": color, "size": 7}}]
     if len(kept) < len(values):
         cross = {"symbol": "x", "size": 11, "color": color}
+        place = "bottom left" if 2 * len(kept) > steps_shown else "middle right"
         traces.append(
             {
                 "type": "scatter", "mode": "markers+text", "x": [len(kept) - 1], "y": [kept[-1]], "marker": cross, "showlegend": False,
-                "text": [ink("diverged")], "textposition": "middle right", "hovertemplate": "the next loss is no number<extra></extra>",
+                "text": [ink("diverged")], "textposition": place, "hovertemplate": "the next loss is no number<extra></extra>",
             }
         )  # fmt: skip
     return traces
 
 
 def _loss_axis(losses: Sequence[Any]) -> dict[str, Any]:
-    """Return a linear axis from 0 that holds every loss but rare spikes, which would press the rest into one line."""
+    """Return a linear axis from 0 that holds every loss but rare spikes; a log axis where a loss shot up by decades and stayed a while."""
     values = np.concatenate([np.asarray(one, dtype=float) for one in losses]) if losses else np.zeros(0)
     values = values[np.isfinite(values)]
     high = min(float(values.max()), 2 * float(np.quantile(values, 0.97))) if len(values) else 1.0
+    begun = max((float(one[0]) for one in losses if len(one) and np.isfinite(one[0])), default=high)
+    if high > _DECADES * begun > 0 and values.min() > 0:
+        return loss_axis(values)
     return linear_axis(max(high, 1e-9), "loss", lambda v: f"{v:g}")
 
 
 def _under(values: Sequence[float | None], text: Any) -> list[str]:
     """Return what stands under each bar: whose it is, and its value."""
-    return [ink(f"{side}<br>{text(value) if value else 'not known'}") for side, value in zip(("first", "second"), values, strict=True)]
+    told = [(text(value) if value else "not known").replace(" ", "<br>") for value in values]  # a word a line, or the two would touch
+    return [ink(f"{side}<br>{words}") for side, words in zip(("first", "second"), told, strict=True)]
 
 
 def _bars(values: Sequence[float | None], spans: Sequence[Any], axis: str, text: Any) -> dict[str, Any]:

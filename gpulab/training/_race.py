@@ -15,7 +15,7 @@ from gpulab.errors import GpulabError, InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.statistics import median_ratio, ratio_interval
 from gpulab.training import _interrupts
-from gpulab.training._evaluate import answers_of, difference_interval
+from gpulab.training._evaluate import difference_interval
 from gpulab.training._run import Run
 from gpulab.training._tasks import Task
 from gpulab.training._tasks import task as find_task
@@ -148,7 +148,8 @@ def _names(sides: list[dict[str, Any]]) -> tuple[str, str]:
     defaults = {name: parameter.default for name, parameter in inspect.signature(Run).parameters.items()}
     full = [{**defaults, **side} for side in sides]
     differing = [name for name in {**sides[0], **sides[1]} if not _same(full[0].get(name), full[1].get(name))]
-    texts = [", ".join(f"{name}={_short(side.get(name))}" for name in differing) or "as it is" for side in full]
+    same = [name for name, value in sides[0].items() if not differing and not _same(value, defaults[name])]
+    texts = [", ".join(f"{name}={_short(side.get(name))}" for name in differing or same) or "as it is" for side in full]
     return (texts[0], texts[1]) if texts[0] != texts[1] else (f"{texts[0]} (first)", f"{texts[1]} (second)")
 
 
@@ -238,17 +239,15 @@ class _Racing:
             if interval is None
             else []
         )
-        right = self._right() if all(one.accuracy for one in results) else None
+        tested = [run.answers for run in self.runs]
+        right = [one.right / one.each for one in tested if one is not None]
+        difference = right[1] - right[0] if len(right) == 2 else None
         return RaceResult(
             task=first.task, names=self.names, first=first, second=second, speedup=ratio if np.isfinite(ratio) else None,
-            speedup_interval=interval, accuracy_difference=float((right[1] - right[0]).mean()) if right else None,
-            accuracy_difference_interval=difference_interval(right[0], right[1]) if right else None, notes=tuple(notes),
+            speedup_interval=interval, accuracy_difference=None if difference is None else float(difference.mean()),
+            accuracy_difference_interval=None if difference is None else difference_interval(right[0], right[1]), notes=tuple(notes),
             evidence=Evidence.measured(first.evidence.device, samples=n),
         )  # fmt: skip
-
-    def _right(self) -> list[np.ndarray]:
-        """Return the share of right answers of each item of the test, for both."""
-        return [one.right / one.each for one in (answers_of(run.model, run.task) for run in self.runs)]
 
     def _one(self, run: Run, ended: str | None) -> FitResult:
         result = run.result(None if run.is_over else ended)

@@ -16,7 +16,7 @@ from gpulab import _given, devices
 from gpulab.errors import CheckpointError, GpulabError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.training import _checkpoint, _settings
-from gpulab.training._evaluate import evaluate
+from gpulab.training._evaluate import Answers, answers_of
 from gpulab.training._feed import Feed, Order
 from gpulab.training._followed import Followed
 from gpulab.training._graph import GraphedStep
@@ -56,6 +56,8 @@ class Run:
     losses : list of float
         One a step.
     notes : list of Note
+    answers : Answers or None
+        What the model said when it was last tested.
     parts_every : int
         On an accelerator one stretch of so many is timed part by part, which slows it; 0 for none.
 
@@ -103,6 +105,7 @@ class Run:
         self._generators = _settings.Generators(seed, self.device)
         self._meter = Meter(read_clock, self.device.synchronize, waiting_costs=not self.device.is_cpu)
         self._followed = Followed(self.device, opaque=self.options.compile)
+        self.answers: Answers | None = None
         self._feed: Feed | None = None
         self._bad: int | None = None
         self._whole = model is None or _all_finite(self._step.parameters)
@@ -294,7 +297,8 @@ class Run:
     def evaluate(self) -> Accuracy:
         """Return the accuracy on the test now, in the arithmetic that the weights are in."""
         with _settings.switches(self.options.precision, self.device):
-            return evaluate(self.model, self.task)
+            self.answers = answers_of(self.model, self.task)
+        return self.answers.accuracy()
 
     def _tested(self, notes: list[Note]) -> Accuracy | None:
         """Return the accuracy; a test that fails costs the test, never the run."""

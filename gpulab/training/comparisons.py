@@ -157,8 +157,8 @@ class RaceResult(Result):
             span = "(no interval)" if self.speedup_interval is None else f"[{' to '.join(map(format_ratio, self.speedup_interval))}]"
             rows.append(("samples a second, second over first", "", f"{format_ratio(self.speedup)} {span}"))
         if self.accuracy_difference is not None and self.accuracy_difference_interval is not None:
-            low, high = (f"{100 * end:+.1f}" for end in self.accuracy_difference_interval)
-            rows.append(("accuracy, second minus first", "", f"{100 * self.accuracy_difference:+.1f} points [{low}, {high}]"))
+            low, high = map(format_points, self.accuracy_difference_interval)
+            rows.append(("accuracy, second minus first", "", f"{format_points(self.accuracy_difference)} points [{low}, {high}]"))
         for name, run in zip(self.names, (self.first, self.second), strict=True):
             rows += [(f"note on {name}: {note.code}", note.sentence, "") for note in run.notes]
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
@@ -176,6 +176,18 @@ def _column(run: FitResult) -> list[tuple[str, str]]:
         ),
         ("peak memory of tensors", "not known" if run.peak_bytes is None else format_bytes(run.peak_bytes)),
     ]
+
+
+def format_points(difference: float) -> str:
+    """Return a difference of ratios in percentage points with its sign, "+1.8"; what rounds to zero is "0.0".
+
+    Examples
+    --------
+    >>> format_points(-0.0001), format_points(0.018)
+    ('0.0', '+1.8')
+    """
+    points = round(100 * difference, 1)
+    return f"{points:+.1f}" if points else "0.0"
 
 
 def _percent(ratio: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from gpulab import devices, figures, training
 from gpulab.evidence import Note
 from gpulab.training import Moment, RaceResult
+from gpulab.training.comparisons import format_points
 from gpulab.units import format_ratio
 from gpulab.widgets._controls import Choice, Control, Number, Slider
 from gpulab.widgets._instrument import Action, Drawing, Instrument
@@ -129,14 +130,18 @@ def _of_side(name: str, notes: Sequence[Note]) -> list[Note]:
 
 
 def _verdict(r: RaceResult) -> str:
+    broken = [(name, run.steps) for name, run in zip(r.names, (r.first, r.second), strict=True) if run.ended == "diverged"]
+    if broken:
+        ends = " and ".join(f"{name} diverged after {steps} steps" for name, steps in broken)
+        return f"{ends}: how fast a run is that learns nothing says little. The notes say what to try."
     if r.speedup is None:
         return f"The race was {r.ended}; too few steps were taken for a ratio of speeds."
     span = "without an honest interval" if r.speedup_interval is None else "95 % " + " to ".join(map(format_ratio, r.speedup_interval))
     parts = [f"{r.names[1]} trains at {format_ratio(r.speedup)} the speed of {r.names[0]} ({span})."]
     if r.accuracy_difference is not None and r.accuracy_difference_interval is not None:
-        low, high = (f"{100 * end:+.1f}" for end in r.accuracy_difference_interval)
-        parts.append(f"Its accuracy differs by {100 * r.accuracy_difference:+.1f} points ({low} to {high}).")
-    broken = [name for name, run in zip(r.names, (r.first, r.second), strict=True) if run.ended == "diverged"]
-    if broken:
-        parts.append(f"{' and '.join(broken)} diverged.")
+        low, high = map(format_points, r.accuracy_difference_interval)
+        parts.append(f"Its accuracy differs by {format_points(r.accuracy_difference)} points ({low} to {high}).")
+    up = [name for name, run in zip(r.names, (r.first, r.second), strict=True) if run.has_note("rising")]
+    if up:
+        parts.append(f"The loss of {' and '.join(up)} shot up on the way.")
     return " ".join(parts)

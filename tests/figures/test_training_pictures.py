@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -55,3 +57,35 @@ def test_a_race_draws_its_intervals() -> None:
     low, high = result.first.samples_per_second_interval  # type: ignore[misc]
     assert bar.y[0] + bar.error_y.array[0] == pytest.approx(high)
     assert bar.y[0] - bar.error_y.arrayminus[0] == pytest.approx(low)
+
+
+def _lost(first: tuple[float, ...], second: tuple[float, ...]) -> training.Moment:
+    return training.Moment(("a", "b"), (first, second), (100.0, 50.0), (2**20, 2**21), 40, Evidence.measured("Slow CPU"))
+
+
+def test_the_word_at_the_right_end_stands_on_the_left() -> None:
+    """Where both diverge the axis ends with them: a word to the right would be cut off."""
+    nan = float("nan")
+    both = figures.race(_lost((2.0, 2.1, nan), (2.0, 2.1, nan)))
+    assert [t.textposition for t in both.data if t.type == "scatter" and t.text] == ["bottom left"] * 2
+    one = figures.race(_lost(tuple([2.0] * 40), (2.0, 2.1, nan)))
+    assert [t.textposition for t in one.data if t.type == "scatter" and t.text] == ["middle right"]
+
+
+def test_a_loss_that_shot_up_by_decades_gets_a_log_axis() -> None:
+    """Else the other side would lie flat on the axis; one rare spike is cut off instead, and the axis stays linear from 0."""
+    calm = tuple(np.linspace(2.3, 0.3, 40))
+    wild = (2.3, 11_000.0, 9_000.0, 3_000.0, 800.0, *[2.4] * 35)
+    axis = figures.race(_lost(calm, wild)).layout.yaxis
+    assert axis.type == "log"
+    assert 10 ** axis.range[0] <= 0.3
+    assert 10 ** axis.range[1] >= 11_000
+    spike = figures.race(_lost(calm, (2.3, 50.0, *calm[2:]))).layout.yaxis
+    assert (spike.type, spike.range[0]) == ("linear", 0)
+    assert spike.range[1] < 10
+
+
+def test_the_words_under_two_bars_stand_below_each_other() -> None:
+    """A number and its unit on two lines: on one, those of neighbours would touch."""
+    words = [re.sub("<span[^>]*>|</span>", "", text) for text in figures.race(_lost((2.0,), (2.0,))).layout.xaxis3.ticktext]
+    assert words == ["first<br>1.00<br>MiB", "second<br>2.00<br>MiB"]
