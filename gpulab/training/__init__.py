@@ -10,6 +10,7 @@ from gpulab.training._pipeline_model import model_pipeline, replay
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, profile
 from gpulab.training._race import Moment, race
+from gpulab.training._recorded import RecordedStep, RecordedSteps, recorded_steps
 from gpulab.training._run import Run
 from gpulab.training._seeds import evaluate_models, over_seeds
 from gpulab.training._tasks import Task, task, tasks
@@ -30,6 +31,8 @@ __all__ = [
     "Profile",
     "ProfileSpan",
     "RaceResult",
+    "RecordedStep",
+    "RecordedSteps",
     "Run",
     "SeedsAccuracy",
     "SeedsResult",
@@ -47,6 +50,7 @@ __all__ = [
     "pipeline",
     "profile",
     "race",
+    "recorded_steps",
     "replay",
     "task",
     "tasks",

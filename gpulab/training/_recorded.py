@@ -1,0 +1,135 @@
+"""What a recorded machine says of two ways to train: the time of a step each, where both were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.recordings import Entry, Recording
+from gpulab.units import format_ratio, format_seconds
+
+_EXPERIMENT = "training"
+_KNOWN = ("precision", "means")
+_USUAL = {"precision": "float32", "means": "plain"}
+
+
+@dataclass(frozen=True)
+class RecordedStep(Result):
+    """Two ways to train one recorded model.
+
+    Attributes
+    ----------
+    model : str
+        As the recorder names it: "cnn" or "transformer", larger than the tasks of this course.
+    first_seconds, second_seconds : float
+        Medians of a step.
+    speedup : float
+        First over second.
+    speedup_interval : (float, float) or None
+        From both 95 % intervals at their least favourable ends; None where one is missing.
+    samples : int
+        Behind the weaker of the two.
+    """
+
+    model: str
+    first_seconds: float
+    second_seconds: float
+    speedup: float
+    speedup_interval: tuple[float, float] | None
+    samples: int
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedSteps(Result):
+    """Two ways to train on a recorded machine.
+
+    Attributes
+    ----------
+    recording : str
+        The machine's short name.
+    first, second : str
+        The ways in words, as "bfloat16, plain".
+    rows : tuple of RecordedStep
+        One a model; empty where the machine has not recorded both ways.
+    evidence : Evidence
+        Of the recording.
+    """
+
+    recording: str
+    first: str
+    second: str
+    rows: tuple[RecordedStep, ...]
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        found = "; ".join(f"{row.model} {format_ratio(row.speedup)}" for row in self.rows) or "not recorded yet"
+        return f"<{self.second} over {self.first} on {self.recording}: {found}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a model."""
+        rows = []
+        for row in self.rows:
+            ends = row.speedup_interval
+            between = "" if ends is None else f" [{format_ratio(ends[0])}, {format_ratio(ends[1])}]"
+            rows.append(
+                (row.model, format_seconds(row.first_seconds), format_seconds(row.second_seconds), f"{format_ratio(row.speedup)}{between}")
+            )
+        return (f"a step on {self.recording}", self.first, self.second, "speed-up"), rows or [("not recorded yet", "", "", "")]
+
+
+def recorded_steps(recording: Recording, first: Mapping[str, str], second: Mapping[str, str]) -> RecordedSteps:
+    """Return how long a recorded machine's training steps took in two ways.
+
+    Parameters
+    ----------
+    recording : Recording
+    first, second : mapping
+        "precision" (by default "float32") and "means" (by default "plain"; such as "compile", "graph", "fused", "channels_last").
+
+    Raises
+    ------
+    InputError
+        If it is no recording, or a way has another key.
+
+    Examples
+    --------
+    >>> from gpulab import recordings
+    >>> recorded_steps(recordings.load("amd-epyc-2-cores"), {}, {"precision": "float8"})
+    <float8, plain over float32, plain on amd-epyc-2-cores: not recorded yet>
+    """
+    if not isinstance(recording, Recording):
+        raise InputError(f"recorded_steps: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
+    ways = []
+    for name, way in (("first", first), ("second", second)):
+        wrong = [key for key in way if key not in _KNOWN] if isinstance(way, Mapping) else [way]
+        if wrong:
+            raise InputError(f"recorded_steps: {name} has {shown(wrong[0])}; expected a mapping with {' and '.join(map(repr, _KNOWN))}.")
+        ways.append({**_USUAL, **way})
+    one, other = ways
+    rows = []
+    for entry in recording.select(_EXPERIMENT, **one):
+        there = recording.find(_EXPERIMENT, **{**entry.params, **other})
+        if there is not None and there.key != entry.key:
+            rows.append(_row(entry, there))
+    return RecordedSteps(recording.name, _words(one), _words(other), tuple(rows), recording.evidence())
+
+
+def _words(way: Mapping[str, str]) -> str:
+    return f"{way['precision']}, {way['means']}"
+
+
+def _row(first: Entry, second: Entry) -> RecordedStep:
+    one, other = first.timing, second.timing
+    assert one is not None
+    assert other is not None
+    steps = float(first.params.get("steps", 1))
+    ends = None
+    if one.interval_seconds is not None and other.interval_seconds is not None and other.interval_seconds[0] > 0:
+        ends = (one.interval_seconds[0] / other.interval_seconds[1], one.interval_seconds[1] / other.interval_seconds[0])
+    return RecordedStep(
+        str(first.params["model"]), one.median_seconds / steps, other.median_seconds / steps, one.median_seconds / other.median_seconds,
+        ends, min(one.sample_count, other.sample_count),
+    )  # fmt: skip
