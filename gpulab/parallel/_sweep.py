@@ -15,7 +15,7 @@ from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._links import link_limit
 from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
 from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, format_bytes_per_second
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -29,6 +29,8 @@ _MOST_CALLS = 2_000
 _WIDTH = 0.05  # of a size's interval, relative: then the next size has its turn
 _LEAST_SECONDS = 0.05
 _LARGEST_BYTES = 2**34
+# A limited link counts as what limits where it was used for this share of a call that keeps it busy this long.
+_USED_RATIO, _BUSY_SECONDS = 0.9, 0.01
 
 
 def sweep(
@@ -123,6 +125,7 @@ class _Runner:
         self.one_clock = True
         self.points: list[CollectivePoint] = []
         self.slow: list[str] = []
+        self.waited: float | None = None  # the share of the last size's time that a rank waited for a core, mean over ranks
         self.reason: str | None = None
 
     def result(self) -> CollectiveSweep:
@@ -141,7 +144,7 @@ class _Runner:
         return CollectiveSweep(
             operation=self.operation, algorithm=algorithm, ranks=self.ranks.n, hosts=len(set(self.ranks.hosts)) or 1, backend=backend,
             dtype="float32", points=tuple(self.points), link_bytes_per_second=link_limit(self.ranks),
-            wire_reason=self.reason, notes=tuple(self._notes()),
+            wire_reason=self.reason, notes=tuple(self._notes(algorithm)),
             evidence=Evidence.measured(device.name, sum(p.samples for p in self.points)), environment=devices.environment(device),
         )  # fmt: skip
 
@@ -159,7 +162,8 @@ class _Runner:
         while True:
             self.say((number + min(len(seconds) / 100, 0.9)) / len(self.elements), f"{self.operation} of {format_bytes(nbytes)}")
             before = time.monotonic()
-            of_ranks = self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls)
+            of_ranks, waited = zip(*self.ranks.run(_sweep_step.timed_calls, self.operation, elements, calls), strict=True)
+            self.waited = None if None in waited else float(np.mean(waited))
             seconds += call_seconds(of_ranks, self.one_clock)
             now = time.monotonic()
             enough = len(seconds) >= FEWEST_SAMPLES
@@ -185,13 +189,16 @@ class _Runner:
             )
         )  # fmt: skip
 
-    def _notes(self) -> list[Note]:
+    def _notes(self, algorithm: str) -> list[Note]:
         notes = []
         if self.stopped:
             done, total = len(self.points), len(self.elements)
             notes.append(Note("stopped", f"The sweep was stopped after {done} of {total} sizes; run it again for the rest."))
         if self.slow:
             notes.append(Note("no-interval", f"{len(self.slow)} of {len(self.points)} sizes; {self.slow[0]}"))
+        idle = unused_link(self.points, link_limit(self.ranks), algorithm, self.waited)
+        if idle is not None:
+            notes.append(idle)
         if not self.one_clock:
             notes.append(
                 Note(
@@ -200,3 +207,33 @@ class _Runner:
                 )
             )
         return notes
+
+
+def unused_link(points: Sequence[CollectivePoint], limit: float | None, algorithm: str, waited: float | None) -> Note | None:
+    """Return a note where links of a set bandwidth are not what limits the largest size: what was measured is the machine's speed.
+
+    Only rings are judged, which use every link all the time; in trees links rest by turns.
+
+    Parameters
+    ----------
+    points : sequence of CollectivePoint
+        Ascending in size.
+    limit : float or None
+        What the links let through, in bytes a second.
+    algorithm : str
+    waited : float or None
+        For which share of the time a rank waited for a core.
+    """
+    if limit is None or algorithm != "ring" or not points:
+        return None
+    last = points[-1]
+    busy = max(last.algorithm_bytes) / limit
+    used = busy / last.median_seconds
+    if busy < _BUSY_SECONDS or used >= _USED_RATIO:
+        return None
+    why = "" if waited is None else f"; a rank's threads waited for a core {100 * waited:.0f} % of the time"
+    sentence = (
+        f"At {format_bytes(last.nbytes)} the links of {format_bytes_per_second(limit)} are used {100 * used:.0f} % of the time{why}. What "
+        "was measured is this machine's speed and not the links'. Take slower links or fewer ranks, or end what else runs here."
+    )
+    return Note("contended", sentence)

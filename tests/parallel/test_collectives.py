@@ -9,7 +9,7 @@ from gpulab import models
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence
 from gpulab.parallel import CollectivePoint, CollectiveSweep, sweep
-from gpulab.parallel._sweep import OPERATIONS, _elements, call_seconds
+from gpulab.parallel._sweep import OPERATIONS, _elements, call_seconds, unused_link
 
 
 def made(operation, algorithm, n, latency, bandwidth, sizes):
@@ -26,6 +26,26 @@ def test_a_call_lasts_from_the_last_entry_to_the_last_result():
     """By hand: ranks enter at 1 and 3, have their result at 5 and 6: 3 s. Without a common clock: the longest inside, 4 s."""
     assert call_seconds([[(1.0, 5.0), (10.0, 11.0)], [(3.0, 6.0), (10.0, 12.0)]]) == [3.0, 2.0]
     assert call_seconds([[(1.0, 5.0)], [(103.0, 106.0)]], one_clock=False) == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "algorithm", "nbytes", "told"),
+    [
+        (0.150, 100e6, "ring", 8_000_000, "used 80 % of the time; a rank's threads waited for a core 35 % of the time"),
+        (0.130, 100e6, "ring", 8_000_000, None),  # 92 %
+        (0.150, None, "ring", 8_000_000, None),
+        (0.150, 100e6, "tree", 8_000_000, None),
+        (0.010, 100e6, "ring", 400_000, None),  # 6 ms of a link: latency still counts
+    ],
+)
+def test_a_link_that_is_not_what_limits_is_told(seconds, limit, algorithm, nbytes, told):
+    """By hand: of 8 MB four ranks send 12 MB each around a ring, which takes a link of 100 MB/s 120 ms; 150 ms use it 80 % of the time."""
+    point = CollectivePoint(nbytes, seconds, None, 20, None, (1.5 * nbytes,) * 4)
+    note = unused_link([point], limit, algorithm, 0.35)
+    assert (note is None) is (told is None)
+    if told is not None:
+        assert (note.code, told in note.sentence, "100 MB/s" in note.sentence) == ("contended", True, True)
+        assert "waited" not in unused_link([point], limit, algorithm, None).sentence
 
 
 def test_sizes_become_elements_that_the_ranks_divide():
