@@ -1,7 +1,8 @@
 """Kill ranks at random moments, over all strategies and collectives: how soon is it named, how soon do the ranks work again, what is left.
 
-Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--ranks 2] [--seed 0] [--quick]``. Fails where a bound is passed: a
-death named within 5 s, recovery within 30 s, no process left. ``tests/parallel/test_kills.py`` has three of them; ``make soak`` runs all.
+Run: ``.venv/bin/python benchmarks/parallel_failures.py [--kills 50] [--skips 12] [--ranks 2] [--seed 0] [--quick]``. Fails where a bound
+is passed: a death named within 5 s, a collective that a rank skips within 5 s after the timeout, recovery within 30 s, no process left.
+``tests/parallel/test_kills.py`` has two of them; ``make soak`` runs all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import psutil
 
 import gpulab as gl
 from gpulab import training
-from gpulab.errors import RankDiedError
+from gpulab.errors import CollectiveTimeoutError, RankDiedError
 from gpulab.parallel import Ranks
 from gpulab.parallel import _strategies_worker as worker
 from gpulab.parallel._strategies import strategy_named
@@ -31,6 +32,8 @@ NAMED_SECONDS, RECOVERED_SECONDS = 5.0, 30.0
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier")
 _LATEST_SECONDS = 4.0  # after the start of the call: while a model is made, in the first step, or in one of many
 _STEPS = 10_000
+_TIMEOUT_SECONDS = 5.0  # of the ranks one of which skips a collective
+_MOST_CALLS = 200  # before it does
 
 
 @dataclass(frozen=True)
@@ -53,15 +56,22 @@ class Kill:
         )
 
 
-def collective_for_ever(name: str) -> None:
-    """In a rank: one collective again and again."""
+def collective_for_ever(name: str, skipper: int = -1, number: int = -1, then: str = "") -> None:
+    """In a rank: one collective again and again; the rank ``skipper`` leaves out one of them, and then returns or goes on sleeping."""
+    import itertools
+    import time
+
     import torch
     import torch.distributed as dist
 
     n = dist.get_world_size()
     whole = torch.ones(n * 1000)
     parts = list(torch.ones(n, 1000))
-    while True:
+    for call in itertools.count():
+        if call == number and dist.get_rank() == skipper:
+            if then == "returns":
+                return
+            time.sleep(600)
         if name == "all_reduce":
             dist.all_reduce(whole)
         elif name == "all_gather":
@@ -127,6 +137,35 @@ def kill_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
     return Kill(work, victim, number.name, named, time.monotonic() - begin, waiting)
 
 
+def skip_once(ranks: Ranks, work: str, rng: random.Random) -> Kill:
+    """Let a rank skip a collective; return how long after the timeout it was named, and how soon all work again."""
+    skipper = 0 if work == "broadcast" else rng.randrange(ranks.n)  # a broadcast waits for its root alone
+    then = rng.choice(("returns", "sleeps"))
+    begin = time.monotonic()
+    try:
+        ranks.run(collective_for_ever, work, skipper, rng.randrange(_MOST_CALLS), then)
+        raise SystemExit(f"{work}: the call returned though rank {skipper} skipped a collective")
+    except CollectiveTimeoutError as error:
+        named = time.monotonic() - begin - ranks.timeout_seconds
+        if error.ranks != (skipper,):
+            raise SystemExit(f"{work}: rank {skipper} skipped and {error.ranks} named: {error}") from error
+        waiting = bool(error.waiting)
+    begin = time.monotonic()
+    if ranks.recover().run(all_reduce_works) != [float(ranks.n)] * ranks.n:
+        raise SystemExit(f"{work}: after recover() an all-reduce of ones is wrong")
+    return Kill(work, skipper, then, named, time.monotonic() - begin, waiting)
+
+
+def skips(ranks: Ranks, count: int, seed: int) -> list[Kill]:
+    """Let a rank skip each kind of collective in turn; the seconds named are those after the timeout."""
+    rng = random.Random(seed)
+    found = []
+    for i in range(count):
+        found.append(skip_once(ranks, COLLECTIVES[i % len(COLLECTIVES)], rng))
+        print(f"{found[-1].line} (skipped; after the timeout)", flush=True)
+    return found
+
+
 def kills(ranks: Ranks, count: int, seed: int) -> list[Kill]:
     """Kill a number of times, each kind of work in turn and in random order."""
     rng = random.Random(seed)
@@ -143,21 +182,34 @@ def main(arguments: list[str]) -> int:
     """Kill, print, and judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--skips", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args(arguments)
-    count = 5 if chosen.quick else chosen.kills
+    kill_count, skip_count = (5, 2) if chosen.quick else (chosen.kills, chosen.skips)
     with gl.parallel.cluster(chosen.ranks, timeout_seconds=20) as ranks:
-        found = kills(ranks, count, chosen.seed)
+        killed = kills(ranks, kill_count, chosen.seed)
         left = psutil.Process().children(recursive=True)
+    with gl.parallel.cluster(chosen.ranks, timeout_seconds=_TIMEOUT_SECONDS) as ranks:
+        skipped = skips(ranks, skip_count, chosen.seed)
+        left += psutil.Process().children(recursive=True)
     orphans = psutil.wait_procs(left, timeout=10)[1]
+    works = len({kill.work for kill in killed})
+    print(f"{chosen.ranks} ranks: {kill_count} kills over {works} kinds of work, {skip_count} skipped collectives")
+    worst = [_summary("killed", killed), _summary(f"skipped, after the timeout of {_TIMEOUT_SECONDS:g} s", skipped)]
+    print(f"processes left: {len(orphans)}")
+    return int(any(named > NAMED_SECONDS or mended > RECOVERED_SECONDS for named, mended in worst) or bool(orphans))
+
+
+def _summary(what: str, found: list[Kill]) -> tuple[float, float]:
+    """Print medians and maxima; return the maxima."""
+    if not found:
+        return 0.0, 0.0
     named, mended = [kill.named_seconds for kill in found], [kill.recovered_seconds for kill in found]
-    works = len({kill.work for kill in found})
-    print(f"{count} kills over {works} kinds of work, {chosen.ranks} ranks")
-    print(f"named after {statistics.median(named):.2f} s, at most {max(named):.2f} s")
-    print(f"mended after {statistics.median(mended):.2f} s, at most {max(mended):.2f} s; processes left: {len(orphans)}")
-    return int(max(named) > NAMED_SECONDS or max(mended) > RECOVERED_SECONDS or bool(orphans))
+    print(f"{what}: named after {statistics.median(named):.2f} s, at most {max(named):.2f} s", end="; ")
+    print(f"mended after {statistics.median(mended):.2f} s, at most {max(mended):.2f} s")
+    return max(named), max(mended)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import gpulab as gl
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError
 from gpulab.parallel import CollectiveCall, Ranks
 from gpulab.parallel._failures import explain
@@ -27,18 +26,12 @@ RECOVERED_WITHIN = 30.0
 
 
 @pytest.fixture(scope="module")
-def trio() -> Iterator[Ranks]:
-    """Three ranks of this file's own, since they are killed: one to fail, two to wait for it."""
-    with gl.parallel.cluster(3, timeout_seconds=TIMEOUT) as started:
-        yield started
-
-
-@pytest.fixture(autouse=True)
-def _recovered(request: pytest.FixtureRequest) -> None:
-    if "trio" in request.fixturenames:
-        trio = request.getfixturevalue("trio")
-        if not trio.ready:
-            trio.recover()
+def quartet(four_ranks: Ranks) -> Iterator[Ranks]:
+    """The four ranks that tests share, with a short timeout meanwhile: one to fail, three to wait for it. They are killed, and mended."""
+    usual, four_ranks.timeout_seconds = four_ranks.timeout_seconds, TIMEOUT
+    yield four_ranks.recover()
+    four_ranks.timeout_seconds = usual
+    four_ranks.recover()
 
 
 def call(number: int = 2, name: str = "all_reduce", group: tuple[int, ...] = (0, 1, 2)) -> CollectiveCall:
@@ -130,49 +123,49 @@ def fails(how: str) -> None:
     ],
 )
 def test_a_rank_that_fails_the_others_is_named_in_time_and_one_call_mends_it(
-    trio: Ranks, how: str, kind: type[RankError], words: str, within: float
+    quartet: Ranks, how: str, kind: type[RankError], words: str, within: float
 ) -> None:
     """The rank, the collective and its number are named within the bounds; then `run` asks for `recover`, after which all work."""
     begin = time.monotonic()
     with pytest.raises(kind) as caught:
-        trio.run(fails, how)
+        quartet.run(fails, how)
     assert time.monotonic() - begin < within
     assert (caught.value.ranks, caught.value.waiting[0]) == ((1,), 0)
     assert words in str(caught.value)
     assert "2nd collective in the call" in str(caught.value)
     with pytest.raises(RankError, match=r"recover\(\)"):
-        trio.run(total)
+        quartet.run(total)
     begin = time.monotonic()
-    assert trio.recover().run(total) == [3.0, 3.0, 3.0]
+    assert quartet.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
     assert time.monotonic() - begin < RECOVERED_WITHIN
 
 
-def test_what_a_rank_raised_is_the_cause_with_its_traceback(trio: Ranks) -> None:
+def test_what_a_rank_raised_is_the_cause_with_its_traceback(quartet: Ranks) -> None:
     """The rank's own exception comes along, and says where in the function it was; the ranks stay in step when all raise alike."""
 
     def all_raise() -> None:
         raise KeyError("missing")
 
-    with pytest.raises(RankError, match="ranks 0, 1 and 2 raised KeyError: 'missing'") as caught:
-        trio.run(all_raise)
+    with pytest.raises(RankError, match="ranks 0, 1, 2 and 3 raised KeyError: 'missing'") as caught:
+        quartet.run(all_raise)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "in all_raise" in caught.value.__cause__.__notes__[0]
-    assert trio.run(total) == [3.0, 3.0, 3.0]
+    assert quartet.run(total) == [4.0, 4.0, 4.0, 4.0]
 
 
-def test_a_death_between_two_calls_is_named_by_the_next(trio: Ranks) -> None:
+def test_a_death_between_two_calls_is_named_by_the_next(quartet: Ranks) -> None:
     """The next call does not hang: it says who died and how."""
-    pid = trio.run(os.getpid)[2]
+    pid = quartet.run(os.getpid)[2]
     os.kill(pid, signal.SIGSEGV)
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
     end = time.monotonic() + NAMED_WITHIN
-    while trio.ready:
+    while quartet.ready:
         assert time.monotonic() < end
     with pytest.raises(RankDiedError, match=r"rank 2 was ended by signal 11 \(SIGSEGV\)"):
-        trio.run(total)
+        quartet.run(total)
 
 
-def test_what_a_dead_rank_had_started_dies_with_it(trio: Ranks) -> None:
+def test_what_a_dead_rank_had_started_dies_with_it(quartet: Ranks) -> None:
     """Processes below an engine, like a DataLoader's workers, are ended; one in a session of its own too."""
 
     def with_children() -> list[int]:
@@ -180,9 +173,9 @@ def test_what_a_dead_rank_had_started_dies_with_it(trio: Ranks) -> None:
 
         return [subprocess.Popen(["sleep", "600"], start_new_session=new).pid for new in (False, True)]
 
-    children = [psutil.Process(pid) for pids in trio.run(with_children) for pid in pids]
+    children = [psutil.Process(pid) for pids in quartet.run(with_children) for pid in pids]
     with pytest.raises(RankDiedError):
-        trio.run(os._exit, 0)
+        quartet.run(os._exit, 0)
     assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
@@ -199,35 +192,35 @@ def _hang() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals between processes on Windows")
-def test_an_interrupt_reaches_ranks_in_python_and_in_a_collective(trio: Ranks) -> None:
+def test_an_interrupt_reaches_ranks_in_python_and_in_a_collective(quartet: Ranks) -> None:
     """KeyboardInterrupt comes through, rank 0 is got out of its collective, and nothing is left hanging."""
     timer = _interrupt_after(0.7, lambda: os.kill(os.getpid(), signal.SIGINT))
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        trio.run(_hang)
+        quartet.run(_hang)
     timer.join()
     assert time.monotonic() - begin < NAMED_WITHIN
-    pids = {process.pid for process in psutil.Process(trio._engines.guarded.pid).children()}  # type: ignore[union-attr]
-    assert trio.recover().run(total) == [3.0, 3.0, 3.0]
-    assert pids == {process.pid for process in psutil.Process(trio._engines.guarded.pid).children()}  # type: ignore[union-attr]
+    pids = {process.pid for process in psutil.Process(quartet._engines.guarded.pid).children()}  # type: ignore[union-attr]
+    assert quartet.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
+    assert pids == {process.pid for process in psutil.Process(quartet._engines.guarded.pid).children()}  # type: ignore[union-attr]
 
 
-def test_another_thread_can_stop_a_call(trio: Ranks) -> None:
+def test_another_thread_can_stop_a_call(quartet: Ranks) -> None:
     """`interrupt` ends a call from outside, as an instrument's Stop button does; the ranks are at once usable."""
-    timer = _interrupt_after(0.5, trio.interrupt)
+    timer = _interrupt_after(0.5, quartet.interrupt)
     with pytest.raises(StoppedError):
-        trio.run(time.sleep, 300)
+        quartet.run(time.sleep, 300)
     timer.join()
-    assert trio.run(total) == [3.0, 3.0, 3.0]
+    assert quartet.run(total) == [4.0, 4.0, 4.0, 4.0]
 
 
-def test_a_call_may_be_given_a_limit(trio: Ranks) -> None:
+def test_a_call_may_be_given_a_limit(quartet: Ranks) -> None:
     """A function that takes too long is interrupted, and told with the line that it was at."""
 
     def spin() -> None:
         while True:
             pass
 
-    with pytest.raises(RankError, match=r"ranks 0, 1 and 2 had not returned after 0.5 s \(at line \d+ of spin\)"):
-        trio.run(spin, timeout_seconds=0.5)
-    assert trio.run(total) == [3.0, 3.0, 3.0]
+    with pytest.raises(RankError, match=r"ranks 0, 1, 2 and 3 had not returned after 0.5 s \(at line \d+ of spin\)"):
+        quartet.run(spin, timeout_seconds=0.5)
+    assert quartet.run(total) == [4.0, 4.0, 4.0, 4.0]
