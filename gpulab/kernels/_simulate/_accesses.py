@@ -66,10 +66,16 @@ def _touch(machine: Machine, store: Store, where: Any, mask: Mask, line: int, ki
     if tracker is None:
         return []
     words = store.words
-    found = [machine.lanes_of(store, where, mask)] if words == 1 else [
-        machine.lanes_of(store, where * np.int64(words) + np.int64(part), mask) for part in range(words)
-    ]  # fmt: skip
     moment = Moment(_epochs(machine, mask, tracker), machine.launch.event, line)
+    if words == 1:
+        lanes = machine.lanes_of(store, where, mask)
+        if kind != "store" and tracker.may_be_unwritten and len(unwritten := tracker.unwritten(lanes.words)):
+            _unwritten(machine, store, lanes, unwritten, line)
+        conflict = _conflict(machine, store, where, lanes, moment, kind, value)
+        if conflict is not None:
+            _race(machine, store, lanes, conflict, line)
+        return [lanes]
+    found = [machine.lanes_of(store, where * np.int64(words) + np.int64(part), mask) for part in range(words)]
     if kind != "store":
         for lanes in found:
             if len(unwritten := tracker.unwritten(lanes.words)):

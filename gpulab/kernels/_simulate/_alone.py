@@ -91,7 +91,7 @@ class Alone:
                 if items is not None:
                     some = [one[done : done + _FUEL] for one in (items if isinstance(items, list) else [items] * going.lanes)]
                 more = self._turns(frame, going, some, items, done)
-            except (Refused, _BailError, TypeError, ZeroDivisionError, ValueError, OverflowError):
+            except (Refused, _BailError, TypeError, IndexError, ZeroDivisionError, ValueError, OverflowError):
                 failures[id(self)] = failures.get(id(self), 0) + 1
                 return going, done
             if more is None:

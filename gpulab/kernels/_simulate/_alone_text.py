@@ -44,38 +44,36 @@ class LaneWriter(ValueWriter):
         outer, before = self._turns, set(self.known)
         turns = Turns(node, len(self.loops), outer)
         n = turns.number
-        limits = None if outer is None or isinstance(node, ast.While) else self._range(node)  # they are of the turn around
+        self._line(indent, f"b{n} = len(L{n})")
         if outer is not None:
-            self._line(indent, f"if len(L{n}) > {_MOST_LOGGED}: bail()")
-            self._line(indent, f"S{n}(len(L{outer.number})); N{n}(len(L{n}))")
+            self._line(indent, f"if b{n} > {_MOST_LOGGED}: bail()")
+            self._line(indent, f"S{n}(len(L{outer.number})); N{n}(b{n})")
+            if isinstance(node, ast.For):  # its limits are of the turn around
+                self._line(indent, f"items{n} = range({self._range(node)})")
+                self._line(indent, f"if len(items{n}) > {_MOST_TURNS}: bail()")
         self.loops.append(turns)
         self._turns = turns
         if isinstance(node, ast.While):
-            self._line(indent, f"b{n} = len(L{n})")
             self._line(indent, f"for n{n} in range({'fuel' if outer is None else _MOST_TURNS}):")
             self._line(indent + 1, f"if not ({self._truth(node.test)}): P{n}(0); break")
         else:
-            if limits is not None:
-                self._line(indent, f"items{n} = range({limits})")
-                self._line(indent, f"if len(items{n}) > {_MOST_TURNS}: bail()")
             if not isinstance(node.target, ast.Name):
                 raise Refused
             self._line(indent, f"for v_{node.target.id} in items{'' if outer is None else n}:")
             self._gives(node.target.id, INT)
-        branches = any(isinstance(part, ast.If) for part in ast.walk(node))
-        if branches:
+        turns.all_alike = not any(isinstance(part, ast.If) for part in ast.walk(node))
+        if not turns.all_alike:
             self._line(indent + 1, f"p{n} = 1")
-        else:
-            turns.all_alike = True
         if self._block(node.body, indent + 1):
             self._line(indent + 1, self._log(turns))
         self._line(indent, "else:")
-        if outer is None:
-            self._line(indent + 1, "if last: P0(0)" if isinstance(node, ast.For) else "more = True")
-            if isinstance(node, ast.For):
-                self._line(indent + 1, "else: more = True")
-        else:
+        if outer is not None:
             self._line(indent + 1, f"P{n}(0)" if isinstance(node, ast.For) else "bail()")
+        elif isinstance(node, ast.While):
+            self._line(indent + 1, "more = True")
+        else:
+            self._line(indent + 1, "if last: P0(0)")
+            self._line(indent + 1, "else: more = True")
         self._turns, self.known = outer, before
 
     @staticmethod

@@ -130,9 +130,10 @@ class ValueWriter:
             if not index.is_integer or isinstance(part, ast.UnaryOp):  # a[-1] is counted from the end
                 raise Refused
             name = self._temporary()
-            text = f"({name} if 0 <= ({name} := {index.text}) < {int(extent)} else bail())"
-            if index.text.isidentifier():
-                text = f"({index.text} if 0 <= {index.text} < {int(extent)} else bail())"
+            text, first = (index.text, index.text) if index.text.isidentifier() else (name, f"({name} := {index.text})")
+            # Beyond the end of all that is stored, Python says so itself.
+            below = "" if view.ndim == 1 and int(extent) == view.store.elements else f" < {int(extent)}"
+            text = f"({text} if 0 <= {first}{below} else bail())"
             found.append(text if stride == 1 else f"{text} * {stride}")
         return " + ".join(found)
 

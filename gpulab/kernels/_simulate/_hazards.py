@@ -187,6 +187,11 @@ class Tracker:
             return None
         return Conflict(int(lost[0]), int(threads[lost[0]]), int(winner[lost[0]]), line, len(lost))
 
+    @property
+    def may_be_unwritten(self) -> bool:
+        """Return whether it is kept which words have a value."""
+        return self._written is not None
+
     def unwritten(self, words: Flat) -> Flat:
         """Return the lanes whose word of shared memory nobody has written."""
         if self._written is None:
