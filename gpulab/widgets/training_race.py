@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpulab import devices, figures, training
+from gpulab import devices, figures, recordings, training
 from gpulab.evidence import Note
-from gpulab.training import Moment, RaceResult
+from gpulab.training import Moment, RaceResult, RecordedSteps
 from gpulab.training.comparisons import format_points
-from gpulab.units import format_ratio
+from gpulab.units import format_ratio, format_seconds
 from gpulab.widgets._controls import Choice, Control, Number, Slider
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
@@ -34,6 +34,12 @@ _MEANS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "clip": ("gradients clipped at 1", {"clip": 1.0}),
     "rate": ("a learning rate of 1", {"learning_rate": 1.0}),
 }
+# What the recorder calls them; the others are not among its experiments.
+_RECORDED = {
+    "nothing": "plain", "compile": "compile", "cuda_graph": "graph", "fused": "fused", "channels_last": "channels_last",
+    "checkpoint": "checkpoint", "prefetch": "prefetch",
+}  # fmt: skip
+_NONE = "none"  # the choice of no recorded machine
 _REDRAW_SECONDS = 0.25  # between two pictures of a race under way
 
 
@@ -60,7 +66,9 @@ class TrainingRace(Instrument):
         super().__init__(**values)
 
     def make_controls(self) -> Sequence[Control]:
-        """Return task, device, steps and seed, then precision, batch and one more means for each side."""
+        """Return task, device, steps and seed, precision, batch and one more means for each side, and the recorded machine."""
+        far = tuple(recordings.readable())
+        machines = [(_NONE, "none" if far else "none recorded yet"), *((name, name) for name in far)]
         here = [(str(d), d.name) for d in reversed(self._devices)]
         means = [(name, text) for name, (text, _) in _MEANS.items()]
         controls: list[Control] = [
@@ -77,6 +85,10 @@ class TrainingRace(Instrument):
                 Choice(name=f"{side}_means", label=f"{side.capitalize()}: with", options=means, help="What this device lacks is left "
                        "out, and a note says so."),
             ]  # fmt: skip
+        controls.append(
+            Choice(name="recorded", label="Recorded machine", options=machines, shows_only=True, help="What the same change of precision "
+                   "and means gave a named machine, on networks large enough for it.")
+        )  # fmt: skip
         return controls
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> RaceResult:
@@ -98,20 +110,51 @@ class TrainingRace(Instrument):
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
         """Return both curves, the bars, the table and a sentence on who was faster."""
-        r = self.result
+        r, far = self.result, self._far(values)
+        beside, words = _recorded_rows(far, values)
         if r is None:
-            return Drawing(message="Press Race: both train in turn, and the curves grow as they do.")
+            told = "Press Race: both train in turn, and the curves grow as they do."
+            headers = ("", "first", "second") if beside else ()
+            return Drawing(None, headers, beside, [far.evidence] if far and beside else [], (), f"{told} {words}".strip())
         if isinstance(r, Moment):
             return Drawing(figures.race(r), evidence=[r.evidence], message="The race is under way; speeds have no interval yet.")
         headers, rows = r.table()
         notes = [*_of_side(r.names[0], r.first.notes), *_of_side(r.names[1], r.second.notes), *r.notes]
-        return Drawing(figures.race(r), headers, [row for row in rows if not row[0].startswith("note")], [r.evidence], notes, _verdict(r))
+        shown = [*(row for row in rows if not row[0].startswith("note")), *beside]
+        evidence = [r.evidence, *([far.evidence] if far and beside else [])]
+        return Drawing(figures.race(r), headers, shown, evidence, notes, f"{_verdict(r)} {words}".strip())
+
+    def _far(self, values: Mapping[str, Any]) -> RecordedSteps | None:
+        """Return what the chosen machine recorded of both ways; None where none is chosen, or the recorder knows no such means.
+
+        Beside a race these are the race's ways, whatever the controls say by now.
+        """
+        made = self._made["race"] if self.result is not None and "race" in self._made else values
+        means = [_RECORDED.get(made[f"{side}_means"]) for side in ("first", "second")]
+        if values["recorded"] == _NONE or None in means:
+            return None
+        ways = [{"precision": made[f"{side}_precision"], "means": str(how)} for side, how in zip(("first", "second"), means, strict=True)]
+        return training.recorded_steps(recordings.load(values["recorded"]), *ways)
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the call of ``gl.training.race`` and its figure."""
         sides = ", ".join(_text(_options(values, side)) for side in ("first", "second"))
         rest = f'steps={values["steps"]}, seed={values["seed"]}, device="{values["device"]}"'
         return f'import gpulab as gl\n\nr = gl.training.race("{values["task"]}", {sides}, {rest})\ngl.figures.race(r)'
+
+
+def _recorded_rows(far: RecordedSteps | None, values: Mapping[str, Any]) -> tuple[list[tuple[str, str, str]], str]:
+    """Return the rows of the recorded machine, and what to say where it has none."""
+    if values["recorded"] == _NONE:
+        return [], ""
+    if far is None or not far.rows:
+        return [], f"This pair on {values['recorded']}: not recorded yet."
+    rows = []
+    for row in far.rows:
+        ends = "no interval" if row.speedup_interval is None else " to ".join(map(format_ratio, row.speedup_interval))
+        gain = f"{format_seconds(row.second_seconds)}, {format_ratio(row.speedup)} the speed ({ends})"
+        rows.append((f"RECORDED on {far.recording}: a step of its {row.model}", format_seconds(row.first_seconds), gain))
+    return rows, ""
 
 
 def _options(values: Mapping[str, Any], side: str) -> dict[str, Any]:

@@ -32,6 +32,8 @@ def test_every_control_and_a_real_race(notebook_of: Callable[..., NotebookPage])
     shown(notebook, "MEASURED")
     shown(notebook, "the speed of")
     assert state(notebook, "t.result.first.steps, t.result.second.options.batch_size, t.error == ''") == "20 32 True"
+    area.get_by_label("Recorded machine").select_option("amd-epyc-2-cores")
+    shown(notebook, "This pair on amd-epyc-2-cores: not recorded yet.")  # a learning rate of 1 is no experiment of the recorder's
     area.get_by_text("Show the code").click()
     shown(notebook, '"learning_rate": 1.0')
     readable(notebook)

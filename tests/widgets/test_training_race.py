@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from test_recorded_steps import step
+from test_recordings import a_recording
 
-from gpulab import training
+from gpulab import recordings, training
 from gpulab.errors import OutOfMemoryError, StoppedError
 from gpulab.evidence import Evidence
 from gpulab.training import Moment, RaceResult
@@ -124,3 +127,29 @@ def test_an_error_is_shown_inside_and_the_instrument_lives(core: Core) -> None:
     t.run(wait=True)
     assert t.error == ""
     assert isinstance(t.result, RaceResult)
+
+
+def test_a_recorded_machine_stands_beside(core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its step in both ways with the ratio and the badge, before and after a race; what it has not recorded is said."""
+    recordings.write(a_recording(entries=(step(20e-3, "cnn", "float32"), step(5e-3, "cnn", "bfloat16", "compile"))), tmp_path / "far.json")
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+    core.may_end.set()
+    t = TrainingRace(recorded="far", second_precision="bfloat16", second_means="compile")
+    drawing = t.draw(t.values)
+    (row,) = drawing.rows
+    assert row[0] == "RECORDED on test: a step of its cnn"
+    assert row[1:] == ("2.00 ms", "500 us, 4.00x the speed (3.27x to 4.89x)")
+    assert [e.badge for e in drawing.evidence] == ["RECORDED"]
+    for asked in ({"second_means": "nothing"}, {"second_means": "clip"}):
+        t.set(**asked)
+        drawing = t.draw(t.values)
+        assert drawing.message.endswith("This pair on far: not recorded yet.")
+        assert drawing.rows == []
+    t.set(second_means="compile")
+    t.run(wait=True)
+    t.set(second_means="nothing")  # the race on the screen is still that of before, and so is what stands beside it
+    drawing = t.draw(t.values)
+    assert drawing.rows[-1] == row
+    assert [e.badge for e in drawing.evidence] == ["MEASURED", "RECORDED"]
+    t.set(recorded="none")
+    assert "recorded" not in t.draw(t.values).message
