@@ -246,7 +246,7 @@ class _Racing:
             task=first.task, names=self.names, first=first, second=second, speedup=ratio if np.isfinite(ratio) else None,
             speedup_interval=interval, accuracy_difference=None if difference is None else float(difference.mean()),
             accuracy_difference_interval=None if difference is None else difference_interval(right[0], right[1]), notes=tuple(notes),
-            evidence=Evidence.measured(first.evidence.device, samples=n),
+            evidence=Evidence.measured(first.evidence.device, samples=n or None),
         )  # fmt: skip
 
     def _one(self, run: Run, ended: str | None) -> FitResult:

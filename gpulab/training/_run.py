@@ -342,7 +342,7 @@ class Run:
             first_step_seconds=self._meter.first_step_seconds, phase_seconds=self._meter.phase_seconds,
             peak_bytes=self._followed.peak_bytes, peak_by_category=self._followed.by_category, skipped_steps=self.skipped_steps,
             final_scale=float(scaler.get_scale()) if scaler is not None else fixed, total_seconds=self._meter.total_seconds,
-            notes=tuple(notes), evidence=Evidence.measured(self.device.name, samples=len(times)),
+            notes=tuple(notes), evidence=Evidence.measured(self.device.name, samples=len(times) or None),
             environment=devices.environment(self.device),
         )  # fmt: skip
 

@@ -117,6 +117,7 @@ def test_weights_that_broke_in_the_last_update_are_named_too() -> None:
     result = run_for(1, optimizer="sgd", learning_rate=1e38)
     assert result.first_bad_step is None
     assert result.ended == "diverged"
+    assert result.evidence.samples is None, "no step was timed, so the badge shows no n = 0"
 
 
 def test_a_rate_that_diverges_and_stays_finite_is_named() -> None:
