@@ -204,6 +204,8 @@ def test_reasons_follow_from_the_facts():
     assert codes(forms=("csr",), flops=1e8, speedup=0.5, speedup_low=0.4) == ["indices"]
     assert codes(flops=1e8, seconds=5e-3, single_seconds=4e-3, speedup=2.0, speedup_low=1.9) == ["starting"]
     assert codes(flops=1e8, seconds=5e-3, speedup=2.0, speedup_low=1.9) == ["memory"]
+    disturbed = codes(flops=1e8, seconds=5e-3, single_seconds=0.3, speedup=2.0, speedup_low=1.9)
+    assert disturbed == ["memory"], "one item that took longer than the batch was disturbed: it says nothing on starting"
     assert codes(flops=1e8, seconds=1e-3, speedup=10.0, speedup_low=9.0) == []
     assert codes(operators=40, speedup=0.5, speedup_low=0.4) == ["elsewhere"]
 

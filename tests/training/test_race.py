@@ -125,3 +125,7 @@ def test_a_race_of_equals_tells_them_apart() -> None:
     result = training.race("digits-mlp", {}, {}, **SHORT)
     assert result.names == ("as it is (first)", "as it is (second)")
     assert result.first.losses.tolist() == result.second.losses.tolist()
+    alike = {"precision": "bfloat16", "clip": 1.0}
+    other = training.race("digits-mlp", alike, alike, **{**SHORT, "steps": 2})
+    assert other.names == ("precision=bfloat16, clip=1.0 (first)", "precision=bfloat16, clip=1.0 (second)")
+    assert not any("-0.0" in cell for row in other.table()[1] for cell in row)

@@ -110,7 +110,8 @@ def test_the_end_has_the_table_the_verdict_and_the_notes_of_each_side(core: Core
     core.may_end.set()
     t = TrainingRace()
     t.run(wait=True)
-    assert "diverged" in t._results.message
+    assert "diverged after" in t._results.message
+    assert "the speed of" not in t._results.message, "how fast a run is that learns nothing says little"
     assert any(note["code"] == "diverged" and note["sentence"].startswith("learning_rate=") for note in t._results.notes)
     assert t._results.headers[0] == "prose-transformer"
     assert not any(str(row[0]).startswith("note") for row in t._results.rows)
@@ -153,3 +154,11 @@ def test_a_recorded_machine_stands_beside(core: Core, tmp_path: Path, monkeypatc
     assert [e.badge for e in drawing.evidence] == ["MEASURED", "RECORDED"]
     t.set(recorded="none")
     assert "recorded" not in t.draw(t.values).message
+
+
+def test_a_loss_that_shot_up_is_in_the_verdict() -> None:
+    """A learning rate of 1 stays finite under Adam, so the speed is told, and what happened beside it."""
+    t = TrainingRace(task="digits-mlp", steps=10, second_precision="float32", second_means="rate")
+    t.run("race", wait=True)
+    assert "The loss of learning_rate=1.0 shot up on the way." in t._results.message
+    assert any(note["code"] == "rising" for note in t._results.notes)
