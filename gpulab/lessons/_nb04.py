@@ -11,6 +11,7 @@ from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb04_puzzles import MATMUL, SCAN, SOFTMAX, STENCIL
 from gpulab.lessons._nb04_repairs import BARRIER, BOUNDS, RACE, SECTORS
 from gpulab.lessons._passes import Passes
+from gpulab.models import AccessPattern
 
 _GATE_BYTES = 8  # of one element through one kernel: 4 read, 4 written
 
@@ -45,6 +46,26 @@ CHUNKS = Question(
     ),
     outcome=lambda s: s.totals.global_load_sectors / s.totals.global_load_requests if isinstance(s, Simulation) else s,
     close_ratio=1.1,
+)
+
+POINTS = Question(
+    "04.17",
+    (
+        Reading(
+            lambda predicted, measured: predicted <= 4.5,
+            "Four sectors hold 32 numbers that lie side by side. Here a y and a z lie between one x and the next, and they travel too.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted > 24,
+            "One x lies 12 bytes from the next, so a sector of 32 bytes still holds two or three of them.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted != measured,
+            "From the first x to the last z lie 32 times 12 bytes. Divide by the 32 bytes of a sector.",
+        ),
+    ),
+    outcome=lambda p: p.sectors if isinstance(p, AccessPattern) else p,
+    close_ratio=1.01,
 )
 
 DIVERGENCE = Question(
@@ -173,6 +194,6 @@ OCCUPANCY = Question(
 
 LESSON = Lesson(
     "04_custom_kernels",
-    {question.id: question for question in (TRAFFIC, CHUNKS, DIVERGENCE, COLUMN, ATOMICS, TILES, REGISTERS, OCCUPANCY)},
+    {question.id: question for question in (TRAFFIC, CHUNKS, POINTS, DIVERGENCE, COLUMN, ATOMICS, TILES, REGISTERS, OCCUPANCY)},
     {exercise.id: exercise for exercise in (BOUNDS, SECTORS, RACE, BARRIER, SCAN, STENCIL, SOFTMAX, MATMUL)},
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab import lessons, recordings
+from gpulab import lessons, models, recordings
 from gpulab.errors import CompileError, InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _climb, _passes
@@ -146,6 +146,7 @@ def test_outcomes_of_the_predictions_by_hand():
     ask = {id: question.outcome for id, question in LESSON.questions.items()}
     assert all(ask.values())
     assert ask["04.1"](lessons.numpy_passes(lambda x: 0.5 * x * (1 + np.tanh(0.8 * x)), X)) == 5.5
+    assert ask["04.17"](models.access_pattern(stride_elements=3)) == 32 * 12 / 32
     assert ask["04.5"](lessons.climb("reduction")) == 8
     assert ask["04.9"](lessons.climb("transpose")) == 32
     assert ask["04.11"](lessons.climb("histogram")) == 16
