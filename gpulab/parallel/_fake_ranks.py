@@ -38,7 +38,7 @@ def fake_rank(function: str, rank: int, size: int) -> Iterator[None]:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             with contextlib.ExitStack() as stack:
-                for stand_in in (_one_chunk(), _agreeing_ddp(), _real_meshes(), _let_go(), _summed_whole(), _shapes_told()):
+                for stand_in in (_one_chunk(), _agreeing_ddp(), _real_meshes(), _let_go(), _summed_whole(), _shapes_told(), _sends_held()):
                     stack.enter_context(stand_in)
                 yield
         finally:
@@ -184,6 +184,32 @@ def _summed_whole() -> Iterator[None]:
         return done
 
     with _replaced(dist, reduce_scatter_single=reduce_scatter):
+        yield
+
+
+class _Held:
+    """A message under way, which holds its tensors as long as somebody holds it."""
+
+    def __init__(self, work: Any, tensors: list[Any]) -> None:
+        self._work, self._tensors = work, tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+@contextlib.contextmanager
+def _sends_held() -> Iterator[None]:
+    """Keep what a pipeline sends until its schedule lets go of the message, as gloo's and NCCL's works do."""
+    import torch.distributed.pipelining.schedules
+
+    module: Any = torch.distributed.pipelining.schedules
+    original = module._batch_p2p
+
+    def batch(operations: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        tensors = [operation.tensor for operation in operations]
+        return [_Held(work, tensors) for work in original(operations, *args, **kwargs)]
+
+    with _replaced(module, _batch_p2p=batch):
         yield
 
 

@@ -61,6 +61,30 @@ def test_prediction_is_the_peak_of_real_ranks(ranks: Ranks, strategy: str, preci
             assert p.peak_by_category[category] == pytest.approx(real["peak_by_category"].get(category, 0), rel=MOST_OFF, abs=4096)
 
 
+def narrow() -> Any:
+    """Return two layers of which the second is small beside what comes in, and goes back as gradients: 8 KiB a microbatch of four rows."""
+    return torch.nn.Sequential(torch.nn.Linear(8, 512), torch.nn.Linear(512, 8))
+
+
+def on_real_stage(model: Any, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+    """Take three steps of GPipe in this rank; runs in the engine."""
+    import torch
+
+    from gpulab.parallel._rank_step import Plan, follow
+
+    return follow(Plan("pipeline-gpipe", microbatches=4, loss=torch.nn.functional.cross_entropy), model, (x, y), steps=3)
+
+
+def test_what_a_stage_has_sent_is_held_until_the_schedule_lets_go(ranks: Ranks) -> None:
+    """GPipe waits for its sends at the end of a pass: the last stage's peak has all microbatches' gradients for the stage before."""
+    x, y = torch.zeros(16, 8), torch.zeros(16, dtype=torch.int64)
+    loss = torch.nn.functional.cross_entropy
+    for rank, real in enumerate(ranks.run(on_real_stage, narrow(), x, y, timeout_seconds=60)):
+        p = predict_ranks(narrow, x, y, strategy="pipeline-gpipe", ranks=2, rank=rank, microbatches=4, loss=loss)
+        assert p.peak_bytes == pytest.approx(real["peak_bytes"], abs=64)
+    assert p.peak_by_category["communication"] == 2 * 4 * (4 * 512 * 4)  # received activations, gradients sent; float32
+
+
 def square() -> Any:
     """Return two linear layers of 1024 x 1024 without biases: 2 x 4 MiB."""
     return torch.nn.Sequential(torch.nn.Linear(1024, 1024, bias=False), torch.nn.Linear(1024, 1024, bias=False))
