@@ -186,8 +186,9 @@ class PipelineResult(Result):
         """Where the time goes, in words."""
         only = "only " if self.bottleneck == "compute" else ""
         waits = f"{self.accelerator} waits {only}{self.stall_ratio:.0%} of the time"
+        who = "a worker" if self.workers else "the training's own process"
         what = {
-            "data": f" for data: a worker needs {format_seconds(self.loading_seconds)} for a batch, the step itself "
+            "data": f" for data: {who} needs {format_seconds(self.loading_seconds)} for a batch, the step itself "
             f"{format_seconds(self.compute_seconds)}",
             "copy": f" for the copy of {format_bytes(self.batch_bytes)}, {format_seconds(self.copy_seconds)} a step",
             "compute": f"; its own {format_seconds(self.compute_seconds)} a step are the bottleneck",

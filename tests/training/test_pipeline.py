@@ -37,6 +37,7 @@ def test_without_workers_everything_takes_turns():
     assert p.stall_ratio == pytest.approx(0.7)
     assert p.images_per_second == pytest.approx(320)
     assert p.bottleneck == "data"
+    assert "the training's own process needs 60.0 ms for a batch" in p.sentence, "there is no worker"
 
 
 def test_a_host_that_does_not_wait_loads_beside_the_step():
