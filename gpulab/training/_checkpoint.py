@@ -154,6 +154,8 @@ def _fill(path: Path, content: Mapping[str, Any], model: Any, optimizer: Any, sc
     except Exception as error:  # PyTorch raises many kinds for states that do not match
         raise _other(path, f"{type(error).__name__}: {message_of(error, 120)}") from error
     for parameter, state in optimizer.state.items():
+        if not isinstance(parameter, torch.Tensor) or not isinstance(state, dict):  # PyTorch keeps a state of no parameter as it is
+            raise _other(path, f"it holds the state of a parameter {shown(parameter, 20)} that there is not")
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
                 raise _other(path, f"the optimizer's {shown(name)} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")

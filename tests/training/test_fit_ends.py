@@ -507,6 +507,8 @@ def _changed(checkpoint: bytes, folder: pathlib.Path, change: Any) -> bytes:
         (lambda c: c["model"].update({"layers.1.weight": torch.ones(2, 2)}), "another model"),
         (lambda c: c.update(optimizer={}), "another model or optimizer"),
         (lambda c: c["optimizer"]["state"][0].update(exp_avg=torch.ones(2)), "exp_avg"),
+        (lambda c: c["optimizer"]["state"].update({77: {"exp_avg": torch.ones(2)}}), "parameter 77"),
+        (lambda c: c["optimizer"]["state"].update({0: 5}), "another model or optimizer"),
         (lambda c: c.update(generators=[]), "generator"),
         (lambda c: c.update(generators=[torch.ones(3)]), "generator"),
         (lambda c: c["settings"].update(learning_rate=5.0), "learning_rate=5.0"),
