@@ -4,8 +4,9 @@
     python tools/soak.py --again    everything from the start
     python tools/soak.py --list     the steps and how they went
 
-Steps: every benchmark in full; the long forms of the tests, with many more examples; the notebooks five times in a row; the browser
-tests five times; and the unit tests with the newest versions of all dependencies, in an environment of their own.
+Steps: every benchmark in full, and kills and skipped collectives on four ranks too; the long forms of the tests, with many more
+examples; the notebooks five times in a row; the browser tests five times; and the unit tests with the newest versions of all
+dependencies, in an environment of their own.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def steps() -> list[Step]:
     newest = str(NEWEST / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     notebooks = tuple(str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb")))
     found: list[Step] = [(f"benchmark {path.stem}", ((sys.executable, str(path)),)) for path in benchmarks()]
+    four = ("--ranks", "4", "--seed", "1", "--kills", "54")
+    found.append(("failures on four ranks", ((sys.executable, "benchmarks/parallel_failures.py", *four),)))
     found.append(("many examples", ((*_PYTEST, "-m", "not browser", "--soak", "--hypothesis-profile=soak", "tests"),)))
     for turn in range(1, _ROUNDS + 1):
         found.append((f"notebooks {turn}", ((*_PYTEST, "--nbval-lax", "--nbval-cell-timeout=120", *notebooks),)))

@@ -17,7 +17,7 @@ MOST_RANKS = 1024
 PRECISIONS = ("float32", "bfloat16")
 _SOURCE = "the strategies' own code on PyTorch's fake process group and fake tensors"
 # From benchmarks/rank_memory.py; docs/measurements.md has the table and the command.
-KNOWN_ERROR = "against two real ranks on gloo in float32 with Adam, every strategy: at most 0.3 % (docs/measurements.md, memory per rank)"
+KNOWN_ERROR = "against two and four real ranks on gloo, every strategy: at most 4 bytes (docs/measurements.md, memory per rank, predicted)"
 ASSUMPTIONS = (
     "this PyTorch's CPU kernels and gloo; a rank's tensors only: a GPU adds its context, NCCL's buffers and what its allocator rounds up "
     "(the margin of needed_bytes)"
