@@ -1,6 +1,6 @@
 """The microscope's speed, with exact counts and hazards, against Numba's simulator on the same kernels and sizes, in one run.
 
-    python benchmarks/simulator_speed.py [--scale 1.0] [--repeat 3] [--matmul]
+    python benchmarks/simulator_speed.py [--scale 1.0] [--repeat 3] [--kind "one warp"] [--matmul]
 
 Both run in processes of their own, case by case in turns, on one thread. The ratio is Numba's shortest time over ours, ours after a
 first run that is thrown away (it reads and translates the kernel). ``--matmul`` also times a tiled matmul of 1024 x 1024 under the
@@ -26,7 +26,7 @@ def serve(simulator: bool, scale: float) -> None:
     from _simulator_kernels import cases
     from numba import cuda
 
-    known = {name: (kernel, grid, block, make) for name, _, kernel, grid, block, make in cases(scale)}
+    known = {f"{name}, {kind}": (kernel, grid, block, make) for name, kind, kernel, grid, block, make in cases(scale)}
     for line in sys.stdin:
         kernel, grid, block, make = known[line.strip()]
         arguments = make()
@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="threads, relative to 16,384")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the threads, one repetition")
+    parser.add_argument("--kind", choices=("regular", "irregular", "one warp"), help="these kernels alone")
     parser.add_argument("--matmul", action="store_true")
     parser.add_argument("--serve", choices=("gpulab", "numba"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -95,23 +96,25 @@ def main() -> None:
     from _simulator_kernels import cases
 
     ours, theirs = start(False, options.scale), start(True, options.scale)
-    ratios: dict[bool, list[float]] = {True: [], False: []}
-    print(f"{'kernel':20s} {'kind':9s} {'ours':>9s} {'Numba':>9s} {'ratio':>7s}")
-    for name, regular, *_ in cases(options.scale):
-        ask(ours, name)
+    ratios: dict[str, list[float]] = {}
+    print(f"{'kernel':20s} {'kind':9s} {'ours':>10s} {'Numba':>10s} {'ratio':>7s}")
+    for name, kind, *_ in cases(options.scale):
+        if options.kind not in (None, kind):
+            continue
+        both = f"{name}, {kind}"
+        ask(ours, both)
         found = []
         for _ in range(options.repeat):
-            mine, digest = ask(ours, name)
-            other, expected = ask(theirs, name)
+            mine, digest = ask(ours, both)
+            other, expected = ask(theirs, both)
             found.append((mine, other))
             if not np.allclose(digest, expected, rtol=1e-4):
                 raise SystemExit(f"{name}: the results differ: sums {digest} and {expected}")
         mine, other = min(m for m, _ in found), min(o for _, o in found)
-        ratios[regular].append(other / mine)
-        print(f"{name:20s} {'regular' if regular else 'irregular':9s} {mine * 1e3:7.1f} ms {other:7.2f} s {other / mine:7.0f}", flush=True)
-    for regular, values in ratios.items():
-        kind = "regular" if regular else "irregular"
-        print(f"{kind}: geometric mean {math.exp(statistics.fmean(map(math.log, values))):.0f}, smallest {min(values):.0f}")
+        ratios.setdefault(kind, []).append(other / mine)
+        print(f"{name:20s} {kind:9s} {mine * 1e3:7.1f} ms {other * 1e3:7.0f} ms {other / mine:7.1f}", flush=True)
+    for kind, values in ratios.items():
+        print(f"{kind}: geometric mean {math.exp(statistics.fmean(map(math.log, values))):.3g}, smallest {min(values):.2g}")
     for process in (ours, theirs):
         process.stdin.close()
         process.wait()

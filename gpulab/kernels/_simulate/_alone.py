@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 # Lanes up to which Python, one lane after the other, is faster than NumPy (measured: about 100), and the turns in lockstep before that,
 # since a short loop is not worth the change.
-MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 1
+MOST_LANES, _TURNS_BEFORE, _TURNS_BEFORE_NESTED = 96, 3, 0
 # Turns in one go: what is logged of them has to fit into memory, and work without end must be noticed.
 _FUEL = 1 << 11
 # The largest absolute values of integers between statements that are tried, so that nothing on the way leaves 64 bits.
 _MOST = (1 << 60, 1 << 31, 1 << 20)
 _PROGRAMS_KEPT, _TRIES = 32, 4
+# Turns of a lane that are worth the change, and the most turns in lockstep before it is tried again (measured: it costs some 10).
+_WORTH_TURNS, _LONGEST_WAIT = 10, 40
 _MOST_LOOKED_AT = 1 << 18  # elements of an array whose largest one is looked for
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.If, ast.While, ast.For, ast.Break, ast.Continue, ast.Pass)
 
@@ -67,13 +69,24 @@ class Alone:
         self.node, self._names, self._fixed = node, names, fixed
         nested = any(isinstance(part, (ast.While, ast.For)) for part in ast.walk(node) if part is not node)
         self.turns_before = _TURNS_BEFORE_NESTED if nested else _TURNS_BEFORE
+        self._waited = self._wait = 0
         self._texts: dict[Any, _Text | None] = {}
 
-    @staticmethod
-    def suits(frame: Frame, mask: Mask) -> bool:
-        """Return whether lanes are few, and their variables would be different in each block in lockstep as well."""
+    def begins(self) -> Alone:
+        """Note that the loop begins."""
+        self._waited = 0
+        return self
+
+    def suits(self, frame: Frame, mask: Mask) -> bool:
+        """Return whether lanes are few, and their variables would be different in each block in lockstep as well.
+
+        Where few turns were left the last time, some more are left to lockstep first: the change costs as much as a few turns.
+        """
         one_block = mask.batch.blocks == 1 or (mask.array is not None and len(mask.array) > 1 and mask is not frame.live)
-        return one_block and mask.lanes <= MOST_LANES
+        if not one_block or mask.lanes > MOST_LANES:
+            return False
+        self._waited += 1
+        return self._waited > self._wait
 
     def run(self, frame: Frame, mask: Mask, items: Any = None) -> tuple[Mask | None, int]:
         """Run the loop in the lanes of a mask; return the lanes that must go on in lockstep, and after how many items of a ``for``.
@@ -125,6 +138,8 @@ class Alone:
         if not account(frame.machine, text.loops, text.sites, logs, mask, frame.variables):
             return None
         self._keep(frame, mask, text, rows, arrays)
+        short = sum(map(len, logs.codes)) < _WORTH_TURNS * len(lanes)
+        self._wait = min(2 * self._wait + _WORTH_TURNS // 2, _LONGEST_WAIT) if short else 0
         return more
 
     # -- before -------------------------------------------------------------------------------------------------------------------

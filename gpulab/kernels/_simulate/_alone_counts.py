@@ -77,7 +77,10 @@ class _Groups:
         for code in sorted(set(turns.codes.tolist())):
             took = turns.codes == code
             here = np.zeros(self._shape, dtype=bool)
-            here[turns.rows[took], warps[turns.lanes[took]]] = True
+            if count == 1:
+                here[turns.rows[took]] = True
+            else:
+                here[turns.rows[took], warps[turns.lanes[took]]] = True
             self._here[code,] = here
             self.lanes[code] = int(np.count_nonzero(took))
 
@@ -87,7 +90,7 @@ class _Groups:
         if found is None:
             found = self._here[codes] = np.zeros(self._shape, dtype=bool)
             for code in codes:
-                found |= self._here[code,]
+                np.logical_or(found, self._here[code,], out=found)
         return found
 
 

@@ -285,6 +285,13 @@ class Translator:
         constants = [_UNKNOWN if isinstance(part, ast.Slice) else self.number(part) for part in nodes]
         negative = tuple(isinstance(constant, (int, np.integer)) and bool(constant < 0) for constant in constants)
 
+        def run_one(frame: Frame, mask: Mask) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+            value = parts[0](frame, mask)
+            return (value, (False,) * len(value)) if type(value) is tuple else ((value,), negative)
+
+        if len(parts) == 1:
+            return run_one
+
         def run(frame: Frame, mask: Mask) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
             values = [part(frame, mask) for part in parts]
             if tuple not in map(type, values):

@@ -91,7 +91,7 @@ class ForLoop:
         frame.loops.append(loop)
         going: Mask | None = mask
         turn, count = 0, len(items)
-        alone, numbers = self.alone, items if isinstance(items, range) else None
+        alone, numbers = self.alone and self.alone.begins(), items if isinstance(items, range) else None
         while going is not None:
             if alone is not None and numbers is not None and alone.turns_before <= turn < count and alone.suits(frame, going):
                 going, done = alone.run(frame, going, numbers[turn:])
@@ -119,7 +119,7 @@ class ForLoop:
         out: list[Mask | None] = [None]
         now = start
         up = bool(np.all(step > 0))
-        alone, turn = self.alone, 0
+        alone, turn = self.alone and self.alone.begins(), 0
         while going is not None:
             if alone is not None and turn >= alone.turns_before and alone.suits(frame, going) and now.dtype == stop.dtype == _types.INT:
                 each = zip(*(going.selected(limit).tolist() for limit in (now, stop, step)), strict=True)

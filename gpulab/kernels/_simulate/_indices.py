@@ -31,6 +31,8 @@ def index_of(view: View, places: tuple[Any, ...], source: Source, line: int) -> 
         raise source.error(
             f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected one index for each", line
         )
+    if len(places) == 1:
+        return (integer(places[0], source, line),)
     return tuple([integer(place, source, line) for place in places])
 
 

@@ -199,7 +199,7 @@ class StatementTranslator:
             frame.loops.append(loop)
             going: Mask | None = mask
             out: list[Mask | None] = [None]
-            alone, turn = may, 0
+            alone, turn = may and may.begins(), 0
             while going is not None:
                 if alone is not None:
                     turn += 1
