@@ -126,17 +126,15 @@ def test_share_of_an_uneven_layer_is_padded() -> None:
 
 def test_a_stage_holds_its_layers_and_the_microbatches_in_flight() -> None:
     """GPipe's first stage holds all microbatches' activations, 1F1B's as many as there are stages after it, itself counted."""
+    layers = 4  # two a stage: with one, its gradients take more than a microbatch's activations, and the peak comes after one is gone
+    whole = networks.transformer(100, 32, 4, layers, context=POSITIONS)
+    count, head = sum(parameter.numel() for parameter in whole.parameters()), 100 * 32
     held = {}
     for strategy in ("pipeline-gpipe", "pipeline-1f1b"):
-        p = predict_ranks(little, tokens(8), tokens(8), strategy=strategy, ranks=2, microbatches=8, optimizer="sgd")
-        head = 4 * 100 * 32  # which the last stage holds, with half of the layers
-        assert p.peak_by_category["parameters"] < 4 * little_parameters() - head
+        p = predict_ranks(whole, tokens(8), tokens(8), strategy=strategy, ranks=2, microbatches=8, optimizer="sgd")
+        assert p.peak_by_category["parameters"] < 4 * (count - head)  # the last stage holds the head, with half of the layers
         held[strategy] = p.peak_by_category["activations"]
     assert held["pipeline-gpipe"] / held["pipeline-1f1b"] == pytest.approx(8 / 2, rel=0.1)
-
-
-def little_parameters() -> int:
-    return sum(parameter.numel() for parameter in little().parameters())
 
 
 def test_checkpointing_and_bfloat16_take_less() -> None:
