@@ -1,5 +1,12 @@
 // Put before each of our widgets' scripts: the few helpers that all of them use.
 
+// anywidget (0.9 to 0.11) gives a model two seconds to load its script. Where the page is busy for longer (plotly is being loaded, on a slow
+// machine), the panel is drawn all the same, but is deaf to its kernel for ever. There is no setting for it, so the page gets more patience.
+if (!AbortSignal.timeout.patient) {
+  const limit = AbortSignal.timeout.bind(AbortSignal);
+  AbortSignal.timeout = Object.assign((milliseconds) => limit(milliseconds === 2000 ? 60000 : milliseconds), { patient: true });
+}
+
 /** A name that no other instrument on the page has: each widget loads its own copy of this script, so a counter would not do. */
 function unique(prefix) {
   return `${prefix}-${Math.random().toString(36).slice(2, 10)}`;

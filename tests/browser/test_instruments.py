@@ -125,8 +125,23 @@ def test_a_button_works_with_what_is_on_the_screen(notebook: NotebookPage) -> No
     )
     notebook.output(0).get_by_text(re.compile("counted [0-9]+")).first.wait_for(timeout=WAIT)
     notebook.output(0).get_by_role("button", name="Stop").click()
+    notebook.output(0).get_by_text(": stopped").first.wait_for(timeout=WAIT)
     shown(notebook, "size=1024")
     assert state(notebook, "probe._made['run']['size']") == "1024"
+
+
+def test_a_page_that_was_busy_still_hears_the_kernel(notebook: NotebookPage) -> None:
+    """Each new panel finds the page blocked for three seconds, more than anywidget waits for a panel's script: it is not deaf for ever."""
+    notebook.page.evaluate(
+        """() => { const usual = AbortSignal.timeout;
+            const block = () => { const end = performance.now() + 3000; while (performance.now() < end); };
+            AbortSignal.timeout = Object.assign(ms => { setTimeout(block); return usual.call(AbortSignal, ms); }, usual, { usual }); }"""
+    )
+    notebook.run_all()
+    notebook.page.evaluate("() => { AbortSignal.timeout = AbortSignal.timeout.usual; }")
+    notebook.run_in_kernel("probe.set(size=16)")
+    shown(notebook, "size=16")
+    assert notebook.errors == []
 
 
 def test_the_keyboard_alone_does_everything(notebook: NotebookPage) -> None:
