@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpulab._result import Result
 from gpulab.errors import InputError, RecordingError, shown
+from gpulab.evidence import Evidence
 from gpulab.recordings._schema import Entry, Recording
 from gpulab.units import format_ratio, format_seconds
 
@@ -56,6 +57,8 @@ class RecordingDiff(Result):
         The cases that both have, the largest change first.
     only_first, only_second : tuple of str
         The keys of the cases that one of them has.
+    evidence : (Evidence, Evidence)
+        Of both recordings.
     """
 
     first: str
@@ -64,6 +67,11 @@ class RecordingDiff(Result):
     differences: tuple[Difference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
+    evidence: tuple[Evidence, Evidence]
+
+    def caption(self) -> str:
+        """Return the badge lines of both."""
+        return "; ".join(one.sentence for one in self.evidence)
 
     def agreement(self, tolerance: float = 0.02) -> float:
         """Return the share of the common cases whose ratio is 1 within both intervals or within a tolerance; nan without a common case."""
@@ -110,7 +118,7 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
             environment[name] = f"{before} -> {after}"
     return RecordingDiff(
         first.name, second.name, environment, tuple(common), tuple(key for key in one if key not in other),
-        tuple(key for key in other if key not in one),
+        tuple(key for key in other if key not in one), (first.evidence(), second.evidence()),
     )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ every operator a little, so that what it adds is told and not guessed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -282,13 +283,36 @@ class _Run:
         activities = [ProfilerActivity.CPU]
         if self.device.torch_type in ("cuda", "xpu"):
             activities.append(getattr(ProfilerActivity, self.device.torch_type.upper()))
-        with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
+        profiler: Any = torch.profiler.profile(activities=activities, acc_events=True)
+        with _silent():
+            profiler.start()
+        try:
             for k in range(count):
                 if self.stop():
                     break
                 with record_function(f"{_MARK}{k}"):
                     self.marks.append(self.once(f"step {k + 1} of {count} under the profiler"))
+        finally:
+            with _silent():
+                profiler.stop()
         return profiler.events()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what a C++ library writes to standard error out of the notebook: its log level is read once, maybe long before this."""
+    try:
+        kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # a program without standard error
+        yield
+        return
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _result(label: str, device: devices.Device, events: Any, count: int, plain: float, *, stopped: bool) -> Profile:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -73,6 +76,14 @@ def test_the_profilers_own_library_writes_nothing(capfd):
     training.profile(lambda: torch.ones(3).sum(), steps=1, device="cpu")
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
+
+
+def test_the_profilers_library_is_silent_whatever_its_log_level():
+    """It reads the level once, when another part of the program may have used it: here it would tell all."""
+    program = "import torch; from gpulab import training; training.profile(lambda: torch.ones(3).sum(), steps=1, device='cpu')"
+    environment = {**os.environ, "KINETO_LOG_LEVEL": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout + done.stderr == ""
 
 
 def test_stopping():
