@@ -78,7 +78,7 @@ def read(path: Path) -> dict[str, Any]:
 
     try:
         whole = path.read_bytes()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:  # ValueError: no file can have such a name, as one with a null character
         raise CheckpointError(f"resume: there is no file {shown(str(path))}; expected a checkpoint. Pass what save= wrote.") from error
     except OSError as error:
         raise CheckpointError(f"resume: {shown(str(path))} can't be read ({message_of(error)}). Check its rights.") from error

@@ -388,6 +388,12 @@ def test_dropout_goes_on_where_it_stood(tmp_path: pathlib.Path) -> None:
     assert rest.losses.tolist() == whole.losses.tolist()
 
 
+def test_a_name_that_no_file_can_have() -> None:
+    """A null character is told like any file that is not there."""
+    with pytest.raises(CheckpointError, match="there is no file"):
+        training.fit("digits-mlp", steps=1, resume="a\0b")
+
+
 def test_a_stopped_run_can_go_on(tmp_path: pathlib.Path) -> None:
     """The checkpoint of a stop has all the steps that were taken, not only those of whole epochs."""
     asked = iter([False] * 4 + [True])
