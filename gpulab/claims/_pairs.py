@@ -18,13 +18,10 @@ _BYTES = ("nbytes", "parameter_bytes")
 
 def compared(case: str, first: Entry, second: Entry, per: Amount | None = None) -> Comparison:
     """Return the first time over the second, with the widest interval that both allow."""
-    one, other = _timing(first), _timing(second)
+    ratio, ends = _timing(first).over(_timing(second))
     scale = 1.0 if per is None else per(second) / per(first)
-    interval = None
-    if one.interval_seconds is not None and other.interval_seconds is not None and min(other.interval_seconds) > 0:
-        (low, high), (least, most) = one.interval_seconds, other.interval_seconds
-        interval = (scale * low / most, scale * high / least)
-    return Comparison(case, scale * one.median_seconds / other.median_seconds, interval, first.key, second.key)
+    interval = None if ends is None else (scale * ends[0], scale * ends[1])
+    return Comparison(case, scale * ratio, interval, first.key, second.key)
 
 
 def _timing(entry: Entry) -> Timing:

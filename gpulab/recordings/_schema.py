@@ -70,6 +70,16 @@ class Timing(Result):
                 "Timing: the work per call is negative or not finite; expected FLOPs and bytes of at least 0. The file is damaged."
             )
 
+    def over(self, other: Timing) -> tuple[float, tuple[float, float] | None]:
+        """Return this median over another's, and the interval that both 95 % intervals allow at their least favourable ends.
+
+        The interval is wider than 95 %; it is None where one of the two is missing.
+        """
+        ends = None
+        if self.interval_seconds is not None and other.interval_seconds is not None and other.interval_seconds[0] > 0:
+            ends = (self.interval_seconds[0] / other.interval_seconds[1], self.interval_seconds[1] / other.interval_seconds[0])
+        return self.median_seconds / other.median_seconds, ends
+
 
 @dataclass(frozen=True)
 class Entry(Result):

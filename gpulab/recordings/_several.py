@@ -171,7 +171,4 @@ def _difference(first: Entry, second: Entry) -> Difference:
     one, other = first.timing, second.timing
     assert one is not None
     assert other is not None
-    interval = None
-    if one.interval_seconds is not None and other.interval_seconds is not None and one.interval_seconds[0] > 0:
-        interval = (other.interval_seconds[0] / one.interval_seconds[1], other.interval_seconds[1] / one.interval_seconds[0])
-    return Difference(first.key, one.median_seconds, other.median_seconds, other.median_seconds / one.median_seconds, interval)
+    return Difference(first.key, one.median_seconds, other.median_seconds, *other.over(one))

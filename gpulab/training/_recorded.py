@@ -126,10 +126,8 @@ def _row(first: Entry, second: Entry) -> RecordedStep:
     assert one is not None
     assert other is not None
     steps = float(first.params.get("steps", 1))
-    ends = None
-    if one.interval_seconds is not None and other.interval_seconds is not None and other.interval_seconds[0] > 0:
-        ends = (one.interval_seconds[0] / other.interval_seconds[1], one.interval_seconds[1] / other.interval_seconds[0])
+    speedup, ends = one.over(other)
     return RecordedStep(
-        str(first.params["model"]), one.median_seconds / steps, other.median_seconds / steps, one.median_seconds / other.median_seconds,
-        ends, min(one.sample_count, other.sample_count),
+        str(first.params["model"]), one.median_seconds / steps, other.median_seconds / steps, speedup, ends,
+        min(one.sample_count, other.sample_count),
     )  # fmt: skip

@@ -83,10 +83,13 @@ def test_every_claim_finds_what_the_recorder_times(plans: dict[str, Recording]) 
 
 def test_equal_times_decide_nothing_in_favour_of_faster(plans: dict[str, Recording]) -> None:
     """Where every time is the same within 1 %, no claim of a gain between two entries holds, not even partly."""
+    asked = 0
     for finding in claims.ledger(plans.values()).findings:
         compares_entries = any(c.first != c.second and c.ratio == 1 for c in finding.comparisons)
         if compares_entries and finding.claim.low >= 1 and finding.claim.key != "overlapped-copies":
             assert finding.verdict in (Verdict.FAILS, Verdict.UNDECIDED), finding
+            asked += 1
+    assert asked > 30
 
 
 def test_claims_are_many_and_have_sources() -> None:
