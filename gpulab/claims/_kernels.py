@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gpulab.claims import _sources as at
-from gpulab.claims._pairs import Compare, Keep, pairs, several
+from gpulab.claims._pairs import Compare, Keep, only, pairs, several
 from gpulab.claims._registry import Spec
 from gpulab.claims.results import Claim
 
@@ -16,9 +16,7 @@ def _rungs(first: str, second: str, keep: Keep | None = None) -> Compare:
     return pairs("ladders", {"rung": first}, {"rung": second}, keep=keep)
 
 
-def _large(p: object) -> bool:
-    return isinstance(p, dict) and p["n"] == 4096
-
+_LARGE = only({"n": (4096,)})
 
 CLAIMS = (
     Spec(
@@ -61,7 +59,7 @@ CLAIMS = (
             "matmul-coalesced", _THEME, "Coalesced loads make the naive matrix product six times as fast.",
             "time of the product, naive over coalesced, 4,096", at.BOEHM, "kernel 2 (1.3 % to 8.5 % of cuBLAS)", "gpu", 6, math.inf, True,
         ),
-        _rungs("matmul-naive", "matmul-coalesced", _large),
+        _rungs("matmul-naive", "matmul-coalesced", _LARGE),
     ),
     Spec(
         Claim(

@@ -19,6 +19,7 @@ from gpulab.devices import Device, Machine
 from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError, message_of, shown
 from gpulab.recorder._registry import Case, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
+from gpulab.recordings._several import foreign_part
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -50,13 +51,13 @@ def _previous(out: pathlib.Path, fresh: Recording) -> dict[str, Entry]:
     if not out.exists():
         return {}
     old = read(out)
-    for part in ("device", "driver", "libraries", "system"):
+    part = foreign_part(old.environment, fresh.environment)
+    if part is not None:
         before, now = getattr(old.environment, part), getattr(fresh.environment, part)
-        if before != now:
-            raise RecordingError(
-                f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. "
-                "Give --out another file, or --restart to replace this one."
-            )
+        raise RecordingError(
+            f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. "
+            "Give --out another file, or --restart to replace this one."
+        )
     return {item.key: item for item in old.entries if item.recorded}
 
 

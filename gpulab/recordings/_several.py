@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from gpulab._result import Result
 from gpulab.errors import InputError, RecordingError, shown
-from gpulab.evidence import Evidence
+from gpulab.evidence import Environment, Evidence
 from gpulab.recordings._schema import Entry, Recording
 from gpulab.units import format_ratio, format_seconds
 
-# What must be the same before the entries of two files may stand in one.
-SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
+# What must be the same before the entries of two runs may stand in one file.
+_SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class RecordingDiff(Result):
     ----------
     first, second : str
         Their names.
-    environment : mapping of str to str
-        What differs in the environments, as "first -> second".
+    environment : mapping of str to (str, str)
+        What differs in the environments: the first's and the second's.
     differences : tuple of Difference
         The cases that both have, the largest change first.
     only_first, only_second : tuple of str
@@ -63,7 +63,7 @@ class RecordingDiff(Result):
 
     first: str
     second: str
-    environment: Mapping[str, str]
+    environment: Mapping[str, tuple[str, str]]
     differences: tuple[Difference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
@@ -87,7 +87,7 @@ class RecordingDiff(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what differs in the environment, then one row a case."""
-        rows = [(name, *change.split(" -> ", 1), "") for name, change in self.environment.items()]
+        rows = [(name, before, after, "") for name, (before, after) in self.environment.items()]
         for d in self.differences:
             ends = "no interval" if d.interval is None else f"[{format_ratio(d.interval[0])}, {format_ratio(d.interval[1])}]"
             rows.append((d.key, format_seconds(d.first_seconds), format_seconds(d.second_seconds), f"{format_ratio(d.ratio)} {ends}"))
@@ -107,7 +107,7 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     common = [_difference(one[key], other[key]) for key in one if key in other]
     common.sort(key=lambda d: -abs(math.log(d.ratio)))
     environment = {
-        name: f"{before} -> {after}"
+        name: (str(before), str(after))
         for name in ("device", "driver", "system", "processor", "cores", "memory_bytes", "python", "date")
         if (before := getattr(first.environment, name)) != (after := getattr(second.environment, name))
     }
@@ -115,7 +115,7 @@ def diff(first: Recording, second: Recording) -> RecordingDiff:
     for name in sorted({*libraries[0], *libraries[1]}):
         before, after = (of.get(name, "none") for of in libraries)
         if before != after:
-            environment[name] = f"{before} -> {after}"
+            environment[name] = (before, after)
     return RecordingDiff(
         first.name, second.name, environment, tuple(common), tuple(key for key in one if key not in other),
         tuple(key for key in other if key not in one), (first.evidence(), second.evidence()),
@@ -133,13 +133,13 @@ def merge(first: Recording, second: Recording) -> Recording:
         If they are of different machines or of different software.
     """
     _both("merge", first, second)
-    for name in SAME:
+    name = foreign_part(first.environment, second.environment)
+    if name is not None:
         before, after = getattr(first.environment, name), getattr(second.environment, name)
-        if before != after:
-            raise RecordingError(
-                f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} and {shown(after)}); expected one "
-                "machine with one set of software. Keep them as two recordings."
-            )
+        raise RecordingError(
+            f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} and {shown(after)}); expected one "
+            "machine with one set of software. Keep them as two recordings."
+        )
     older, newer = sorted((_dated(first), _dated(second)), key=lambda recording: recording.environment.date)
     entries = {entry.key: entry for entry in older.entries}
     for entry in newer.entries:
@@ -148,6 +148,11 @@ def merge(first: Recording, second: Recording) -> Recording:
             entries[entry.key] = entry
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
     return replace(newer, name=first.name, entries=tuple(entries.values()), notes=notes)
+
+
+def foreign_part(one: Environment, other: Environment) -> str | None:
+    """Return the first part by which two runs are of different machines or software; None where they may stand in one file."""
+    return next((name for name in _SAME if getattr(one, name) != getattr(other, name)), None)
 
 
 def _dated(recording: Recording) -> Recording:

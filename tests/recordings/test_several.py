@@ -40,7 +40,7 @@ def test_differences_by_hand() -> None:
     assert large.interval == pytest.approx((1.8 / 1.1, 2.2 / 0.9))
     assert (large.differs, small.differs) == (True, False)
     assert (found.only_first, found.only_second) == (("e n=3",), ("e n=4", "e n=5"))
-    assert found.environment == {"driver": "580.1 -> 590.0", "date": f"{EARLIER} -> {LATER}"}
+    assert found.environment == {"driver": ("580.1", "590.0"), "date": (EARLIER, LATER)}
     assert found.agreement() == 0.5
     assert recordings.RecordingDiff.from_dict(found.to_dict()).to_dict() == found.to_dict()
 
