@@ -33,8 +33,9 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
         If there is no such claim, or the recording is none.
     """
     wanted = spec(key)
-    if not isinstance(recording, Recording):
-        raise InputError(f"claims.judge: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
+    for one in (recording, *([] if cpu is None else [cpu])):
+        if not isinstance(one, Recording):
+            raise InputError(f"claims.judge: {shown(one)} is no recording; expected one of gl.recordings.load(name).")
     return _finding(wanted, recording, cpu)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 from dataclasses import dataclass
@@ -40,7 +41,11 @@ def spec(key: str) -> Spec:
     InputError
         If there is none.
     """
-    found = next((one for one in specs() if one.claim.key == key), None)
-    if found is None:
-        raise InputError(f"claims: there is no claim {shown(key)}; expected one of {', '.join(one.claim.key for one in specs())}.")
-    return found
+    known = {one.claim.key: one for one in specs()}
+    if not isinstance(key, str) or key not in known:
+        near = difflib.get_close_matches(key, known, n=3, cutoff=0.4) if isinstance(key, str) else []
+        raise InputError(
+            f"claims: there is no claim {shown(key)}; expected the key of one of gl.claims.claims(), such as "
+            f"{', '.join(map(repr, near or list(known)[:3]))}."
+        )
+    return known[key]

@@ -268,6 +268,12 @@ def test_bad_input_is_one_sentence(tmp_path: pathlib.Path, capsys: pytest.Captur
         claims.judge("faster", a_recording("cpu", ()))
     with pytest.raises(InputError, match="is no recording"):
         claims.judge("no-grad", "amd-epyc-2-cores")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="such as 'no-grad'"):
+        claims.judge("no-grads", a_recording("cpu", ()))
+    with pytest.raises(InputError, match="no claim"):
+        claims.judge(np.array([1, 2]), a_recording("cpu", ()))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'slow' is no recording"):
+        claims.judge("no-grad", a_recording("cpu", ()), "slow")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is no recording"):
         claims.ledger(["amd-epyc-2-cores"])  # type: ignore[list-item]
     with pytest.raises(InputError, match="expected several"):
