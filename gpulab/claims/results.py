@@ -83,7 +83,7 @@ class Claim(Result):
     @property
     def promised(self) -> str:
         """The promise in a few words."""
-        if self.low <= 1 and math.isinf(self.high):
+        if self.low == 1 and math.isinf(self.high):
             return "more than 1x"
         if math.isinf(self.high):
             return f"{'at least' if self.of_each else 'up to'} {format_ratio(self.low)}"

@@ -227,6 +227,19 @@ def test_verdicts_by_hand(low: float, high: float, of_each: bool, ratios: list[f
     assert _verdict(claim, found, [_inside(claim, one) for one in found]) is verdict
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "of_each", "words"),
+    [
+        (1, math.inf, True, "more than 1x"), (2, math.inf, True, "at least 2.00x"), (3, math.inf, False, "up to 3.00x"),
+        (0.9, math.inf, True, "at least 0.90x"), (0.937, math.inf, False, "up to 0.94x"), (0, 1.3, True, "at most 1.30x"),
+        (2, 8, True, "2.00x to 8.00x"),
+    ],
+)  # fmt: skip
+def test_promises_in_words(low: float, high: float, of_each: bool, words: str) -> None:
+    """An efficiency of 0.9 is promised as such, not as a gain."""
+    assert dataclasses.replace(A_CLAIM, low=low, high=high, of_each=of_each).promised == words
+
+
 def test_an_empty_recording_decides_nothing() -> None:
     """Not one verdict without a time."""
     ledger = claims.ledger([a_recording("cpu", ()), a_recording("cuda", (), "gpu")])
