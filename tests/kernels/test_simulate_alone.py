@@ -327,6 +327,27 @@ def _compare(text: str, grid: int, block: int, seed: int, dtype: str) -> int:
         return watched.goes
 
 
+def left_by_some_lanes(x, out):
+    i = cuda.grid(1)
+    d = cuda.threadIdx.x
+    if x[i] % 2 == 1:
+        for d in range(3):
+            w = x[i]
+            while w > 0:
+                w -= 1
+    out[i] = d
+
+
+def test_a_variable_alike_in_all_blocks_is_kept_by_the_lanes_of_each(watched: Watched) -> None:
+    """``d`` is one row for all blocks until the loop; then the lanes in it have its last value, and the others their thread."""
+    x = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 14, 16, 18])
+    watched.both(left_by_some_lanes, 2, 7, lambda: (x.copy(), np.zeros(14, np.int64)))
+    assert watched.goes
+    out = np.zeros(14, np.int64)
+    simulate(left_by_some_lanes, 2, 7, x, out)
+    np.testing.assert_array_equal(out, np.where(x % 2 == 1, 2, np.arange(14) % 7))
+
+
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 _RAN: list[bool] = []
 

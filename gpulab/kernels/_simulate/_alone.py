@@ -221,7 +221,8 @@ class Alone:
             if all(value is None for value in left):
                 continue
             dtype, old = text.types[name], frame.variables.get(name)
-            full = np.array(np.broadcast_to(np.zeros((), dtype) if old is None else old, (batch.blocks, batch.width)))
+            held = np.zeros((), dtype) if old is None else old
+            full = np.array(np.broadcast_to(held, (batch.blocks, batch.width)), order="C")  # else reshape(-1) may be a copy
             full.reshape(-1)[lanes] = [0 if value is None else value for value in left] if None in left else left
             frame.variables[name] = full
         for name, lists in zip(text.arrays, arrays, strict=True):
