@@ -11,7 +11,7 @@ import numpy as np
 
 from gpulab import _backends, arrays, devices
 from gpulab.errors import InputError, KernelError, MissingLibraryError, message_of, shown
-from gpulab.kernels._compile import compile_cuda
+from gpulab.kernels._compile import _libraries, compile_cuda
 from gpulab.kernels._compile._cuda import checked_source
 from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
 from gpulab.kernels._launch_arguments import DEVICE, NUMBER, Argument, checked_extents, sorted_arguments
@@ -121,8 +121,9 @@ def packed_bytes(arguments: Sequence[Argument]) -> int:
     """Return the bytes of the arguments as C lays them out: each at a multiple of its own size."""
     end = 0
     for argument in arguments:
-        size = np.dtype(type(argument.value)).itemsize if argument.kind == NUMBER else _POINTER_BYTES
-        alignment = size if not np.iscomplexobj(argument.value) or argument.kind != NUMBER else size // 2
+        number = argument.kind == NUMBER  # else an array, which may be on the device
+        size = np.dtype(type(argument.value)).itemsize if number else _POINTER_BYTES
+        alignment = size // 2 if number and np.iscomplexobj(argument.value) else size
         end = -(-end // alignment) * alignment + size
     return end
 
@@ -180,8 +181,9 @@ class CupyBackend:
         with self._translated(), self._cupy.cuda.Device(self._index):
             values = tuple(self._seen(value) for value in arguments)
             plain = re.search(r'extern\s+"C"', self._source) is not None and "<" not in self._name
+            headers = [f"-I{folder}" for folder in _libraries.include_folders()] if "#include" in self._source else []
             module = self._cupy.RawModule(
-                code=self._source, options=("--std=c++17", *self._options), name_expressions=None if plain else [self._name]
+                code=self._source, options=("--std=c++17", *self._options, *headers), name_expressions=None if plain else [self._name]
             )
             kernel = module.get_function(self._name)
             if shared_bytes > 48 * 1024:  # a kernel may take no more unless it is told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -115,6 +116,7 @@ def _numba_cuda(who: str) -> Any:
             f"{who}: NUMBA_ENABLE_CUDASIM is set, so numba has its own simulator in place of the GPU; expected the GPU. Unset it and "
             "restart Python."
         )
+    _load_beside_new_numpy()
     if not cuda.is_available():
         raise DeviceError(f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, which checks the driver.")
     return cuda
@@ -161,3 +163,14 @@ def _cell(cell: types.CellType, device: Callable[[Any], Any]) -> types.CellType:
     except ValueError:  # a name of the enclosing function that has no value yet
         return cell
     return cell if changed is cell.cell_contents else types.CellType(changed)
+
+
+def _load_beside_new_numpy() -> None:
+    """Load the part of numba-cuda that names ``numpy.row_stack``: an alias of ``vstack`` that NumPy 2.5 no longer has (seen in 0.30)."""
+    if hasattr(np, "row_stack"):
+        return
+    setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is not there
+    try:
+        importlib.import_module("numba.cuda.fp16")
+    finally:
+        delattr(np, "row_stack")

@@ -484,15 +484,15 @@ def _votes(flags, out):
     made = np.zeros(out.shape, np.int64)
     for w in range(len(flags) // 32):
         of_warp = flags[32 * w : 32 * w + 32] != 0
-        bits = int((of_warp.astype(np.int64) << np.arange(32)).sum())
-        alike = len(set(flags[32 * w : 32 * w + 32].tolist())) == 1
+        bits = int(np.uint32((of_warp.astype(np.int64) << np.arange(32)).sum()).astype(np.int32))  # numba's ballot is an int32
+        alike = of_warp.all() or not of_warp.any()
         made[32 * w : 32 * w + 32] = [bits, of_warp.all(), of_warp.any(), alike]
     return {1: made}
 
 
 def _vote_flags(rng):
     flags = rng.integers(0, 2, 128)
-    flags[:32], flags[32:64] = 1, 0
+    flags[:32], flags[32:64] = rng.integers(1, 9, 32), 0  # a vote asks whether they are true, not which number they are
     return flags, np.zeros((128, 4), np.int64)
 
 

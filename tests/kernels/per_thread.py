@@ -39,6 +39,10 @@ def wrapped(value: Any, dtype: np.dtype) -> Any:
     return made
 
 
+def _int32(bits: Any) -> Any:
+    return wrapped(sum(bits), np.dtype(np.int32))  # numba-cuda's ballot and match give this type
+
+
 class Caster:
     """Stands for a type in the kernel's text: as a function, and as an element type."""
 
@@ -214,13 +218,13 @@ class Cuda:
         return self._wait("warp", mask, value, lambda lane, values: any(values.values()))
 
     def eq_sync(self, mask: int, value: Any) -> Any:
-        return self._wait("warp", mask, value, lambda lane, values: len(set(values.values())) == 1)
+        return self._wait("warp", mask, value, lambda lane, values: len(set(map(bool, values.values()))) == 1)
 
     def ballot_sync(self, mask: int, value: Any) -> Any:
-        return self._wait("warp", mask, value, lambda lane, values: sum(1 << other for other, v in values.items() if v))
+        return self._wait("warp", mask, value, lambda lane, values: _int32(1 << other for other, v in values.items() if v))
 
     def match_any_sync(self, mask: int, value: Any) -> Any:
-        return self._wait("warp", mask, value, lambda lane, values: sum(1 << o for o, v in values.items() if v == values[lane]))
+        return self._wait("warp", mask, value, lambda lane, values: _int32(1 << o for o, v in values.items() if v == values[lane]))
 
     # -- bits --------------------------------------------------------------------------------------------------------------------------
 

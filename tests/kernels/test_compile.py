@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -330,6 +333,32 @@ def test_damaged_library_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: obje
     monkeypatch.setattr(_libraries, "_WINDOWS", False)
     with pytest.raises(MissingLibraryError, match=r"libnvrtc.so.13 cannot be loaded.*force-reinstall"):
         _libraries.load("nvrtc")
+
+
+def test_headers_of_one_toolkit_may_lie_in_two_environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The environment with cuda_fp16.h comes first, the same toolkit's other wheels after it, and no other toolkit's at all."""
+    user, venv, older = (tmp_path / name for name in ("user/nvidia/cu13", "venv/nvidia/cu13", "venv/nvidia/cu12"))
+    for root, file in ((user, "crt/mma.h"), (user, "cccl/nv/target"), (venv, "cuda_fp16.h"), (older, "cuda_fp16.h"), (older, "crt/mma.h")):
+        (root / "include" / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / "include" / file).touch()
+    monkeypatch.setattr(_libraries, "roots", lambda: iter([user, venv, older]))
+    folders = [venv / "include", user / "include", user / "include" / "cccl"]
+    assert _libraries.include_folders() == folders
+    (venv / "include" / "cuda_fp16.h").unlink()
+    assert _libraries.include_folders() == [older / "include"]
+    (older / "include" / "cuda_fp16.h").unlink()
+    assert _libraries.include_folders()[:1] == [user / "include"]
+
+
+def test_the_assemblers_log_is_there_the_second_time_too(tmp_path: Path) -> None:
+    """NVRTC keeps what it made on disk, and gives it back without the log: the helper process does without that cache."""
+    source = 'extern "C" __global__ void k(float* x) { x[0] = 1.0f; }'
+    code = f"from gpulab.kernels import compile_cuda; print(compile_cuda({source!r}).kernels['k'].registers)"
+    environment = {**os.environ, "CUDA_CACHE_PATH": str(tmp_path), "CUDA_CACHE_DISABLE": "0"}
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+        assert int(done.stdout) > 0, done.stderr[-1500:]
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_nvdisasm_the_code_is_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,6 +277,43 @@ def test_cuda_arguments_are_laid_out_as_c_does():
     assert [_launch_cuda.packed_bytes(arguments[:k]) for k in range(5)] == [0, 4, 16, 17, 32]
 
 
+class OnADevice:
+    """An array that the host cannot look into, as a CUDA tensor is none: NumPy's questions end in its TypeError."""
+
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+    def __array__(self, *args: object, **kwargs: object):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+
+def test_arrays_on_the_device_are_not_looked_into():
+    """A pointer of 8 bytes, and a complex number at a multiple of its half."""
+    arguments = _launch_cuda.sorted_arguments("x", "k", "abc", (np.int32(1), np.complex64(1), OnADevice()), None)
+    assert [_launch_cuda.packed_bytes(arguments[:k]) for k in range(4)] == [0, 4, 12, 24]
+
+
+def test_numba_cuda_loads_beside_a_numpy_without_row_stack():
+    """NumPy 2.5 has no row_stack any more; taken away here, numba-cuda still compiles, and NumPy stays as it is."""
+    pytest.importorskip("numba_cuda")
+    code = """
+import numpy as np
+if hasattr(np, "row_stack"):
+    np.__all__.remove("row_stack")
+    del np.row_stack
+import numba
+from numba import cuda
+from gpulab.kernels._launch_numba import _load_beside_new_numpy
+_load_beside_new_numpy()
+def kernel(a):
+    a[cuda.grid(1)] = 1
+ptx, _ = cuda.compile(kernel, numba.void(numba.float32[:]), device=False, abi="numba", cc=(9, 0), output="ptx")
+assert ".entry" in ptx
+assert not hasattr(np, "row_stack")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1500:]
+
+
 def test_python_numbers_have_no_size_in_c(microscope: list[Microscope]):
     """A bare 4 may be an int or a long long, and CUDA would not tell."""
     x = np.ones(4, np.float32)

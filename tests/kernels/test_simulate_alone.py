@@ -332,7 +332,7 @@ def left_by_some_lanes(x, out):
     d = cuda.threadIdx.x
     if x[i] % 2 == 1:
         for d in range(3):
-            w = x[i]
+            w = x[i] + d
             while w > 0:
                 w -= 1
     out[i] = d

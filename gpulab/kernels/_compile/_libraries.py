@@ -81,14 +81,19 @@ def find_tool(name: str) -> Path | None:
 
 def include_folders() -> list[Path]:
     """Return the folders with CUDA's own headers (``cuda_fp16.h``, ``mma.h``; ``cuda/std`` and ``nv`` of CCCL) that are installed."""
-    found = []
-    for root in roots():
-        here = [root / below for below in _INCLUDES if (root / below / "cuda_fp16.h").is_file()]
-        here += [root / below / "cccl" for below in _INCLUDES if (root / below / "cccl" / "nv" / "target").is_file()]
-        if here:
-            found += here
-            break  # one toolkit's headers only: those of two versions do not fit together
-    return found
+    found = {root: _headers_of(root) for root in roots()}
+    complete = [root for root, folders in found.items() if any((folder / "cuda_fp16.h").is_file() for folder in folders)]
+    chosen = next(iter(complete or [root for root, folders in found.items() if folders]), None)
+    if chosen is None:
+        return []
+    # One toolkit's headers only, since those of two versions do not fit together; but its wheels may lie in two environments.
+    same = [root for root in found if root.parent.name == chosen.parent.name == "nvidia" and root.name == chosen.name and root != chosen]
+    return [folder for root in (chosen, *same) for folder in found[root]]
+
+
+def _headers_of(root: Path) -> list[Path]:
+    folders = [root / below for below in _INCLUDES if any((root / below / name).exists() for name in ("cuda_fp16.h", "crt"))]
+    return folders + [root / below / "cccl" for below in _INCLUDES if (root / below / "cccl" / "nv" / "target").is_file()]
 
 
 def missing(name: str) -> MissingLibraryError:

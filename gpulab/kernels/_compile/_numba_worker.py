@@ -96,8 +96,12 @@ def _type(described: tuple[str, Any]) -> Any:
 def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     import numba
     import numba_cuda
+    import numpy as np
     from numba import cuda
     from numba.cuda import dispatcher
+
+    if not hasattr(np, "row_stack"):  # numba-cuda 0.30 names this alias, which NumPy 2.5 no longer has
+        setattr(np, "row_stack", np.vstack)  # noqa: B010 - the type checker knows that it is not there
 
     capability = request["capability"]
     # Typing a device function asks for the current GPU only to know what to compile for.

@@ -87,6 +87,7 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> tuple[bytes, s
 
 def serve() -> None:
     """Answer requests until the input ends; the helper process runs this."""
+    os.environ["CUDA_CACHE_DISABLE"] = "1"  # what NVRTC takes from its cache on disk comes without the assembler's log
     functions: dict[str, Callable[..., Any]] = {
         "version": _nvrtc_library.version, "architectures": _nvrtc_library.architectures,
         "compile_program": _nvrtc_library.compile_program, "assemble": _jitlink.assemble,

@@ -169,13 +169,13 @@ def _sleep(call: Call) -> Expression:
 @makes("cuda.activemask")
 def _activemask(call: Call) -> Expression:
     call.arguments(0)
-    return lambda frame, mask: _warp.of_warps(frame.machine, mask.bits.astype(np.int64))
+    return lambda frame, mask: _warp.of_warps(frame.machine, mask.bits.astype(np.uint32))
 
 
 @makes("cuda.lanemask_lt")
 def _lanemask_lt(call: Call) -> Expression:
     call.arguments(0)
-    return lambda frame, mask: (np.int64(1) << (frame.machine.batch.linear_thread % 32)) - 1
+    return lambda frame, mask: ((np.int64(1) << (frame.machine.batch.linear_thread % 32)) - 1).astype(np.uint32)
 
 
 def _register_warp() -> None:

@@ -69,21 +69,19 @@ def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line
 
 
 def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask) -> Any:
-    """Return the warp's vote among the lanes that take part: all, any, eq (all alike), or the ballot's bits."""
+    """Return the warp's vote among the lanes that take part: all, any, eq (all true or none), or the ballot's bits as numba's int32."""
     taking_part = _participants(machine, members, mask)
-    if kind == "eq":
-        taking_part, values = _alike(taking_part, by_warp(machine, value))
-        lowest = np.argmax(taking_part, axis=2)[..., None]
-        alike = values == np.take_along_axis(values, lowest, axis=2)
-        return of_warps(machine, (alike | ~taking_part).all(axis=2))
     true = by_warp(machine, _types.truth(value))
+    for_all, for_any = (true | ~taking_part).all(axis=2), (true & taking_part).any(axis=2)
     if kind == "all":
-        return of_warps(machine, (true | ~taking_part).all(axis=2))
+        return of_warps(machine, for_all)
     if kind == "any":
-        return of_warps(machine, (true & taking_part).any(axis=2))
+        return of_warps(machine, for_any)
+    if kind == "eq":
+        return of_warps(machine, for_all | ~for_any)
     both = true & taking_part
     bits = lane_bits(both.reshape(both.shape[0], machine.batch.width), machine.batch)
-    return of_warps(machine, bits.astype(np.int64))
+    return of_warps(machine, bits.astype(np.uint32).view(np.int32))
 
 
 def _participants(machine: Machine, members: Any, mask: Mask) -> np.ndarray:
@@ -99,11 +97,11 @@ def _alike(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def match_any(machine: Machine, members: Any, value: Any, mask: Mask) -> Any:
-    """Return for each lane the bits of the lanes that hold the same value."""
+    """Return for each lane the bits of the lanes that hold the same value, as numba's int32."""
     taking_part, values = _alike(_participants(machine, members, mask), by_warp(machine, value))
     same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
     bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
-    return bits.reshape(bits.shape[0], machine.batch.width)
+    return bits.reshape(bits.shape[0], machine.batch.width).astype(np.uint32).view(np.int32)
 
 
 def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
