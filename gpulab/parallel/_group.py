@@ -16,11 +16,14 @@ _OPEN_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
 _POLL_SECONDS = 0.05
 _LIBRARIES = ("torch", "ipyparallel", "gpulab", "cloudpickle")
-# An expression, since a function could not be found by an engine without gpulab; nothing heavy is imported.
+# An expression, since a function could not be found by an engine without gpulab; nothing heavy is imported. A library that runs from
+# its source, as on a machine where nothing was installed, has no metadata; then the module itself is asked.
 _FACTS = (
-    "(lambda sys, socket, find: {'python': '%d.%d' % sys.version_info[:2], 'host': socket.gethostname(), "
-    f"'versions': {{name: next((d.version for d in find(name=name)), 'none') for name in {_LIBRARIES!r}}}}})"
-    "(__import__('sys'), __import__('socket'), __import__('importlib.metadata').metadata.distributions)"
+    "(lambda sys, socket, find, seek: {'python': '%d.%d' % sys.version_info[:2], 'host': socket.gethostname(), 'versions': "
+    "{name: next((d.version for d in find(name=name)), 'none' if seek(name) is None else __import__(name).__version__) "
+    f"for name in {_LIBRARIES!r}}}}})"
+    "(__import__('sys'), __import__('socket'), __import__('importlib.metadata').metadata.distributions, "
+    "__import__('importlib.util').util.find_spec)"
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import signal
 import socket
@@ -189,6 +191,15 @@ def test_engines_with_different_versions_are_refused(library: str) -> None:
     assert f"different versions of {library}" in str(caught.value)
     assert "on ranks 0 and 2" in str(caught.value)
     assert "on rank 1" in str(caught.value)
+
+
+def test_gpulab_that_runs_from_its_source_has_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was installed there is no metadata, and the module itself is asked; what is not there at all is "none"."""
+    found = importlib.metadata.distributions
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name=None: iter(()) if name == "gpulab" else found(name=name))
+    assert eval(_group._FACTS)["versions"]["gpulab"] == gl.__version__
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert eval(_group._FACTS)["versions"]["gpulab"] == "none"
 
 
 def test_engines_without_gpulab_are_refused() -> None:
