@@ -41,8 +41,8 @@ def latency(
     Parameters
     ----------
     sizes : iterable of int, optional
-        Working sets in bytes; by default two for each doubling from 4 KiB to twice the largest cache, at most 64 MiB with Python objects,
-        128 MiB with numba and 512 MiB on a GPU.
+        Working sets in bytes; by default two for each doubling from 4 KiB to twice the largest cache (four times on a GPU), at most 64 MiB
+        with Python objects, 128 MiB with numba and 512 MiB on a GPU.
     device : Device or str
         The CPU, or a CUDA device (None takes the best there is).
     method : str, optional

@@ -114,7 +114,7 @@ def limit(nbytes: int | str, device: Any = None, *, on_top: bool = False) -> Lim
     device : None, str or Device
         None takes the best there is. On a CPU the storage of living tensors counts, after each operator of this thread; what an
         operator takes inside and frees again does not. On CUDA, ROCm and XPU PyTorch's allocator keeps the limit, its blocks
-        (2 MiB and more) counted whole.
+        (2 MiB and more) counted whole: a gap in a block that it held before, and that a living tensor keeps there, is not taken anew.
     on_top : bool
         True counts only what is made inside the block, on top of what was there.
 

@@ -299,6 +299,13 @@ def test_default_sizes_reach_twice_the_last_cache(monkeypatch: pytest.MonkeyPatc
     assert sizes[-3:] == (6 * MIB, 8 * MIB, 16 * MIB)
 
 
+def test_default_sizes_on_a_gpu_reach_four_times_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 60 MiB of L2, as an H200 has: its flat part was seen from 96 MiB on, so one power of two lies there."""
+    monkeypatch.setattr(_given, "free_bytes", lambda device: 2**40)
+    monkeypatch.setattr(_given, "reported", lambda device: (hierarchy.Reported("L2", 60.0 * MIB),))
+    assert _given.sizes_of("latency", None, Device("cuda"), "cupy")[-2:] == (64 * MIB, 128 * MIB)
+
+
 def test_without_numba_the_plain_way_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where numba cannot be imported, methods() has Python alone, the default is Python, and asking for numba says what to do."""
     monkeypatch.setattr(_chains, "_numba", lambda: None)

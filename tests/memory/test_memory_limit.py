@@ -178,9 +178,16 @@ assert run("with small:\\n    step(20)").success
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_allocator_keeps_the_limit():
-    """With 256 MiB allowed, 512 MiB raise PyTorch's error; behind the block they fit."""
-    small = memory.limit("256 MiB", "cuda", on_top=True)
-    with pytest.raises(torch.OutOfMemoryError, match="out of memory"), small:
-        torch.zeros(512 * MIB // 4, device="cuda")
-    x = torch.zeros(512 * MIB // 4, device="cuda")
-    assert x.numel() == 128 * MIB
+    """With 256 MiB allowed, 512 MiB raise PyTorch's error; behind the block they fit. In a process whose allocator holds nothing yet."""
+    code = """
+import torch
+from gpulab import memory
+try:
+    with memory.limit("256 MiB", "cuda", on_top=True):
+        torch.zeros(2**27, device="cuda")
+    print("no error")
+except torch.OutOfMemoryError as error:
+    print("out of memory" in str(error), torch.zeros(2**27, device="cuda").numel() == 2**27)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "True"], done.stdout + done.stderr[-1500:]

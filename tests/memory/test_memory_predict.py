@@ -325,7 +325,7 @@ def test_lstm_workspace_is_that_of_the_real_kernel():
 
 @pytest.mark.gpu
 def test_cuda_prediction_is_near_the_allocator():
-    """On CUDA the peak is within 10 % of what PyTorch's allocator reports, and the need is above it."""
+    """On CUDA the peak is within 1 % of what PyTorch's allocator reports besides cuBLAS's workspaces, and the need is above all of it."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     model, x = networks.transformer(1000, 256, 4, 4, context=128).cuda(), torch.randint(1000, (16, 128), device="cuda")
@@ -337,7 +337,11 @@ def test_cuda_prediction_is_near_the_allocator():
         model(x, x).backward()
         optimizer.step()
     real = torch.cuda.max_memory_allocated()
-    assert p.peak_bytes == pytest.approx(real, rel=0.1)
+    del optimizer
+    held = torch.cuda.memory_allocated()
+    torch._C._cuda_clearCublasWorkspaces()  # one for each thread that multiplies, the backward pass's too: 65 MiB together on an H200
+    workspaces = held - torch.cuda.memory_allocated()
+    assert p.peak_bytes == pytest.approx(real - workspaces, rel=0.01)
     assert p.needed_bytes("cuda") > real
 
 

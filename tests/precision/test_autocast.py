@@ -70,10 +70,12 @@ def test_cudas_policy_without_cuda_is_the_documented_one() -> None:
 
 @pytest.mark.gpu
 def test_cudas_policy_is_the_documented_one() -> None:
-    """On a GPU the operators really run; the lists disagree only on what they leave out."""
+    """On a GPU the operators really run; the lists disagree only on what they leave out, attention's product among it."""
     policy = precision.autocast_policy("cuda", "float16")
     assert policy.evidence.badge is Badge.MEASURED
-    assert {row.operator for row in policy.disagreements} <= {*LEFT_OUT["cuda"], "multi_dot", "tensordot"}
+    assert _registered("scaled_dot_product_attention", "cuda")
+    allowed = {*LEFT_OUT["cuda"], "multi_dot", "tensordot", "scaled_dot_product_attention"}
+    assert {row.operator for row in policy.disagreements} <= allowed
     assert policy.row("layer_norm").policy == "float32"
 
 
