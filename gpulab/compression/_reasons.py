@@ -75,11 +75,10 @@ def reasons(first: Facts, one: Facts) -> tuple[Reason, ...]:
 def _of_forms(one: Facts) -> list[Reason]:
     said = []
     if "dense zeros" in one.forms:
-        said.append(
-            Reason(
-                "dense zeros", f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: each zero is multiplied."
-            )
-        )
+        text = f"{one.zero_share:.0%} of its weights are zero, but stored like any other number: each zero is multiplied."
+        if _is_starting(one):
+            text += f" And {_starting(one)}, so that fewer products would hardly show here."
+        said.append(Reason("dense zeros", text))
     if "shared" in one.forms:
         said.append(Reason("unpacked", "Its shared weights are unpacked when the model is loaded; the products are the same as before."))
     if "integers in float" in one.forms:
@@ -109,15 +108,24 @@ def _of_forms(one: Facts) -> list[Reason]:
 def _of_work(first: Facts, one: Facts, fell: float) -> Reason:
     """Return why FLOPs fell and the time did not follow: starting operators, or moving bytes."""
     gained = one.speedup or 1.0
-    less = f"Its FLOPs fell to 1/{fell:.3g}, its time {f'to 1/{gained:.3g}' if gained > 1 else 'did not'}"
-    if one.batch > 1 and _STARTING * one.seconds <= one.single_seconds <= _DISTURBED * one.seconds:
-        many = f"{one.operators} operators" if one.operators else "operators"
-        return Reason(
-            "starting",
-            f"{less}: of {format_seconds(one.seconds)} for {one.batch} items, {format_seconds(one.single_seconds)} pass for one item as "
-            f"well. That is starting {many}, not arithmetic.",
-        )
+    # A gain whose interval holds 1 is none.
+    less = f"Its FLOPs fell to 1/{fell:.3g}, its time {f'to 1/{gained:.3g}' if (one.speedup_low or gained) > 1 else 'did not'}"
+    if _is_starting(one):
+        return Reason("starting", f"{less}: {_starting(one)}, not of arithmetic.")
     return Reason("memory", f"{less}: {_rates(first, one)}")
+
+
+def _is_starting(one: Facts) -> bool:
+    """Return whether a single item takes most of a batch's time: what both have in common is that operators are started."""
+    return one.batch > 1 and _STARTING * one.seconds <= one.single_seconds <= _DISTURBED * one.seconds
+
+
+def _starting(one: Facts) -> str:
+    many = f"{one.operators} operators" if one.operators else "operators"
+    return (
+        f"{one.batch} items take {format_seconds(one.seconds)} and a single one {format_seconds(one.single_seconds)}: most of that is the "
+        f"time of starting {many}"
+    )
 
 
 def _of_same_work(first: Facts, one: Facts, fell: float) -> Reason:

@@ -81,7 +81,7 @@ def resident_bytes() -> int:
 @functools.cache
 def library_versions() -> dict[str, str]:
     """Return the installed versions of the libraries that matter for a measurement."""
-    found = {}
+    found: dict[str, str] = {}
     for name in _WATCHED:
         try:
             found[name] = importlib.metadata.version(name)

@@ -18,6 +18,7 @@ from gpulab.lessons._lighter import (
     budget,
     changed_answers,
     grouping,
+    layer_forms,
     recorded_forms,
     sparse_race,
     trained,
@@ -29,7 +30,7 @@ from gpulab.lessons._nb08_export import torchrun
 from gpulab.lessons._nb08_strategy import ThreeCases, three_cases
 from gpulab.lessons._nb08_timelines import hang
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
-from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, recorded_precisions
+from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, products, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
 from gpulab.lessons._reveal import Reveal, reveal
@@ -81,11 +82,13 @@ __all__ = [
     "hint",
     "instructions",
     "known",
+    "layer_forms",
     "memory_curve",
     "numpy_passes",
     "pageable_against_pinned",
     "pinning",
     "predict",
+    "products",
     "progress",
     "recorded_forms",
     "recorded_options",

@@ -35,7 +35,7 @@ class SideBySide(Result):
     cpu_evidence, evidence : Evidence
         Of each side; the GPU's is a data sheet's where no GPU is there.
     notes : tuple of Note
-        What disturbed the measurement of the CPU's rates.
+        What disturbed the measurement of the rates.
     """
 
     cpu: str
@@ -55,7 +55,9 @@ class SideBySide(Result):
 
     def caption(self) -> str:
         """Return where the CPU's figures are from, and the GPU's, a line for each."""
-        sides = (("the CPU's rates (the rest as the system reports it)", self.cpu_evidence), ("the GPU", self.evidence))
+        measured = self.evidence.badge is Badge.MEASURED
+        gpu = "the GPU's rates (the rest by its driver and its compute capability)" if measured else "the GPU"
+        sides = (("the CPU's rates (the rest as the system reports it)", self.cpu_evidence), (gpu, self.evidence))
         return "\n".join(f"{each.badge} · {name}: {each.sentence.removeprefix(str(each.badge)).strip(' ·')}" for name, each in sides)
 
     def _repr_html_(self) -> str:
@@ -66,7 +68,7 @@ def side_by_side() -> SideBySide:
     """Return your CPU beside your GPU, or beside the data sheet of an NVIDIA H200 where there is none."""
     processor, ceilings = devices.machine().processor, devices.ceilings("cpu")
     where = devices.default()
-    gpu = _own(where) if where.torch_type == "cuda" else _of_data_sheet()
+    name, figures, evidence, doubts = _own(where) if where.kind == "cuda" else _of_data_sheet()
     lanes, held = _vector(processor)
     cpu = (
         f"{processor.usable_cores}",
@@ -86,9 +88,10 @@ def side_by_side() -> SideBySide:
         "main memory moves",
         "float32 arithmetic",
     )
-    name, figures, evidence = gpu
     rows = tuple(zip(names, cpu, figures, strict=True))
-    return SideBySide(processor.name, name, rows, ceilings.evidence, evidence, ceilings.notes)
+    told = {note.code for note in ceilings.notes}
+    notes = (*ceilings.notes, *(note for note in doubts if note.code not in told))
+    return SideBySide(processor.name, name, rows, ceilings.evidence, evidence, notes)
 
 
 def _vector(processor: Processor) -> tuple[int, int]:
@@ -99,46 +102,38 @@ def _vector(processor: Processor) -> tuple[int, int]:
     return (4, 512) if processor.architecture in ("arm64", "aarch64") else (0, 0)
 
 
-def _figures(capability: str, multiprocessors: int, lanes: int, bandwidth: float, flops: float) -> tuple[str, ...]:
-    sm = models.sm_limits(capability)
+def _figures(capability: str, multiprocessors: int, bandwidth: float, flops: float) -> tuple[str, ...]:
+    sm, lanes = models.sm_limits(capability), _lanes(capability)
     return (
         f"{multiprocessors}", str(lanes) if lanes else "not known", f"{sm.warps * 32:,}", format_bytes(sm.registers * _REGISTER_BYTES),
         format_bytes(sm.shared_bytes), format_bytes_per_second(bandwidth), format_flops_per_second(flops),
     )  # fmt: skip
 
 
-def _lanes(flops: float, multiprocessors: int, hertz: float) -> int:
-    """The float32 units of a multiprocessor: each does a multiplication and an addition in a clock."""
-    return round(flops / multiprocessors / hertz / 2 / 16) * 16 if hertz else 0
+def _lanes(capability: str) -> int:
+    """The float32 units of a multiprocessor, each of which does a multiplication and an addition in a clock; 0 where not known."""
+    rates = _datasheets.rates_per_clock(capability)
+    return rates["float32"] // 2 if rates is not None else 0
 
 
-def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence]:
+def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     part = _datasheets.part(_REFERENCE)
     if part is None:
         raise KeyError(_REFERENCE)
     flops = part.peaks()["float32"]
-    figures = _figures(
-        part.compute_capability, part.multiprocessors, _lanes(flops, part.multiprocessors, part.boost_hz), part.bytes_per_second, flops
-    )
+    figures = _figures(part.compute_capability, part.multiprocessors, part.bytes_per_second, flops)
     made = Evidence.modelled(
         "every unit busy at the highest clock", f"{part.source}; CUDA Programming Guide, compute capabilities",
         "upper bounds, which no program reaches",
     )  # fmt: skip
-    return f"NVIDIA {part.name} (data sheet)", figures, made
+    return f"NVIDIA {part.name} (data sheet)", figures, made, ()
 
 
-def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence]:
-    gpu, spec = devices.machine().accelerators[where.index or 0], devices.spec(where)
-    peak, count = spec.peak("float32"), gpu.multiprocessors or 1
-    flops = peak.value if peak is not None else 0.0
-    figures = _figures(
-        gpu.compute_capability or "9.0",
-        count,
-        _lanes(flops, count, gpu.max_clock_hz or 0.0),
-        spec.levels[-1].bytes_per_second or 0.0,
-        flops,
-    )
-    return where.name, figures, spec.evidence
+def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
+    gpu, shown = devices.machine().accelerators[where.index or 0], devices.ceilings(where)
+    # float32 itself, as of the CPU: what Tensor Cores add is notebook 03's.
+    rates = shown.bandwidth(), shown.flops_per_second.get("float32", 0.0)
+    return where.name, _figures(gpu.compute_capability or "9.0", gpu.multiprocessors or 1, *rates), shown.evidence, shown.notes
 
 
 def memory_curve(again: bool = False) -> Latency:

@@ -55,7 +55,8 @@ class Question:
         The first that fits is shown with the measurement.
     outcome : callable or None
         Takes what the notebook passes to ``reveal`` and returns the number (base units) or the choice; raises ``Unmeasured``
-        where it does not tell. None where what is passed is already a number, a choice or a measurement.
+        where it does not tell, ``Never`` where the answer is that there is no such number. None where what is passed is already a
+        number, a choice or a measurement.
     sides : callable or None
         For an answer that compares two things: takes what is passed to ``reveal`` and returns the evidence of each by name.
     close_ratio : float
@@ -140,6 +141,10 @@ class Refused(Exception):  # noqa: N818  (not an error of the program: an answer
 
 class Unmeasured(Exception):  # noqa: N818
     """What was measured does not tell the answer; the message says why and what to do."""
+
+
+class Never(Unmeasured):
+    """It was measured, and no number came out: the message is the answer, such as that something never pays."""
 
 
 class NotAttempted(Exception):  # noqa: N818

@@ -325,7 +325,9 @@ def under_roof(works: Iterable[workloads.Workload], deadline: float = 0.3) -> mo
     device, points = devices.default(), []
     for work in works:
         m = timing.measure(work.run, *work.inputs(device), device=device, deadline=deadline, label=work.label)
-        points.append(roof().place_workload(work, m))
+        top = work.arithmetic_on(device)  # a float32 convolution may use TF32
+        known = any(each.name == top for each in roof().arithmetic)
+        points.append(roof().place_workload(work, m, arithmetic=top if known else None))
     return roof().with_points(points)
 
 

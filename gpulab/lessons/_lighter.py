@@ -11,15 +11,19 @@ from typing import Any
 from gpulab import compression, devices, recordings, timing, training
 from gpulab._result import Result
 from gpulab.errors import InputError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Badge, Evidence
+from gpulab.lessons import _live
 from gpulab.timing.results import format_interval
 from gpulab.units import format_flops, format_flops_per_second, format_ratio, format_seconds
 
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-_FEATURES, _ROWS = 1024, 64
-_CHANNELS, _SIDE, _BATCH = 128, 16, 8
+_ROWS, _CHANNELS = 64, 128
+# On an accelerator a layer that a CPU needs a millisecond for would show what starting a kernel takes, and nothing else.
+_FEATURES, _GPU_FEATURES = 1024, 4096
+_SIDE, _BATCH, _GPU_SIDE, _GPU_BATCH = 16, 8, 56, 64
 _SECONDS = 0.25  # of sampling for each row
 _ANY = 1e30  # layers of different weights are not meant to agree
+_EXPERIMENT, _CHANCE = "compression", 0.9
 TASK = "digits-cnn"
 
 
@@ -91,7 +95,7 @@ class SparseRace(Result):
 
 
 def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> SparseRace:
-    """Time a linear layer of 1024 x 1024 weights on 64 rows, dense and in CSR, with several shares of zeros.
+    """Time a linear layer of 1024 x 1024 weights (4096 x 4096 on a GPU) on 64 rows, dense and in CSR, with several shares of zeros.
 
     Parameters
     ----------
@@ -108,9 +112,10 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
 
     chosen = devices.find(device) if device is not None else devices.default()
     where = "cpu" if chosen.torch_type == "mps" else str(chosen)
+    features = _FEATURES if where == "cpu" else _GPU_FEATURES
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layer, x = torch.nn.Sequential(torch.nn.Linear(_FEATURES, _FEATURES)).to(where), torch.randn(_ROWS, _FEATURES).to(where)
+        layer, x = torch.nn.Sequential(torch.nn.Linear(features, features)).to(where), torch.randn(_ROWS, features).to(where)
     rows = []
     evidence = None
     for share in shares:
@@ -123,7 +128,7 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
         evidence = race.evidence
     if evidence is None:
         raise InputError("sparse_race: there are no shares; expected at least one. Leave shares out.")
-    return SparseRace(f"linear layer {_FEATURES} x {_FEATURES} on {_ROWS} rows", tuple(rows), evidence)
+    return SparseRace(f"linear layer {features} x {features} on {_ROWS} rows", tuple(rows), evidence)
 
 
 def _race(models: dict[str, Any], x: Any, clock: Callable[[], float] | None = None) -> timing.Comparison:
@@ -213,7 +218,7 @@ class Grouping(Result):
 
 
 def grouping(*, device: Any = None) -> Grouping:
-    """Time a 3x3 convolution of 128 channels on 8 images of 16x16, full, in 4 and in 32 groups, and depthwise.
+    """Time a 3x3 convolution of 128 channels on 8 images of 16x16 (64 of 56x56 on a GPU), full, in 4 and 32 groups, and depthwise.
 
     Parameters
     ----------
@@ -222,11 +227,12 @@ def grouping(*, device: Any = None) -> Grouping:
     """
     import torch
 
-    where = str(devices.find(device) if device is not None else devices.default())
+    chosen = devices.find(device) if device is not None else devices.default()
+    where, side, batch = str(chosen), *((_SIDE, _BATCH) if chosen.is_cpu else (_GPU_SIDE, _GPU_BATCH))
     parts = {"full": 1, "4 groups": 4, "32 groups": 32, "depthwise": _CHANNELS}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        x = torch.randn(_BATCH, _CHANNELS, _SIDE, _SIDE).to(where)
+        x = torch.randn(batch, _CHANNELS, side, side).to(where)
         layers = {name: torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=n, bias=False).to(where) for name, n in parts.items()}
     race = _race(layers, x)
     rows = []
@@ -245,7 +251,7 @@ def grouping(*, device: Any = None) -> Grouping:
                 row.speedup_interval,
             )
         )
-    label = f"3x3 convolution, {_CHANNELS} channels, {_BATCH} images of {_SIDE}x{_SIDE}"
+    label = f"3x3 convolution, {_CHANNELS} channels, {batch} images of {side}x{side}"
     return Grouping(label, tuple(rows), race.evidence)
 
 
@@ -341,29 +347,73 @@ def time_against_trained(model: Any, batch: int) -> timing.ComparisonRow:
         torch.set_num_threads(threads)
 
 
-# -- what was recorded elsewhere ----------------------------------------------------------------------------------------------------
+# -- what a GPU says, this machine's or a recorded one -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
 class RecordedForms(Result):
-    """What recorded accelerators say of lighter layers.
+    """What accelerators say of lighter layers: the learner's own, or recorded ones.
 
     Attributes
     ----------
     rows : tuple of (machine, layer, time)
     evidence : Evidence or None
-        RECORDED; None where nothing was recorded.
+        None where nothing was recorded.
     """
 
     rows: tuple[tuple[str, str, str], ...]
     evidence: Evidence | None
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} recorded layers>" if self.rows else "<not recorded yet>"
+        return f"<{len(self.rows)} {'measured' if self._live else 'recorded'} layers>" if self.rows else "<not recorded yet>"
+
+    @property
+    def _live(self) -> bool:
+        return self.evidence is not None and self.evidence.badge is Badge.MEASURED
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a layer, or that nothing was recorded."""
-        return ("recorded on", "layer", "time (median, 95 %)"), self.rows or (("not recorded yet", "", ""),)
+        headers = ("measured on" if self._live else "recorded on", "layer", "time (median, 95 %)")
+        return headers, self.rows or (("not recorded yet", "", ""),)
+
+
+def layer_forms(device: Any = None, deadline: float = 0.25) -> RecordedForms:
+    """Return what this machine's GPU says of one linear layer in each form, measured now; without a GPU what recorded ones say.
+
+    Parameters
+    ----------
+    device : optional
+        None takes the best there is; a CPU is measured only where it is asked for.
+    deadline : float
+        Seconds of sampling for each form.
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device.
+    """
+    where = devices.find(device) if device is not None else devices.default()
+    if device is None and where.is_cpu:
+        return recorded_forms()
+    rows, evidence = [], Evidence.measured(where.name)
+    for params, found in _live.measured(_EXPERIMENT, _is_shown, where, deadline):
+        if isinstance(found, str):
+            took = found
+        else:
+            notes = ", ".join(_live.doubts(found))
+            took = f"{format_seconds(found.median_seconds)} {format_interval(found.interval_seconds)}{f' ({notes})' if notes else ''}"
+            evidence = found.evidence
+        rows.append((where.name, _words(params), took))
+    return RecordedForms(tuple(rows), evidence) if rows else recorded_forms()
+
+
+def _is_shown(params: Any) -> bool:
+    """The linear layer on many rows; in CSR with those shares of zeros that have a chance."""
+    return bool(params["layer"] == "linear" and params["rows"] > 1 and (params["form"] != "csr" or params["zeros"] >= _CHANCE))
+
+
+def _words(params: Any) -> str:
+    return ", ".join(f"{key} {value}" for key, value in params.items())
 
 
 def recorded_forms() -> RecordedForms:
@@ -373,9 +423,9 @@ def recorded_forms() -> RecordedForms:
         if recording.environment.device_kind == "cpu":
             continue
         for entry in recording.entries:
-            if entry.experiment != "compression" or entry.timing is None:
+            if entry.experiment != _EXPERIMENT or entry.timing is None:
                 continue
-            what = ", ".join(f"{key} {value}" for key, value in entry.params.items())
-            rows.append((name, what, f"{format_seconds(entry.timing.median_seconds)} {format_interval(entry.timing.interval_seconds)}"))
+            took = f"{format_seconds(entry.timing.median_seconds)} {format_interval(entry.timing.interval_seconds)}"
+            rows.append((name, _words(entry.params), took))
             evidence = recording.evidence(entry)
     return RecordedForms(tuple(rows), evidence)

@@ -16,8 +16,8 @@ LOOP = Question(
     (
         Reading(
             lambda predicted, measured: "CPU" in measured,
-            "The computing on the GPU is faster, and the copies eat it: the data travel twice for every step, "
-            "whether that is needed or not.",
+            "The copies eat what the GPU may gain: the data travel twice for every step, whether that is needed or not. "
+            "Look at what they take of its bill.",
         ),
         Reading(
             lambda predicted, measured: "GPU" in measured,

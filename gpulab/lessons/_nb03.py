@@ -25,7 +25,8 @@ SAME_FLOPS = Question(
         ),
         Reading(
             lambda predicted, measured: predicted > measured,
-            "The product is not free either: look at the rates of arithmetic that both reached.",
+            "The product is not free either: look at the rates of arithmetic that both reached. On a large GPU it is over so soon "
+            "that starting it takes most of its time.",
         ),
     ),
     outcome=lambda pair: _ratio_of(pair) if isinstance(pair, Mapping) else pair,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.evidence import Evidence
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
+from gpulab.lessons._content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.lessons._nb06_exercises import BOTTLENECKS, BREAK_EVEN, FRUGAL, STALL
 from gpulab.lessons._nb06_memory import BUDGET, RECOVER
 from gpulab.memory import MemoryTrace
@@ -94,8 +94,10 @@ def _calls(cost: Any) -> Any:
     """Return after how many calls compiling has paid."""
     if not isinstance(cost, CompileCost):
         return cost
-    if cost.break_even_calls is None:
+    if cost.compile_seconds is None:
         raise Unmeasured(cost.sentence)
+    if cost.break_even_calls is None:
+        raise Never(f"never. {cost.sentence}")
     return cost.break_even_calls
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.compression import Weighing
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
+from gpulab.lessons._content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.lessons._lighter import Grouping, SparseRace
 from gpulab.lessons._nb07_exercises import EXERCISES
 
@@ -53,7 +53,7 @@ CSR = Question(
 
 def _break_even(race: SparseRace) -> float:
     if race.break_even_share is None:
-        raise Unmeasured("CSR was not faster at any share that was tried")
+        raise Never(f"none: CSR was not faster at any share that was tried, up to {race.rows[-1].share:.0%}")
     return 100 * race.break_even_share
 
 

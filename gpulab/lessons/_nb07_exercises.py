@@ -400,7 +400,7 @@ BUDGET = Exercise(
 light = gl.compression.prune(light, 0.6, structured=True)  # channels: what saves time
 gl.training.fit("digits-cnn", model=light, epochs=5, device="cpu")""",
     hints=(
-        "Which technique of this notebook saved time on your machine? Begin with it, and fine-tune.",
+        "Which technique of this notebook leaves work out on any processor? Begin with it, and fine-tune.",
         "Removing channels saves time and bytes at once. How much of the accuracy comes back when you fine-tune for some epochs?",
         "If the file is still too large, set weights to zero on top (and fine-tune), or store 8 bits.",
     ),

@@ -18,6 +18,7 @@ from gpulab.units import format_ratio
 
 # Of several sides, the answer is no better than the weakest.
 _WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
+_NEVER = "You gave a number, and on this machine there is none. The text below says why."
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,15 +114,15 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
     known = _content.question(id)
     asked = _predictions.known(id) or Prediction(id, "", "", ())
     sides, source = _evidence(known, measured, evidence)
-    value, text = _outcome(asked, known, measured, reason)
+    value, text, never = _outcome(asked, known, measured, reason)
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
-    verdict = _verdict(kept, value, ratio, known)
+    verdict = _verdict_of_never(kept) if never else _verdict(kept, value, ratio, known)
     shown = Reveal(
         asked.id, asked.question, kept.value if kept else None, kept.text if kept else "no prediction", value, text, ratio, verdict,
-        _sentence(verdict, kept, value, ratio, known), source, sides,
+        _NEVER if never and kept else _sentence(verdict, kept, value, ratio, known), source, sides,
     )  # fmt: skip
-    if value is not None:
+    if value is not None or never:
         record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict, "badge": shown.badges}
 
         def edit(content: dict[str, Any]) -> None:
@@ -153,19 +154,22 @@ def _evidence(known: _content.Question, measured: Any, given: Any) -> tuple[dict
     return {}, source if isinstance(source, Evidence) else None
 
 
-def _outcome(asked: Prediction, known: _content.Question, measured: Any, reason: str) -> tuple[float | str | None, str]:
+def _outcome(asked: Prediction, known: _content.Question, measured: Any, reason: str) -> tuple[float | str | None, str, bool]:
+    """Return the answer, its words, and whether it is that there is no such number."""
     try:
         value = known.outcome(measured) if known.outcome is not None and measured is not None else measured
+    except _content.Never as why:
+        return None, str(why), True
     except _content.Unmeasured as why:
-        return None, f"not measured: {why}"
+        return None, f"not measured: {why}", False
     value = getattr(value, "median_seconds", value)
     if value is None:
-        return None, f"not measured{': ' + reason if reason else ''}"
+        return None, f"not measured{': ' + reason if reason else ''}", False
     if asked.choices:
         chosen = _predictions.choose(value, asked.choices)
-        return chosen, chosen
+        return chosen, chosen, False
     base = asked.quantity.parse(value) if isinstance(value, str) else _number(asked.id, value)
-    return base, asked.quantity.format(base)
+    return base, asked.quantity.format(base), False
 
 
 def _number(id: str, value: Any) -> float:
@@ -185,6 +189,10 @@ def _ratio(predicted: float | str | None, measured: float | str | None) -> float
     if isinstance(predicted, float) and isinstance(measured, float) and predicted > 0 and measured > 0:
         return measured / predicted
     return None
+
+
+def _verdict_of_never(kept: KeptAnswer | None) -> str:
+    return "no prediction" if kept is None else "off"
 
 
 def _verdict(kept: KeptAnswer | None, value: float | str | None, ratio: float | None, known: _content.Question) -> str:

@@ -221,6 +221,17 @@ def test_sentences_say_what_the_numbers_say():
     assert "20 FLOP for each byte that they move, not 100" in moved
 
 
+def test_a_time_of_starting_operators_is_said_and_never_as_a_share_above_one():
+    """On a fast GPU 64 items take as long as one: zeros and fewer FLOPs change nothing, and a gain whose interval holds 1 is none."""
+    same: dict = {"seconds": 4e-4, "single_seconds": 4.2e-4, "operators": 15, "speedup": 1.004, "speedup_low": 0.99}
+    (zeros,) = _reasons.reasons(facts(), facts(forms=("dense zeros",), zero_share=0.9, **same))
+    (fewer,) = _reasons.reasons(facts(), facts(flops=2.5e8, **same))
+    for each in (zeros, fewer):
+        assert "64 items take 400 us and a single one 420 us" in each.sentence
+        assert "starting 15 operators" in each.sentence
+    assert "Its FLOPs fell to 1/4, its time did not" in fewer.sentence
+
+
 def test_missing_instructions_are_named_only_where_they_miss(monkeypatch: pytest.MonkeyPatch):
     """An int8 model that is not faster blames the missing VNNI on a CPU without it, and only there."""
     same: dict = {"forms": ("integers",), "speedup": 1.0, "speedup_low": 0.98}

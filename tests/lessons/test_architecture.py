@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import json
 import pathlib
+import types
 
 import pytest
 
 from gpulab import devices, hierarchy, lessons
-from gpulab.evidence import Badge
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.lessons import _architecture, _branches
 
 NOTEBOOK = pathlib.Path(__file__).parents[2] / "notebooks" / "01_gpu_architecture.ipynb"
@@ -40,6 +42,31 @@ def test_side_by_side_tells_the_published_figures_of_an_h200() -> None:
     assert s.evidence.badge is Badge.MODELLED
     assert s.cpu_evidence.badge is Badge.MEASURED
     assert s.rows[0][1] == str(devices.machine().processor.usable_cores)
+
+
+def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rates are those just shown, float32 without Tensor Cores; 128 units for compute capability 9.0 (CUDA Programming Guide)."""
+    host, where = devices.ceilings("cpu"), devices.Device("cuda", 0)
+    slow = (Note("throttled", "The GPU."), *host.notes)
+    shown = dataclasses.replace(
+        host,
+        memory=(devices.MemoryCeiling("DRAM", 1e11, 2**30, 4.2e12, 4.35e12, 4.3e12),),
+        flops_per_second={"float32": 51e12, "tf32": 388e12},
+        notes=slow,
+        evidence=Evidence.measured("NVIDIA H200, best of 7 runs"),
+    )
+    machine = types.SimpleNamespace(
+        processor=devices.machine().processor, accelerators=(types.SimpleNamespace(compute_capability="9.0", multiprocessors=132),)
+    )
+    monkeypatch.setattr(devices, "default", lambda: where)
+    monkeypatch.setattr(devices.Device, "name", "NVIDIA H200")
+    monkeypatch.setattr(devices, "machine", lambda: machine)
+    monkeypatch.setattr(devices, "ceilings", lambda device: host if device == "cpu" else shown)
+    s = lessons.side_by_side()
+    assert [row[2] for row in s.rows] == ["132", "128", "2,048", "256 KiB", "228 KiB", "4.35 TB/s", "51.0 TFLOP/s"]
+    assert s.evidence.badge is Badge.MEASURED
+    assert "the GPU's rates" in s.caption()
+    assert [note.code for note in s.notes].count("throttled") == 1
 
 
 def test_the_curve_is_measured_once_and_again_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -126,6 +127,17 @@ def test_work_is_measured_under_the_learners_roofs(monkeypatch: pytest.MonkeyPat
     assert [point.label for point in under.points] == [work.label for work in works]
     assert all(point.evidence.badge is Badge.MEASURED for point in under.points)
     assert under.arithmetic == _roof(1e11, 2e10).arithmetic
+
+
+@pytest.mark.parametrize(("roofs", "placed"), [(("float32", "tf32"), "tf32"), (("float32",), "float32")])
+def test_work_that_may_use_tf32_stands_under_that_roof(monkeypatch: pytest.MonkeyPatch, roofs: tuple[str, ...], placed: str):
+    """A float32 convolution on CUDA may use TF32: under float32's roof it would pass for impossible. Older GPUs have no such roof."""
+    roof = _roof(1e11, 2e10)
+    tops = tuple(models.ArithmeticRoof(name, 1e11, *SAID) for name in roofs)
+    monkeypatch.setattr(_density, "_kept", dataclasses.replace(roof, arithmetic=tops))
+    monkeypatch.setattr(workloads.Workload, "arithmetic_on", lambda self, device: "tf32")
+    (point,) = lessons.under_roof([workloads.get("conv2d")(n=1)], deadline=0.05).points
+    assert point.arithmetic == placed
 
 
 def test_the_column_is_placed_by_the_bytes_asked_for(monkeypatch: pytest.MonkeyPatch):

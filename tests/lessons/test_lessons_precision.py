@@ -8,10 +8,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from gpulab import memory, precision, recordings, training
+from gpulab import devices, memory, precision, recorder, recordings, timing, training
 from gpulab.devices import environment
-from gpulab.evidence import Evidence
-from gpulab.lessons import RecordedPrecisions, _content, _nb05, _nb05_exercises, recorded_precisions
+from gpulab.evidence import Badge, Evidence
+from gpulab.lessons import RecordedPrecisions, _content, _live, _nb05, _nb05_exercises, _precisions, products, recorded_precisions
 from gpulab.lessons._content import Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 
@@ -106,3 +106,38 @@ def test_recorded_products(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Pa
     assert rows["bfloat16", 4095].over_float32_ratio is None
     assert "A GPU" in rows["float32", 4096].evidence.sentence
     assert "not recorded yet" in RecordedPrecisions(())._repr_html_()
+
+
+def test_products_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: four times float32's rate at the same side; a refusal keeps its place; a CPU is measured only where it is asked for."""
+    here = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    cases = [
+        ({"format": "float32", "n": 4096}, dataclasses.replace(here, flops=1e9)),
+        ({"format": "bfloat16", "n": 4096}, dataclasses.replace(here, flops=4e9)),
+        ({"format": "float8_e4m3fn", "n": 4096}, "not here: no such kernel"),
+    ]
+    monkeypatch.setattr(_precisions._live, "measured", lambda *_: cases)
+    found = products("cpu")
+    assert [row.over_float32_ratio for row in found.rows] == pytest.approx([1, 4])
+    assert found.table()[0][0] == "device (MEASURED)"
+    assert "no such kernel" in found._repr_html_()
+    assert found.evidence is not None
+    assert found.evidence.badge is Badge.MEASURED
+    monkeypatch.setattr(_precisions.devices, "default", lambda: _precisions.devices.find("cpu"))
+    monkeypatch.setattr(recordings, "readable", dict)
+    assert products().rows == ()
+
+
+def test_the_recorders_cases_run_live_and_say_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an experiment's cases those that are wanted; one that fails gives its reason."""
+
+    def broken(_: float) -> timing.Measurement:
+        raise RuntimeError("no kernel image")
+
+    cases = [recorder.Case({"n": 1}, lambda deadline: timing.measure(lambda: None, device="cpu", deadline=deadline)),
+             recorder.Case({"n": 2}, broken), recorder.Case({"n": 3}, broken)]  # fmt: skip
+    monkeypatch.setattr(recorder, "experiments", lambda only: (recorder.Experiment("x", "x", lambda device: cases),))
+    found = _live.measured("x", lambda params: params["n"] < 3, devices.find("cpu"), 0.01)
+    assert found[0][1].median_seconds > 0
+    assert found[1] == ({"n": 2}, "not here: no kernel image")
+    assert len(found) == 2

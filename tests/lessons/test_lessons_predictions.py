@@ -198,6 +198,24 @@ def test_what_could_not_be_measured_is_said():
     assert asked.revealed is None
 
 
+def test_that_there_is_no_such_number_is_an_answer(monkeypatch: pytest.MonkeyPatch):
+    """A measurement that found none is MEASURED, closes the question, and is nothing to compare a number with."""
+
+    def never(_: object) -> float:
+        raise _content.Never("never: no call was faster")
+
+    monkeypatch.setattr(_content, "question", lambda id: _content.Question(id, outcome=never))
+    asked = lessons.predict("90.1", "After how many calls?", unit="calls")
+    lessons.answer("90.1", 100)
+    shown = lessons.reveal("90.1", object())
+    assert (shown.verdict, shown.measured, shown.measured_text) == ("off", None, "never: no call was faster")
+    assert "on this machine there is none" in shown.sentence
+    assert "not measured" not in repr(shown)
+    assert asked.revealed == "never: no call was faster (MEASURED)"
+    lessons.predict("90.2", "And here?", unit="calls")
+    assert lessons.reveal("90.2", object()).verdict == "no prediction"
+
+
 @pytest.mark.parametrize("answer", [2, "2", "The GPU", " the gpu ", "the gpus"])
 def test_a_choice_can_be_named_in_many_ways(answer: object):
     """Its number, its words in any case, or a near spelling."""

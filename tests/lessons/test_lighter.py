@@ -70,6 +70,44 @@ def test_the_sparse_race_has_a_row_for_each_share(scripted: None):
     assert [row.ratio for row in found.rows] == [2.0, 2.0]
 
 
+def test_an_accelerator_is_given_more_to_do(scripted: None, monkeypatch: pytest.MonkeyPatch):
+    """On a GPU the linear layer has 4096 features and the images are 64 of 56x56: small ones would show what starting a kernel takes."""
+    from gpulab.devices import Device
+
+    gpu = Device("cuda", 0)
+    monkeypatch.setattr(_lighter.devices, "find", lambda _: gpu)
+    monkeypatch.setattr(Device, "__str__", lambda _: "meta")
+    monkeypatch.setattr(_lighter.compression, "prune", lambda layer, _: layer)
+    monkeypatch.setattr(_lighter.compression, "finish", lambda layer: layer)
+    monkeypatch.setattr(_lighter.compression, "to_sparse", lambda layer: layer)
+    assert "4096 x 4096" in lessons.sparse_race((0.5,), device="a GPU").label
+    assert lessons.grouping(device="a GPU").rows[0].flops == 2 * 64 * 56**2 * 128 * 128 * 9
+
+
+def test_forms_are_measured_where_the_device_is_asked(monkeypatch: pytest.MonkeyPatch):
+    """The linear layer on many rows only, each with its time; a form that is refused has its reason; without a GPU recordings speak."""
+    asked = []
+
+    def measured(experiment: str, wanted: Any, device: Any, deadline: float) -> Any:
+        params = [
+            {"layer": "linear", "form": "dense", "zeros": 0.0, "rows": 64},
+            {"layer": "linear", "form": "csr", "zeros": 0.5, "rows": 64},
+            {"layer": "linear", "form": "dense", "zeros": 0.0, "rows": 1},
+            {"layer": "convolution", "form": "dense", "groups": 1},
+        ]
+        asked.extend(each for each in params if wanted(each))
+        return [(params[0], "not here: no kernel")]
+
+    monkeypatch.setattr(_lighter._live, "measured", measured)
+    found = lessons.layer_forms("cpu")
+    assert [(each["form"], each["rows"]) for each in asked] == [("dense", 64)]
+    assert found.rows[0][2] == "not here: no kernel"
+    assert found.table()[0][0] == "measured on"
+    monkeypatch.setattr(_lighter.recordings, "readable", dict)
+    monkeypatch.setattr(_lighter.devices, "default", lambda: _lighter.devices.find("cpu"))
+    assert lessons.layer_forms().rows == ()
+
+
 class Says(torch.nn.Module):
     """A model that always gives the same class."""
 

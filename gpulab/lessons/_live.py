@@ -1,0 +1,44 @@
+"""The recorder's cases on the learner's own device: where there is a GPU, no recording has to speak for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpulab.devices import Device
+from gpulab.errors import message_of
+from gpulab.timing import Measurement
+
+Params = Mapping[str, Any]
+# How sampling began and ended; the interval beside the figure says what of that matters.
+_QUIET = ("deadline", "no-interval", "slow-first-call", "too-short")
+
+
+def measured(experiment: str, wanted: Callable[[Params], bool], device: Device, deadline: float) -> list[tuple[Params, Measurement | str]]:
+    """Time those of an experiment's cases that are wanted; a case that this device or its libraries refuse gives its reason instead.
+
+    Parameters
+    ----------
+    experiment : str
+        One of ``gpulab record``'s.
+    wanted : callable
+        Takes a case's parameters.
+    device : Device
+    deadline : float
+        Seconds of sampling for each case.
+    """
+    from gpulab import recorder  # all experiments at once: only those who measure load them
+
+    found: list[tuple[Params, Measurement | str]] = []
+    for case in recorder.experiments([experiment])[0].cases(device):
+        if wanted(case.params):
+            try:
+                found.append((case.params, case.time(deadline)))
+            except Exception as error:  # a library's refusal is what the learner has to know of this case
+                found.append((case.params, f"not here: {message_of(error)}"))
+    return found
+
+
+def doubts(m: Measurement) -> tuple[str, ...]:
+    """Return the codes of a measurement's notes that say its figure may be wrong."""
+    return tuple(dict.fromkeys(note.code for note in m.notes if note.code not in _QUIET))
