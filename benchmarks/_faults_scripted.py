@@ -260,8 +260,8 @@ def possible(seed: int) -> list[Note]:
     return plausibility.check(seconds, 1e12 * rng.uniform(0.2, 0.95) * seconds, working_set, working_set, CEILING)
 
 
-def gpu_window(seed: int, busy: float = 0.0, slowed: float = 0.0) -> list[Note]:
-    """A GPU's counters over two seconds, with a neighbour or a limit."""
+def gpu_window(seed: int, busy: float = 0.0, slowed: float = 0.0, reasons: tuple[str, ...] = ()) -> list[Note]:
+    """A GPU's counters over two seconds, with a neighbour or a limit. At its limit an H200 named the power cap, and ran at 1,515 MHz."""
     rng = np.random.default_rng(seed)
     quiet = Readings(seconds=0.0, cores=8, run_delay_seconds=0.0, busy_seconds=0.0)
     before = GpuReadings(
@@ -270,7 +270,7 @@ def gpu_window(seed: int, busy: float = 0.0, slowed: float = 0.0) -> list[Note]:
     after = replace(
         before, slowed_seconds=(before.slowed_seconds or 0) + 2.0 * (slowed + 0.005 * float(rng.random())),
         clock_hertz=1.9e9 * (1 + 0.01 * float(rng.standard_normal())),
-        neighbours=max(before.neighbours or 0, 1 if busy else 0), neighbour_busy_ratio=busy + 0.01 * float(rng.random()),
+        reasons=reasons, neighbours=max(before.neighbours or 0, 1 if busy else 0), neighbour_busy_ratio=busy + 0.01 * float(rng.random()),
     )  # fmt: skip
     end = replace(quiet, seconds=2.0, own_cpu_seconds=1.9, busy_seconds=1.9, run_delay_seconds=0.01 * float(rng.random()))
     return disturbance.from_readings(replace(quiet, gpu=before), replace(end, gpu=after))
@@ -281,7 +281,12 @@ def _gpu_contended(seed: int) -> list[Note]:
 
 
 def _gpu_throttled(seed: int) -> list[Note]:
-    return gpu_window(seed, slowed=min(1.0, size(np.random.default_rng(seed + 10**6))))
+    return gpu_window(seed, slowed=min(1.0, size(np.random.default_rng(seed + 10**6))), reasons=("power cap",))
+
+
+def after_heavy_work(seed: int) -> list[Note]:
+    """A GPU whose counters of slowing down run on beside a full clock, as an H200's did after heavy work: nothing is wrong."""
+    return gpu_window(seed, slowed=float(np.random.default_rng(seed + 10**6).random()))
 
 
 SCRIPTED: dict[str, tuple[Callable[[int], Measurement | list[Note]], str]] = {
@@ -297,4 +302,7 @@ SCRIPTED: dict[str, tuple[Callable[[int], Measurement | list[Note]], str]] = {
     "GPU shared": (_gpu_contended, "contended"),
     "GPU at its power limit": (_gpu_throttled, "throttled"),
 }
-CLEAN: dict[str, Callable[[int], Measurement | list[Note]]] = {"clean run": clean, "clean rates": possible, "clean GPU": gpu_window}
+CLEAN: dict[str, Callable[[int], Measurement | list[Note]]] = {
+    "clean run": clean, "clean rates": possible, "clean GPU": gpu_window,
+    "after heavy work": after_heavy_work,
+}  # fmt: skip

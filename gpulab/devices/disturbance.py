@@ -164,11 +164,14 @@ def _drop(reference: float | None, value: float | None) -> float | None:
 
 
 def _gpu_throttled(before: GpuReadings, after: GpuReadings, seconds: float) -> Note | None:
+    # Seen on an H200: the violation counters also run for half a second after heavy work, beside a full clock and no reason. So a share
+    # counts only where one of these two agrees; else copies over PCIe would be called throttled.
+    seen = bool(after.reasons or before.reasons) or _drop(after.top_clock_hertz, after.clock_hertz) is not None
     reasons = ", ".join(after.reasons or before.reasons) or "power or heat"
     cure = "The figure is what this GPU gives under this load; cool it, or lock its clock (nvidia-smi -lgc), to compare."
     if before.slowed_seconds is not None and after.slowed_seconds is not None:
         share = (after.slowed_seconds - before.slowed_seconds) / seconds
-        if share >= SHARE:
+        if share >= SHARE and seen:
             return Note("throttled", f"the GPU held its clock down for {percent(min(share, 1.0))} of the time ({reasons}). {cure}")
         return None
     if after.reasons and before.reasons:

@@ -158,14 +158,16 @@ def of_function(fn: Callable[..., Any], args: tuple[Any, ...], precise_args: tup
     first : object
         The baseline's first result: the reference where a float64 run is not possible.
     call_seconds : float
-        What the baseline's call took, to tell whether a float64 run is affordable.
+        What the baseline's call took on the CPU, to tell whether a float64 run is affordable; infinite where none ran there.
     """
     tolerance = _function_tolerance((args, first))
     if _is_product(fn, args):
         sampled = _sampled_product(args)
         if sampled is not None:
             return sampled
-    why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
+    why = "nothing ran on the CPU, so it is not known how long a float64 run takes there"
+    if math.isfinite(call_seconds):
+        why = f"a float64 run would take about {_FLOAT64_COST * call_seconds:.0f} s"
     if _FLOAT64_COST * call_seconds <= _LONGEST_CHECK_SECONDS:
         try:
             expected = flat(fn(*precise_args))

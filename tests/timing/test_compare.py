@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import operator
+import re
 
 import numpy as np
 import pytest
@@ -260,6 +261,17 @@ def test_large_products_are_checked_by_rows():
 def test_relative_difference(got, expected, difference):
     """max|a - b| / max|b| by hand; shapes, structures and values that are not finite must match."""
     assert _agreement.relative_difference(got, expected) == pytest.approx(difference)
+
+
+def test_without_a_call_on_the_cpu_the_float64_runs_time_is_unknown():
+    """Two functions of GPU tensors: nobody knows what the CPU would take, and the note says no number."""
+    x = np.ones(4)
+    reference = _agreement.of_function(np.sin, (x,), (x,), np.sin(x), np.inf)
+    (note,) = reference.notes
+    assert "nothing ran on the CPU" in note.sentence
+    assert "inf" not in note.sentence
+    (note,) = _agreement.of_function(np.sin, (x,), (x,), np.sin(x), 1e4).notes
+    assert re.search(r"about \d+ s", note.sentence)
 
 
 def test_tolerance_is_that_of_the_coarsest_format():

@@ -91,6 +91,9 @@ def test_below_the_base_clock_is_throttled():
     ("before", "after", "codes"),
     [
         (GpuReadings(0, slowed_seconds=5.0), GpuReadings(1, slowed_seconds=5.2, reasons=("power cap",)), ["throttled"]),
+        (GpuReadings(0, slowed_seconds=5.0), GpuReadings(1, slowed_seconds=5.2), []),  # the counter runs on after heavy work
+        (GpuReadings(0, slowed_seconds=5.0), GpuReadings(1, slowed_seconds=5.2, clock_hertz=1.98e9, top_clock_hertz=1.98e9), []),
+        (GpuReadings(0, slowed_seconds=5.0), GpuReadings(1, slowed_seconds=5.2, clock_hertz=1.5e9, top_clock_hertz=1.98e9), ["throttled"]),
         (GpuReadings(0, slowed_seconds=5.0, reasons=("power cap",)), GpuReadings(1, slowed_seconds=5.01, reasons=("power cap",)), []),
         (GpuReadings(0, reasons=("power cap",)), GpuReadings(1, reasons=("power cap",)), ["throttled"]),
         (GpuReadings(0), GpuReadings(1, slowed_seconds=5.0), []),  # the counter came only with the second reading
