@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_recordings import a_recording, a_timing
 
-from gpulab import recorder, recordings
+from gpulab import recorder, recordings, workloads
 from gpulab.errors import InputError
 from gpulab.models import _roofline
 from gpulab.recordings import Entry
@@ -36,6 +36,19 @@ def test_roofline_by_hand() -> None:
     assert found.median_ratio == pytest.approx(1.25)
     assert found.middle == (pytest.approx(0.65), pytest.approx(1.85))
     assert "1.2 times the model's in the median of 2 cases, 0.65 to 1.9 times" in found.sentence
+
+
+def test_a_convolution_stands_under_the_roof_of_tf32() -> None:
+    """A GPU with 1 TFLOP/s in TF32 and 0.1 in float32: PyTorch convolves in TF32 by default, and does not multiply in it."""
+    tf32 = timed("ceilings", 1.0, call_flops=1e12, operation="gemm", dtype="tf32")
+    work = workloads.get("conv2d")(n=64, dtype="float32")
+    seconds = work.flops / 1e12
+    convolution = timed("catalogue", seconds, workload="conv2d", n=64, dtype="float32")
+    product = timed("catalogue", 2 * 2048**3 / 1e11, workload="matmul", n=2048, dtype="float32")
+    (found,) = recorder.model_errors(a_recording(entries=(*CEILINGS, tf32, convolution, product)))
+    assert found.cases == 2
+    assert found.largest[1] == pytest.approx(1.0)
+    assert found.smallest[1] == pytest.approx(1.0)
 
 
 def test_transfer_by_hand() -> None:
