@@ -101,7 +101,7 @@ class AutocastPolicy(Result):
         return known[_given.word("AutocastPolicy.row", "operator", operator, known)]
 
     def operators(self, policy: str) -> tuple[str, ...]:
-        """Return the operators of one policy: as observed, or as documented where nothing was observed.
+        """Return the operators of one policy: as observed, without those that could not be tried; as documented where none was.
 
         Raises
         ------
@@ -109,7 +109,8 @@ class AutocastPolicy(Result):
             If there is no such policy.
         """
         wanted = _given.word("AutocastPolicy.operators", "policy", policy, POLICIES)
-        return tuple(row.operator for row in self.rows if (row.policy or row.documented) == wanted)
+        seen = self.observed
+        return tuple(row.operator for row in self.rows if (row.policy if seen else row.documented) == wanted)
 
     @property
     def disagreements(self) -> tuple[AutocastRow, ...]:

@@ -68,6 +68,16 @@ def test_cudas_policy_without_cuda_is_the_documented_one() -> None:
     assert len(seen & tried) > 65
 
 
+def test_an_operator_that_could_not_be_tried_stands_in_one_row() -> None:
+    """It is under "could not be tried here", and under no policy: what the documentation would say of it was not seen."""
+    policy = precision.autocast_policy("cuda", "float16")
+    unseen = {row.operator for row in policy.rows if row.note}
+    assert unseen
+    assert not unseen & {name for words in ("lower", "float32", "widest", "inputs") for name in policy.operators(words)}
+    _, rows = policy.table()
+    assert sum("scaled_dot_product_attention" in row[2].split(", ") for row in rows) == 1
+
+
 @pytest.mark.gpu
 def test_cudas_policy_is_the_documented_one() -> None:
     """On a GPU the operators really run; the lists disagree only on what they leave out, attention's product among it."""
