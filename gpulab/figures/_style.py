@@ -226,16 +226,20 @@ def _with_ticks(ticks: Sequence[float], texts: Sequence[str], there: Sequence[fl
     }  # fmt: skip
 
 
-def guide(figure: go.Figure, value: float, text: str, axis: str = "x", bottom: bool = False) -> None:
-    """Draw a labelled straight guide on a log axis: a break-even or a ceiling is named, not left to be read off."""
+def guide(figure: go.Figure, value: float, text: str, axis: str = "x", bottom: bool = False, before: bool = False) -> None:
+    """Draw a labelled straight guide on a log axis: a break-even or a ceiling is named, not left to be read off.
+
+    An upright one has its label behind it, or, near the right end of the axis, ``before`` it.
+    """
     position = math.log10(value)  # annotations on log axes take the exponent
     end = (0, "bottom") if bottom else (1, "top")
     stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
     if axis == "x":
         figure.add_shape(type="line", x0=value, x1=value, xref="x", y0=0, y1=1, yref="paper", line=stroke)
         figure.add_annotation(
-            x=position, xref="x", y=end[0], yref="paper", text=ink(text), showarrow=False, xanchor="left", yanchor=end[1], xshift=5
-        )
+            x=position, xref="x", y=end[0], yref="paper", text=ink(text), showarrow=False,
+            xanchor="right" if before else "left", yanchor=end[1], xshift=-5 if before else 5,
+        )  # fmt: skip
     else:
         figure.add_shape(type="line", x0=0, x1=1, xref="paper", y0=value, y1=value, yref="y", line=stroke)
         figure.add_annotation(x=1, xref="paper", y=position, yref="y", text=ink(text), showarrow=False, xanchor="right", yanchor="bottom")

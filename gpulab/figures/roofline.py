@@ -88,8 +88,8 @@ def _evidence(machines: Sequence[Roofline]) -> list[Evidence]:
 
 
 def _arithmetics(one: Roofline, wanted: str | None) -> list[str]:
-    """The roofs to draw: those asked for or used, else one."""
-    known = [roof.name for roof in one.arithmetic]
+    """The roofs to draw: those asked for or used, else one; the one asked for comes first, since its ridge is marked."""
+    known = sorted((roof.name for roof in one.arithmetic), key=lambda name: name != wanted)
     used = [name for name in known if name == wanted or any(p.arithmetic == name for p in one.points)]
     return used or [name for name in ("float32",) if name in known] or known[:1]
 

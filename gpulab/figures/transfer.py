@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _WORDS = {"to_device": "host to device", "to_host": "device to host", "host": "host copy"}
 _SYMBOLS = {"pageable": "circle", "pinned": "diamond"}
 _CURVE_POINTS = 160
+_LATE = 0.7  # share of the axis from which on a label behind its line would be cut off
 _ROW = 16  # pixels of a label
 
 
@@ -251,7 +253,9 @@ def break_even(b: BreakEven) -> LabFigure:
     figure.update_xaxes(**count_axis([*sizes, b.size], "size n (log scale)"))
     figure.update_yaxes(**seconds_axis([*host, *device], "time per call (log scale)"))
     if b.size is not None:
-        guide(figure, b.size, f"break-even: n = {b.size}")
+        left, right = figure.layout.xaxis.range
+        place = (math.log10(b.size) - left) / (right - left)
+        guide(figure, b.size, f"break-even: n = {b.size}", before=place > _LATE)
     else:
         figure.add_annotation(
             x=0.01, y=0.99, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False, text=ink(b.reason)

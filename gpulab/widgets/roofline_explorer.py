@@ -97,7 +97,7 @@ class RooflineExplorer(Instrument):
             known = any(roof.name == top for roof in found.arithmetic)
             point = found.place_workload(work, m, arithmetic=top if known else None)
         except _LEFT_OUT as error:
-            return dataclasses.replace(found, notes=(*found.notes, Note("skipped", f"{name}: {error}")))
+            return dataclasses.replace(found, notes=(*found.notes, Note("skipped", _named(name, error))))
         notes = tuple(Note(note.code, f"{work.label}: {note.sentence}") for note in m.notes)
         return dataclasses.replace(found.with_points([*found.points, point]), notes=(*found.notes, *notes))
 
@@ -128,7 +128,7 @@ class RooflineExplorer(Instrument):
             try:
                 point = self._placed(roofs, _workload(each, values), name)
             except InputError as error:
-                notes.append(Note("skipped", f"{each}: {error}"))
+                notes.append(Note("skipped", _named(each, error)))
                 continue
             if point is None:
                 notes.append(Note("skipped", f"{_workload(each, values).label} on {name}: not recorded yet."))
@@ -190,6 +190,12 @@ class RooflineExplorer(Instrument):
 def _part_of(progress: Progress, done: int, steps: int, name: str) -> Progress:
     """Return the progress of one step among several, told by its name."""
     return lambda fraction, _: progress((done + fraction) / steps, name)
+
+
+def _named(name: str, error: Exception) -> str:
+    """Return an error's sentence under the name of its workload, which many begin with already."""
+    words = str(error)
+    return words if words.startswith(f"{name}:") else f"{name}: {words}"
 
 
 def _size(name: str, share: float) -> int:

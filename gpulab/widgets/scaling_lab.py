@@ -161,6 +161,8 @@ class ScalingLab(OnRanks):
             words.append(f"Measured: {live.sentence}")
             if values["basis"] == "measured" and self._live_link is None:
                 words.append("One rank alone has no link: the curve with communication uses the sliders.")
+        if far is not None and len(far.points) == 1:
+            words.append(_alone(far))
         if values["recorded"] != _NONE and far is None:
             words.append(f"Scaling on {values['recorded']}: not recorded yet.")
         elif values["recorded"] == _NONE:
@@ -240,6 +242,15 @@ def _ring_words(curves: Sequence[ScalingCurve], top: int) -> list[str]:
         best = f"From {ring.best_ranks:,} rank{'s' if ring.best_ranks > 1 else ''} on one more no longer helps"
         return [f"{words} {best} ({format_ratio(ring.limit_speedup)})."]
     return [words]
+
+
+def _alone(far: ScalingResult) -> str:
+    """Return what a machine recorded that has one processor: the step and the gradients, for the sliders."""
+    (point,) = far.points
+    return (
+        f"{far.environment.device} was recorded with {point.ranks} rank{'s' if point.ranks > 1 else ''}: "
+        f"{format_seconds(point.median_seconds)} a step, {format_bytes(far.parameter_bytes)} of gradients. More ranks: not recorded yet."
+    )
 
 
 def _table(shown: Sequence[ScalingResult], curves: Sequence[ScalingCurve], top: int) -> tuple[Sequence[str], list[Sequence[str | Badge]]]:

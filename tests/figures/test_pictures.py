@@ -183,6 +183,15 @@ def test_a_break_even_is_marked_and_a_missing_one_is_told() -> None:
     assert "no accelerator" in words(nothing)
 
 
+def test_a_late_break_even_is_named_before_its_line() -> None:
+    """Near the right end of the axis, words behind the line would be cut off; elsewhere they stand behind it."""
+    rows = (BreakEvenRow(1024, 1e-4, 2e-4, 1e4), BreakEvenRow(2**24, 8e-4, 3e-4, 4e4))
+    late = BreakEven("add", 12_000_000, "found", "It wins from there on.", rows, (), MODEL)
+    sides = {n: figures.break_even(dataclasses.replace(late, size=n)).layout.annotations[-1] for n in (12_000_000, 4096)}
+    assert (sides[12_000_000].xanchor, sides[4096].xanchor) == ("right", "left")
+    assert sides[12_000_000].xshift == -sides[4096].xshift < 0
+
+
 def test_an_overlap_shows_its_bars_and_both_bounds() -> None:
     """Each copy and each compute is a bar from its start, and the two bounds are named lines."""
     spans = (Span("copy", 0, 0.0, 1e-3), Span("copy", 1, 1e-3, 2e-3), Span("compute", 0, 1e-3, 2.5e-3))

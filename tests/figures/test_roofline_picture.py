@@ -59,6 +59,16 @@ def test_roofs_and_the_ridge_are_where_they_belong_and_named() -> None:
     assert plain(figure.layout.yaxis.ticktext[-1]).endswith("FLOP/s")
 
 
+def test_the_ridge_is_that_of_the_format_asked_for() -> None:
+    """Where a point needs a second roof, the ridge that is marked stays float32's, at 10 FLOP a byte, and not float16's at 80."""
+    live = made("Slow CPU", LIVE)
+    live = dataclasses.replace(live, arithmetic=live.arithmetic[::-1])  # as a recording lists them: the fastest first
+    point = live.place("conv n=1", 2e9, 1e7, arithmetic="float16")
+    figure = figures.roofline(live.with_points([point]), arithmetic="float32")
+    assert figure.layout.shapes[0].x0 == 10
+    assert {"float32 1.00 TFLOP/s", "float16 8.00 TFLOP/s", "ridge 10 FLOP a byte"} <= set(written(figure))
+
+
 def test_the_three_kinds_of_evidence_look_different() -> None:
     """Measured: solid lines and marks with the interval; recorded: dotted and hollow; modelled: dashed, hollow, on the roof."""
     live, far, sheet = made("Slow CPU", LIVE), made("NVIDIA Far", FAR), made("H200", SHEET)

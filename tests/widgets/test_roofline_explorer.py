@@ -108,7 +108,7 @@ def test_what_cannot_run_is_left_out_and_said(calls: list[Any], monkeypatch: pyt
     assert [p.label for p in r.result.points] == ["add n=524288 bfloat16"]
     skipped = [note["sentence"] for note in r._results.notes if note["code"] == "skipped"]
     assert any("solve" in sentence and "expected one of: float32, float64" in sentence for sentence in skipped)
-    assert "matmul: matmul: too large; expected less. Take a smaller one." in skipped
+    assert "matmul: too large; expected less. Take a smaller one." in skipped
 
 
 def test_stop_keeps_what_was_measured(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

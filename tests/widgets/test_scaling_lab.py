@@ -162,6 +162,18 @@ def test_recorded_points_wear_their_badge(core: dict[str, Any], monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("core")
+def test_a_machine_with_one_processor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One recorded rank is a step and its gradients, for the sliders; that there are no more ranks is said."""
+    one = _recording()
+    alone = dataclasses.replace(one, entries=tuple(e for e in one.entries if e.params.get("ranks") == 1))
+    monkeypatch.setattr(recordings, "readable", lambda: {"made-up": alone})
+    monkeypatch.setattr(recordings, "load", lambda name: alone)
+    lab = ScalingLab(laws=("amdahl",), top=8, recorded="made-up")
+    assert "was recorded with 1 rank: 100 ms a step" in lab._results.message
+    assert "More ranks: not recorded yet." in lab._results.message
+
+
+@pytest.mark.usefixtures("core")
 def test_nothing_recorded_is_said() -> None:
     """Where no machine with several accelerators was recorded, the instrument says so."""
     assert "Scaling over several GPUs: not recorded yet." in ScalingLab()._results.message
