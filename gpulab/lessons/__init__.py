@@ -33,6 +33,16 @@ from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
 from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, products, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
 from gpulab.lessons._progress import Progress, ProgressRow, progress, start_again
+from gpulab.lessons._recorded_gains import (
+    RecordedGains,
+    RecordedOverlap,
+    gpu_roofs,
+    recorded_gains,
+    recorded_overlap,
+    recorded_scalings,
+    recorded_under_roof,
+)
+from gpulab.lessons._recorded_gpus import Launches, Tuning, UnderWay, gpu_streams, launches, tuning, under_way
 from gpulab.lessons._reveal import Reveal, reveal
 from gpulab.lessons._road import Pinning, TwoKinds, pageable_against_pinned, pinning, recorded_sweeps
 from gpulab.lessons._worker import WorkQueue
@@ -46,6 +56,7 @@ __all__ = [
     "Grouping",
     "KeptAnswer",
     "LadderTable",
+    "Launches",
     "LiveDevice",
     "Passes",
     "Pinning",
@@ -53,7 +64,9 @@ __all__ = [
     "Progress",
     "ProgressRow",
     "RecordedForms",
+    "RecordedGains",
     "RecordedOptions",
+    "RecordedOverlap",
     "RecordedPrecisions",
     "RecordedProduct",
     "Reveal",
@@ -61,7 +74,9 @@ __all__ = [
     "SparseRace",
     "Spellings",
     "ThreeCases",
+    "Tuning",
     "TwoKinds",
+    "UnderWay",
     "WorkQueue",
     "accelerator",
     "answer",
@@ -77,11 +92,14 @@ __all__ = [
     "four_claims",
     "fusion_gain",
     "gpu_curves",
+    "gpu_roofs",
+    "gpu_streams",
     "grouping",
     "hang",
     "hint",
     "instructions",
     "known",
+    "launches",
     "layer_forms",
     "memory_curve",
     "numpy_passes",
@@ -91,9 +109,13 @@ __all__ = [
     "products",
     "progress",
     "recorded_forms",
+    "recorded_gains",
     "recorded_options",
+    "recorded_overlap",
     "recorded_precisions",
+    "recorded_scalings",
     "recorded_sweeps",
+    "recorded_under_roof",
     "reveal",
     "roof",
     "side_by_side",
@@ -105,5 +127,7 @@ __all__ = [
     "timeline",
     "torchrun",
     "trained",
+    "tuning",
     "under_roof",
+    "under_way",
 ]

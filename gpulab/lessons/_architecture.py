@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab import devices, hierarchy, models, recordings
+from gpulab import devices, hierarchy, models
 from gpulab._result import Result, html_caption, html_table
 from gpulab.devices import Device, Processor, _datasheets
+from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
+from gpulab.lessons._recorded_gpus import accelerator_of, recorded_gpus
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 # The GPU that machines without one are compared with: the one that recordings are made on.
@@ -33,7 +35,7 @@ class SideBySide(Result):
     rows : tuple of (str, str, str)
         What, of the CPU, of the GPU.
     cpu_evidence, evidence : Evidence
-        Of each side; the GPU's is a data sheet's where no GPU is there.
+        Of each side; the GPU's is a recorded one's or a data sheet's where no GPU is there.
     notes : tuple of Note
         What disturbed the measurement of the rates.
     """
@@ -55,8 +57,8 @@ class SideBySide(Result):
 
     def caption(self) -> str:
         """Return where the CPU's figures are from, and the GPU's, a line for each."""
-        measured = self.evidence.badge is Badge.MEASURED
-        gpu = "the GPU's rates (the rest by its driver and its compute capability)" if measured else "the GPU"
+        shown = self.evidence.badge is not Badge.MODELLED
+        gpu = "the GPU's rates (the rest by its driver and its compute capability)" if shown else "the GPU"
         sides = (("the CPU's rates (the rest as the system reports it)", self.cpu_evidence), (gpu, self.evidence))
         return "\n".join(f"{each.badge} · {name}: {each.sentence.removeprefix(str(each.badge)).strip(' ·')}" for name, each in sides)
 
@@ -65,10 +67,10 @@ class SideBySide(Result):
 
 
 def side_by_side() -> SideBySide:
-    """Return your CPU beside your GPU, or beside the data sheet of an NVIDIA H200 where there is none."""
+    """Return your CPU beside your GPU; where there is none, beside a recorded one, or the data sheet of an NVIDIA H200."""
     processor, ceilings = devices.machine().processor, devices.ceilings("cpu")
     where = devices.default()
-    name, figures, evidence, doubts = _own(where) if where.kind == "cuda" else _of_data_sheet()
+    name, figures, evidence, doubts = _own(where) if where.kind == "cuda" else _of_recording() or _of_data_sheet()
     lanes, held = _vector(processor)
     cpu = (
         f"{processor.usable_cores}",
@@ -129,6 +131,21 @@ def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     return f"NVIDIA {part.name} (data sheet)", figures, made, ()
 
 
+def _of_recording() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]] | None:
+    """The first recorded GPU that has ceilings and tells its multiprocessors; None where there is none."""
+    for recording in recorded_gpus().values():
+        gpu = accelerator_of(recording)
+        try:
+            roofs = models.roofline(recording)
+            rates = roofs.memory_roof().bytes_per_second, roofs.arithmetic_roof("float32").flops_per_second
+        except InputError:  # a recording without these ceilings
+            continue
+        if gpu is not None:
+            figures = _figures(str(gpu["compute_capability"]), int(gpu["multiprocessors"]), *rates)
+            return roofs.device, figures, roofs.evidence, ()
+    return None
+
+
 def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     gpu, shown = devices.machine().accelerators[where.index or 0], devices.ceilings(where)
     # float32 itself, as of the CPU: what Tensor Cores add is notebook 03's.
@@ -155,9 +172,5 @@ def gpu_curves() -> tuple[Latency, ...]:
     where = devices.default()
     if where.torch_type == "cuda":
         return (hierarchy.latency(device=where, chases=1, deadline=8.0),)
-    found = (hierarchy.recorded_latency(recordings.load(name)) for name in recordings.names())
-    return tuple(curve for curve in found if curve is not None and curve.evidence.badge is Badge.RECORDED and _of_a_gpu(curve))
-
-
-def _of_a_gpu(curve: Latency) -> bool:
-    return curve.environment is not None and curve.environment.device_kind != "cpu"
+    found = (hierarchy.recorded_latency(recording) for recording in recorded_gpus().values())
+    return tuple(curve for curve in found if curve is not None)

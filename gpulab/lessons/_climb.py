@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices, recordings
+from gpulab import devices
 from gpulab._result import Result
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
+from gpulab.lessons._recorded_gpus import recorded_gpus
 from gpulab.recorder import experiments
-from gpulab.units import format_bytes, format_flops_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds
 
 EXPERIMENT = "ladders"
+_LIBRARY = "matmul-library"
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Climb(Result):
         None for CUDA C++, which the microscope does not read.
     seconds : float or None
         For one launch at the size of ``LadderTable.timed_n``.
-    flops : float
-        Of that size.
+    flops, nbytes : float
+        Of that size: what has to be computed, and read and written at least once.
     """
 
     rung: str
@@ -39,6 +41,7 @@ class Climb(Result):
     simulation: Simulation | None
     seconds: float | None
     flops: float
+    nbytes: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,12 +90,7 @@ class LadderTable(Result):
         return headers, [self._cells(row) for row in self.rows]
 
     def _cells(self, row: Climb) -> tuple[str, ...]:
-        if row.seconds is None:
-            time = "not recorded yet"
-        else:
-            time = format_seconds(row.seconds) + (
-                f", {format_flops_per_second(row.flops / row.seconds)}" if self.family == "matmul" else ""
-            )
+        time = "not recorded yet" if row.seconds is None else f"{format_seconds(row.seconds)}, {self._reached(row, row.seconds)}"
         name = row.rung.removeprefix(f"{self.family}-")
         if row.simulation is None:
             return name, row.summary, "", "", "", "", "", time
@@ -101,6 +99,14 @@ class LadderTable(Result):
         sectors = f"{t.sectors_per_request:.1f}" if t.sectors_per_request is not None else ""
         return (name, row.summary, sectors, format_bytes(t.global_bytes_moved), f"{t.shared_wavefronts:,}" if ways else "", ways,
                 f"{t.divergent_branches:,}", time)  # fmt: skip
+
+    def _reached(self, row: Climb, seconds: float) -> str:
+        """The rate that decides: of a matmul FLOPs, and the share of the library's rate; of the other ladders the bytes needed."""
+        if self.family != "matmul":
+            return format_bytes_per_second(row.nbytes / seconds)
+        library = next((each.seconds for each in self.rows if each.rung == _LIBRARY), None)
+        share = "" if library is None or row.rung == _LIBRARY else f", {library / seconds:.2%} of the library's"
+        return format_flops_per_second(row.flops / seconds) + share
 
     def caption_of_times(self) -> str:
         """Return where the times are from."""
@@ -134,31 +140,37 @@ def climb(family: str, n: int | None = None) -> LadderTable:
 
     rungs = ladder.family(family)
     size = rungs[0].sizes[0] if n is None else n
-    timed_n, seconds, times = _times(family, rungs[0].sizes[1])
-    rows = [Climb(r.name, r.summary, r.simulate(size), seconds.get(r.name), r.flops(timed_n)) for r in rungs]
+    timed_n, seconds, times = _times(family, rungs[0].sizes[1:])
+    rows = [Climb(r.name, r.summary, r.simulate(size), seconds.get(r.name), r.flops(timed_n), r.nbytes(timed_n)) for r in rungs]
     if family == "matmul":
-        rows += [Climb(r.name, r.summary, None, seconds.get(r.name), r.flops(timed_n)) for r in ladder.CUDA_RUNGS]
-        rows.append(Climb("matmul-library", "the library's own", None, seconds.get("matmul-library"), rungs[0].flops(timed_n)))
+        rows += [Climb(r.name, r.summary, None, seconds.get(r.name), r.flops(timed_n), r.nbytes(timed_n)) for r in ladder.CUDA_RUNGS]
+        work = rungs[0].flops(timed_n), rungs[0].nbytes(timed_n)
+        rows.append(Climb(_LIBRARY, "the library's own", None, seconds.get(_LIBRARY), *work))
     counted = rows[0].simulation
     assert counted is not None
     return LadderTable(family, size, timed_n, tuple(rows), counted.evidence, times)
 
 
-def _times(family: str, n: int) -> tuple[int, Mapping[str, float], Evidence | None]:
-    """Return the size, the seconds by rung and their evidence: measured here, or recorded; none where there is neither."""
+def _times(family: str, sizes: Sequence[int]) -> tuple[int, Mapping[str, float], Evidence | None]:
+    """Return the size, the seconds by rung and their evidence: measured here, or recorded; none where there is neither.
+
+    A recording shows the largest size that it has, since starting a kernel hides what the rungs differ in at small ones; measured is the
+    smallest, which is quick on every GPU.
+    """
     where = devices.default()
     if where.torch_type == "cuda" and importlib.util.find_spec("numba_cuda") is not None:
-        return n, *_measured(family, n, where)
-    for recording in recordings.readable().values():
-        found = recording.select(EXPERIMENT, family=family, n=n)
-        if found:
-            best: dict[str, float] = {}
-            for entry in found:
-                if entry.timing is not None:
-                    name = str(entry.params["rung"])
-                    best[name] = min(entry.timing.median_seconds, best.get(name, float("inf")))
-            return n, best, Evidence.recorded(recording.environment)
-    return n, {}, None
+        return sizes[0], *_measured(family, sizes[0], where)
+    for recording in recorded_gpus().values():
+        for n in sorted(sizes, reverse=True):
+            found = recording.select(EXPERIMENT, family=family, n=n)
+            if found:
+                best: dict[str, float] = {}
+                for entry in found:
+                    if entry.timing is not None:
+                        name = str(entry.params["rung"])
+                        best[name] = min(entry.timing.median_seconds, best.get(name, float("inf")))
+                return n, best, recording.evidence()
+    return sizes[0], {}, None
 
 
 def _measured(family: str, n: int, where: devices.Device) -> tuple[Mapping[str, float], Evidence | None]:

@@ -57,14 +57,22 @@ class RecordedOptions(Result):
         return ("machine", "training step", "time (RECORDED)"), self.rows or [("no GPU", "not recorded yet", "")]
 
 
-def recorded_options() -> RecordedOptions:
-    """Return what recorded GPUs say of a training's options (mixed precision, compile, graphs, layouts, fused optimizers)."""
+def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
+    """Return what recorded GPUs say of a training's options (mixed precision, compile, graphs, layouts, fused optimizers).
+
+    Parameters
+    ----------
+    means : sequence of str, optional
+        Only these, such as ``("plain", "compile", "graph")``; None takes all.
+    """
     rows, evidence = [], None
     for name, recording in recordings.readable().items():
         if recording.environment.device_kind == "cpu":
             continue
         for entry in recording.entries:
             if not entry.experiment.startswith(_EXPERIMENT) or entry.timing is None:
+                continue
+            if means is not None and entry.params.get("means") not in means:
                 continue
             interval = entry.timing.interval_seconds
             between = "" if interval is None else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"

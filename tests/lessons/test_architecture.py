@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from gpulab import devices, hierarchy, lessons
+from gpulab import devices, hierarchy, lessons, recordings
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.lessons import _architecture, _branches
 
@@ -33,15 +33,35 @@ def test_the_check_runs_the_kernels_that_the_notebook_shows() -> None:
     assert theirs == ours
 
 
-def test_side_by_side_tells_the_published_figures_of_an_h200() -> None:
+def test_side_by_side_tells_the_published_figures_of_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     """132 multiprocessors of 128 float32 units, 2,048 threads, 256 KiB of registers, 228 KiB shared, 4.8 TB/s, 67 TFLOP/s."""
     if not devices.default().is_cpu:
         pytest.skip("this machine has a GPU, which is shown in place of the data sheet")
+    monkeypatch.setattr(recordings, "readable", dict)
     s = lessons.side_by_side()
     assert [row[2] for row in s.rows] == ["132", "128", "2,048", "256 KiB", "228 KiB", "4.80 TB/s", "67.0 TFLOP/s"]
     assert s.evidence.badge is Badge.MODELLED
     assert s.cpu_evidence.badge is Badge.MEASURED
     assert s.rows[0][1] == str(devices.machine().processor.usable_cores)
+
+
+def test_a_recorded_gpu_comes_before_the_data_sheet() -> None:
+    """Its shape is the recorded machine's; its rates are the best recorded stream and the float32 product, from the file by hand."""
+    if not devices.default().is_cpu:
+        pytest.skip("this machine has a GPU, which is shown in place of a recorded one")
+    file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
+    made = [e for e in file["entries"] if e["experiment"] == "ceilings"]
+    best = max(e["timing"]["nbytes"] / e["timing"]["median_seconds"] for e in made if e["params"]["operation"] != "gemm")
+    (product,) = (e["timing"] for e in made if e["params"]["operation"] == "gemm" and e["params"]["dtype"] == "float32")
+    s = lessons.side_by_side()
+    assert s.evidence.badge is Badge.RECORDED
+    assert s.gpu == file["environment"]["device"]
+    shown = [row[2] for row in s.rows]
+    assert shown[0] == str(file["machine"]["accelerators"][0]["multiprocessors"])
+    assert shown[5] == f"{best / 1e12:.2f} TB/s"
+    assert shown[6] == f"{product['flops'] / product['median_seconds'] / 1e12:.1f} TFLOP/s"
+    assert "the GPU's rates" in s.caption()
+    assert "gpulab record" in s.caption()
 
 
 def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
@@ -92,8 +93,8 @@ def test_recorded_times_carry_their_machine(monkeypatch: pytest.MonkeyPatch):
     ]
     entries = tuple(Entry("ladders", p, t, None) for p, t in zip(params, timings, strict=True))
     recording = next(iter(recordings.readable().values()))
-    recording = dataclasses.replace(recording, entries=entries)
-    monkeypatch.setattr(_climb.recordings, "readable", lambda: {"an example": recording})
+    recording = dataclasses.replace(recording, entries=entries, environment=dataclasses.replace(recording.environment, device_kind="cuda"))
+    monkeypatch.setattr(recordings, "readable", lambda: {"an example": recording})
     monkeypatch.setattr(_climb.devices, "default", lambda: __import__("gpulab").devices.find("cpu"))
     table = lessons.climb("matmul")
     seconds = {row.rung: row.seconds for row in table.rows}
@@ -105,6 +106,27 @@ def test_recorded_times_carry_their_machine(monkeypatch: pytest.MonkeyPatch):
     headers, rows = table.table()
     assert headers[-1] == "RECORDED: time, n = 1,024"
     assert "537 GFLOP/s" in next(row[-1] for row in rows if row[0] == "tiled")  # 2 * 1024^3 / 4 ms
+
+
+def test_a_recorded_ladder_shows_its_largest_size_and_what_each_rung_reaches(monkeypatch: pytest.MonkeyPatch):
+    """From the file by hand: at n = 8192 a transpose moves 2 * 8192^2 * 4 bytes; at n = 4096 the tiled product takes 6.5 library ones."""
+    monkeypatch.setattr(_climb.devices, "default", lambda: __import__("gpulab").devices.find("cpu"))
+    file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
+    seconds = {
+        (entry["params"]["rung"], entry["params"]["n"]): entry["timing"]["median_seconds"]
+        for entry in file["entries"] if entry["experiment"] == "ladders" and not entry["params"].get("options")
+    }  # fmt: skip
+    turned = lessons.climb("transpose")
+    assert turned.timed_n == 8192
+    rate = 2 * 8192**2 * 4 / seconds["transpose-padded", 8192]
+    assert turned.table()[1][-1][-1].endswith(f", {rate / 1e12:.2f} TB/s")
+    products = lessons.climb("matmul")
+    assert products.times is not None
+    assert products.times.sentence.startswith("RECORDED on NVIDIA H200")
+    cells = {row[0]: row[-1] for row in products.table()[1]}
+    share = seconds["matmul-library", 4096] / seconds["matmul-tiled", 4096]
+    assert cells["tiled"].endswith(f"{100 * share:.2f}% of the library's")
+    assert "of the library" not in cells["library"]
 
 
 def test_compiled_gives_facts_or_the_sentence(monkeypatch: pytest.MonkeyPatch):

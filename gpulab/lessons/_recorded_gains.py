@@ -1,0 +1,218 @@
+"""What notebooks 03 and 08 show of recorded GPUs: their roofs, what they gain on work that was measured here, overlap, and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpulab import models, parallel, timing, workloads
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus
+from gpulab.models import Roofline
+from gpulab.parallel import ScalingResult
+from gpulab.recordings import Recording
+from gpulab.timing.recorded import measurement
+from gpulab.units import format_bytes, format_ratio, format_seconds
+
+# -- 03: roofs, points and gains ------------------------------------------------------------------------------------------------
+
+
+def gpu_roofs() -> tuple[Roofline, ...]:
+    """Return the roofs of recorded GPUs, those that have ceilings; empty means "not recorded yet"."""
+    found = []
+    for recording in recorded_gpus().values():
+        try:
+            found.append(models.roofline(recording))
+        except InputError:  # a recording of a part of the experiments
+            continue
+    return tuple(found)
+
+
+def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, ...]:
+    """Return recorded GPUs' roofs with the same work under them, as they recorded it; what they did not record is left out.
+
+    Parameters
+    ----------
+    works : iterable of Workload
+        From ``gpulab.workloads``.
+    """
+    wanted, found = list(works), []
+    for recording in recorded_gpus().values():
+        try:
+            roofs = models.roofline(recording)
+        except InputError:
+            continue
+        points = [roofs.place_workload(work, m) for work in wanted if (m := _seen(recording, work)) is not None]
+        if points:
+            found.append(roofs.with_points(points))
+    return tuple(found)
+
+
+def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement | None:
+    entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
+    return None if entry is None else measurement(recording, entry)
+
+
+@dataclass(frozen=True)
+class GainRow(Result):
+    """One piece of work here and on a recorded GPU.
+
+    Attributes
+    ----------
+    label, machine : str
+    seconds : float
+        Here.
+    far_seconds, copied_seconds : float or None
+        There, with the data there, and with both copies; None where it was not recorded.
+    least_seconds : float or None
+        What the recorded machine's roofs allow.
+    """
+
+    label: str
+    machine: str
+    seconds: float
+    far_seconds: float | None
+    copied_seconds: float | None
+    least_seconds: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedGains(Result):
+    """What recorded GPUs gain on work that was measured here.
+
+    Attributes
+    ----------
+    here : str
+        The device that it was measured on.
+    rows : tuple of GainRow
+        Empty where no GPU is recorded.
+    evidence : tuple of Evidence
+        Of the times here, then of each recorded machine.
+    """
+
+    here: str
+    rows: tuple[GainRow, ...]
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} recorded gains over {self.here}>" if self.rows else f"<gains of a GPU: {NOT_YET}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a piece of work and machine, or that nothing was recorded."""
+        headers = ("work", f"{self.here} (MEASURED)", "GPU (RECORDED)", "there", "with copies", "gain", "gain with copies", "of its roof")
+        return headers, [_gain(row) for row in self.rows] or [("", "", NOT_YET, "", "", "", "", "")]
+
+
+def _gain(row: GainRow) -> tuple[str, ...]:
+    if row.far_seconds is None:
+        return row.label, format_seconds(row.seconds), row.machine, NOT_YET, "", "", "", ""
+    copied = row.copied_seconds
+    return (
+        row.label, format_seconds(row.seconds), row.machine, format_seconds(row.far_seconds),
+        "" if copied is None else format_seconds(copied), format_ratio(row.seconds / row.far_seconds),
+        "" if copied is None else format_ratio(row.seconds / copied),
+        "" if row.least_seconds is None else f"{100 * row.least_seconds / row.far_seconds:.3g} %",
+    )  # fmt: skip
+
+
+def recorded_gains(here: Roofline, works: Iterable[workloads.Workload]) -> RecordedGains:
+    """Return what recorded GPUs took for work that was measured here, with the data there and with both copies.
+
+    Parameters
+    ----------
+    here : Roofline
+        With the measured points, as ``under_roof`` returned it.
+    works : iterable of Workload
+        The same work, in the same order.
+
+    Raises
+    ------
+    InputError
+        If there are not as many points as works, or one of them was not measured.
+    """
+    wanted = list(works)
+    if len(wanted) != len(here.points) or any(point.seconds is None for point in here.points):
+        raise InputError(
+            f"recorded_gains: {len(here.points)} points and {len(wanted)} works; expected one measured point a work. "
+            "Pass what gl.lessons.under_roof(works) returned, and the same works."
+        )
+    rows, evidence = [], [here.points[0].evidence if here.points else here.evidence]
+    for name, recording in recorded_gpus().items():
+        evidence.append(recording.evidence())
+        roofs = next((one for one in recorded_under_roof(wanted) if one.device == recording.environment.device), None)
+        least = {} if roofs is None else {point.label: point.attainable_seconds for point in roofs.points}
+        for point, work in zip(here.points, wanted, strict=True):
+            m = _seen(recording, work)
+            far, copied = (None, None) if m is None else (m.median_seconds, m.with_transfer_seconds)
+            rows.append(GainRow(work.label, name, point.seconds or 0.0, far, copied, least.get(work.label)))
+    return RecordedGains(here.device, tuple(rows), tuple(evidence))
+
+
+# -- 08: overlap and ranks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedOverlap(Result):
+    """Copying and computing one after the other, and in chunks that overlap, on recorded machines.
+
+    Attributes
+    ----------
+    rows : tuple of (str, int, int, float, float)
+        Machine, bytes, chunks, seconds one after the other, seconds in chunks.
+    evidence : Evidence or None
+    """
+
+    rows: tuple[tuple[str, int, int, float, float], ...]
+    evidence: Evidence | None
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} recorded overlaps>" if self.rows else f"<overlap on a GPU: {NOT_YET}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a number of chunks."""
+        headers = (
+            "GPU (RECORDED)",
+            "copied and computed on",
+            "chunks",
+            "one after the other",
+            "chunks that overlap",
+            "so many times as fast",
+        )
+        rows = [
+            (machine, format_bytes(nbytes), str(chunks), format_seconds(serial), format_seconds(chunked), format_ratio(serial / chunked))
+            for machine, nbytes, chunks, serial, chunked in self.rows
+        ]
+        return headers, rows or [(NOT_YET, "", "", "", "", "")]
+
+
+def recorded_overlap() -> RecordedOverlap:
+    """Return what overlapping copies with compute gave recorded GPUs, by bytes and chunks; an empty result means "not recorded yet"."""
+    rows, evidence = [], None
+    for name, recording in recorded_gpus().items():
+        times = {
+            (int(e.params["nbytes"]), int(e.params["chunks"]), str(e.params["arrangement"])): e.timing.median_seconds
+            for e in recording.select("overlap") if e.timing is not None
+        }  # fmt: skip
+        for nbytes, chunks, arrangement in sorted(times):
+            if arrangement == "serial" and (nbytes, chunks, "chunked") in times:
+                rows.append((name, nbytes, chunks, times[nbytes, chunks, "serial"], times[nbytes, chunks, "chunked"]))
+                evidence = recording.evidence()
+    return RecordedOverlap(tuple(rows), evidence)
+
+
+def recorded_scalings(mode: str = "strong") -> tuple[ScalingResult, ...]:
+    """Return the data-parallel steps of recorded machines with GPUs, on as many ranks as they had; empty means "not recorded yet".
+
+    Parameters
+    ----------
+    mode : str
+        "strong" or "weak".
+    """
+    found = (parallel.recorded_scaling(recording, mode=mode) for recording in recorded_gpus().values())
+    return tuple(one for one in found if one is not None)

@@ -1,0 +1,329 @@
+"""What notebooks 01 and 04 show of a GPU: the learner's own, measured now, else those of recorded machines.
+
+A figure of a recording is looked up and divided here, never typed into a text; what was not recorded says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab import devices, hierarchy, models, recordings
+from gpulab._result import Result
+from gpulab.errors import InputError
+from gpulab.evidence import Badge, Evidence
+from gpulab.hierarchy import Bandwidth, Latency
+from gpulab.lessons import _live
+from gpulab.recordings import Entry, Recording
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
+
+NOT_YET = "not recorded yet"
+_LOAD_BYTES = 4  # of one thread's load of a float32
+_LINE_BYTES = 64  # what a CPU moves between its memory and its caches (Intel SDM vol. 1; 128 on Apple's)
+
+
+def recorded_gpus() -> dict[str, Recording]:
+    """Return the recordings of machines with an accelerator by their names; empty while there are none."""
+    return {name: one for name, one in recordings.readable().items() if one.environment.device_kind != "cpu"}
+
+
+def caption_of(evidence: Sequence[Evidence]) -> str:
+    """The badge lines of a table's machines, each once."""
+    return "\n".join(dict.fromkeys(one.sentence for one in evidence)) or NOT_YET
+
+
+# -- 01: what a launch costs ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LaunchRow(Result):
+    """One way to start small work, again and again.
+
+    Attributes
+    ----------
+    machine, way : str
+        "stream" or "graph".
+    seconds : float
+        From one start to the next.
+    interval_seconds : (float, float) or None
+    """
+
+    machine: str
+    way: str
+    seconds: float
+    interval_seconds: tuple[float, float] | None
+
+
+@dataclass(frozen=True, repr=False)
+class Launches(Result):
+    """From one small kernel to the next on a GPU: started one by one, and as a graph.
+
+    Attributes
+    ----------
+    rows : tuple of LaunchRow
+        Empty where nothing is recorded yet.
+    evidence : Evidence or None
+        Of the first row.
+    """
+
+    rows: tuple[LaunchRow, ...]
+    evidence: Evidence | None
+
+    def __repr__(self) -> str:
+        return f"<launches: {', '.join(f'{row.way} {format_seconds(row.seconds)}' for row in self.rows) or NOT_YET}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a way, and how much sooner the graph comes to the next."""
+        badge = self.evidence.badge if self.evidence is not None else Badge.RECORDED
+        headers = (f"GPU ({badge})", "how small kernels are started", "from one to the next", "over a graph")
+        graphs = {row.machine: row.seconds for row in self.rows if row.way == "graph"}
+        words = {"stream": "one by one, in a stream", "graph": "all at once, as a CUDA graph"}
+        rows = [
+            (row.machine, words.get(row.way, row.way), format_seconds(row.seconds),
+             format_ratio(row.seconds / graphs[row.machine]) if row.machine in graphs else "")
+            for row in self.rows
+        ]  # fmt: skip
+        return headers, rows or [("no GPU", NOT_YET, "", "")]
+
+
+def launches(deadline: float = 0.5) -> Launches:
+    """Return what lies between two small kernels: on this machine's CUDA GPU, measured now, else on recorded ones.
+
+    Parameters
+    ----------
+    deadline : float
+        Seconds of sampling for each way.
+    """
+    where = devices.default()
+    rows: list[LaunchRow] = []
+    if where.torch_type == "cuda":
+        for params, found in _live.measured("launch", lambda params: True, where, deadline):
+            if not isinstance(found, str):
+                rows.append(_launch(where.name, params, found.median_seconds, found.interval_seconds))
+        return Launches(tuple(rows), Evidence.measured(where.name))
+    first: Evidence | None = None
+    for recording in recorded_gpus().values():
+        for entry in recording.select("launch"):
+            if entry.timing is not None:
+                taken = entry.timing
+                rows.append(_launch(recording.environment.device, entry.params, taken.median_seconds, taken.interval_seconds))
+                first = first or recording.evidence(entry)
+    return Launches(tuple(rows), first)
+
+
+def _launch(machine: str, params: Any, seconds: float, interval: tuple[float, float] | None) -> LaunchRow:
+    count = int(params["launches"])
+    ends = None if interval is None else (interval[0] / count, interval[1] / count)
+    return LaunchRow(machine, str(params["operation"]), seconds / count, ends)
+
+
+# -- 01: bandwidth, and what has to be under way -----------------------------------------------------------------------------
+
+
+def gpu_streams() -> tuple[Bandwidth, ...]:
+    """Return curves of bandwidth of GPUs, all multiprocessors reading: your own, measured, else those recorded; empty without any."""
+    where = devices.default()
+    if where.torch_type == "cuda":
+        return (hierarchy.bandwidth(device=where, deadline=6.0),)
+    found = (hierarchy.recorded_bandwidth(recording) for recording in recorded_gpus().values())
+    return tuple(curve for curve in found if curve is not None)
+
+
+@dataclass(frozen=True)
+class UnderWayRow(Result):
+    """Little's law for one processor and its main memory.
+
+    Attributes
+    ----------
+    machine : str
+    latency_seconds, bytes_per_second : float
+        Of the largest working set, which no cache holds.
+    workers : int
+        Multiprocessors of a GPU; 1 for a core.
+    threads : int
+        That a multiprocessor keeps at hand; 1 for a core.
+    badge : Badge
+    """
+
+    machine: str
+    latency_seconds: float
+    bytes_per_second: float
+    workers: int
+    threads: int
+    badge: Badge
+
+    @property
+    def nbytes(self) -> float:
+        """What has to be under way so that the memory is busy all the time."""
+        return self.latency_seconds * self.bytes_per_second
+
+    @property
+    def bytes_a_thread(self) -> float:
+        """What each thread that can be at hand has to have under way."""
+        return self.nbytes / (self.workers * self.threads)
+
+
+@dataclass(frozen=True, repr=False)
+class UnderWay(Result):
+    """Latency times rate, of one core and of GPUs.
+
+    Attributes
+    ----------
+    rows : tuple of UnderWayRow
+        The core first.
+    evidence : tuple of Evidence
+        One a row.
+    """
+
+    rows: tuple[UnderWayRow, ...]
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
+
+    def __repr__(self) -> str:
+        return f"<under way: {', '.join(f'{row.machine} {format_bytes(row.nbytes)}' for row in self.rows)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a processor, or that no GPU was recorded."""
+        rows = [
+            (f"{row.machine} ({row.badge})", format_seconds(row.latency_seconds), format_bytes_per_second(row.bytes_per_second),
+             format_bytes(row.nbytes), _shares(row))
+            for row in self.rows
+        ]  # fmt: skip
+        if all(row.workers == 1 for row in self.rows):
+            rows.append((f"a GPU: {NOT_YET}", "", "", "", ""))
+        return ("", "a load waits", "memory moves", "under way: the product", "that is"), rows
+
+
+def _shares(row: UnderWayRow) -> str:
+    if row.threads == 1:
+        return f"{row.nbytes / _LINE_BYTES:.3g} lines of {_LINE_BYTES} bytes"
+    each = row.bytes_a_thread
+    return (
+        f"{format_bytes(row.nbytes / row.workers)} on each of {row.workers} multiprocessors: {each:.3g} bytes "
+        f"({each / _LOAD_BYTES:.2g} float32 loads) for each of its {row.threads:,} possible threads"
+    )
+
+
+def under_way(curve: Latency, stream: Bandwidth, gpus: Iterable[Latency] = (), streams: Iterable[Bandwidth] = ()) -> UnderWay:
+    """Return what has to be under way to main memory by Little's law: for one core as you measured it, and for GPUs.
+
+    Parameters
+    ----------
+    curve : Latency
+        Of your CPU.
+    stream : Bandwidth
+        Of one of its cores.
+    gpus : iterable of Latency
+        As ``gpu_curves`` returned them.
+    streams : iterable of Bandwidth
+        As ``gpu_streams`` returned them; a GPU that lacks one of the two is left out.
+
+    Raises
+    ------
+    InputError
+        If these are no such curves.
+    """
+    far, flows = list(gpus), list(streams)
+    if not all(isinstance(one, Latency) for one in (curve, *far)) or not all(isinstance(one, Bandwidth) for one in (stream, *flows)):
+        raise InputError(
+            "under_way: expected a curve of latency, one of bandwidth, and those of GPUs. "
+            "Pass gl.lessons.memory_curve(), gl.hierarchy.bandwidth(), gl.lessons.gpu_curves() and gl.lessons.gpu_streams()."
+        )
+    rows, evidence = [_under_way(f"one core of {curve.device}", curve, stream, 1, 1)], [curve.evidence]
+    for one in far:
+        flow = next((each for each in flows if each.environment == one.environment and each.device == one.device), None)
+        shape = _shape(one)
+        if flow is not None and shape is not None:
+            rows.append(_under_way(one.device, one, flow, *shape))
+            evidence.append(one.evidence)
+    return UnderWay(tuple(rows), tuple(evidence))
+
+
+def _under_way(machine: str, curve: Latency, stream: Bandwidth, workers: int, threads: int) -> UnderWayRow:
+    largest, flow = curve.points[-1], stream.points[-1]
+    return UnderWayRow(machine, largest.median_seconds, flow.bytes_per_second, workers, threads, curve.evidence.badge)
+
+
+def _shape(curve: Latency) -> tuple[int, int] | None:
+    """Return the multiprocessors of a curve's GPU and the threads that one keeps at hand; None where nothing tells."""
+    for recording in recorded_gpus().values():
+        if recording.environment == curve.environment:
+            return recorded_shape(recording)
+    where = devices.default()
+    gpu = devices.machine().accelerators[where.index or 0] if where.torch_type == "cuda" else None
+    if gpu is None or not gpu.multiprocessors or not gpu.compute_capability:
+        return None
+    return gpu.multiprocessors, models.sm_limits(gpu.compute_capability).warps * 32
+
+
+def recorded_shape(recording: Recording) -> tuple[int, int] | None:
+    """Return the multiprocessors of a recorded GPU and the threads that one keeps at hand; None where the file does not tell."""
+    gpu = accelerator_of(recording)
+    return None if gpu is None else (int(gpu["multiprocessors"]), models.sm_limits(str(gpu["compute_capability"])).warps * 32)
+
+
+def accelerator_of(recording: Recording) -> Any:
+    """Return what a recording tells of its first GPU; None where it lacks the multiprocessors or the compute capability."""
+    found = recording.machine.get("accelerators") or ()
+    return found[0] if found and found[0].get("multiprocessors") and found[0].get("compute_capability") else None
+
+
+# -- 04: the options of a rung ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning(Result):
+    """One kernel compiled with several options, on recorded machines.
+
+    Attributes
+    ----------
+    rung : str
+    rows : tuple of (str, int, str, float, float)
+        Machine, size, options, seconds, FLOP/s.
+    evidence : Evidence or None
+    """
+
+    rung: str
+    rows: tuple[tuple[str, int, str, float, float], ...]
+    evidence: Evidence | None
+
+    def __repr__(self) -> str:
+        return f"<{self.rung}: {len(self.rows)} recorded settings>" if self.rows else f"<{self.rung}: {NOT_YET}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a setting; the fastest of each machine and size is marked."""
+        headers = ("GPU (RECORDED)", "n", "options", "time", "rate", "")
+        best = {(machine, n): min(row[3] for row in self.rows if row[:2] == (machine, n)) for machine, n, *_ in self.rows}
+        rows = [
+            (machine, f"{n:,}", options or "as it stands", format_seconds(seconds), format_flops_per_second(rate),
+             "fastest" if seconds == best[machine, n] else "")
+            for machine, n, options, seconds, rate in self.rows
+        ]  # fmt: skip
+        return headers, rows or [(NOT_YET, "", "", "", "", "")]
+
+
+def tuning(rung: str = "matmul-warp-tiled") -> Tuning:
+    """Return what recorded GPUs took for one rung of CUDA C++ with each of its options.
+
+    Parameters
+    ----------
+    rung : str
+        As the ladder names it.
+    """
+    rows, evidence = [], None
+    for name, recording in recorded_gpus().items():
+        for entry in sorted(recording.select("ladders", rung=rung), key=_by_size):
+            timed = entry.timing
+            if timed is not None and timed.flops and "options" in entry.params:
+                rows.append((name, int(entry.params["n"]), str(entry.params["options"]), timed.median_seconds,
+                             timed.flops / timed.median_seconds))  # fmt: skip
+                evidence = recording.evidence(entry)
+    return Tuning(rung, tuple(rows), evidence)
+
+
+def _by_size(entry: Entry) -> tuple[int, str]:
+    return int(entry.params["n"]), str(entry.params.get("options", ""))

@@ -1,0 +1,174 @@
+"""What the notebooks show of recorded GPUs; expected values come from the recording's own file, by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from gpulab import devices, hierarchy, lessons, models, recordings, workloads
+from gpulab.errors import InputError
+from gpulab.evidence import Badge, Evidence
+from gpulab.lessons import _recorded_gpus
+
+FILE = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
+LIVE = Evidence.measured("a CPU", 9)
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without one."""
+    monkeypatch.setattr(_recorded_gpus.devices, "default", lambda: devices.find("cpu"))
+
+
+@pytest.fixture
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no GPU was recorded: the CPU's recording alone is there."""
+    there = {name: one for name, one in recordings.readable().items() if one.environment.device_kind == "cpu"}
+    monkeypatch.setattr(recordings, "readable", lambda: there)
+
+
+def timings(experiment: str, **params: Any) -> list[dict[str, Any]]:
+    """The file's timings of an experiment with these parameters, in its order."""
+    return [
+        entry["timing"]
+        for entry in FILE["entries"]
+        if entry["experiment"] == experiment and entry["timing"] and params.items() <= entry["params"].items()
+    ]
+
+
+def test_only_machines_with_an_accelerator_count() -> None:
+    """A CPU's recording is none of a GPU."""
+    assert "nvidia-h200" in _recorded_gpus.recorded_gpus()
+    assert all(one.environment.device_kind != "cpu" for one in _recorded_gpus.recorded_gpus().values())
+
+
+def test_launches_are_the_recorded_thousand_over_a_thousand() -> None:
+    """From one start to the next: the file's median over its 1000 launches; the ratio is that of both."""
+    found = lessons.launches()
+    (stream,), (graph,) = timings("launch", operation="stream"), timings("launch", operation="graph")
+    assert {row.way: row.seconds for row in found.rows} == {
+        "stream": pytest.approx(stream["median_seconds"] / 1000), "graph": pytest.approx(graph["median_seconds"] / 1000),
+    }  # fmt: skip
+    assert found.table()[1][0][-1] == f"{stream['median_seconds'] / graph['median_seconds']:.2f}x"
+    assert found.evidence is not None
+    assert found.evidence.badge is Badge.RECORDED
+    assert "gpulab record" in found.evidence.sentence
+
+
+def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder's own cases are timed; a refused one is left out."""
+    where = devices.Device("cuda", 0)
+    monkeypatch.setattr(_recorded_gpus.devices, "default", lambda: where)
+    monkeypatch.setattr(devices.Device, "name", "My GPU")
+    took = type("Taken", (), {"median_seconds": 5e-3, "interval_seconds": (4e-3, 6e-3)})()
+    cases = [({"operation": "stream", "launches": 1000}, took), ({"operation": "graph", "launches": 1000}, "not here: no graphs")]
+    monkeypatch.setattr(_recorded_gpus._live, "measured", lambda *given: cases)
+    found = lessons.launches()
+    assert [(row.way, row.seconds) for row in found.rows] == [("stream", pytest.approx(5e-6))]
+    assert found.rows[0].interval_seconds == pytest.approx((4e-6, 6e-6))
+    assert found.table()[0][0] == "GPU (MEASURED)"
+
+
+def test_what_is_under_way_is_latency_times_rate() -> None:
+    """At the largest set: seconds of a hop times bytes a second, over 132 multiprocessors of 2048 threads."""
+    gpus, streams = lessons.gpu_curves(), lessons.gpu_streams()
+    found = lessons.under_way(gpus[0], streams[0], gpus, streams)
+    largest = 512 * 2**20
+    (chase,), (stream,) = timings("latency", nbytes=largest), timings("bandwidth", nbytes=largest)
+    nbytes = chase["median_seconds"] / 8192 * stream["nbytes"] / stream["median_seconds"]
+    core, gpu = found.rows
+    assert gpu.nbytes == pytest.approx(nbytes)
+    assert gpu.bytes_a_thread == pytest.approx(nbytes / 132 / 2048)
+    assert (core.workers, core.threads) == (1, 1)
+    assert "lines of 64 bytes" in found.table()[1][0][-1]
+    assert f"{nbytes / 132 / 2048:.3g} bytes" in found.table()[1][1][-1]
+    assert "RECORDED on NVIDIA H200" in found.caption()
+    with pytest.raises(InputError, match="under_way: expected"):
+        lessons.under_way(1, 2)  # type: ignore[arg-type]
+
+
+def test_recorded_points_stand_under_recorded_roofs() -> None:
+    """An add of 2^24 numbers moves 12 bytes each: its recorded rate and the share of the best recorded stream, from the file."""
+    (found,) = lessons.recorded_under_roof([workloads.get("add")(n=2**24), workloads.get("add")(n=12345)])
+    (point,) = found.points  # the odd size was not recorded
+    (taken,) = timings("catalogue", workload="add", n=2**24, dtype="float32")
+    best = max(t["nbytes"] / t["median_seconds"] for t in timings("ceilings", dtype="float32") if t["nbytes"])
+    assert point.share_of_roof == pytest.approx(12 * 2**24 / best / taken["median_seconds"])
+    assert point.evidence.badge is Badge.RECORDED
+    (roofs,) = lessons.gpu_roofs()
+    (product,) = timings("ceilings", operation="gemm", dtype="bfloat16")
+    assert roofs.arithmetic_roof("bfloat16").flops_per_second == pytest.approx(product["flops"] / product["median_seconds"])
+
+
+def test_gains_divide_what_was_measured_by_what_was_recorded() -> None:
+    """A second here over the file's medians, without and with copies; work that was not recorded says so."""
+    works = [workloads.get("matmul")(n=1024), workloads.get("matmul")(n=1000)]
+    roof = models.roofline("H200")
+    points = [dataclasses.replace(roof.place_workload(work), seconds=1.0, evidence=LIVE) for work in works]
+    found = lessons.recorded_gains(roof.with_points(points), works)
+    (taken,) = timings("catalogue", workload="matmul", n=1024, dtype="float32")
+    rows = found.table()[1]
+    assert rows[0][5:7] == (f"{1 / taken['median_seconds']:.0f}x", f"{1 / taken['with_transfer_seconds']:.0f}x")
+    assert rows[1][3] == "not recorded yet"
+    (top,) = timings("ceilings", operation="gemm", dtype="float32")
+    least = 2 * 1024**3 / (top["flops"] / top["median_seconds"])
+    assert found.rows[0].least_seconds == pytest.approx(least)
+    assert [line.partition(" ")[0] for line in found.caption().splitlines()] == ["MEASURED", "RECORDED"]
+    with pytest.raises(InputError, match="expected one measured point a work"):
+        lessons.recorded_gains(roof, works)
+
+
+def test_tuning_lists_each_option_and_marks_the_fastest() -> None:
+    """The warp-tiled rung with three depths at two sizes; the fastest of each by the file's medians."""
+    found = lessons.tuning()
+    for n in (1024, 4096):
+        marked = [row[2] for row in found.table()[1] if row[1] == f"{n:,}" and row[-1] == "fastest"]
+        there = {
+            entry["params"]["options"]: entry["timing"]["median_seconds"]
+            for entry in FILE["entries"]
+            if entry["experiment"] == "ladders" and entry["params"]["rung"] == "matmul-warp-tiled" and entry["params"]["n"] == n
+        }
+        assert marked == [min(there, key=lambda name: there[name]) or "as it stands"]
+
+
+def test_overlap_divides_one_after_the_other_by_chunks() -> None:
+    """256 MiB in 16 chunks: the file's two medians."""
+    (serial,) = timings("overlap", arrangement="serial", nbytes=2**28, chunks=16)
+    (chunked,) = timings("overlap", arrangement="chunked", nbytes=2**28, chunks=16)
+    row = next(row for row in lessons.recorded_overlap().rows if row[1:3] == (2**28, 16))
+    assert row[3:] == (serial["median_seconds"], chunked["median_seconds"])
+
+
+def test_scalings_are_those_of_machines_with_gpus() -> None:
+    """The H200's step on one rank, and its gradients' bytes."""
+    (found,) = lessons.recorded_scalings()
+    (taken,) = timings("data-parallel scaling", model="large-transformer", mode="strong")
+    assert [(p.ranks, p.median_seconds) for p in found.points] == [(1, taken["median_seconds"])]
+    assert found.parameter_bytes == 740_941_824
+    assert found.evidence.badge is Badge.RECORDED
+
+
+def test_options_can_be_asked_for() -> None:
+    """Plain and graph alone: as many rows as the file has of these."""
+    wanted = sum(bool(e["timing"]) for e in FILE["entries"] if e["experiment"] == "training" and e["params"]["means"] in ("plain", "graph"))
+    assert len(lessons.recorded_options(("plain", "graph")).rows) == wanted
+
+
+@pytest.mark.usefixtures("nothing")
+def test_nothing_recorded_is_said_and_no_number_stands_there() -> None:
+    """Without a GPU and without a recording of one, every table says so."""
+    assert lessons.gpu_curves() == lessons.gpu_streams() == lessons.gpu_roofs() == lessons.recorded_scalings() == ()
+    assert lessons.recorded_under_roof([workloads.get("add")()]) == ()
+    any_curves = recordings.read(recordings.directory() / "nvidia-h200.json")  # of any processor: here they stand for the learner's
+    curve, stream = hierarchy.recorded_latency(any_curves), hierarchy.recorded_bandwidth(any_curves)
+    assert curve is not None
+    assert stream is not None
+    tables = [lessons.launches(), lessons.tuning(), lessons.recorded_overlap(), lessons.under_way(curve, stream)]
+    roof = models.roofline("H200")
+    point = dataclasses.replace(roof.place("x", 1e9, 1e9), seconds=1.0, evidence=LIVE)
+    tables.append(lessons.recorded_gains(roof.with_points([point]), [workloads.get("add")()]))
+    assert all("not recorded yet" in str(one.table()[1]) for one in tables)
+    assert lessons.side_by_side().evidence.badge is Badge.MODELLED
