@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import _counter_kernels
 import _counter_records
 import _recorded
 import hardware_counters
 import hardware_matmul
 import hardware_occupancy
+
+from gpulab.kernels import compile_python
 
 
 def _committed(kind: str) -> list[Path]:
@@ -29,6 +32,24 @@ def test_the_counters_of_a_gpu_are_equal_or_explained() -> None:
         assert path.name == _recorded.file_name("counters", record.environment.device)
         assert _counter_records.problems(record) == []
         assert hardware_counters.drift(record) == []
+
+
+def test_a_python_kernels_registers_are_those_that_the_gpu_launched() -> None:
+    """What compile_python says without a GPU, for every kernel that Nsight Compute read: equal, but that it calls fewer than 16 16."""
+    numba_cuda = pytest.importorskip("numba_cuda")
+    for path in _committed("counters"):
+        record = _recorded.read(path, _counter_records.CounterRecord)
+        if record.environment.libraries["numba-cuda"] != numba_cuda.__version__:
+            pytest.skip(f"made by numba-cuda {record.environment.libraries['numba-cuda']}, which may give other registers")
+        cases, arch = {case.name: case for case in _counter_kernels.CASES}, f"sm_{record.compute_capability.replace('.', '')}"
+        launched = {kernel.name: kernel.metrics["launch__registers_per_thread"] for kernel in record.kernels}
+        compiled = {name: _registers(cases[name], arch) for name in launched}
+        assert {name: max(16, registers) for name, registers in compiled.items()} == launched
+
+
+def _registers(case: _counter_kernels.Case, arch: str) -> int:
+    module = compile_python(case.kernel, *case.make(), arch=arch)
+    return next(iter(module.kernels.values())).registers
 
 
 def test_the_drivers_occupancy_is_the_models() -> None:

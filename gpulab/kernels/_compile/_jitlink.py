@@ -1,4 +1,4 @@
-"""Assemble PTX into machine code through NVIDIA's nvJitLink and ctypes: NVRTC takes CUDA C++ alone. No GPU, no driver.
+"""Turn LTO-IR into machine code through NVIDIA's nvJitLink and ctypes, as numba-cuda does for a launch. No GPU, no driver.
 
 Source: nvJitLink's reference, CUDA 13.0 (https://docs.nvidia.com/cuda/nvjitlink).
 """
@@ -13,7 +13,7 @@ from typing import Any
 from gpulab.errors import CompileError
 from gpulab.kernels._compile import _libraries
 
-_PTX = 2  # NVJITLINK_INPUT_PTX
+_LTOIR = 3  # NVJITLINK_INPUT_LTOIR
 
 
 @functools.cache
@@ -37,32 +37,38 @@ def _text(handle: ctypes.c_void_p, what: str) -> bytes:
     return buffer.raw
 
 
-def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
-    """Return (machine code, the assembler's log) of a piece of PTX.
+def link(ltoir: bytes, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str, str]:
+    """Return (machine code, the PTX between, the assembler's log) of a piece of LTO-IR, optimised as numba-cuda's own launches are.
 
     Raises
     ------
     CompileError
-        If the assembler refuses it.
+        If the linker or the assembler refuses it.
     MissingLibraryError
         If nvJitLink is not installed.
     """
-    linker, handle, data = library(), ctypes.c_void_p(), ptx.encode() + b"\0"
-    flags = [f"-arch={arch}", "-verbose", "-Xptxas=-v", *options]
+    cubin, log = _linked(ltoir, arch, ["-lto", "-verbose", "-Xptxas=-v", *options], "LinkedCubin")
+    ptx, _ = _linked(ltoir, arch, ["-lto", "-ptx", *options], "LinkedPtx")
+    return cubin, ptx.rstrip(b"\0").decode(errors="replace"), log
+
+
+def _linked(ltoir: bytes, arch: str, options: Sequence[str], what: str) -> tuple[bytes, str]:
+    linker, handle = library(), ctypes.c_void_p()
+    flags = [f"-arch={arch}", *options]
     code = linker.nvJitLinkCreate(ctypes.byref(handle), len(flags), (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags]))
     try:
         if code == 0:
-            code = linker.nvJitLinkAddData(handle, _PTX, data, len(data), b"kernel.ptx")
+            code = linker.nvJitLinkAddData(handle, _LTOIR, ltoir, len(ltoir), b"kernel.ltoir")
         if code == 0:
             code = linker.nvJitLinkComplete(handle)
-        log = "\n".join(_text(handle, what).rstrip(b"\0").decode(errors="replace").strip() for what in ("ErrorLog", "InfoLog")).strip()
+        log = "\n".join(_text(handle, name).rstrip(b"\0").decode(errors="replace").strip() for name in ("ErrorLog", "InfoLog")).strip()
         if code != 0:
             raise CompileError(
                 f"compile_python: the assembler refused the code for {arch} ({' '.join(log.split())[:300] or f'error {code}'}); expected "
                 "fewer bytes or another arch. Mend the kernel and run it again.",
                 log=log,
             )
-        return _text(handle, "LinkedCubin"), log
+        return _text(handle, what), log
     finally:
         if handle:
             linker.nvJitLinkDestroy(ctypes.byref(handle))

@@ -111,8 +111,8 @@ def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     if signature is None:
         signature = numba.void(*[_type(argument) for argument in request["arguments"]])
     options = {name: value for name, value in request["options"].items() if name in ("fastmath", "launch_bounds")}
-    ptx, _ = cuda.compile(kernel, signature, device=False, abi="numba", cc=capability, output="ptx", lineinfo=True, **options)
-    return {"ptx": ptx, "compiler": f"numba-cuda {numba_cuda.__version__}, Numba {numba.__version__}"}
+    ltoir, _ = cuda.compile(kernel, signature, device=False, abi="numba", cc=capability, output="ltoir", lineinfo=True, **options)
+    return {"ltoir": ltoir, "compiler": f"numba-cuda {numba_cuda.__version__}, Numba {numba.__version__}"}
 
 
 def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:

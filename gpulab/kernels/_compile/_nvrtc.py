@@ -18,14 +18,14 @@ from gpulab.kernels._compile import _jitlink, _libraries, _nvrtc_library
 from gpulab.kernels._compile._nvrtc_library import FILE, INVALID_OPTION, SUCCESS, Output
 from gpulab.kernels._compile._worker import Worker
 
-__all__ = ["FILE", "INVALID_OPTION", "SUCCESS", "Output", "architectures", "assemble", "compile_program", "serve", "version"]
+__all__ = ["FILE", "INVALID_OPTION", "SUCCESS", "Output", "architectures", "compile_program", "link", "serve", "version"]
 
 _PATH = json.dumps([str(Path(gpulab.__file__).parent.parent), *sys.path])
 _worker = Worker("compile_cuda", ["-c", f"import sys; sys.path[:] = {_PATH}; from gpulab.kernels._compile._nvrtc import serve; serve()"])
 
 
 def _asked(function: str, *arguments: Any) -> Any:
-    if _libraries.find_library("nvrtc") is None and function != "assemble":
+    if _libraries.find_library("nvrtc") is None and function != "link":
         raise _libraries.missing("nvrtc")  # known without starting a process
     answer = _worker.ask((function, arguments))
     if isinstance(answer, GpulabError):
@@ -71,18 +71,18 @@ def compile_program(source: str, options: Sequence[str], names: Sequence[str] = 
     return output
 
 
-def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str]:
-    """Return (machine code, the assembler's log) of a piece of PTX.
+def link(ltoir: bytes, arch: str, options: Sequence[str] = ()) -> tuple[bytes, str, str]:
+    """Return (machine code, the PTX between, the assembler's log) of a piece of LTO-IR.
 
     Raises
     ------
     CompileError
-        If the assembler refuses it.
+        If the linker or the assembler refuses it.
     MissingLibraryError
         If nvJitLink is not installed.
     """
-    code, log = _asked("assemble", ptx, arch, tuple(options))
-    return code, log
+    code, ptx, log = _asked("link", ltoir, arch, tuple(options))
+    return code, ptx, log
 
 
 def serve() -> None:
@@ -90,7 +90,7 @@ def serve() -> None:
     os.environ["CUDA_CACHE_DISABLE"] = "1"  # what NVRTC takes from its cache on disk comes without the assembler's log
     functions: dict[str, Callable[..., Any]] = {
         "version": _nvrtc_library.version, "architectures": _nvrtc_library.architectures,
-        "compile_program": _nvrtc_library.compile_program, "assemble": _jitlink.assemble,
+        "compile_program": _nvrtc_library.compile_program, "link": _jitlink.link,
     }  # fmt: skip
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not mix with the answers
