@@ -195,7 +195,9 @@ def module(cubin: bytes, facts: Mapping[str, KernelFacts], **others: object) -> 
     evidence = Evidence.modelled(
         assumptions=f"the program ships machine code for {arch} made by this compiler; another version may allot otherwise",
         source=f"{compiler}, run here for {arch}: its log and the machine code's own header",
-        known_error="none: a GPU launches by these figures",
+        known_error="none in the registers of 44 kernels on an H200"
+        if others["language"] == "Python"
+        else "none: a GPU launches by these figures",
     )
     encoded = base64.b64encode(cubin).decode()
     return CompiledModule(kernels=dict(facts), cubin_base64=encoded, evidence=evidence, **others)  # type: ignore[arg-type]
