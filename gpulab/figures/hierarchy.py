@@ -32,6 +32,9 @@ def latency(curve: Latency, beside: Sequence[Latency] = ()) -> LabFigure:
     parts = [f"{level.name} {level.speed_text}" for level in levels.levels]
     words = f"Time of a dependent load over the working set on {curve.device}: {', '.join(parts)}."
     curves = [curve, *beside]
+    for far in beside:
+        ends = [f"{format_bytes(p.nbytes)} {format_seconds(p.median_seconds)}" for p in (far.points[0], far.points[-1])]
+        words += f" Beside it {far.device}, {far.evidence.badge.value.lower()}: from {ends[0]} to {ends[1]}."
     figure = frame("Latency over the working set", [c.evidence for c in curves], words, height=440)
     values: list[float | None] = []
     for one in curves:
@@ -66,6 +69,9 @@ def bandwidth(curve: Bandwidth, beside: Sequence[Bandwidth] = ()) -> LabFigure:
     ends = [f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}" for p in (curve.points[0], curve.points[-1])]
     words = f"Rate of a {curve.operation} over the working set on {curve.device}: from {ends[0]} to {ends[1]}."
     curves = [curve, *beside]
+    for far in beside:
+        ends = [f"{format_bytes(p.nbytes)} {format_bytes_per_second(p.bytes_per_second)}" for p in (far.points[0], far.points[-1])]
+        words += f" Beside it {far.device}, {far.evidence.badge.value.lower()}: from {ends[0]} to {ends[1]}."
     figure = frame(f"Bandwidth over the working set ({curve.operation})", [c.evidence for c in curves], words, height=440)
     values: list[float | None] = []
     for one in curves:

@@ -36,9 +36,11 @@ from gpulab.lessons._progress import Progress, ProgressRow, progress, start_agai
 from gpulab.lessons._recorded_gains import (
     RecordedGains,
     RecordedOverlap,
+    Ridges,
     gpu_roofs,
     recorded_gains,
     recorded_overlap,
+    recorded_ridges,
     recorded_scalings,
     recorded_under_roof,
 )
@@ -70,6 +72,7 @@ __all__ = [
     "RecordedPrecisions",
     "RecordedProduct",
     "Reveal",
+    "Ridges",
     "SideBySide",
     "SparseRace",
     "Spellings",
@@ -113,6 +116,7 @@ __all__ = [
     "recorded_options",
     "recorded_overlap",
     "recorded_precisions",
+    "recorded_ridges",
     "recorded_scalings",
     "recorded_sweeps",
     "recorded_under_roof",

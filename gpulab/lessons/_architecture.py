@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import devices, hierarchy, models
-from gpulab._result import Result, html_caption, html_table
+from gpulab._result import Result
 from gpulab.devices import Device, Processor, _datasheets
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
-from gpulab.lessons._recorded_gpus import accelerator_of, recorded_gpus
+from gpulab.lessons._recorded_gpus import accelerator_of, recorded_gpus, with_captions
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 # The GPU that machines without one are compared with: the one that recordings are made on.
@@ -63,7 +63,7 @@ class SideBySide(Result):
         return "\n".join(f"{each.badge} · {name}: {each.sentence.removeprefix(str(each.badge)).strip(' ·')}" for name, each in sides)
 
     def _repr_html_(self) -> str:
-        return html_table(*self.table()) + "".join(f"<div>{html_caption(line)}</div>" for line in self.caption().splitlines())
+        return with_captions(self)
 
 
 def side_by_side() -> SideBySide:

@@ -13,7 +13,7 @@ from gpulab._result import Result
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
-from gpulab.lessons._recorded_gpus import recorded_gpus
+from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
 from gpulab.recorder import experiments
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds
 
@@ -81,7 +81,8 @@ class LadderTable(Result):
         raise KeyError(rung)
 
     def __repr__(self) -> str:
-        return f"<ladder {self.family}: {len(self.rows)} rungs, counted at n = {self.n}, {self.caption_of_times()}>"
+        times = "times: not recorded yet" if self.times is None else f"times {self.times.badge} on {self.times.device}"
+        return f"<ladder {self.family}: {len(self.rows)} rungs, counted at n = {self.n}, {times}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a rung."""
@@ -105,16 +106,22 @@ class LadderTable(Result):
         if self.family != "matmul":
             return format_bytes_per_second(row.nbytes / seconds)
         library = next((each.seconds for each in self.rows if each.rung == _LIBRARY), None)
-        share = "" if library is None or row.rung == _LIBRARY else f", {library / seconds:.2%} of the library's"
+        share = "" if library is None or row.rung == _LIBRARY else f", {100 * library / seconds:.3g} % of the library's"
         return format_flops_per_second(row.flops / seconds) + share
 
     def caption_of_times(self) -> str:
         """Return where the times are from."""
-        return "times: not recorded yet" if self.times is None else f"times: {self.times.sentence}"
+        if self.times is None:
+            return "times: not recorded yet"
+        badge, _, rest = self.times.sentence.partition(" ")
+        return f"{badge} · the times: {rest}"
 
     def caption(self) -> str:
-        """Return the evidence of the counts and of the times."""
-        return f"{self.evidence.sentence} · counted at n = {self.n:,} · {self.caption_of_times()}"
+        """Return the evidence of the counts and of the times, a line for each."""
+        return f"{self.evidence.sentence} · counted at n = {self.n:,}\n{self.caption_of_times()}"
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
 
 def climb(family: str, n: int | None = None) -> LadderTable:

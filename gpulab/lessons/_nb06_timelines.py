@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpulab import _given, recordings, training
 from gpulab._result import Result
 from gpulab.evidence import Evidence
+from gpulab.recordings import Entry
 from gpulab.training import PipelineResult
 from gpulab.units import format_seconds
 
@@ -69,7 +70,7 @@ def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
     for name, recording in recordings.readable().items():
         if recording.environment.device_kind == "cpu":
             continue
-        for entry in recording.entries:
+        for entry in sorted(recording.entries, key=_by_model):
             if not entry.experiment.startswith(_EXPERIMENT) or entry.timing is None:
                 continue
             if means is not None and entry.params.get("means") not in means:
@@ -80,3 +81,8 @@ def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
             rows.append((name, f"{entry.experiment}: {what}", format_seconds(entry.timing.median_seconds) + between))
             evidence = recording.evidence(entry)
     return RecordedOptions(tuple(rows), evidence)
+
+
+def _by_model(entry: Entry) -> tuple[str, ...]:
+    """What is compared stands together: one model in one number format, with one means after the other."""
+    return (entry.experiment, *(str(entry.params.get(name, "")) for name in ("model", "precision")))

@@ -13,6 +13,7 @@ from gpulab import _given, devices, timing
 from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence
+from gpulab.lessons._recorded_gpus import recorded_gpus
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 _FORMULA_BYTES = 8  # of one element of the gate: read 4, write 4
@@ -155,12 +156,24 @@ def spellings(n: int = 1 << 22) -> Spellings:
     for name, module, make in ways:
         if where.torch_type != "cuda":
             rows.append(Spelling(name, None, "no CUDA device here"))
+            if make is _ours:
+                rows += _recorded(name, n)
         elif importlib.util.find_spec(module) is None:
             rows.append(Spelling(name, None, f"{module} is not installed"))
         else:
             rows.append(_measured(name, make, x, where))
     device = here.evidence.device if where.is_cpu else f"{here.evidence.device} and {where.name}"
     return Spellings(n, tuple(rows), Evidence.measured(device))
+
+
+def _recorded(name: str, n: int) -> list[Spelling]:
+    """Return the same kernel as recorded GPUs launched it, with where it is from in place of a reason."""
+    found = []
+    for recording in recorded_gpus().values():
+        entry = recording.find("ladders", family="elementwise", rung="elementwise-each", n=n)
+        if entry is not None and entry.timing is not None:
+            found.append(Spelling(f"{name} (RECORDED)", entry.timing.median_seconds, recording.evidence(entry).sentence))
+    return found
 
 
 def _measured(name: str, make: Callable[[np.ndarray, devices.Device], Callable[[], Any]], x: np.ndarray, where: devices.Device) -> Spelling:

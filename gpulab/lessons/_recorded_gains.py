@@ -9,12 +9,12 @@ from gpulab import models, parallel, timing, workloads
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
-from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus
+from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus, with_captions
 from gpulab.models import Roofline
 from gpulab.parallel import ScalingResult
 from gpulab.recordings import Recording
 from gpulab.timing.recorded import measurement
-from gpulab.units import format_bytes, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds
 
 # -- 03: roofs, points and gains ------------------------------------------------------------------------------------------------
 
@@ -28,6 +28,46 @@ def gpu_roofs() -> tuple[Roofline, ...]:
         except InputError:  # a recording of a part of the experiments
             continue
     return tuple(found)
+
+
+@dataclass(frozen=True, repr=False)
+class Ridges(Result):
+    """The best product in each number format over one memory, of recorded GPUs.
+
+    Attributes
+    ----------
+    rows : tuple of (str, str, float, float, float or None)
+        GPU, format, FLOP/s, the ridge in FLOP a byte, and the rate over float32's.
+    evidence : Evidence or None
+        None where nothing is recorded yet.
+    """
+
+    rows: tuple[tuple[str, str, float, float, float | None], ...]
+    evidence: Evidence | None
+
+    def __repr__(self) -> str:
+        return f"<ridges: {', '.join(f'{row[1]} {row[3]:.3g}' for row in self.rows) or NOT_YET}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a format, the slowest first."""
+        headers = ("GPU (RECORDED)", "format", "best product", "over float32", "ridge, FLOP a byte")
+        rows = [
+            (gpu, name, format_flops_per_second(rate), "" if over is None else format_ratio(over), f"{ridge:.3g}")
+            for gpu, name, rate, ridge, over in self.rows
+        ]
+        return headers, rows or [(NOT_YET, "", "", "", "")]
+
+
+def recorded_ridges() -> Ridges:
+    """Return the ridge of each number format on recorded GPUs; an empty result means "not recorded yet"."""
+    rows: list[tuple[str, str, float, float, float | None]] = []
+    roofs = gpu_roofs()
+    for one in roofs:
+        rates = {top.name: top.flops_per_second for top in one.arithmetic}
+        for name in sorted(rates, key=lambda each: rates[each]):
+            over = rates[name] / rates["float32"] if "float32" in rates else None
+            rows.append((one.device, name, rates[name], one.ridge_flops_per_byte(name), over))
+    return Ridges(tuple(rows), roofs[0].evidence if roofs else None)
 
 
 def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, ...]:
@@ -51,8 +91,10 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
 
 
 def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement | None:
+    """Return what was recorded of this very work: the catalogue is recorded with its usual options, so another layer is not in it."""
     entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
-    return None if entry is None else measurement(recording, entry)
+    m = None if entry is None else measurement(recording, entry)
+    return m if m is not None and (m.flops or 0.0, m.nbytes) == (work.flops, work.nbytes) else None
 
 
 @dataclass(frozen=True)
@@ -107,6 +149,9 @@ class RecordedGains(Result):
         """Return one row a piece of work and machine, or that nothing was recorded."""
         headers = ("work", f"{self.here} (MEASURED)", "GPU (RECORDED)", "there", "with copies", "gain", "gain with copies", "of its roof")
         return headers, [_gain(row) for row in self.rows] or [("", "", NOT_YET, "", "", "", "", "")]
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
 
 def _gain(row: GainRow) -> tuple[str, ...]:

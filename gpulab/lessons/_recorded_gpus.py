@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import devices, hierarchy, models, recordings
-from gpulab._result import Result
+from gpulab._result import Result, html_caption, html_table
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
@@ -31,6 +31,11 @@ def recorded_gpus() -> dict[str, Recording]:
 def caption_of(evidence: Sequence[Evidence]) -> str:
     """The badge lines of a table's machines, each once."""
     return "\n".join(dict.fromkeys(one.sentence for one in evidence)) or NOT_YET
+
+
+def with_captions(result: Result) -> str:
+    """Return a result's table as HTML with a badge line for each of its machines, as a notebook shows it."""
+    return html_table(*result.table()) + "".join(f"<div>{html_caption(line)}</div>" for line in result.caption().splitlines())
 
 
 # -- 01: what a launch costs ------------------------------------------------------------------------------------------------
@@ -196,6 +201,9 @@ class UnderWay(Result):
         if all(row.workers == 1 for row in self.rows):
             rows.append((f"a GPU: {NOT_YET}", "", "", "", ""))
         return ("", "a load waits", "memory moves", "under way: the product", "that is"), rows
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
 
 def _shares(row: UnderWayRow) -> str:

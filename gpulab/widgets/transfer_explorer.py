@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpulab import devices, figures, recordings, transfer, workloads
+from gpulab import devices, figures, lessons, recordings, transfer, workloads
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep
@@ -73,7 +73,8 @@ class TransferExplorer(Instrument):
         return [
             Choice(name="device", label="Measure", options=here, help="Copies to and from a device, or within host memory.", **ours),
             Slider(name="deadline", label="Time for the sweep", options=seconds, default=5.0, help="More time, better points.", **ours),
-            Choice(name="recorded", label="Recorded machine", options=machines, help="Draw what a named machine measured beside.", **shown),
+            Choice(name="recorded", label="Recorded machine", options=machines, help="Shown beside: what a named machine measured.",
+                   **{**shown, "views": ("sweep", "overlap")}),
             Choice(name="quantity", label="Draw", options=(("seconds", "time"), ("rate", "rate")), radio=True, help="Time over size shows "
                    "the latency, rate over size shows the bandwidth.", **shown),
             Choice(name="series", label="Fitted series", options=((_NONE, "none yet"),), help="Whose time is fitted as latency + size / "
@@ -260,7 +261,10 @@ class TransferExplorer(Instrument):
             f"In {o.chunks} chunk{'s' if o.chunks > 1 else ''} it takes {format_seconds(o.seconds)}, one after the other "
             f"{format_seconds(o.serial_seconds)}: {gain}."
         )
-        return Drawing(figures.overlap(o), (f"{format_bytes(o.nbytes)} in {o.chunks} chunks", header), rows, [o.evidence], o.notes, message)
+        far, words = _recorded_overlap(values["recorded"], o)
+        evidence = [o.evidence, *([recordings.load(values["recorded"]).evidence()] if far else [])]
+        title = f"{format_bytes(o.nbytes)} in {o.chunks} chunks"
+        return Drawing(figures.overlap(o), (title, header), [*rows, *far], evidence, o.notes, f"{message} {words}".strip())
 
     def _modelled_overlap(self, values: Mapping[str, Any]) -> Overlap:
         road, nbytes = self._link(values), values["nbytes"]
@@ -300,6 +304,7 @@ class TransferExplorer(Instrument):
             seconds = f", compute_seconds={values['compute_ratio']:g} * link.seconds({values['nbytes']})"
             model = f", link=link{'' if values['compute_ratio'] == 1 else seconds})"
             lines = [road, chunked + model, "o"] if values["way"] == "model" else [f"{chunked})", "o"]
+            lines += ["gl.lessons.recorded_overlap()"] if values["recorded"] != _NONE else []
         else:
             lines = self._sweep_code(values, road)
         return "\n".join(["import gpulab as gl", "", *lines])
@@ -325,6 +330,22 @@ class TransferExplorer(Instrument):
         beside = "" if far == _NONE else ", beside=[far]"
         links = ", links=[link]" if values["link_shown"] else ""
         return [*lines, f"gl.figures.sweep(s, fit{quantity}{beside}{links})"]
+
+
+def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str]:
+    """Return the rows of the chosen machine for these bytes and chunks, and what to say where it has none."""
+    if name == _NONE:
+        return [], ""
+    seen = [row[1:] for row in lessons.recorded_overlap().rows if row[0] == name]
+    for nbytes, chunks, serial, chunked in seen:
+        if (nbytes, chunks) == (o.nbytes, o.chunks):
+            words = f"{Badge.RECORDED} on {name}:"
+            rows = [(f"{words} one after the other", format_seconds(serial)), (f"{words} in overlapping chunks", format_seconds(chunked))]
+            return rows, ""
+    if not seen:
+        return [], f"Overlap on {name}: not recorded yet."
+    sizes = " and ".join(format_bytes(nbytes) for nbytes in dict.fromkeys(row[0] for row in seen))
+    return [], f"Overlap on {name} was recorded for {sizes}, in {', '.join(str(n) for n in sorted({row[1] for row in seen}))} chunks."
 
 
 _LINK_NAMES = ("link", "latency_seconds", "bandwidth_bytes_per_second")

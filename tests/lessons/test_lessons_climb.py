@@ -125,8 +125,11 @@ def test_a_recorded_ladder_shows_its_largest_size_and_what_each_rung_reaches(mon
     assert products.times.sentence.startswith("RECORDED on NVIDIA H200")
     cells = {row[0]: row[-1] for row in products.table()[1]}
     share = seconds["matmul-library", 4096] / seconds["matmul-tiled", 4096]
-    assert cells["tiled"].endswith(f"{100 * share:.2f}% of the library's")
+    assert cells["tiled"].endswith(f"{100 * share:.3g} % of the library's")
     assert "of the library" not in cells["library"]
+    counts, times = products.caption().splitlines()
+    assert (counts.split()[0], times.split()[0]) == ("MODELLED", "RECORDED")
+    assert "gpulab record" in products._repr_html_()
 
 
 def test_compiled_gives_facts_or_the_sentence(monkeypatch: pytest.MonkeyPatch):

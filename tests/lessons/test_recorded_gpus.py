@@ -94,6 +94,7 @@ def test_recorded_points_stand_under_recorded_roofs() -> None:
     """An add of 2^24 numbers moves 12 bytes each: its recorded rate and the share of the best recorded stream, from the file."""
     (found,) = lessons.recorded_under_roof([workloads.get("add")(n=2**24), workloads.get("add")(n=12345)])
     (point,) = found.points  # the odd size was not recorded
+    assert lessons.recorded_under_roof([workloads.get("linear")(n=1, features=4096)]) == ()  # nor a layer of that width
     (taken,) = timings("catalogue", workload="add", n=2**24, dtype="float32")
     best = max(t["nbytes"] / t["median_seconds"] for t in timings("ceilings", dtype="float32") if t["nbytes"])
     assert point.share_of_roof == pytest.approx(12 * 2**24 / best / taken["median_seconds"])
@@ -101,6 +102,21 @@ def test_recorded_points_stand_under_recorded_roofs() -> None:
     (roofs,) = lessons.gpu_roofs()
     (product,) = timings("ceilings", operation="gemm", dtype="bfloat16")
     assert roofs.arithmetic_roof("bfloat16").flops_per_second == pytest.approx(product["flops"] / product["median_seconds"])
+
+
+def test_ridges_move_right_with_faster_arithmetic() -> None:
+    """Each format's best product over the best stream, from the file; the slowest first, float32 being once itself."""
+    found = lessons.recorded_ridges()
+    best = max(t["nbytes"] / t["median_seconds"] for t in timings("ceilings", dtype="float32") if t["nbytes"])
+    rates = {
+        entry["params"]["dtype"]: entry["timing"]["flops"] / entry["timing"]["median_seconds"]
+        for entry in FILE["entries"] if entry["experiment"] == "ceilings" and entry["params"]["operation"] == "gemm"
+    }  # fmt: skip
+    assert [row[1] for row in found.rows] == sorted(rates, key=lambda name: rates[name])
+    assert {row[1]: row[3] for row in found.rows} == pytest.approx({name: rate / best for name, rate in rates.items()})
+    assert {row[1]: row[4] for row in found.rows}["float32"] == 1
+    assert found.evidence is not None
+    assert found.evidence.badge is Badge.RECORDED
 
 
 def test_gains_divide_what_was_measured_by_what_was_recorded() -> None:
@@ -154,7 +170,10 @@ def test_scalings_are_those_of_machines_with_gpus() -> None:
 def test_options_can_be_asked_for() -> None:
     """Plain and graph alone: as many rows as the file has of these."""
     wanted = sum(bool(e["timing"]) for e in FILE["entries"] if e["experiment"] == "training" and e["params"]["means"] in ("plain", "graph"))
-    assert len(lessons.recorded_options(("plain", "graph")).rows) == wanted
+    found = lessons.recorded_options(("plain", "graph")).rows
+    assert len(found) == wanted
+    models_in_turn = [row[1].split(",")[0] for row in found]
+    assert models_in_turn == sorted(models_in_turn)  # what is compared stands together
 
 
 @pytest.mark.usefixtures("nothing")
@@ -166,7 +185,7 @@ def test_nothing_recorded_is_said_and_no_number_stands_there() -> None:
     curve, stream = hierarchy.recorded_latency(any_curves), hierarchy.recorded_bandwidth(any_curves)
     assert curve is not None
     assert stream is not None
-    tables = [lessons.launches(), lessons.tuning(), lessons.recorded_overlap(), lessons.under_way(curve, stream)]
+    tables = [lessons.recorded_ridges(), lessons.launches(), lessons.tuning(), lessons.recorded_overlap(), lessons.under_way(curve, stream)]
     roof = models.roofline("H200")
     point = dataclasses.replace(roof.place("x", 1e9, 1e9), seconds=1.0, evidence=LIVE)
     tables.append(lessons.recorded_gains(roof.with_points([point]), [workloads.get("add")()]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -166,6 +167,25 @@ def test_the_modelled_timeline_follows_the_controls_and_the_measured_one_its_but
     assert "have moved" not in t._results.message
 
 
+def test_a_recorded_machines_overlap_stands_beside(calls: list[Any]) -> None:
+    """From the file by hand: 256 MiB in 16 chunks, one after the other and overlapping; other settings say what was recorded."""
+    file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
+    seen = {
+        e["params"]["arrangement"]: e["timing"]["median_seconds"]
+        for e in file["entries"] if e["experiment"] == "overlap" and e["params"]["nbytes"] == 2**28 and e["params"]["chunks"] == 16
+    }  # fmt: skip
+    t = TransferExplorer(view="overlap", way="model", recorded="nvidia-h200", nbytes=256 * MIB, chunks=16)
+    far = {row[0]: row[1] for row in t._results.rows if str(row[0]).startswith("RECORDED on nvidia-h200")}
+    assert list(far.values()) == [f"{1e3 * seen[way]:.2f} ms" for way in ("serial", "chunked")]
+    assert {"MODELLED", "RECORDED"} == {e["badge"] for e in t._results.evidence}
+    assert t.code.endswith("gl.lessons.recorded_overlap()")
+    t.set(nbytes=64 * MIB)
+    assert "Overlap on nvidia-h200 was recorded for 16.0 MiB and 256 MiB" in t._results.message
+    assert "RECORDED" not in {e["badge"] for e in t._results.evidence}
+    t.set(recorded="amd-epyc-2-cores")
+    assert "Overlap on amd-epyc-2-cores: not recorded yet." in t._results.message
+
+
 def test_the_break_even_uses_the_modelled_link_of_the_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search is given exactly the link of the sliders; when it moves, the result on the screen says that it is older."""
     rows = (BreakEvenRow(64, 1e-4, 2e-4, 1e4), BreakEvenRow(128, 8e-4, 3e-4, 4e4))
@@ -203,9 +223,9 @@ def test_each_view_has_its_own_controls(calls: list[Any]) -> None:
     assert "expected a number from" in t.error
     t.set(view="overlap")
     assert t.error == ""
-    assert on_screen() == link | {"way", "nbytes", "chunks", "compute_ratio"}
+    assert on_screen() == link | {"way", "nbytes", "chunks", "compute_ratio", "recorded"}
     t.set(way="here")  # a measured timeline follows no modelled link
-    assert on_screen() == {"view", "way", "nbytes", "chunks"}
+    assert on_screen() == {"view", "way", "nbytes", "chunks", "recorded"}
     t.set(view="sweep", link_shown=False)
     assert not on_screen() & link - {"view"}
     t.set(view="break_even")
