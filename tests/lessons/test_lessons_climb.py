@@ -61,6 +61,22 @@ def test_spellings_name_what_was_not_run(monkeypatch: pytest.MonkeyPatch):
             lessons.spellings(n)  # type: ignore[arg-type]
 
 
+def test_spellings_show_the_recorded_kernel_at_its_size(monkeypatch: pytest.MonkeyPatch):
+    """Without a GPU our kernel's time is the file's, named and badged; at a size that was not recorded there is none."""
+    from gpulab import devices
+
+    monkeypatch.setattr(_passes.devices, "default", lambda: devices.find("cpu"))
+    file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
+    (taken,) = (
+        e["timing"]["median_seconds"] for e in file["entries"]
+        if e["experiment"] == "ladders" and e["params"]["rung"] == "elementwise-each" and e["params"]["n"] == 2**22
+    )  # fmt: skip
+    far = next(row for row in lessons.spellings(2**22).rows if "(RECORDED)" in row.name)
+    assert far.seconds == taken
+    assert far.reason.startswith("RECORDED on NVIDIA H200")
+    assert not any("(RECORDED)" in row.name for row in lessons.spellings(12_345).rows)
+
+
 def test_triton_computes_the_same_gate():
     """(1 + tanh(0.8 x)) / 2 is sigmoid(1.6 x), which the Triton kernel uses."""
     x = X.astype(np.float64)
