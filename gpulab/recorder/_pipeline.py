@@ -15,6 +15,7 @@ _BATCH, _SIZE = 32, 128
 _WORKERS = (0, 1, 2, 4, 8)
 _ENDLESS = 1_000_000  # more batches than any deadline sees
 _LOOP_STEPS = 50
+_SHARES = 4  # a call takes tens of milliseconds, and an interval twenty calls
 
 
 def _batches() -> _images.BatchSet:
@@ -44,7 +45,7 @@ def _step_case(device: Device, workers: int) -> Case:
 
             return measure(step, device=device, deadline=deadline_seconds, label=f"a step behind {workers} workers")
 
-    return Case({"part": "step", "workers": workers, "batch": _BATCH, "size": _SIZE}, time, SECOND if workers in (0, 4) else THIRD)
+    return Case({"part": "step", "workers": workers, "batch": _BATCH, "size": _SIZE}, time, SECOND if workers in (0, 4) else THIRD, _SHARES)
 
 
 def _loop_case(device: Device, reads: bool) -> Case:
@@ -73,7 +74,7 @@ def _loop_case(device: Device, reads: bool) -> Case:
             loop, device=device, deadline=deadline_seconds, label=f"{_LOOP_STEPS} steps, {'reading' if reads else 'keeping'} the loss"
         )
 
-    return Case({"part": "loop", "reads_loss": int(reads), "steps": _LOOP_STEPS}, time, SECOND)
+    return Case({"part": "loop", "reads_loss": int(reads), "steps": _LOOP_STEPS}, time, SECOND, _SHARES)
 
 
 def _cases(device: Device) -> Iterable[Case]:

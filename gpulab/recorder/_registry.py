@@ -28,11 +28,14 @@ class Case:
         ``time(deadline_seconds) -> Measurement``; allocates, measures and lets go.
     rank : int
         Lower ranks run first, across all experiments.
+    shares : int
+        How many shares of the time budget it may take: more where a call is long, since an interval takes twenty of them.
     """
 
     params: Mapping[str, Parameter]
     time: Callable[[float], Measurement]
     rank: int = SECOND
+    shares: int = 1
 
 
 @dataclass(frozen=True)

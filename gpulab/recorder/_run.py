@@ -215,8 +215,8 @@ def _loop(run: _Run, device: Device, *, clock: Callable[[], float], budget: floa
             left = budget - (clock() - begin)
             if left <= 0 or (stop is not None and stop()):
                 break
-            share = left / (len(waiting) - position)
-            finished = _time(name, case, min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
+            share = left / sum(each.shares for _, each in waiting[position:])
+            finished = _time(name, case, case.shares * min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
             run.done[finished.key] = finished
             _let_go(device)
             run.save(clock())

@@ -25,6 +25,7 @@ MEANS: Mapping[str, dict[str, Any]] = {
 _IMAGES, _SIDE, _STEPS = 2048, 32, 1_000_000
 _BEFORE = 6  # steps before the first sample: compilation, a graph's recording, the optimizer's state
 _STEPS_A_CALL = 10  # on an accelerator: waiting after each step would time the waiting
+_SHARES = 4  # there; an H200 takes 50 to 150 ms for such a call
 # Means that say something of a network of images alone.
 _OF_IMAGES = ("channels_last",)
 
@@ -74,7 +75,7 @@ def _case(device: Device, model: str, precision: str, means: str, rank: int) -> 
         finally:
             run.close()
 
-    return Case({"model": model, "precision": precision, "means": means, "steps": steps}, time, rank)
+    return Case({"model": model, "precision": precision, "means": means, "steps": steps}, time, rank, 1 if device.is_cpu else _SHARES)
 
 
 def _has(device: Device, precision: str, means: str) -> bool:

@@ -53,7 +53,7 @@ def bench(monkeypatch):
     clock, log = Clock(), []
     monkeypatch.setattr(_registry, "_REGISTRY", {})
 
-    def add(name, ranks, seconds=10.0, fails=(), error=None):
+    def add(name, ranks, seconds=10.0, fails=(), error=None, shares=1):
         def case(i, rank):
             def time(deadline):
                 log.append((name, i, deadline))
@@ -62,7 +62,7 @@ def bench(monkeypatch):
                     raise error or RuntimeError("boom  \n happened")
                 return a_measurement()
 
-            return Case({"i": i}, time, rank)
+            return Case({"i": i}, time, rank, shares)
 
         recorder.register(Experiment(name, name, lambda device: [case(i, rank) for i, rank in enumerate(ranks)]))
 
@@ -163,6 +163,16 @@ def test_a_case_gets_a_bounded_share_of_what_is_left(bench, tmp_path):
     deadlines = [deadline for _, _, deadline in bench.log]
     assert deadlines[0] == 0.15
     assert deadlines[-1] == 1.0
+
+
+def test_a_case_of_long_calls_takes_several_shares(bench, tmp_path):
+    """Three cases of one share and one of five in 4 s: 0.5 s each and 2.5 s; of the bounds it takes five too."""
+    bench("short", [0] * 3, seconds=0.5)
+    bench("long", [1], seconds=2.5, shares=5)
+    bench.run(tmp_path / "r.json", minutes=4 / 60)
+    assert [deadline for _, _, deadline in bench.log] == [pytest.approx(0.5)] * 3 + [pytest.approx(2.5)]
+    bench.run(tmp_path / "s.json", minutes=60)
+    assert bench.log[-1][2] == 5.0
 
 
 @pytest.mark.parametrize("options", [{"minutes": 0}, {"minutes": -1}, {"minutes": float("nan")}, {"name": "../x"}, {"only": ["no-such"]}])
