@@ -5,6 +5,7 @@ A case is the time of as many steps as it says: one on a CPU, ten between two wa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,7 +24,9 @@ MEANS: Mapping[str, dict[str, Any]] = {
     "checkpoint": {"checkpoint": True},
 }  # fmt: skip
 _IMAGES, _SIDE, _STEPS = 2048, 32, 1_000_000
-_BEFORE = 6  # steps before the first sample: compilation, a graph's recording, the optimizer's state
+_BEFORE = {"cpu": 2, "accelerator": 6}  # steps before the first sample: compilation, a graph's recording, the optimizer's state
+# A step may take this long: on a CPU whose convolutions are slow in bfloat16 it takes a minute. A sixteenth of the batch tells it before.
+_LONGEST_STEP_SECONDS, _SMALL_SHARE = 10.0, 16
 _STEPS_A_CALL = 10  # on an accelerator: waiting after each step would time the waiting
 _SHARES = 4  # there; an H200 takes 50 to 150 ms for such a call
 # Means that say something of a network of images alone.
@@ -58,11 +61,14 @@ MODELS = {"cnn": _images, "transformer": _text}
 def _case(device: Device, model: str, precision: str, means: str, rank: int) -> Case:
     steps = 1 if device.is_cpu else _STEPS_A_CALL
 
-    def time(deadline_seconds: float) -> Measurement:
-        run = training.Run(MODELS[model](), device=device, precision=precision, steps=_STEPS, **MEANS[means])
+    def time_steps(deadline_seconds: float) -> Measurement:
+        task = MODELS[model]()
+        if device.is_cpu:
+            _refuse_long_steps(task, device, precision, f"training, {model}, {precision}, {means}")
+        run = training.Run(task, device=device, precision=precision, steps=_STEPS, **MEANS[means])
         run.parts_every = 0
         try:
-            run.advance(_BEFORE)
+            run.advance(_BEFORE["cpu" if device.is_cpu else "accelerator"])
             measured = measure(run.advance, steps, device=device, deadline=deadline_seconds, label=f"{model}, {precision}, {means}")
             if run.is_over:  # further calls would have returned at once
                 raise InputError(
@@ -75,7 +81,21 @@ def _case(device: Device, model: str, precision: str, means: str, rank: int) -> 
         finally:
             run.close()
 
-    return Case({"model": model, "precision": precision, "means": means, "steps": steps}, time, rank, 1 if device.is_cpu else _SHARES)
+    return Case({"model": model, "precision": precision, "means": means, "steps": steps}, time_steps, rank, 1 if device.is_cpu else _SHARES)
+
+
+def _refuse_long_steps(task: Task, device: Device, precision: str, who: str) -> None:
+    run = training.Run(task, device=device, precision=precision, steps=_STEPS, batch_size=max(1, task.batch_size // _SMALL_SHARE))
+    run.parts_every = 0
+    try:
+        run.advance(1)
+        begin = time.perf_counter()
+        run.advance(1)
+        seconds = _SMALL_SHARE * (time.perf_counter() - begin)
+    finally:
+        run.close()
+    if seconds > _LONGEST_STEP_SECONDS:
+        raise InputError(f"{who}: a step takes about {seconds:.0f} s here; expected at most {_LONGEST_STEP_SECONDS:g} s. Left out.")
 
 
 def _has(device: Device, precision: str, means: str) -> bool:

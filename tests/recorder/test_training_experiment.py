@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,19 @@ def test_the_wide_transformer_reads_the_prose() -> None:
     """Its vocabulary is the prose's."""
     task = _training._text()
     assert task.make_model(0).head.out_features == int(task.train.inputs.max()) + 1
+
+
+def test_steps_of_a_minute_are_left_out_before_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU a sixteenth of the batch foretells the step: what would take the whole budget is refused with its time."""
+    monkeypatch.setattr(_training, "_LONGEST_STEP_SECONDS", 0.0)
+    sizes: list[int] = []
+    real = _training.training.Run
+
+    def run(task: training.Task, **options: Any) -> Any:
+        sizes.append(options.get("batch_size", task.batch_size))
+        return real(task, **options)
+
+    monkeypatch.setattr(_training.training, "Run", run)
+    with pytest.raises(InputError, match=r"training, cnn, bfloat16, plain: a step takes about \d+ s here"):
+        _training._case(Device("cpu"), "cnn", "bfloat16", "plain", 0).time(0.1)
+    assert sizes == [_training.MODELS["cnn"]().batch_size // 16]
