@@ -1,9 +1,10 @@
 """The matmul ladder's last rungs in float32 as a share of cuBLAS, TF32 off, in turns; the goal is 93 %.
 
-    python benchmarks/hardware_matmul.py [--record FOLDER] [--size 4096] [--rounds 7] [--quick]
+    python benchmarks/hardware_matmul.py [--record FOLDER] [--size 4096] [--rounds 7] [--quick] [--candidates]
 
 A round measures cuBLAS and each rung with each of its compiler options, forwards and then backwards, so that a clock that drifts meets
 all alike. The share is the median over the rounds of cuBLAS's seconds over the rung's. The rung on Tensor Cores is left out: it is TF32.
+``--candidates`` times kernels in ``benchmarks/candidates`` too, which are no rungs yet; nothing is recorded then.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,13 @@ GOAL = 0.93
 RUNGS = ("matmul-vectorised", "matmul-warp-tiled")
 LIBRARY = "cuBLAS"
 _ROWS_CHECKED = 64
+CANDIDATE, CANDIDATE_KERNEL = Path(__file__).resolve().parent / "candidates" / "matmul_double_buffered.cu", "matmul_double_buffered"
+_LARGER = ("-DACROSS=2", "-DCHUNKS=4")
+# Options of the candidate, and the rows, columns and threads of its blocks with them.
+CANDIDATE_FORMS: tuple[tuple[tuple[str, ...], int, int, int], ...] = (
+    ((), 128, 128, 256), (("-DDEPTH=8",), 128, 128, 256), (_LARGER, 128, 128, 128), ((*_LARGER, "-DDEPTH=8"), 128, 128, 128),
+    ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1"), 256, 128, 256), ((*_LARGER, "-DDOWN=4", "-DBLOCKS=1", "-DDEPTH=8"), 256, 128, 256),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,19 @@ def off_by(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(c[rows] - expected).max() / np.abs(expected).max())
 
 
-def compare(n: int, rounds: int, deadline: float) -> MatmulRecord:
+def _launchers(n: int, candidates: bool) -> Iterator[tuple[str, tuple[str, ...], Any, tuple[Any, ...]]]:
+    """Yield the name, the options, what is launched, and the arguments on the host."""
+    for rung in map(cuda_rung, RUNGS):
+        for options in rung.options:
+            given = rung.arguments(n)
+            yield rung.name, options, cuda_launcher(rung.source, rung.kernel, *rung.launch(n), *given, options=options), given
+    for options, rows, columns, threads in CANDIDATE_FORMS if candidates else ():
+        given, grid = cuda_rung(RUNGS[0]).arguments(n), (n // columns, n // rows)
+        source = CANDIDATE.read_text(encoding="utf-8")
+        yield CANDIDATE_KERNEL, options, cuda_launcher(source, CANDIDATE_KERNEL, grid, threads, *given, options=options), given
+
+
+def compare(n: int, rounds: int, deadline: float, candidates: bool = False) -> MatmulRecord:
     """Measure cuBLAS and the rungs in turns on the first CUDA device."""
     import torch
 
@@ -114,14 +134,11 @@ def compare(n: int, rounds: int, deadline: float) -> MatmulRecord:
         out = torch.empty(n, n, device="cuda")
         works: dict[Any, Callable[[], Any]] = {LIBRARY: lambda: torch.matmul(left, right, out=out)}
         results: dict[Any, float] = {}
-        for rung in map(cuda_rung, RUNGS):
-            for options in rung.options:
-                x, y, z, size = rung.arguments(n)
-                ready = cuda_launcher(rung.source, rung.kernel, *rung.launch(n), x, y, z, size, options=options)
-                ready()
-                ready.fetch()
-                results[rung.name, options] = off_by(z, x, y)
-                works[rung.name, options] = ready
+        for name, options, ready, (x, y, z, _) in _launchers(n, candidates):
+            ready()
+            ready.fetch()
+            results[name, options] = off_by(z, x, y)
+            works[name, options] = ready
         works[LIBRARY]()
         exact = off_by(out.cpu().numpy(), a, b)
         seconds, notes = in_turns(works, rounds, lambda work: gl.measure(work, device="cuda:0", flops=2.0 * n**3, deadline=deadline))
@@ -178,7 +195,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--size", type=int, default=4096, help="a multiple of 128")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="1024 x 1024, three rounds")
+    parser.add_argument("--candidates", action="store_true", help="also kernels that are no rungs yet; a size of 256's multiples")
     asked = parser.parse_args(arguments)
+    if asked.candidates and asked.record:
+        parser.error("--candidates are no rungs, so nothing is recorded with them; leave out --record")
     import torch
 
     if not torch.cuda.is_available():
@@ -190,14 +210,16 @@ def main(arguments: Sequence[str]) -> int:
         print(f"hardware_matmul: skipped: CuPy cannot be imported ({error}); expected it. Install cupy-cuda13x or cupy-cuda12x.")
         return 0
     try:
-        record = compare(1024, 3, 0.2) if asked.quick else compare(asked.size, asked.rounds, 0.5)
+        amount = (1024, 3, 0.2) if asked.quick else (asked.size, asked.rounds, 0.5)
+        record = compare(*amount, candidates=asked.candidates)
     except GpulabError as error:
         print(f"hardware_matmul: failed: {error}", file=sys.stderr)
         return 1
     print(summary(record))
     if asked.record:
         print(f"Written to {_recorded.write(record, 'matmul', record.environment.device, asked.record)}.")
-    wrong = [each for each in record.rungs if each.max_relative_difference > cuda_rung(each.rung).tolerance]
+    allowed = cuda_rung(RUNGS[0]).tolerance
+    wrong = [each for each in record.rungs if each.max_relative_difference > allowed]
     return int(bool(wrong) or record.tf32_allowed)
 
 

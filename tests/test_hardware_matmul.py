@@ -15,7 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import _recorded
 import hardware_matmul as comparison
 
+from gpulab.errors import MissingLibraryError
 from gpulab.evidence import Environment
+from gpulab.kernels import compile_cuda
 
 ENVIRONMENT = Environment("2026-01-02", "Linux", "a CPU", 8, 2**36, "NVIDIA H200", "cuda", "580.1", "3.12", {}, "python x.py")
 
@@ -94,3 +96,26 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert comparison.main([]) == 0
     assert "skipped: torch sees no CUDA device" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", comparison.CANDIDATE_FORMS, ids=lambda form: " ".join(form[0]) or "plain")
+def test_a_candidate_compiles_without_spills_and_its_tiles_divide_the_product(form: tuple[tuple[str, ...], int, int, int]) -> None:
+    """For an H200: no stack, and shared memory of two tiles of A and of B; what it is worth only a GPU can tell."""
+    options, rows, columns, threads = form
+    depth = 8 if "-DDEPTH=8" in options else 16
+    try:
+        module = compile_cuda(comparison.CANDIDATE.read_text(encoding="utf-8"), arch="sm_90", options=options)
+    except MissingLibraryError:
+        pytest.skip("NVRTC is not installed")
+    facts = module.kernels[comparison.CANDIDATE_KERNEL]
+    assert (facts.spill_store_bytes, facts.spill_load_bytes, facts.stack_bytes) == (0, 0, 0)
+    assert facts.shared_bytes == 2 * 4 * depth * (rows + columns)
+    assert facts.max_threads == threads
+    assert 1024 % rows == 1024 % columns == 0
+
+
+def test_candidates_are_not_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no rungs: asking for both is refused."""
+    with pytest.raises(SystemExit):
+        comparison.main(["--candidates", "--record", "x"])
+    assert "leave out --record" in capsys.readouterr().err
