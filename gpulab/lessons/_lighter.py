@@ -392,8 +392,8 @@ def layer_forms(device: Any = None, deadline: float = 0.25) -> RecordedForms:
     DeviceError
         If the machine has no such device.
     """
-    where = devices.find(device) if device is not None else devices.default()
-    if device is None and where.is_cpu:
+    where = _live.chosen(device)
+    if where is None:
         return recorded_forms()
     rows, evidence = [], Evidence.measured(where.name)
     for params, found in _live.measured(_EXPERIMENT, _is_shown, where, deadline):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpulab import devices
 from gpulab.devices import Device
 from gpulab.errors import message_of
 from gpulab.timing import Measurement
@@ -12,6 +13,18 @@ from gpulab.timing import Measurement
 Params = Mapping[str, Any]
 # How sampling began and ended; the interval beside the figure says what of that matters.
 _QUIET = ("deadline", "no-interval", "slow-first-call", "too-short")
+
+
+def chosen(device: Any) -> Device | None:
+    """Return the device to measure on; None where recordings speak: nothing was asked for, and there is only a CPU.
+
+    Raises
+    ------
+    DeviceError
+        If the machine has no such device.
+    """
+    where = devices.find(device) if device is not None else devices.default()
+    return None if device is None and where.is_cpu else where
 
 
 def measured(experiment: str, wanted: Callable[[Params], bool], device: Device, deadline: float) -> list[tuple[Params, Measurement | str]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices, recordings
+from gpulab import recordings
 from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
@@ -110,8 +110,8 @@ def products(device: Any = None, deadline: float = 0.3) -> RecordedPrecisions:
     DeviceError
         If the machine has no such device.
     """
-    where = devices.find(device) if device is not None else devices.default()
-    if device is None and where.is_cpu:
+    where = _live.chosen(device)
+    if where is None:
         return recorded_precisions()
     rows: list[RecordedProduct] = []
     refused: list[tuple[str, int, str]] = []

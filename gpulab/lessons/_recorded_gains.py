@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpulab import models, parallel, timing, workloads
+from gpulab import _given, models, parallel, timing, workloads
 from gpulab._result import Result
-from gpulab.errors import InputError
+from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus, with_captions
 from gpulab.models import Roofline
@@ -77,8 +77,13 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
     ----------
     works : iterable of Workload
         From ``gpulab.workloads``.
+
+    Raises
+    ------
+    InputError
+        If one is no workload.
     """
-    wanted, found = list(works), []
+    wanted, found = _works("recorded_under_roof", works), []
     for recording in recorded_gpus().values():
         try:
             roofs = models.roofline(recording)
@@ -88,6 +93,14 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
         if points:
             found.append(roofs.with_points(points))
     return tuple(found)
+
+
+def _works(who: str, works: Iterable[workloads.Workload]) -> list[workloads.Workload]:
+    wanted = _given.items(who, "works", works)
+    wrong = next((work for work in wanted if not isinstance(work, workloads.Workload)), None)
+    if wrong is not None:
+        raise InputError(f'{who}: {shown(wrong)} is no workload; expected those of gl.workloads. Pass gl.workloads.get("matmul")(n=1024).')
+    return wanted
 
 
 def _seen(recording: Recording, work: workloads.Workload) -> timing.Measurement | None:
@@ -179,9 +192,11 @@ def recorded_gains(here: Roofline, works: Iterable[workloads.Workload]) -> Recor
     Raises
     ------
     InputError
-        If there are not as many points as works, or one of them was not measured.
+        If there are not as many points as works, one of them was not measured, or these are no roofline and no works.
     """
-    wanted = list(works)
+    wanted = _works("recorded_gains", works)
+    if not isinstance(here, Roofline):
+        raise InputError(f"recorded_gains: {shown(here)} is no roofline; expected one with points. Pass gl.lessons.under_roof(works).")
     if len(wanted) != len(here.points) or any(point.seconds is None for point in here.points):
         raise InputError(
             f"recorded_gains: {len(here.points)} points and {len(wanted)} works; expected one measured point a work. "

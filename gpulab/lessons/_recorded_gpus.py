@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices, hierarchy, models, recordings
+from gpulab import _given, devices, hierarchy, models, recordings
 from gpulab._result import Result, html_caption, html_table
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
+from gpulab.kernels import ladder
 from gpulab.lessons import _live
 from gpulab.recordings import Entry, Recording
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
@@ -235,7 +236,7 @@ def under_way(curve: Latency, stream: Bandwidth, gpus: Iterable[Latency] = (), s
     InputError
         If these are no such curves.
     """
-    far, flows = list(gpus), list(streams)
+    far, flows = _given.items("under_way", "gpus", gpus), _given.items("under_way", "streams", streams)
     if not all(isinstance(one, Latency) for one in (curve, *far)) or not all(isinstance(one, Bandwidth) for one in (stream, *flows)):
         raise InputError(
             "under_way: expected a curve of latency, one of bandwidth, and those of GPUs. "
@@ -321,7 +322,13 @@ def tuning(rung: str = "matmul-warp-tiled") -> Tuning:
     ----------
     rung : str
         As the ladder names it.
+
+    Raises
+    ------
+    InputError
+        If the ladder has no such rung in CUDA C++.
     """
+    rung = _given.word("tuning", "rung", rung, [one.name for one in ladder.CUDA_RUNGS])
     rows, evidence = [], None
     for name, recording in recorded_gpus().items():
         for entry in sorted(recording.select("ladders", rung=rung), key=_by_size):

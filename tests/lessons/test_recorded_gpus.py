@@ -191,3 +191,22 @@ def test_nothing_recorded_is_said_and_no_number_stands_there() -> None:
     tables.append(lessons.recorded_gains(roof.with_points([point]), [workloads.get("add")()]))
     assert all("not recorded yet" in str(one.table()[1]) for one in tables)
     assert lessons.side_by_side().evidence.badge is Badge.MODELLED
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: lessons.under_way(1, 2, 3, 4), "gpus"),
+        (lambda: lessons.under_way(1, 2), "expected a curve of latency"),
+        (lambda: lessons.tuning("nothing"), "matmul-warp-tiled"),
+        (lambda: lessons.tuning(3), "rung"),
+        (lambda: lessons.recorded_gains(1, []), "is no roofline"),
+        (lambda: lessons.recorded_gains(1, 2), "works"),
+        (lambda: lessons.recorded_under_roof([1]), "1 is no workload"),
+        (lambda: lessons.recorded_under_roof("add"), "works"),
+    ],
+)
+def test_junk_is_told_in_a_sentence(call: Any, says: str) -> None:
+    """Each in the words of an InputError, never Python's own error."""
+    with pytest.raises(InputError, match=says):
+        call()
