@@ -25,8 +25,9 @@ MEANS: Mapping[str, dict[str, Any]] = {
 }  # fmt: skip
 _IMAGES, _SIDE, _STEPS = 2048, 32, 1_000_000
 _BEFORE = {"cpu": 2, "accelerator": 6}  # steps before the first sample: compilation, a graph's recording, the optimizer's state
-# A step may take this long: on a CPU whose convolutions are slow in bfloat16 it takes a minute. A sixteenth of the batch tells it before.
-_LONGEST_STEP_SECONDS, _SMALL_SHARE = 10.0, 16
+# A step may take this long: on a CPU whose convolutions are slow in bfloat16 it takes a minute. A sixteenth of the batch foretells it, up
+# to three times too long (seen: 11 s for 3.6 s on a busy machine), so what is left out surely takes long.
+_LONGEST_STEP_SECONDS, _SMALL_SHARE = 20.0, 16
 _STEPS_A_CALL = 10  # on an accelerator: waiting after each step would time the waiting
 _SHARES = 4  # there; an H200 takes 50 to 150 ms for such a call
 # Means that say something of a network of images alone.
