@@ -123,7 +123,7 @@ def test_products_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no such kernel" in found._repr_html_()
     assert found.evidence is not None
     assert found.evidence.badge is Badge.MEASURED
-    monkeypatch.setattr(_precisions.devices, "default", lambda: _precisions.devices.find("cpu"))
+    monkeypatch.setattr(_precisions._live.devices, "default", lambda: _precisions._live.devices.find("cpu"))
     monkeypatch.setattr(recordings, "readable", dict)
     assert products().rows == ()
 
