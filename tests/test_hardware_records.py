@@ -16,6 +16,7 @@ import hardware_matmul
 import hardware_occupancy
 
 from gpulab.kernels import compile_python
+from gpulab.kernels._simulate._run import KNOWN_ERROR
 
 
 def _committed(kind: str) -> list[Path]:
@@ -32,6 +33,17 @@ def test_the_counters_of_a_gpu_are_equal_or_explained() -> None:
         assert path.name == _recorded.file_name("counters", record.environment.device)
         assert _counter_records.problems(record) == []
         assert hardware_counters.drift(record) == []
+
+
+def test_the_microscopes_badge_says_how_many_counters_were_equal() -> None:
+    """Counted in the committed file."""
+    (path,) = _committed("counters")
+    record = _recorded.read(path, _counter_records.CounterRecord)
+    count = sum(len(kernel.comparisons) for kernel in record.kernels)
+    said = (
+        f"{count - len(record.unequal())} of {count} counters of {len(record.kernels)} kernels are those of an {record.environment.device}"
+    )
+    assert KNOWN_ERROR.startswith(said)
 
 
 def test_a_python_kernels_registers_are_those_that_the_gpu_launched() -> None:

@@ -36,6 +36,9 @@ _LANES_AT_ONCE = 1 << 18
 _BYTES_TO_KEEP = 1 << 24
 _KINDS = "biufc"
 
+# A test holds this against the comparison that is committed.
+KNOWN_ERROR = "502 of 528 counters of 44 kernels are those of an NVIDIA H200; what its compiler saves is not seen (docs/measurements.md)"
+
 
 def simulate(
     kernel: Any,
@@ -286,6 +289,7 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
             "warps of 32 lanes in lockstep (since Volta lanes may run apart, and only syncwarp orders them); one request for each warp "
             "and access; no caches",
             "the counting rules of gpulab.kernels.simulate",
+            KNOWN_ERROR,
         ),
         notes=tuple(program.notes), trace=tuple(launch.trace), trace_cut=launch.trace_cut,
     )  # fmt: skip
