@@ -14,7 +14,6 @@ from gpulab._result import Result, html_caption, html_table
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
-from gpulab.kernels import ladder
 from gpulab.lessons import _live
 from gpulab.recordings import Entry, Recording
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
@@ -328,6 +327,8 @@ def tuning(rung: str = "matmul-warp-tiled") -> Tuning:
     InputError
         If the ladder has no such rung in CUDA C++.
     """
+    from gpulab.kernels import ladder  # its kernels load numba
+
     rung = _given.word("tuning", "rung", rung, [one.name for one in ladder.CUDA_RUNGS])
     rows, evidence = [], None
     for name, recording in recorded_gpus().items():
