@@ -103,6 +103,10 @@ class Environment(Result):
     command: str | None = None
 
 
+# What a model's badge says in place of its error.
+NOT_COMPARED = "no recording to compare with yet"
+
+
 @dataclass(frozen=True)
 class Evidence(Result):
     """The badge of one result, with what its kind must carry.
@@ -178,7 +182,7 @@ class Evidence(Result):
     def sentence(self) -> str:
         """The badge in one line, as tables and status lines show it."""
         if self.badge is Badge.MODELLED:
-            error = self.known_error or "no recording to compare with yet"
+            error = self.known_error or NOT_COMPARED
             return f"{self.badge} · assumes {self.assumptions} · source: {self.source} · known error: {error}"
         count = f" · n = {self.samples}" if self.samples is not None else ""
         if self.badge is Badge.RECORDED:
@@ -190,3 +194,17 @@ class Evidence(Result):
 
     def __str__(self) -> str:
         return self.sentence
+
+
+def known_errors(**parts: Evidence) -> str | None:
+    """Return what is known of the errors of the models that a figure is made of, each by its name; None where nothing is known of any.
+
+    Examples
+    --------
+    >>> road = Evidence.modelled("a straight line", "a data sheet", "3 % at most")
+    >>> known_errors(link=road, compute=Evidence.modelled("a roof", "a data sheet"))
+    'link: 3 % at most; compute: no recording to compare with yet'
+    """
+    if all(one.known_error is None for one in parts.values()):
+        return None
+    return "; ".join(f"{name}: {one.known_error or NOT_COMPARED}" for name, one in parts.items())

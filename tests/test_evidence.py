@@ -7,7 +7,7 @@ import pytest
 
 import gpulab
 from gpulab.errors import InputError
-from gpulab.evidence import NOTE_CODES, Badge, Environment, Evidence, Note
+from gpulab.evidence import NOTE_CODES, Badge, Environment, Evidence, Note, known_errors
 
 
 def _environment(**changes):
@@ -80,3 +80,11 @@ def test_design_words_are_all_note_codes():
     )  # fmt: skip
     assert all(NOTE_CODES[code] for code in promised)
     assert str(Note("stalled", "Lost 3 ms.")) == "stalled: Lost 3 ms."
+
+
+def test_the_errors_of_a_models_parts_stand_under_their_names():
+    """Known of one: that of the other is missing by name. Known of none: nothing is made up."""
+    known, unknown = Evidence.modelled("a", "b", "3 % at most"), Evidence.modelled("a", "b")
+    assert known_errors(link=known, compute=known) == "link: 3 % at most; compute: 3 % at most"
+    assert known_errors(link=unknown, compute=known) == "link: no recording to compare with yet; compute: 3 % at most"
+    assert known_errors(link=unknown, compute=unknown) is None

@@ -13,7 +13,7 @@ from typing import Any
 from gpulab import devices, timing, transfer, workloads
 from gpulab._result import Result
 from gpulab.errors import InputError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, known_errors
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import recorded
 from gpulab.units import format_bytes_per_second, format_seconds
@@ -288,6 +288,7 @@ def _modelled(chip: transfer.ProcessorModel, link: transfer.Link) -> tuple[str, 
     evidence = Evidence.modelled(
         f"{chip.evidence.assumptions}; each array copied by itself over {link.name}, {link.evidence.assumptions}",
         f"{chip.evidence.source}; {link.evidence.source}",
+        known_errors(link=link.evidence, compute=chip.evidence),
     )
     return f"a modelled {chip.name}", evidence, times
 

@@ -1,4 +1,4 @@
-"""How wrong the models are on recorded machines: the roofline's times and the transfer line's, beside what was recorded."""
+"""How wrong the models are on recorded machines: roofline, transfer line, named link and modelled processor beside what was recorded."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from gpulab.recordings import Recording
 # A call that should take less is mostly the cost of the call itself, which neither model knows.
 LEAST_SECONDS = 1e-4
 _FEWEST_POINTS = 8  # of a series, so that half of it makes a line
+# What stands in a device's name -> its link to the host and the processor that the models know it by (NVIDIA's data sheet of the part).
+_MODELS_OF = {"H200": ("pcie5-x16", "nvidia-h200")}
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,7 +27,7 @@ class ModelError(Result):
     Attributes
     ----------
     model : str
-        "roofline" or "transfer".
+        "roofline", "transfer", "link NAME, pinned" (or pageable) or "processor NAME".
     recording : str
         The machine's short name.
     cases : int
@@ -71,7 +73,7 @@ def model_errors(recording: Recording) -> tuple[ModelError, ...]:
     """Return how far the models are off on a recorded machine, for those models whose experiments it has.
 
     The roofline is asked for each float32 workload of the catalogue that it gives at least 0.1 ms; the line of a transfer is fitted to
-    every second size and asked for the others.
+    every second size and asked for the others. A GPU that ``gl.transfer.link`` or ``processor`` has a formula for is set beside that.
 
     Raises
     ------
@@ -80,7 +82,11 @@ def model_errors(recording: Recording) -> tuple[ModelError, ...]:
     """
     if not isinstance(recording, Recording):
         raise InputError(f"model_errors: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
-    found = (("roofline", _roofline_ratios(recording)), ("transfer", _transfer_ratios(recording)))
+    found = [("roofline", _roofline_ratios(recording)), ("transfer", _transfer_ratios(recording))]
+    for part, (link, processor) in _MODELS_OF.items():
+        if part in recording.environment.device:
+            found += [(f"link {link}, {memory}", _link_ratios(recording, link, memory)) for memory in ("pinned", "pageable")]
+            found.append((f"processor {processor}", _processor_ratios(recording, processor)))
     return tuple(_summed(model, recording, ratios) for model, ratios in found if ratios)
 
 
@@ -112,6 +118,26 @@ def _transfer_ratios(recording: Recording) -> list[tuple[str, float]]:
             points.sort()
             line = transfer.fit([p[0] for p in points[::2]], [p[1] for p in points[::2]])
             found += [(key, seconds / float(line.predict_seconds(nbytes))) for nbytes, seconds, key in points[1:-1:2]]
+    return found
+
+
+def _link_ratios(recording: Recording, name: str, memory: str) -> list[tuple[str, float]]:
+    road = transfer.link(name, memory=memory)
+    return [
+        (entry.key, entry.timing.median_seconds / road.seconds(int(entry.params["nbytes"])))
+        for entry in recording.select("transfer", memory=memory)
+        if entry.timing is not None
+    ]
+
+
+def _processor_ratios(recording: Recording, name: str) -> list[tuple[str, float]]:
+    model = transfer.processor(name)
+    found = []
+    for entry in recording.select("catalogue"):
+        workload, n, dtype = str(entry.params["workload"]), int(entry.params["n"]), str(entry.params["dtype"])
+        if entry.timing is not None and workload in workloads.names() and dtype in model.flops_per_second:
+            work = workloads.get(workload)(n=n, dtype=dtype)
+            found.append((entry.key, entry.timing.median_seconds / model.seconds(work.flops, work.nbytes, dtype)))
     return found
 
 

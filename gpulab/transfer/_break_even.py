@@ -11,7 +11,7 @@ from typing import Any
 from gpulab import _backends, _given, devices, timing, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError, shown
-from gpulab.evidence import Evidence, Note
+from gpulab.evidence import Evidence, Note, known_errors
 from gpulab.recordings import Recording, load
 from gpulab.transfer._links import DEFAULT_LINK, Link, ProcessorModel, named_link, processor
 from gpulab.transfer.results import BreakEven, BreakEvenRow
@@ -113,7 +113,9 @@ def break_even(
     size, reason, sentence = answer(
         [r.n for r in search.rows], [r.host_seconds for r in search.rows], [r.device_seconds for r in search.rows]
     )
-    return BreakEven(label, size, reason, sentence, tuple(search.rows), (*search.notes, *search.disturbances()), other.evidence)
+    notes = (*search.notes, *search.disturbances())
+    host = Evidence.measured(devices.find("cpu").name)
+    return BreakEven(label, size, reason, sentence, tuple(search.rows), notes, other.evidence, host)
 
 
 def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: Sequence[float]) -> tuple[int | None, str, str]:
@@ -191,6 +193,7 @@ def _modelled(road: Link, model: ProcessorModel) -> _Other:
     evidence = Evidence.modelled(
         f"link {road.name}: {road.evidence.assumptions or 'the fit of a sweep'}; compute: {model.evidence.assumptions}; nothing overlaps",
         f"{road.evidence.source or 'a sweep on this machine'}; {model.evidence.source}",
+        known_errors(link=road.evidence, compute=model.evidence),
     )
     return _Other(seconds, evidence)
 

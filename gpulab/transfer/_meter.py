@@ -15,7 +15,7 @@ from typing import Any
 from gpulab import _backends
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, known_errors
 from gpulab.transfer._links import Link, ProcessorModel, named_link, processor
 from gpulab.units import format_bytes, format_seconds
 
@@ -155,6 +155,7 @@ class ModelledDevice:
         evidence = Evidence.modelled(
             f"link {self.link.name}: {self.link.evidence.assumptions or 'the fit of a sweep'}; nothing overlaps; {compute}",
             "; ".join(sources) or "a sweep on this machine",
+            known_errors(link=self.link.evidence, **({} if self.processor is None else {"compute": self.processor.evidence})),
         )
         return LinkReport(self._copies, self._calls, self._copied_bytes, self._copy_seconds, self._compute_seconds, evidence)
 

@@ -173,6 +173,9 @@ class BreakEven(Result):
     rows : tuple of BreakEvenRow
     notes : tuple of Note
     evidence : Evidence
+        Of the accelerator's side.
+    host_evidence : Evidence or None
+        Of the CPU's side, which is always measured; None where nothing was compared.
     """
 
     label: str
@@ -182,6 +185,7 @@ class BreakEven(Result):
     rows: tuple[BreakEvenRow, ...]
     notes: tuple[Note, ...]
     evidence: Evidence
+    host_evidence: Evidence | None = None
 
     def __repr__(self) -> str:
         return f"<break-even of {self.label}: {self.sentence}>"
@@ -202,9 +206,10 @@ class BreakEven(Result):
         return ("n", "CPU (MEASURED)", f"accelerator with copies ({self.evidence.badge})", "copied", "speed-up"), rows
 
     def caption(self) -> str:
-        """Return the badge and the answer, then what stands behind the accelerator's side."""
+        """Return the badge and the answer, then what stands behind the accelerator's side and the CPU's."""
         badge, _, rest = self.evidence.sentence.partition(" ")
-        return f"{badge} · {self.sentence} The accelerator's side: {rest.removeprefix('· ')}"
+        host = "" if self.host_evidence is None else f" · the CPU's side: {self.host_evidence.sentence}"
+        return f"{badge} · {self.sentence} The accelerator's side: {rest.removeprefix('· ')}{host}"
 
 
 @dataclass(frozen=True)

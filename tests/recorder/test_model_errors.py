@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from test_recordings import a_recording, a_timing
 
-from gpulab import recorder, recordings, workloads
+from gpulab import recorder, recordings, transfer, workloads
 from gpulab.errors import InputError
 from gpulab.models import _roofline
 from gpulab.recordings import Entry
+from gpulab.transfer import _links
 
 
 def timed(experiment: str, seconds: float, call_flops: float | None = None, call_bytes: float | None = None, **params: str | int) -> Entry:
@@ -65,6 +68,23 @@ def test_transfer_by_hand() -> None:
     assert found.largest == (f"transfer direction=host memory=pageable nbytes={slow}", pytest.approx(3.0, rel=0.05))
 
 
+def test_a_gpu_that_has_a_formula_is_set_beside_it() -> None:
+    """PCIe 5 x16 is 10 us and 53 GB/s, pageable half; the H200's formula 2.5 us and 3.77 TB/s. Recorded: twice, and three times that."""
+    copies = [
+        timed("transfer", times * (10e-6 + n / rate), direction="to_device", memory=memory, nbytes=n)
+        for memory, rate, times in (("pinned", 53e9, 2), ("pageable", 26.5e9, 3))
+        for n in (2**12, 2**24)
+    ]
+    n = 2**26
+    add = timed("catalogue", 2 * (2.5e-6 + 3 * 4 * n / 3.77e12), workload="add", n=n, dtype="float32")
+    machine = a_recording(entries=(*copies, add))
+    machine = dataclasses.replace(machine, environment=dataclasses.replace(machine.environment, device="NVIDIA H200"))
+    found = {one.model: one.median_ratio for one in recorder.model_errors(machine)}
+    expected = {"link pcie5-x16, pinned": 2, "link pcie5-x16, pageable": 3, "processor nvidia-h200": 2}
+    assert found == pytest.approx(expected)
+    assert [one.model for one in recorder.model_errors(a_recording(entries=(*copies, add)))] == []  # another GPU has another link
+
+
 def test_without_the_experiments_there_is_nothing_to_say() -> None:
     """No ceilings, or a series of a few sizes."""
     few = tuple(timed("transfer", 1e-6, direction="host", memory="pageable", nbytes=2**k) for k in range(10, 14))
@@ -78,6 +98,18 @@ def test_the_rooflines_badge_says_what_the_recordings_that_ship_say(monkeypatch:
     monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
     found = [error for name in recordings.names() for error in recorder.model_errors(recordings.load(name)) if error.model == "roofline"]
     assert "; ".join(error.sentence for error in found) == _roofline.KNOWN_ERROR
+
+
+def test_the_badges_of_link_and_processor_say_what_the_recordings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the constants is that of the recordings that ship, and stands on the badge; a rate of one's own has no known error."""
+    monkeypatch.delenv("GPULAB_RECORDINGS", raising=False)
+    said = {error.model: error.sentence for name in recordings.names() for error in recorder.model_errors(recordings.load(name))}
+    links = {f"link {link}, {memory}": words for (link, memory), words in _links.KNOWN_ERRORS.items()}
+    processors = {f"processor {name}": words for name, words in _links.PROCESSOR_ERRORS.items()}
+    assert links | processors == {model: words for model, words in said.items() if model.split()[0] in ("link", "processor")}
+    assert transfer.link("pcie5-x16").evidence.known_error == _links.KNOWN_ERRORS["pcie5-x16", "pinned"]
+    assert transfer.link("pcie5-x16", latency_seconds=1e-6).evidence.known_error is None
+    assert transfer.processor("nvidia-h200").evidence.known_error == _links.PROCESSOR_ERRORS["nvidia-h200"]
 
 
 def test_a_model_error_is_plain_data() -> None:

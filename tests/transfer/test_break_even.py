@@ -144,6 +144,7 @@ def test_a_disturbed_cpu_is_named_once_with_its_sizes(monkeypatch):
     assert "n = 16, 32" in b.notes[0].sentence
     assert "others ran." in b.notes[0].sentence
     assert b.caption().startswith("MODELLED · The accelerator")
+    assert f"the CPU's side: MEASURED on {devices.find('cpu').name}" in b.caption()
 
 
 def test_stop_and_progress(scripted_host):
