@@ -38,12 +38,16 @@ class Ridges(Result):
     ----------
     rows : tuple of (str, str, float, float, float or None)
         GPU, format, FLOP/s, the ridge in FLOP a byte, and the rate over float32's.
-    evidence : Evidence or None
-        None where nothing is recorded yet.
+    evidence : tuple of Evidence
+        Of each GPU; empty where nothing is recorded yet.
     """
 
     rows: tuple[tuple[str, str, float, float, float | None], ...]
-    evidence: Evidence | None
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
 
     def __repr__(self) -> str:
         return f"<ridges: {', '.join(f'{row[1]} {row[3]:.3g}' for row in self.rows) or NOT_YET}>"
@@ -57,6 +61,9 @@ class Ridges(Result):
         ]
         return headers, rows or [(NOT_YET, "", "", "", "")]
 
+    def _repr_html_(self) -> str:
+        return with_captions(self)
+
 
 def recorded_ridges() -> Ridges:
     """Return the ridge of each number format on recorded GPUs; an empty result means "not recorded yet"."""
@@ -67,7 +74,7 @@ def recorded_ridges() -> Ridges:
         for name in sorted(rates, key=lambda each: rates[each]):
             over = rates[name] / rates["float32"] if "float32" in rates else None
             rows.append((one.device, name, rates[name], one.ridge_flops_per_byte(name), over))
-    return Ridges(tuple(rows), roofs[0].evidence if roofs else None)
+    return Ridges(tuple(rows), tuple(one.evidence for one in roofs))
 
 
 def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, ...]:
@@ -225,11 +232,16 @@ class RecordedOverlap(Result):
     ----------
     rows : tuple of (str, int, int, float, float)
         Machine, bytes, chunks, seconds one after the other, seconds in chunks.
-    evidence : Evidence or None
+    evidence : tuple of Evidence
+        Of each machine; empty where nothing is recorded yet.
     """
 
     rows: tuple[tuple[str, int, int, float, float], ...]
-    evidence: Evidence | None
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
 
     def __repr__(self) -> str:
         return f"<{len(self.rows)} recorded overlaps>" if self.rows else f"<overlap on a GPU: {NOT_YET}>"
@@ -250,20 +262,27 @@ class RecordedOverlap(Result):
         ]
         return headers, rows or [(NOT_YET, "", "", "", "", "")]
 
+    def _repr_html_(self) -> str:
+        return with_captions(self)
+
 
 def recorded_overlap() -> RecordedOverlap:
     """Return what overlapping copies with compute gave recorded GPUs, by bytes and chunks; an empty result means "not recorded yet"."""
-    rows, evidence = [], None
+    rows, evidence = [], []
     for name, recording in recorded_gpus().items():
         times = {
             (int(e.params["nbytes"]), int(e.params["chunks"]), str(e.params["arrangement"])): e.timing.median_seconds
             for e in recording.select("overlap") if e.timing is not None
         }  # fmt: skip
-        for nbytes, chunks, arrangement in sorted(times):
-            if arrangement == "serial" and (nbytes, chunks, "chunked") in times:
-                rows.append((name, nbytes, chunks, times[nbytes, chunks, "serial"], times[nbytes, chunks, "chunked"]))
-                evidence = recording.evidence()
-    return RecordedOverlap(tuple(rows), evidence)
+        found = [
+            (name, nbytes, chunks, seconds, times[nbytes, chunks, "chunked"])
+            for (nbytes, chunks, arrangement), seconds in sorted(times.items())
+            if arrangement == "serial" and (nbytes, chunks, "chunked") in times
+        ]
+        if found:
+            rows += found
+            evidence.append(recording.evidence())
+    return RecordedOverlap(tuple(rows), tuple(evidence))
 
 
 def recorded_scalings(mode: str = "strong") -> tuple[ScalingResult, ...]:

@@ -115,8 +115,18 @@ def test_ridges_move_right_with_faster_arithmetic() -> None:
     assert [row[1] for row in found.rows] == sorted(rates, key=lambda name: rates[name])
     assert {row[1]: row[3] for row in found.rows} == pytest.approx({name: rate / best for name, rate in rates.items()})
     assert {row[1]: row[4] for row in found.rows}["float32"] == 1
-    assert found.evidence is not None
-    assert found.evidence.badge is Badge.RECORDED
+    assert [one.badge for one in found.evidence] == [Badge.RECORDED]
+
+
+def test_each_recorded_gpu_has_its_own_badge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines, the second with another name: a line for each under the tables that hold both."""
+    first = recordings.read(recordings.directory() / "nvidia-h200.json")
+    second = dataclasses.replace(first, name="other", environment=dataclasses.replace(first.environment, device="Another GPU"))
+    monkeypatch.setattr(recordings, "readable", lambda: {one.name: one for one in (first, second)})
+    for table in (lessons.recorded_ridges(), lessons.recorded_overlap()):
+        lines = table.caption().splitlines()
+        assert ["NVIDIA H200" in lines[0], "Another GPU" in lines[1], len(lines)] == [True, True, 2]
+        assert "Another GPU" in table._repr_html_().rpartition("</table>")[2]
 
 
 def test_gains_divide_what_was_measured_by_what_was_recorded() -> None:
