@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from gpulab import workloads
 from gpulab.devices import Device
+from gpulab.errors import InputError
 from gpulab.recorder._registry import LAST, SECOND, THIRD, Case, Experiment, register
 from gpulab.timing import Measurement, measure
-from gpulab.workloads import WorkloadSpec
+from gpulab.workloads import Workload, WorkloadSpec
+
+# A case makes some five calls at least, whatever its share of the budget.
+_LONGEST_CALL_SECONDS = 3.0
 
 
 def _case(device: Device, spec: WorkloadSpec, n: int, dtype: str, rank: int) -> Case:
-    def time(deadline_seconds: float) -> Measurement:
+    def time_calls(deadline_seconds: float) -> Measurement:
         work = spec(n=n, dtype=dtype)
+        if device.is_cpu:
+            _refuse_long_calls(device, spec, work)
         inputs = work.inputs(device=str(device))
         return measure(
             work.run,
@@ -26,7 +33,22 @@ def _case(device: Device, spec: WorkloadSpec, n: int, dtype: str, rank: int) -> 
             transfer=True,
         )
 
-    return Case({"workload": spec.name, "n": n, "dtype": dtype}, time, rank)
+    return Case({"workload": spec.name, "n": n, "dtype": dtype}, time_calls, rank)
+
+
+def _refuse_long_calls(device: Device, spec: WorkloadSpec, work: Workload) -> None:
+    """Leave out what a much smaller size foretells to take too long, as products do without instructions for a format."""
+    smaller = [spec(n=n, dtype=work.dtype) for n in spec.sizes if n <= work.n // 4]
+    if not smaller:
+        return
+    small = smaller[-1]
+    inputs = small.inputs(device=str(device))
+    small.run(*inputs)
+    begin = time.perf_counter()
+    small.run(*inputs)
+    seconds = (time.perf_counter() - begin) * max(work.flops / max(small.flops, 1.0), work.nbytes / small.nbytes)
+    if seconds > _LONGEST_CALL_SECONDS:
+        raise InputError(f"{work.label}: a call takes about {seconds:.0f} s here; expected at most {_LONGEST_CALL_SECONDS:g} s. Left out.")
 
 
 def _cases(device: Device) -> Iterable[Case]:
