@@ -6,7 +6,7 @@ BIN := .venv/bin
 BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint bench gpu-check soak env env-tests
+.PHONY: help lab test test-newest lint bench gpu-check soak env env-tests
 
 help: ## list the commands
 	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
@@ -17,6 +17,9 @@ lab: env ## set up .venv if needed, and open JupyterLab at 00_start_here (ARGS=-
 
 test: env-tests ## lint, types, layers, unit tests, doctests, notebooks, browser
 	@$(BIN)/python tools/run_tests.py $(ARGS)
+
+test-newest: env-tests ## the same tests without the browser, with the newest versions of all dependencies (ARGS=--list: what differs)
+	@$(BIN)/python tools/newest.py $(ARGS)
 
 lint: env-tests ## ruff, format, mypy and import-linter alone
 	@$(BIN)/python tools/run_tests.py --lint
@@ -32,7 +35,7 @@ else
 	@$(BIN)/python tools/gpu_check.py $(ARGS)
 endif
 
-soak: env-tests ## the long runs, resumable: full benchmarks, many examples, notebooks again and again (ARGS=--again starts over)
+soak: env-tests ## the long runs, resumable: full benchmarks, many examples, the whole course 20 times (ARGS=--again starts over)
 	@$(BIN)/python tools/soak.py $(ARGS)
 
 env:

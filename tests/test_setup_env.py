@@ -199,5 +199,5 @@ def test_environment_of_a_moved_project_is_made_anew(monkeypatch: pytest.MonkeyP
 def test_make_alone_lists_the_commands() -> None:
     """`make` in a fresh clone explains itself."""
     text = subprocess.run(["make"], cwd=setup_env.ROOT, capture_output=True, text=True, check=True).stdout
-    for command in ("lab", "test", "lint", "bench", "gpu-check", "soak", "help"):
+    for command in ("lab", "test", "test-newest", "lint", "bench", "gpu-check", "soak", "help"):
         assert f"make {command} " in text

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import gpu_check
+import newest
 import pytest
 import run_benchmarks
 import run_tests
+import setup_env
 import soak
 
 
@@ -92,9 +94,43 @@ def test_soak_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     assert "good ran" in capfd.readouterr().out
 
 
+def test_soak_runs_a_part_and_leaves_the_rest_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By the beginning of a name; --again forgets that part alone; what begins like nothing is refused."""
+    made = [(name, ((sys.executable, "-c", f"print('{name} ran')"),)) for name in ("course 1", "course 2", "other")]
+    monkeypatch.setattr(soak, "STATE", tmp_path / "soak.json")
+    monkeypatch.setattr(soak, "steps", lambda: made)
+    assert soak.main(["other"]) == 0
+    assert soak.main(["course"]) == 0
+    capfd.readouterr()
+    assert soak.main(["--again", "course"]) == 0
+    assert [line for line in capfd.readouterr().out.splitlines() if line.endswith(" ran")] == ["course 1 ran", "course 2 ran"]
+    assert set(soak.read_state()) == {"course 1", "course 2", "other"}
+    assert soak.main(["cuorse"]) == 2
+
+
+def test_newest_takes_pytorch_from_its_own_index_or_leaves_the_pin() -> None:
+    """A range would take the default build, gigabytes of CUDA; without an answer the pinned version stays."""
+    cpu = setup_env.Stack("cpu", "cpu", None, "")
+    assert newest.torch_arguments(cpu, True)[-2:] == ["--index-url", "https://download.pytorch.org/whl/cpu"]
+    assert newest.torch_arguments(cpu, False) == [setup_env.torch_pin()]
+    assert newest.torch_arguments(setup_env.Stack("apple", None, None, ""), True) == ["--upgrade", "torch"]
+
+
+def test_newest_says_what_differs_from_the_pins() -> None:
+    """Names compare as PEP 503 says; what the environment lacks does not differ; markers and comments are no part of a version."""
+    pinned = newest.pins("# made by hand\nnumpy==2.4.6\nJupyter_Core==5.8; python_version > '3'\ntorch==2.13.0\ncupy-cuda13x==14.2.0\n")
+    assert pinned == {"numpy": "2.4.6", "jupyter-core": "5.8", "torch": "2.13.0", "cupy-cuda13x": "14.2.0"}
+    assert newest.newer(pinned, {"numpy": "2.5.0", "jupyter-core": "5.8", "torch": "2.14.0"}) == [
+        ("numpy", "2.4.6", "2.5.0"), ("torch", "2.13.0", "2.14.0"),
+    ]  # fmt: skip
+
+
 def test_soak_holds_every_benchmark_and_the_newest_dependencies() -> None:
     """The list of steps covers what continuous integration leaves out."""
     names = [name for name, _ in soak.steps()]
     assert {f"benchmark {path.stem}" for path in run_benchmarks.benchmarks()} <= set(names)
     assert "newest dependencies" in names
+    assert sum(name.startswith("course ") for name in names) == 20
     assert len(names) == len(set(names))

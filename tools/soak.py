@@ -3,16 +3,16 @@
     python tools/soak.py            what is not done yet
     python tools/soak.py --again    everything from the start
     python tools/soak.py --list     the steps and how they went
+    python tools/soak.py course     only the steps whose name begins so
 
 Steps: every benchmark in full, and kills and skipped collectives on four ranks too; the long forms of the tests, with many more
-examples; the notebooks five times in a row; the browser tests five times; and the unit tests with the newest versions of all
-dependencies, in an environment of their own.
+examples; the whole course, each notebook from top to bottom, twenty times in a row; the browser tests five times; and the tests with
+the newest versions of all dependencies (tools/newest.py). A kernel that dies is named with its notebook and cell (tests/conftest.py).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -22,27 +22,24 @@ from run_benchmarks import benchmarks
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".gpulab" / "soak.json"
-NEWEST = ROOT / ".gpulab" / "venv-newest"
 _PYTEST = (sys.executable, "-m", "pytest", "-q")
-_ROUNDS = 5
+_COURSES = 20
+_BROWSERS = 5
 
 Step = tuple[str, tuple[tuple[str, ...], ...]]
 
 
 def steps() -> list[Step]:
     """Return each step's name and its commands."""
-    newest = str(NEWEST / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     notebooks = tuple(str(p.relative_to(ROOT)) for p in sorted((ROOT / "notebooks").glob("*.ipynb")))
     found: list[Step] = [(f"benchmark {path.stem}", ((sys.executable, str(path)),)) for path in benchmarks()]
     four = ("--ranks", "4", "--seed", "1", "--kills", "54")
     found.append(("failures on four ranks", ((sys.executable, "benchmarks/parallel_failures.py", *four),)))
     found.append(("many examples", ((*_PYTEST, "-m", "not browser", "--soak", "--hypothesis-profile=soak", "tests"),)))
-    for turn in range(1, _ROUNDS + 1):
-        found.append((f"notebooks {turn}", ((*_PYTEST, "--nbval-lax", "--nbval-cell-timeout=120", *notebooks),)))
-        found.append((f"browser {turn}", ((*_PYTEST, "-m", "browser", "tests/browser"),)))
-    make = (sys.executable, "-m", "venv", "--clear", str(NEWEST))
-    install = (newest, "-m", "pip", "install", "--upgrade", "-e", f"{ROOT}[test]")
-    found.append(("newest dependencies", (make, install, (newest, "-m", "pytest", "-q", "-m", "not browser", "tests"))))
+    course = (*_PYTEST, "--nbval-lax", "--nbval-cell-timeout=120", *notebooks)
+    found += [(f"course {turn} of {_COURSES}", (course,)) for turn in range(1, _COURSES + 1)]
+    found += [(f"browser {turn} of {_BROWSERS}", ((*_PYTEST, "-m", "browser", "tests/browser"),)) for turn in range(1, _BROWSERS + 1)]
+    found.append(("newest dependencies", ((sys.executable, "tools/newest.py"),)))
     return found
 
 
@@ -64,8 +61,13 @@ def _write_state(state: dict[str, dict[str, object]]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run what is not done; return 1 if a step failed."""
-    state = {} if "--again" in arguments else read_state()
-    for name, commands in steps():
+    begins = tuple(word for word in arguments if not word.startswith("-")) or ("",)
+    chosen = [step for step in steps() if step[0].startswith(begins)]
+    if not chosen:
+        print(f"soak: no step begins with {' or '.join(begins)}; --list names them.", file=sys.stderr)
+        return 2
+    state = {name: one for name, one in read_state().items() if "--again" not in arguments or not name.startswith(begins)}
+    for name, commands in chosen:
         if "--list" in arguments:
             print(f"{name}: {state.get(name, 'not run yet')}")
             continue
