@@ -1,0 +1,19 @@
+# The course in a container.
+#
+#   docker build -t gpulab .                              without a GPU
+#   docker build -t gpulab --build-arg STACK=cuda13 .     for an NVIDIA GPU (driver 580 or newer; cuda12 for 525 or newer)
+#   docker run --rm -it --network host -v gpulab-work:/home/student/work gpulab                 and --gpus all with a GPU
+#
+# JupyterLab listens on the loopback address alone, here as everywhere, so the container shares the host's network; the volume keeps
+# the learner's copies of the notebooks.
+FROM python:3.12-slim
+ARG STACK=cpu
+ENV GPULAB_STACK=$STACK
+# torch.compile on a CPU needs g++.
+RUN apt-get update && apt-get install -y --no-install-recommends make g++ && rm -rf /var/lib/apt/lists/*
+RUN useradd --create-home student && mkdir /home/student/work /home/student/gpulab && chown -R student /home/student
+USER student
+WORKDIR /home/student/gpulab
+COPY --chown=student . .
+RUN make env
+CMD ["make", "lab", "ARGS=--no-browser --dir /home/student/work"]
