@@ -17,6 +17,7 @@ import hardware_occupancy
 
 from gpulab.kernels import compile_python
 from gpulab.kernels._simulate._run import KNOWN_ERROR
+from gpulab.models import _access
 
 
 def _committed(kind: str) -> list[Path]:
@@ -44,6 +45,19 @@ def test_the_microscopes_badge_says_how_many_counters_were_equal() -> None:
         f"{count - len(record.unequal())} of {count} counters of {len(record.kernels)} kernels are those of an {record.environment.device}"
     )
     assert KNOWN_ERROR.startswith(said)
+
+
+def test_the_badge_of_access_patterns_says_how_many_of_its_counts_were_equal() -> None:
+    """Counted in the committed file: what is asked of sectors and banks, and each of the others explained by the machine code."""
+    (path,) = _committed("counters")
+    record = _recorded.read(path, _counter_records.CounterRecord)
+    counts = [
+        one for kernel in record.kernels for one in kernel.comparisons
+        if one.counter.startswith(("sectors per", "wavefronts of", "bank conflicts of"))
+    ]  # fmt: skip
+    said = f"{sum(one.equal for one in counts)} of {len(counts)} sectors, wavefronts and conflicts of {len(record.kernels)} kernels"
+    assert _access.KNOWN_ERROR.startswith(f"{said} are those of an {record.environment.device}")
+    assert all(one.explanation for one in counts if not one.equal)
 
 
 def test_a_python_kernels_registers_are_those_that_the_gpu_launched() -> None:

@@ -23,9 +23,14 @@ from gpulab.units import format_bytes
 _ROW_BYTES = BANKS * WORD_BYTES
 _MOST_ELEMENTS = 2**20  # strides and offsets: the lanes then lie within 512 MiB
 _LARGEST_ADDRESS, _LARGEST_SPAN = 2**56, 2**33
+# A test holds this against the comparison that is committed; the microscope's counts of kernels are made by the same rules.
+KNOWN_ERROR = (
+    "260 of 264 sectors, wavefronts and conflicts of 44 kernels are those of an NVIDIA H200; its compiler changed the other accesses"
+)
 _EVIDENCE = Evidence.modelled(
     "one request of one warp; sectors of 32 bytes; 32 banks of 4 bytes, wide elements by half-warps and quarter-warps; no caches",
     "CUDA C++ Programming Guide 13.0, sections on device memory accesses and shared memory of compute capability 5.x and later",
+    KNOWN_ERROR,
 )
 
 
