@@ -1,4 +1,4 @@
-"""The command line: ``gpulab doctor``, ``gpulab lab``, ``gpulab record``, ``gpulab recordings``, ``gpulab claims``.
+"""The command line: ``gpulab doctor``, ``lab``, ``report``, ``class``, ``nbgrader``, ``record``, ``recordings``, ``claims``.
 
 Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments) -> exit code``.
 Only the module of the command that was asked for is imported, so ``gpulab record`` runs on a machine without Jupyter.
@@ -20,6 +20,9 @@ from gpulab.errors import GpulabError
 _COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
     "lab": ("gpulab._lab", "open the course in JupyterLab"),
+    "report": ("gpulab.lessons._report_command", "write what you hand in: machine, predictions, checks"),
+    "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
+    "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
     "claims": ("gpulab.claims._command", "set published claims beside recorded machines"),
     "recordings": ("gpulab.recordings._command", "list, show, compare and join recordings"),
     "record": ("gpulab.recorder._command", "measure this machine and write a recording"),

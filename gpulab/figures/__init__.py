@@ -3,6 +3,7 @@
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, mimebundle
 from gpulab.figures.access import access
+from gpulab.figures.classroom import class_predictions, class_roofline
 from gpulab.figures.collectives import collectives
 from gpulab.figures.diet import diet
 from gpulab.figures.formats import number_line
@@ -25,6 +26,8 @@ __all__ = [
     "access",
     "bandwidth",
     "break_even",
+    "class_predictions",
+    "class_roofline",
     "collectives",
     "comparison",
     "diet",

@@ -7,9 +7,12 @@ Nothing here imports a widget, a figure or IPython, so the same cells work in a 
 
 from gpulab.lessons._architecture import SideBySide, gpu_curves, memory_curve, side_by_side
 from gpulab.lessons._checks import CheckResult, check, hint, solution
+from gpulab.lessons._class_reading import classroom, read_report
+from gpulab.lessons._classroom import Classroom, Student
 from gpulab.lessons._climb import LadderTable, climb, compiled, instructions
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithmetic_sweep, column_sum, fusion_gain, roof, under_roof
 from gpulab.lessons._device import LiveDevice, accelerator
+from gpulab.lessons._grades import Grades, grade
 from gpulab.lessons._lighter import (
     Budget,
     Grouping,
@@ -45,16 +48,21 @@ from gpulab.lessons._recorded_gains import (
     recorded_under_roof,
 )
 from gpulab.lessons._recorded_gpus import Launches, Tuning, UnderWay, gpu_streams, launches, tuning, under_way
+from gpulab.lessons._report import report, write_report
+from gpulab.lessons._report_schema import StudentReport
 from gpulab.lessons._reveal import Reveal, reveal
 from gpulab.lessons._road import Pinning, TwoKinds, pageable_against_pinned, pinning, recorded_sweeps
+from gpulab.lessons._rubric import Rubric
 from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
     "Budget",
     "CheckResult",
+    "Classroom",
     "DensityRow",
     "DensitySweep",
     "FusionGain",
+    "Grades",
     "Grouping",
     "KeptAnswer",
     "LadderTable",
@@ -73,9 +81,12 @@ __all__ = [
     "RecordedProduct",
     "Reveal",
     "Ridges",
+    "Rubric",
     "SideBySide",
     "SparseRace",
     "Spellings",
+    "Student",
+    "StudentReport",
     "ThreeCases",
     "Tuning",
     "TwoKinds",
@@ -87,6 +98,7 @@ __all__ = [
     "budget",
     "changed_answers",
     "check",
+    "classroom",
     "climb",
     "column_sum",
     "compiled",
@@ -97,6 +109,7 @@ __all__ = [
     "gpu_curves",
     "gpu_roofs",
     "gpu_streams",
+    "grade",
     "grouping",
     "hang",
     "hint",
@@ -111,6 +124,7 @@ __all__ = [
     "predict",
     "products",
     "progress",
+    "read_report",
     "recorded_forms",
     "recorded_gains",
     "recorded_options",
@@ -120,6 +134,7 @@ __all__ = [
     "recorded_scalings",
     "recorded_sweeps",
     "recorded_under_roof",
+    "report",
     "reveal",
     "roof",
     "side_by_side",
@@ -134,4 +149,5 @@ __all__ = [
     "tuning",
     "under_roof",
     "under_way",
+    "write_report",
 ]

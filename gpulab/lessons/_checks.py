@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _content, _guard, _loading, _policy, _store
+from gpulab.lessons import _answers, _content, _guard, _loading, _policy, _store
 from gpulab.lessons._content import Exercise, NotAttempted, Refused
 
 PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
@@ -68,7 +68,7 @@ def check(id: str, answer: Any = None) -> CheckResult:
     else:
         result = _examine(exercise, answer)
         if result.state != NOT_ATTEMPTED:
-            _keep(result)
+            _keep(result, exercise, answer)
     print(result)
     _just_printed = result
     return result
@@ -92,13 +92,19 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
     return CheckResult(exercise.id, PASSED, praise)
 
 
-def _keep(result: CheckResult) -> None:
+def _keep(result: CheckResult, exercise: Exercise, answer: Any) -> None:
+    kept = _answers.keep(answer, exercise.answer_is_file)
+    saw = exercise.seen.get() if exercise.seen is not None else None
+    seen = None if saw is None else _answers.keep_result(saw)
+
     def edit(content: dict[str, Any]) -> None:
         entry = content["exercises"].setdefault(result.id, {})
         entry["attempts"] = entry.get("attempts", 0) + 1
         entry["last"] = {"state": result.state, "date": _store.now()}
-        if entry.get("state") != PASSED:  # passed once stays passed
+        if entry.get("state") != PASSED or result.state == PASSED:  # passed once stays passed, with the answer that passed
             entry["state"] = result.state
+            entry["kept"] = kept
+            entry["seen"] = seen
 
     _store.change(edit)
 

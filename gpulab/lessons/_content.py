@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 
@@ -87,6 +88,28 @@ class Usual:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What the learner's own machine gave, which a check compares the answer with; kept beside the answer.
+
+    Attributes
+    ----------
+    words : str
+        What it is: "the latency curve of your memory".
+    kind : type
+        The result's class.
+    get : callable
+        Returns the result that the learner saw, or None while there is none; measures nothing.
+    put : callable
+        Takes such a result, so that the check compares with it: how an answer is checked again on another machine.
+    """
+
+    words: str
+    kind: type[Result]
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
 class Exercise:
     """One checked exercise.
 
@@ -107,6 +130,14 @@ class Exercise:
         The check ends after this long: a learner's loop may have no end.
     loads : tuple of str
         The heavy libraries that the check uses, imported before its time begins.
+    machine : str
+        What of the learner's machine decides whether an answer is right; "" where a right answer is right everywhere.
+    seen : Seen or None
+        That, where it can be kept with the answer, so that another machine can check the answer again.
+    unkept : str
+        Why an answer cannot be written down in a file; "" where it can.
+    answer_is_file : bool
+        The answer is the path of a file, whose text is the answer.
     """
 
     id: str
@@ -119,6 +150,15 @@ class Exercise:
     usual: tuple[Usual, ...]
     limit_seconds: float = 20.0
     loads: tuple[str, ...] = ()
+    machine: str = ""
+    seen: Seen | None = None
+    unkept: str = ""
+    answer_is_file: bool = False
+
+    @property
+    def depends_on_machine(self) -> bool:
+        """Whether a right answer of one machine may be wrong on another."""
+        return bool(self.machine)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.lessons import _guard, _loading, _material
-from gpulab.lessons._content import Exercise, Lesson, Question, Reading, Refused, Unmeasured, Usual
+from gpulab.lessons._content import Exercise, Lesson, Question, Reading, Refused, Seen, Unmeasured, Usual
 from gpulab.timing import Measurement
 from gpulab.timing.results import format_interval
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
@@ -257,6 +257,7 @@ def _check_wins(answer: Any) -> str:
     raise Refused(f"It wins there, but loses again at a larger size: {times}. Give the size from which it stays ahead.")
 
 
+_MATMUL = ("matmul", "float32")  # the contest's key
 WINS = Exercise(
     id="00.7",
     title="from which size does the accelerator win?",
@@ -275,6 +276,13 @@ WINS = Exercise(
         "Go from the largest size down, as long as the accelerator with copies is ahead of the CPU.",
     ),
     check=_check_wins,
+    machine="the times of your CPU, beside those of the accelerator that it was set against",
+    seen=Seen(
+        "the contest over sizes",
+        _material.Contest,
+        lambda: _material._contests.get(_MATMUL),
+        lambda contest: _material._contests.update({_MATMUL: contest}),
+    ),
     usual=(
         Usual("wins_from = 1000", "is not in the table"),
         Usual("wins_from = 32", "There the CPU is faster"),

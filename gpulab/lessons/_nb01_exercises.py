@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import GpulabError
+from gpulab.hierarchy import Latency
 from gpulab.lessons import _architecture, _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons._content import Exercise, NotAttempted, Refused, Seen, Usual
 from gpulab.units import format_bytes, format_ratio, format_seconds, parse_bytes
 
 # -- 01.3: divergent warps -----------------------------------------------------------------------------------------------
@@ -374,4 +375,11 @@ LEVELS = Exercise(
         Usual("ends = 2**15", "expects sizes in bytes"),
     ),
     limit_seconds=60.0,
+    machine="the caches of your processor",
+    seen=Seen(
+        "the latency curve of your memory",
+        Latency,
+        lambda: _architecture._curve,
+        lambda curve: setattr(_architecture, "_curve", curve),
+    ),
 )

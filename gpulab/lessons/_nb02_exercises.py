@@ -311,4 +311,5 @@ trio = (a, view, refused)""",
         Usual("trio = ([0.0], [0.0], [0.0])", "must be arrays"),
         Usual("trio = 5", "three things"),
     ),
+    unkept="two arrays that see one buffer exist only in the memory of a kernel",
 )

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpulab import workloads
+from gpulab import models, workloads
 from gpulab.lessons import _density, _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons._content import Exercise, NotAttempted, Refused, Seen, Usual
 from gpulab.units import format_bytes, format_ratio, format_seconds
 
 # -- 03.3: five operations, placed before they are measured --------------------------------------------------------------
@@ -21,6 +21,7 @@ FIVE: Mapping[str, tuple[str, int, dict[str, int]]] = {
     "matmul": ("matmul", 1024, {}),
 }
 _WITHIN = 1.5
+_ROOF = Seen("the roofs of your device", models.Roofline, lambda: _density._kept, lambda roof: setattr(_density, "_kept", roof))
 _ROUNDING = 1 + 1e-9  # exactly 1.5 is within 1.5
 
 
@@ -136,6 +137,8 @@ least_seconds = {
         Usual('least_seconds = {"add": 1.0}', "not there"),
         Usual("least_seconds = 0.5", "a dict"),
     ),
+    machine="the roofs of your device",
+    seen=_ROOF,
 )
 
 # -- 03.6: from which batch size on is a linear layer bound by arithmetic? -----------------------------------------------
@@ -202,6 +205,8 @@ rows = max(1, math.ceil(4 * ridge * f**2 / rest)) if rest > 0 else "never\"""",
         Usual("rows = 0", "no batch"),
         Usual('rows = "many"', "or 'never'"),
     ),
+    machine="the ridge of your device",
+    seen=_ROOF,
 )
 
 # -- 03.8: the same numbers with half of the traffic ---------------------------------------------------------------------

@@ -246,4 +246,5 @@ EXPORT = Exercise(
     ),
     limit_seconds=_LIMIT_SECONDS,
     loads=("torch", "torch._dynamo", "sklearn.datasets", "ipyparallel"),
+    answer_is_file=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import linecache
 import pathlib
 import sys
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 from gpulab import lessons, models, parallel
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
-from gpulab.lessons import _architecture, _content, _density, _material
+from gpulab.lessons import _answers, _architecture, _content, _density, _material
 from gpulab.lessons._content import Exercise, Usual
+from gpulab.lessons._regrade import Regrader
 
 EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
 # The exercise whose answers run on real ranks.
@@ -189,3 +191,59 @@ def test_no_value_and_no_returned_value_raises(exercise: Exercise, value: object
     result = lessons.check(exercise.id, answer)
     assert result.state in ("passed", "wrong", "not attempted")
     assert result.message or result.state == "not attempted"
+
+
+# Checks that start processes or predict the memory of large models take 10 to 40 seconds in a process that has not loaded anything yet.
+SLOW_AGAIN = {"03.8", "05.9", "06.12", "08.3", "08.12", "08.15"}
+KEPT = [exercise for exercise in EXERCISES if not exercise.unkept]
+AGAIN = [
+    (exercise, number)
+    for exercise in KEPT
+    for number in range(-1, len(exercise.usual))
+    if number < 1 and (exercise.id not in SLOW_AGAIN or number < 0)
+]
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Any]:
+    """The process that checks answers again."""
+    with Regrader() as ask:
+        yield ask
+
+
+def _again(grader: Any, exercise: Exercise, number: int, tmp_path: pathlib.Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Keep the solution (-1) or a usual wrong answer as a check does, through JSON text, and check it in another process."""
+    source = exercise.solution if number < 0 else exercise.usual[number].source
+    answer = _answer(exercise, source)
+    kept = json.loads(json.dumps(_answers.keep(answer, exercise.answer_is_file), allow_nan=False))
+    saw = None if exercise.seen is None else _answers.keep_result(exercise.seen.get())
+    job = {"id": exercise.id, "kept": kept, "seen": saw, "seconds": exercise.limit_seconds, "memory_bytes": 2 * 2**30, "run_code": True}
+    return kept, grader(job)
+
+
+def _judge_again(grader: Any, exercise: Exercise, number: int, tmp_path: pathlib.Path) -> None:
+    kept, outcome = _again(grader, exercise, number, tmp_path)
+    if exercise.answer_is_file and kept["kind"] == "nothing":  # the usual wrong answer is that there is no such file
+        assert outcome["state"] == "open"
+        return
+    assert outcome["state"] == ("passed" if number < 0 else "wrong"), outcome
+    assert number < 0 or exercise.usual[number].says in outcome["message"]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "number"),
+    [(e, k) for e, k in AGAIN if e.id not in SLOW_AGAIN],
+    ids=[f"{e.id}-{k}" for e, k in AGAIN if e.id not in SLOW_AGAIN],
+)
+def test_a_kept_answer_is_judged_alike_in_a_fresh_process(grader: Any, exercise: Exercise, number: int, tmp_path: pathlib.Path):
+    """From its kept form alone the solution passes and a usual wrong answer is refused; what a machine gave comes along with it."""
+    _judge_again(grader, exercise, number, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("exercise", "number"), [(e, k) for e in KEPT for k in range(-1, len(e.usual)) if (e, k) not in AGAIN or e.id in SLOW_AGAIN]
+)
+def test_every_kept_answer_is_judged_alike_in_a_fresh_process(grader: Any, exercise: Exercise, number: int, tmp_path: pathlib.Path):
+    """All the others; in the suite the first usual wrong answer of each exercise stands for them."""
+    _judge_again(grader, exercise, number, tmp_path)

@@ -1,0 +1,147 @@
+"""``gpulab nbgrader``: the course's notebooks as an nbgrader course, with this package's own checks as the tests.
+
+Each exercise becomes an answer cell with the solution between nbgrader's marks and a test cell that calls the check and, among the
+hidden tests, asserts that it passed: a student's copy runs unanswered, as it does in the course. Where a right answer of one machine
+is wrong on another, the answer cell is graded by hand. Source of the metadata: nbgrader, schema version 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gpulab import _lab, lessons
+from gpulab._files import write_atomically
+from gpulab._given import is_finite
+from gpulab.errors import InputError, shown
+
+_CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbgrader`.
+
+    nbgrader generate_assignment 02_data_transfer      the students' version, in release/
+    nbgrader autograde 02_data_transfer                runs what lies in submitted/STUDENT/02_data_transfer/
+    nbgrader export                                    the grades, as grades.csv
+
+Autograding runs students' notebooks with your rights: use an account, a container or a machine that may be lost.
+"""
+
+import os
+import tempfile
+
+c = get_config()  # noqa: F821
+
+c.CourseDirectory.course_id = "gpulab"
+# The dots of the stub stay where they are, so that a copy without an answer runs to its end and says "not attempted yet".
+c.ClearSolutions.code_stub = {"python": "# Write your answer in place of the dots above."}
+# A notebook takes a minute on two cores; some checks train, or start processes.
+c.ExecutePreprocessor.timeout = 900
+# What checks keep while they run here belongs to nobody.
+os.environ["GPULAB_PROGRESS"] = os.path.join(tempfile.mkdtemp(prefix="gpulab-nbgrader-"), "progress.json")
+'''
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "nbgrader",
+        help="write the course's exercises as an nbgrader course",
+        description="Write a course folder for nbgrader: its configuration, and the notebooks with solutions and test cells in source/.",
+    )
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="the course folder; files of the same names are replaced")
+    parser.add_argument("--notebook", default="", metavar="02", help="only this notebook (default: all)")
+    parser.add_argument("--points", type=float, default=1.0, help="for each exercise (default: 1)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab nbgrader``; return the exit code."""
+    files = export(arguments.out, arguments.notebook, arguments.points)
+    print(f"Wrote nbgrader_config.py and {len(files)} assignment{'s' if len(files) != 1 else ''} to {arguments.out}:")
+    for file in files:
+        print(f"  nbgrader generate_assignment {file.parent.name}")
+    print("Run these in that folder. The solutions are in source/; the students' version is what lies in release/ afterwards.")
+    return 0
+
+
+def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0) -> list[Path]:
+    """Write the course folder.
+
+    Parameters
+    ----------
+    out : path
+    notebook : str
+        A notebook's number, such as "02"; "" for all.
+    points : float
+        For each exercise.
+
+    Returns
+    -------
+    list of Path
+        The notebooks that were written.
+
+    Raises
+    ------
+    InputError
+        If there is no such notebook, the points are none, or the folder cannot be written.
+    """
+    if not is_finite(points) or points < 0:
+        raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
+    contents = lessons._content.lessons()
+    chosen = [lesson for lesson in contents if isinstance(notebook, str) and lesson.notebook.startswith(notebook)]
+    if not chosen:
+        known = ", ".join(lesson.notebook[:2] for lesson in contents)
+        raise InputError(f"nbgrader: there is no notebook {shown(notebook, 40)}; expected one of {known}. Leave it out for all of them.")
+    folder, originals = Path(out), _lab.find_originals()
+    written = []
+    try:
+        write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())
+        for lesson in chosen:
+            content = json.loads((originals / f"{lesson.notebook}.ipynb").read_text(encoding="utf-8"))
+            content["cells"] = [made for cell in content["cells"] for made in _cells(cell, lesson, float(points))]
+            file = folder / "source" / lesson.notebook / f"{lesson.notebook}.ipynb"
+            write_atomically(file, (json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
+            written.append(file)
+    except OSError as error:
+        raise InputError(
+            f"nbgrader: {folder} cannot be written ({error.strerror or error}); expected a folder of yours. Pass another one with --out."
+        ) from error
+    return written
+
+
+def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, Any]]:
+    """An exercise's cell becomes two; every other cell stays as it is."""
+    text = "".join(cell["source"])
+    if cell["cell_type"] != "code":
+        return [cell]
+    for exercise in lesson.exercises.values():
+        call = f'gl.lessons.check("{exercise.id}", {exercise.answer_name})'
+        if call in text:
+            return _exercise(cell, exercise, text.replace(call, "").rstrip(), call, points)
+    return [cell]
+
+
+def _exercise(cell: dict[str, Any], exercise: Any, stub: str, call: str, points: float) -> list[dict[str, Any]]:
+    number = exercise.id.replace(".", "-")
+    by_hand = exercise.depends_on_machine
+    answer = f"{stub}\n\n### BEGIN SOLUTION\n{exercise.solution.strip()}\n### END SOLUTION"
+    test = f'checked = {call}\n### BEGIN HIDDEN TESTS\nassert checked.state == "passed", checked.message\n### END HIDDEN TESTS'
+    answered = {"grade": by_hand, "locked": False, "solution": True, "task": False, "schema_version": 3, "grade_id": f"exercise-{number}"}
+    tested = {"grade": True, "locked": True, "solution": False, "task": False, "schema_version": 3, "grade_id": f"test-{number}"}
+    if by_hand:
+        answered["points"] = points
+        return [_code(cell["id"], answer, answered), _code(f"{cell['id']}-check", call, None)]
+    tested["points"] = points
+    return [_code(cell["id"], answer, answered), _code(f"{cell['id']}-test", test, tested)]
+
+
+def _code(id: str, text: str, nbgrader: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": id,
+        "metadata": {} if nbgrader is None else {"nbgrader": nbgrader},
+        "outputs": [],
+        "source": text.splitlines(keepends=True),
+    }

@@ -1,0 +1,387 @@
+"""An answer as the progress file keeps it, so that it can be checked again elsewhere: plain values, source, or a result of gpulab's.
+
+Nothing here runs what it keeps; ``restore`` does, for source, where its caller allows it. What cannot be kept has a reason in words.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import dataclasses
+import importlib
+import inspect
+import json
+import linecache
+import math
+import os
+import re
+import textwrap
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpulab._result import Result
+from gpulab.errors import GpulabError, InputError, RecordingError, message_of
+from gpulab.recordings._schema import thin
+
+# A function with its helpers is a few kB, a measurement ten; whole data sets and models are not what a check looks at.
+MOST_CHARACTERS = 64 * 1024
+_MOST_PARTS = 20_000
+_DEEPEST = 20
+_MOST_DIGITS = 4_000  # Python itself reads no longer whole number from a text
+_NUMPY = "biufc"
+_OWN_MODULE = re.compile(r"gpulab(\.[A-Za-z_][A-Za-z0-9_]*)+")
+Kept = dict[str, Any]
+
+
+class NotKeptError(GpulabError):
+    """An answer that cannot be kept, or one that was not; the message says why."""
+
+
+def keep(answer: Any, is_file: bool = False) -> Kept:
+    """Return an answer as JSON values; what cannot be kept becomes ``{"kind": "nothing", "reason": ...}``. Never raises.
+
+    Parameters
+    ----------
+    answer : any
+        A literal (also tuples, sets, bytes, small NumPy arrays), a function, or a result of gpulab's.
+    is_file : bool
+        The answer is the path of a file: its text is kept, and not its path.
+
+    Notes
+    -----
+    Of a measurement whose samples are too many, some of them, evenly spaced in time; its median and its interval are those of all.
+    """
+    try:
+        kept = _keep_file(answer) if is_file else _keep(answer)
+        size = len(json.dumps(kept, allow_nan=False))
+        if size > MOST_CHARACTERS and isinstance(getattr(answer, "samples_seconds", None), np.ndarray) and isinstance(answer, Result):
+            thinned = {"samples_seconds": thin(answer.samples_seconds)}  # type: ignore[attr-defined]
+            kept = {**_keep(dataclasses.replace(answer, **thinned)), "thinned": True}  # type: ignore[type-var]
+            size = len(json.dumps(kept, allow_nan=False))
+        if size > MOST_CHARACTERS:
+            raise NotKeptError(f"it takes {size:,} characters, and at most {MOST_CHARACTERS:,} are kept")
+    except NotKeptError as error:
+        return {"kind": "nothing", "reason": str(error)}
+    except Exception as error:  # a learner's object that fails when it is looked at: the check goes on without it
+        return {"kind": "nothing", "reason": f"it could not be read ({type(error).__name__})"}
+    return kept
+
+
+def _keep(answer: Any) -> Kept:
+    from gpulab.kernels._simulate._source import plain_function
+
+    function = plain_function(answer) if not isinstance(answer, Result) else None
+    if isinstance(function, types.FunctionType):
+        return _keep_function(function)
+    return {"kind": "value", "value": _Encoder().encode(answer)}
+
+
+def _keep_file(answer: Any) -> Kept:
+    if not isinstance(answer, (str, os.PathLike)):
+        return _keep(answer)
+    file = Path(answer)
+    if not file.is_file() or file.stat().st_size > MOST_CHARACTERS:
+        raise NotKeptError("it names no file, or a large one")
+    return {"kind": "file", "text": file.read_text(encoding="utf-8")}
+
+
+class _Encoder:
+    """Values as JSON that keeps their exact types; counts as it goes, so that a giant list ends early."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+
+    def encode(self, value: Any, depth: int = 0) -> Any:
+        self.parts += 1
+        if self.parts > _MOST_PARTS or depth > _DEEPEST:
+            raise NotKeptError("it has too many parts, or parts in parts in parts")
+        kind = type(value)
+        if value is None or kind is bool or kind is int:
+            if kind is int and abs(value).bit_length() > 3 * _MOST_DIGITS:
+                raise NotKeptError("it holds a whole number of more than 4,000 digits")
+            return value
+        if kind is str:
+            if len(value) > MOST_CHARACTERS:
+                raise NotKeptError(f"it holds a text of {len(value):,} characters")
+            return value.encode("utf-8", "replace").decode()
+        if kind is float:
+            return value if math.isfinite(value) else {"t": "float", "v": repr(value)}
+        return self._tagged(value, kind, depth)
+
+    def _tagged(self, value: Any, kind: type, depth: int) -> Any:
+        inner = depth + 1
+        if kind in (tuple, list, set, frozenset):
+            if len(value) > _MOST_PARTS:
+                raise NotKeptError(f"it has {len(value):,} parts")
+            items = sorted(value, key=repr) if kind in (set, frozenset) else value
+            return {"t": kind.__name__, "v": [self.encode(item, inner) for item in items]}
+        if kind is dict:
+            return {"t": "dict", "v": [[self.encode(key, inner), self.encode(item, inner)] for key, item in value.items()]}
+        if kind is bytes and len(value) <= MOST_CHARACTERS:
+            return {"t": "bytes", "v": base64.b64encode(value).decode()}
+        if kind is complex:
+            return {"t": "complex", "v": [self.encode(value.real, inner), self.encode(value.imag, inner)]}
+        if value is Ellipsis:
+            return {"t": "..."}
+        if kind is range:
+            return {"t": "range", "v": [value.start, value.stop, value.step]}
+        if isinstance(value, Result) and _OWN_MODULE.fullmatch(kind.__module__):
+            return {"t": "result", "module": kind.__module__, "class": kind.__qualname__, "v": value.to_dict()}
+        if kind is np.ndarray or isinstance(value, np.generic):
+            return self._array(np.asarray(value), kind is np.ndarray, inner)
+        raise NotKeptError(f"a {kind.__name__} cannot be written down")
+
+    def _array(self, array: np.ndarray, whole: bool, depth: int) -> Any:
+        if array.dtype.kind not in _NUMPY or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
+            raise NotKeptError(f"an array of {array.dtype} cannot be written down")
+        if array.size > _MOST_PARTS:
+            raise NotKeptError(f"it holds an array of {array.size:,} numbers")
+        numbers = [self.encode(item, depth) for item in array.ravel().tolist()]
+        return {"t": "array" if whole else "scalar", "dtype": array.dtype.str, "shape": list(array.shape), "v": numbers}
+
+
+def _decode(kept: Any, depth: int = 0) -> Any:
+    """Return the value; a ``NotKeptError`` where the file is damaged or hostile."""
+    if kept is None or isinstance(kept, (bool, int, float, str)):
+        return kept
+    if depth > _DEEPEST or not isinstance(kept, dict) or kept.get("t") not in _READERS:
+        raise NotKeptError("the file is damaged here: an unknown kind of value")
+    try:
+        return _READERS[kept["t"]](kept, depth + 1)
+    except NotKeptError:
+        raise
+    except (TypeError, ValueError, KeyError, OverflowError, MemoryError, GpulabError) as error:
+        raise NotKeptError(f"the file is damaged here: {message_of(error)}") from error
+
+
+def _several(kind: Callable[[Any], Any]) -> Callable[[Kept, int], Any]:
+    return lambda kept, depth: kind(_decode(item, depth) for item in kept["v"])
+
+
+def _decode_array(kept: Kept, depth: int) -> Any:
+    dtype = np.dtype(kept["dtype"])
+    shape = kept["shape"]
+    if dtype.kind not in _NUMPY or len(kept["v"]) > _MOST_PARTS or not all(type(side) is int and side >= 0 for side in shape):
+        raise NotKeptError(f"the file is damaged here: an array of {dtype}")
+    array = np.array([_decode(item, depth) for item in kept["v"]], dtype=dtype).reshape(shape)
+    return array if kept["t"] == "array" else array[()]
+
+
+# Tag -> what reads the value behind it.
+_READERS: dict[str, Callable[[Kept, int], Any]] = {
+    **{kind.__name__: _several(kind) for kind in (tuple, list, set, frozenset)},
+    "dict": lambda kept, depth: {_decode(key, depth): _decode(item, depth) for key, item in kept["v"]},
+    "float": lambda kept, depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[kept["v"]],
+    "bytes": lambda kept, depth: base64.b64decode(kept["v"], validate=True),
+    "complex": lambda kept, depth: complex(*(_decode(part, depth) for part in kept["v"])),
+    "...": lambda kept, depth: ...,
+    "range": lambda kept, depth: range(*kept["v"]),
+    "array": _decode_array,
+    "scalar": _decode_array,
+    "result": lambda kept, depth: restore_result(kept),
+}
+
+
+def keep_result(result: Result) -> Kept | None:
+    """Return a result as JSON values, or None where it is larger than what is kept; never raises."""
+    kept = keep(result)
+    return kept["value"] if kept["kind"] == "value" else None
+
+
+def restore_result(kept: Any) -> Any:
+    """Return the result that ``keep_result`` kept.
+
+    Raises
+    ------
+    NotKeptError
+        If it is none, or damaged.
+    """
+    if not isinstance(kept, dict) or not isinstance(kept.get("module"), str) or not _OWN_MODULE.fullmatch(kept["module"]):
+        raise NotKeptError("the file is damaged here: expected a result of gpulab's")
+    try:
+        found = getattr(importlib.import_module(kept["module"]), str(kept.get("class")), None)
+    except ImportError as error:
+        raise NotKeptError(f"this version of gpulab has no {kept['module']}") from error
+    if not (isinstance(found, type) and issubclass(found, Result) and found.__module__ == kept["module"]):
+        raise NotKeptError("the file is damaged here: expected a result of gpulab's")
+    try:
+        return found.from_dict(kept.get("v"))
+    except RecordingError as error:
+        raise NotKeptError(message_of(error)) from error
+
+
+# -- functions -----------------------------------------------------------------------------------------------------------
+
+
+def _keep_function(function: types.FunctionType) -> Kept:
+    parts = _Source()
+    name = parts.function(function)
+    text = parts.text()
+    try:
+        compile(text, "<answer>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise NotKeptError(f"its source does not stand alone ({error.msg})") from error
+    return {"kind": "code", "name": name, "source": text, "values": parts.values}
+
+
+class _Source:
+    """A function and the names that it needs: imports, plain values, and other functions and classes, each before its first use."""
+
+    def __init__(self) -> None:
+        self.imports: dict[str, str] = {}
+        self.definitions: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self._meant: dict[str, Any] = {}
+        self._encoder = _Encoder()
+
+    def text(self) -> str:
+        return "\n\n\n".join(part for part in ("\n".join(self.imports.values()), *self.definitions.values()) if part) + "\n"
+
+    def function(self, function: types.FunctionType) -> str:
+        """Take in the answer itself; return the name that it has in the text."""
+        if function.__name__ != "<lambda>":
+            self._define(function.__name__, function)
+            return function.__name__
+        name, source = _lambda(function)
+        self._meant[name] = function
+        self._needs(function, source)
+        self.definitions[name] = source
+        return name
+
+    def _need(self, name: str, value: Any) -> None:
+        if name in self._meant:
+            if self._meant[name] is not value:
+                raise NotKeptError(f"the name {name} stands for two different things")
+            return
+        line = _import(name, value)
+        if line is not None:
+            self._meant[name] = value
+            self.imports[name] = line
+        elif isinstance(value, types.FunctionType) and value.__name__ == "<lambda>":
+            self._meant[name] = value
+            named, source = _lambda(value)
+            self._needs(value, source)
+            self.definitions[name] = source if named == name else f"{source}\n{name} = {named}"
+        elif inspect.isclass(value) or isinstance(value, types.FunctionType):
+            self._define(name, value)
+        else:
+            self._meant[name] = value
+            try:
+                self.values[name] = self._encoder.encode(value)
+            except NotKeptError as error:
+                raise NotKeptError(f"it needs the name {name}: {error}") from error
+
+    def _define(self, name: str, value: Any) -> None:
+        from gpulab.parallel._script import source_of
+
+        self._meant[name] = value
+        try:
+            source = source_of(value)
+        except InputError as error:
+            found = _class_source(value) if inspect.isclass(value) else None
+            if found is None:
+                raise NotKeptError(f"the source of {value.__name__} is not to be had") from error
+            source = found
+        self._needs(value, source)
+        self.definitions[name] = source.rstrip() if value.__name__ == name else f"{source.rstrip()}\n\n\n{name} = {value.__name__}"
+
+    def _needs(self, value: Any, source: str) -> None:
+        from gpulab.parallel._script import _FLAGS, _meaning, _names
+
+        for name in dict.fromkeys(_names(compile(source, "<answer>", "exec", _FLAGS, dont_inherit=True))):
+            try:
+                found, meant = _meaning(value, name)
+            except ValueError:  # a name of the enclosing function that has no value yet
+                continue
+            if found and meant is not value:
+                self._need(name, meant)
+
+
+def _class_source(value: type) -> str | None:
+    """Return the text of a class of a notebook, which inspect looks for in a file: found by the place of one of its methods."""
+    for method in vars(value).values():
+        if isinstance(method, types.FunctionType):
+            text = "".join(linecache.getlines(method.__code__.co_filename))
+            line = method.__code__.co_firstlineno
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ClassDef) and node.name == value.__name__ and node.lineno <= line <= (node.end_lineno or 0):
+                    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
+    return None
+
+
+def _import(name: str, value: Any) -> str | None:
+    """Return the line that gives the name its meaning in a fresh process, or None where none does."""
+    from gpulab import kernels
+    from gpulab.parallel._script import _import_of
+
+    # A kernel's own names come from gpulab, which has them with and without Numba.
+    if name in kernels.__all__ and getattr(kernels, name, None) is value:
+        return f"from gpulab.kernels import {name}"
+    try:
+        return _import_of(name, value)
+    except InputError as error:
+        raise NotKeptError(f"it needs {name}, a module of your own") from error
+
+
+def _lambda(function: types.FunctionType) -> tuple[str, str]:
+    """Return a name for a lambda and the text that defines it."""
+    linecache.checkcache()
+    try:
+        lines = inspect.getsource(function).strip()
+        tree = ast.parse(lines)
+    except (OSError, TypeError, SyntaxError) as error:
+        raise NotKeptError("the source of the lambda is not to be had; def has one") from error
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+    text = ast.get_source_segment(lines, found[0]) if len(found) == 1 else None
+    if text is None:
+        raise NotKeptError("its line holds several lambdas; def is told apart")
+    first = tree.body[0]
+    named = isinstance(first, ast.Assign) and len(first.targets) == 1 and isinstance(first.targets[0], ast.Name)
+    name = first.targets[0].id if named else "answer"  # type: ignore[attr-defined]
+    return name, f"{name} = ({text})"
+
+
+def restore(kept: Any, label: str, run_code: bool = True) -> Any:
+    """Return an answer from its kept form. Source is executed: call this only where that may happen.
+
+    Parameters
+    ----------
+    kept : JSON values
+    label : str
+        The exercise's id, for the name of the source in messages.
+    run_code : bool
+        False refuses source and files.
+
+    Raises
+    ------
+    NotKeptError
+        If nothing was kept, the form is damaged, or code must not run.
+    """
+    if not isinstance(kept, dict):
+        raise NotKeptError("no answer was kept")
+    kind = kept.get("kind")
+    if kind == "nothing":
+        raise NotKeptError(f"the answer was not kept: {str(kept.get('reason'))[:200]}")
+    if kind == "value":
+        return _decode(kept.get("value"))
+    if kind in ("code", "file") and not run_code:
+        raise NotKeptError("the answer is code, and code is not run here")
+    if kind == "file" and isinstance(kept.get("text"), str):
+        file = Path.cwd() / "answer.py"
+        file.write_text(kept["text"], encoding="utf-8")
+        return file
+    name, source, values = kept.get("name"), kept.get("source"), kept.get("values")
+    if kind != "code" or not isinstance(name, str) or not isinstance(source, str) or not isinstance(values, dict):
+        raise NotKeptError("the file is damaged here: an unknown kind of answer")
+    names: dict[str, Any] = {"__name__": "__main__", **{str(key): _decode(value) for key, value in values.items()}}
+    file_name = f"<answer to {label}>"
+    linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)  # a kernel's text is looked up
+    exec(compile(source, file_name, "exec", dont_inherit=True), names)
+    if name not in names:
+        raise NotKeptError(f"the source defines no {name}")
+    return names[name]

@@ -1,0 +1,53 @@
+"""``gpulab class``: read a folder of reports, say what is wrong with which file, and write the grades."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "class",
+        help="read a folder of reports and write the grades",
+        description="Read a folder of reports: who is there, which machines have something to fix, which files cannot be read. With "
+        "--grades every answer is checked again, and the grades are written as CSV.",
+    )
+    parser.add_argument("folder", help="the folder of the reports, with folders inside it")
+    parser.add_argument("--grades", metavar="FILE", help="check every answer again and write the grades there")
+    parser.add_argument(
+        "--rubric", metavar="FILE", help='a rubric such as {"exercise_points": 2, "notebooks": ["02"]} (default: see the docs)'
+    )
+    parser.add_argument("--no-code", action="store_true", help="do not run answers that are functions")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab class``; return the exit code."""
+    from gpulab.lessons import Rubric, classroom, grade
+
+    room = classroom(arguments.folder)
+    _print(room.table())
+    print(f"\n{room.caption()}")
+    if room.refused or room.remarks:
+        print()
+        _print(room.problems.table())
+    if arguments.grades:
+        rubric = Rubric.read(arguments.rubric) if arguments.rubric else None
+        grades = grade(room, rubric, run_code=not arguments.no_code)
+        file = grades.write_csv(arguments.grades)
+        print(f"\n{grades.caption()} Written to {file}.")
+        if grades.differences().rows:
+            print()
+            _print(grades.differences().table())
+    return 0
+
+
+def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
+    headers, rows = table
+    lines = [tuple(map(str, line)) for line in (headers, *rows)]
+    widths = [min(max(len(line[column]) for line in lines), 60) for column in range(len(headers))]
+    for line in lines:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())

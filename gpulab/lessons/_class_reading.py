@@ -1,0 +1,240 @@
+"""Read a folder of students' reports: what can be read, and what cannot and why.
+
+A file is data from a stranger: it is bounded in size, parsed as strict JSON, checked field by field, and never executed. One that is
+damaged or hostile costs one sentence and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+import stat
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpulab.errors import InputError, RecordingError, message_of, shown
+from gpulab.lessons._answers import MOST_CHARACTERS
+from gpulab.lessons._classroom import Classroom, RefusedFile, Student, line
+from gpulab.lessons._report_schema import StudentReport
+from gpulab.units import format_bytes
+
+MOST_BYTES = 8 * 2**20  # a report of the whole course has some 100 kB, one with every answer at its limit 3 MB
+MOST_FILES = 5_000
+_MOST_ENTRIES = 1_000
+_LONGEST = 1_000  # characters of any text that is shown
+_RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
+_TOMORROW = datetime.timedelta(days=1)
+
+
+def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Classroom:
+    """Read a folder of reports, also in folders inside it, as learning platforms hand them out.
+
+    Parameters
+    ----------
+    folder : path
+    progress : callable, optional
+        Called with (files read, files in all).
+
+    Returns
+    -------
+    Classroom
+        Its ``students``; ``problems`` names each file that cannot be read, with a sentence. Of two files of one student for the same
+        notebooks the later one counts, and that is said.
+
+    Raises
+    ------
+    InputError
+        If there is no such folder.
+    """
+    try:
+        root = Path(folder).expanduser()
+        if not root.is_dir():
+            raise InputError(
+                f"classroom: {shown(str(folder))} is no folder; expected the one that holds the students' reports. Pass its path."
+            )
+    except (TypeError, ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"classroom: {shown(folder)} is no folder; expected a path. Pass the folder of the students' reports.") from error
+    files, remarks = _files(root)
+    read: list[tuple[str, StudentReport]] = []
+    refused: list[RefusedFile] = []
+    for number, file in enumerate(files, 1):
+        name = line(file.relative_to(root).as_posix())
+        try:
+            read.append((name, read_report(file)))
+        except RecordingError as error:
+            refused.append(RefusedFile(name, message_of(error, 400)))
+        if progress is not None:
+            progress(number, len(files))
+    students, twice = _students(read)
+    return Classroom(str(root), students, tuple(refused), (*remarks, *twice))
+
+
+def _files(root: Path) -> tuple[list[Path], list[str]]:
+    """Every .json below the folder, links not followed."""
+    found: list[Path] = []
+    others = 0
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            if name.lower().endswith(".json"):
+                found.append(Path(folder, name))
+            else:
+                others += 1
+        if len(found) > MOST_FILES:
+            break
+    remarks = [f"{others} file{'s' if others != 1 else ''} that {'are' if others != 1 else 'is'} not .json passed over."] if others else []
+    if len(found) > MOST_FILES:
+        remarks.append(f"Only the first {MOST_FILES:,} files were read; divide the folder.")
+    return found[:MOST_FILES], remarks
+
+
+def read_report(path: str | os.PathLike[str]) -> StudentReport:
+    """Return the report in a file, with every field checked.
+
+    Raises
+    ------
+    RecordingError
+        If it is missing, a link or a device, too large, not strict JSON, damaged, from a newer version, or says what cannot be.
+    """
+    file = Path(path)
+    try:
+        about = file.lstat()
+        if not stat.S_ISREG(about.st_mode):
+            raise RecordingError("This is a link, a folder or a device; expected a plain file. Ask for the file itself.")
+        if about.st_size > MOST_BYTES:
+            raise RecordingError(
+                f"It has {format_bytes(about.st_size)}; expected at most {format_bytes(MOST_BYTES)}. No report is so large."
+            )
+        content = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_bare_word, parse_float=_finite)
+    except OSError as error:
+        raise RecordingError(f"It cannot be read ({error.strerror or error}); expected a file that you may read.") from error
+    except UnicodeDecodeError as error:
+        raise RecordingError("It is not text; expected the file that `gpulab report` wrote. Was another file handed in?") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, RecordingError):
+            raise
+        raise RecordingError(f"It is not JSON ({message_of(error, 80)}); expected what `gpulab report` wrote. Is it cut off?") from error
+    if not isinstance(content, dict) or content.get("schema") != StudentReport.__name__:
+        raise RecordingError("It is JSON, but no report; expected the file that `gpulab report` wrote. Was the progress file handed in?")
+    try:
+        report = StudentReport.from_dict(content, "report")
+    except RecursionError as error:
+        raise RecordingError("It is nested deeper than any report; expected what `gpulab report` wrote. Ask for it again.") from error
+    _refuse_unsound(report)
+    return report
+
+
+def _bare_word(word: str) -> float:
+    raise RecordingError(f"It holds the bare word {word}, which is no JSON; expected finite numbers. It was not written by gpulab.")
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise RecordingError(f"It holds the number {shown(word, 20)}, which no float can hold; expected finite numbers.")
+    return value
+
+
+def _refuse_unsound(report: StudentReport) -> None:
+    """Refuse what has the right types and cannot be true, or is too much to show."""
+    what = _date_fault(report.date) or _count_fault(report) or _machine_fault(report) or _text_fault(report)
+    if what:
+        raise RecordingError(f"{what}; expected what `gpulab report` writes. The file was damaged or changed.")
+
+
+def _date_fault(date: str) -> str:
+    try:
+        made = datetime.datetime.fromisoformat(date)
+    except ValueError:
+        return f"Its date is {shown(date, 40)}"
+    if made.tzinfo is None:
+        return f"Its date is {shown(date, 40)}, without a time zone"
+    late = made - datetime.datetime.now(datetime.timezone.utc) > _TOMORROW
+    return f"Its date, {shown(date, 40)}, is in the future" if late else ""
+
+
+def _count_fault(report: StudentReport) -> str:
+    for what, entries in (("predictions", report.predictions), ("checks", report.checks), ("measurements", report.measurements)):
+        ids = [entry.id for entry in entries]
+        if len(ids) > _MOST_ENTRIES:
+            return f"It has {len(ids):,} {what}"
+        if len(set(ids)) != len(ids):
+            return f"It has two {what} of one number, {shown(next(id for id in ids if ids.count(id) > 1), 20)}"
+    if any(not 0 <= count <= 10**6 for check in report.checks for count in (check.attempts, check.hints)):
+        return "An exercise was tried less than never, or a million times"
+    if any(check.state not in ("passed", "wrong", "not attempted") for check in report.checks):
+        return "An exercise is in a state that there is not"
+    numbers = [value for p in report.predictions for value in (p.predicted, p.measured) if isinstance(value, float)]
+    return "" if all(math.isfinite(value) and value >= 0 for value in numbers) else "A prediction is negative or not finite"
+
+
+def _machine_fault(report: StudentReport) -> str:
+    rates = [rate for each in report.roofs for rate in (*each.flops_per_second.values(), *each.bytes_per_second.values())]
+    if not all(_RATES[0] <= rate <= _RATES[1] for rate in rates) or len(report.roofs) > 8 or len(rates) > 200:
+        return "Its roofs are rates that no machine has"
+    machine = report.machine
+    if not (1 <= machine.cores <= 100_000 and 1 <= machine.memory_bytes <= 2**60):
+        return f"Its machine has {shown(machine.cores, 20)} cores and {shown(machine.memory_bytes, 20)} bytes of memory"
+    return ""
+
+
+def _text_fault(report: StudentReport) -> str:
+    machine = report.machine
+    texts: list[Any] = [report.name, report.notebook, report.gpulab_version, machine.device, machine.processor, machine.system]
+    texts += [*machine.doctor, *machine.accelerators, *(each.device for each in report.roofs), *(check.id for check in report.checks)]
+    for p in report.predictions:
+        texts += [p.id, p.question, p.predicted_text, p.measured_text, p.predicted, p.measured]
+    if any(isinstance(text, str) and len(text) > _LONGEST for text in texts):
+        return f"A text in it has more than {_LONGEST:,} characters"
+    if any(len(json.dumps(part)) > 2 * MOST_CHARACTERS for check in report.checks for part in (check.kept, check.seen)):
+        return "An answer in it is larger than what is kept"
+    return ""
+
+
+def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student, ...], list[str]]:
+    """Put the files of one student together; the later file of the same notebooks counts."""
+    groups: dict[str, list[tuple[str, StudentReport]]] = {}
+    for file, report in read:
+        name = line(report.name)
+        key = unicodedata.normalize("NFKC", name).casefold() if name else f"\0{file}"
+        groups.setdefault(key, []).append((file, report))
+    students, remarks = [], []
+    for group in groups.values():
+        latest = sorted(group, key=lambda pair: datetime.datetime.fromisoformat(pair[1].date), reverse=True)
+        name = line(latest[0][1].name) or f"(no name) {latest[0][0]}"
+        used: list[tuple[str, StudentReport]] = []
+        for file, report in latest:
+            same = next((one for one, other in used if other.notebook == report.notebook), None)
+            if same is None:
+                used.append((file, report))
+            else:
+                remarks.append(f"{name} handed in twice: {same} is later and counts, {file} does not.")
+        if len(used) > 1:
+            remarks.append(f"{name} handed in {len(used)} files for different notebooks: {', '.join(f for f, _ in used)} are put together.")
+        students.append(Student(name, tuple(file for file, _ in used), _together([report for _, report in used])))
+    return tuple(sorted(students, key=lambda each: each.name.casefold())), remarks
+
+
+def _together(reports: Sequence[StudentReport]) -> StudentReport:
+    """One report of several, the latest first: what a later one does not have is taken from an earlier one."""
+    latest = reports[0]
+    if len(reports) == 1:
+        return latest
+
+    def union(name: str) -> tuple[Any, ...]:
+        found = {entry.id: entry for report in reversed(reports) for entry in getattr(report, name)}
+        return tuple(found.values())
+
+    roofs = next((report.roofs for report in reports if report.roofs), ())
+    return dataclasses.replace(
+        latest, notebook="", roofs=roofs, predictions=union("predictions"), checks=union("checks"), measurements=union("measurements")
+    )

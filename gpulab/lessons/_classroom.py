@@ -1,0 +1,354 @@
+"""A class: its students, what they predicted, measured and got wrong. Reading it is ``_class_reading``'s business, grades ``_grades``'."""
+
+from __future__ import annotations
+
+import statistics
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpulab._result import Result
+from gpulab.lessons import _content, _reveal
+from gpulab.lessons._predictions import KeptAnswer
+from gpulab.lessons._report_schema import ReportedPrediction, StudentReport
+from gpulab.models import Roofline
+from gpulab.units import format_bytes
+
+_LONGEST_LINE = 100  # characters of a name in a table
+
+
+@dataclass(frozen=True)
+class RefusedFile(Result):
+    """A file that is no report, and why.
+
+    Attributes
+    ----------
+    file, sentence : str
+    """
+
+    file: str
+    sentence: str
+
+
+@dataclass(frozen=True, repr=False)
+class Student(Result):
+    """One student of the class.
+
+    Attributes
+    ----------
+    name : str
+        As typed, without characters that cannot be seen; the file's name where none was typed.
+    files : tuple of str
+        Where it was read from, the latest first.
+    report : StudentReport
+        Of several files for several notebooks, all together.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    report: StudentReport
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.report!r}>"
+
+
+@dataclass(frozen=True)
+class QuestionRow(Result):
+    """What the class said to one question.
+
+    Attributes
+    ----------
+    id, question : str
+    given, right, shown : int
+        Students who predicted; who were close or right; to whom the answer was shown.
+    ratios : tuple of float
+        predicted / measured, of each student with two numbers above zero.
+    choices : tuple of (str, int)
+        What was chosen, and how often, the most frequent first; empty where a number was asked.
+    """
+
+    id: str
+    question: str
+    given: int
+    right: int
+    shown: int
+    ratios: tuple[float, ...]
+    choices: tuple[tuple[str, int], ...]
+
+    @property
+    def text(self) -> str:
+        """The answers in a few words."""
+        if self.choices:
+            return "; ".join(f"{count} x {choice}" for choice, count in self.choices[:4])
+        if not self.ratios:
+            return ""
+        return f"median {statistics.median(self.ratios):.3g} x what was measured, from {min(self.ratios):.3g} to {max(self.ratios):.3g}"
+
+
+@dataclass(frozen=True, repr=False)
+class Questions(Result):
+    """Predictions against results, question by question.
+
+    Attributes
+    ----------
+    rows : tuple of QuestionRow
+    """
+
+    rows: tuple[QuestionRow, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} questions, {sum(row.given for row in self.rows)} predictions>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a question."""
+        rows = [(r.id, r.question, f"{r.right} of {r.given}", r.text) for r in self.rows]
+        return ("", "question", "close or right", "answers"), rows or [("(no predictions)", "", "", "")]
+
+
+@dataclass(frozen=True)
+class Misconception(Result):
+    """What a usual wrong prediction points to, and how many made it.
+
+    Attributes
+    ----------
+    id, sentence : str
+    students, given : int
+        Who showed it, and who answered the question.
+    """
+
+    id: str
+    sentence: str
+    students: int
+    given: int
+
+
+@dataclass(frozen=True, repr=False)
+class Misconceptions(Result):
+    """The usual wrong predictions of a class, the most common first.
+
+    Attributes
+    ----------
+    rows : tuple of Misconception
+    """
+
+    rows: tuple[Misconception, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} misconceptions>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a misconception."""
+        rows = [(r.id, f"{r.students} of {r.given}", r.sentence) for r in self.rows]
+        return ("", "students", "what a wrong prediction points to"), rows or [("(none)", "", "")]
+
+
+@dataclass(frozen=True)
+class ExerciseRow(Result):
+    """How the class did on one exercise, as the students' own checks said.
+
+    Attributes
+    ----------
+    id, title : str
+    tried, passed, solutions : int
+        Students who tried; who passed; who looked at the solution.
+    attempts : float
+        The median, of those who tried.
+    """
+
+    id: str
+    title: str
+    tried: int
+    passed: int
+    solutions: int
+    attempts: float
+
+
+@dataclass(frozen=True, repr=False)
+class ExerciseRows(Result):
+    """The exercises of a class, the one that fails most first.
+
+    Attributes
+    ----------
+    rows : tuple of ExerciseRow
+    """
+
+    rows: tuple[ExerciseRow, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} exercises>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an exercise."""
+        rows = [
+            (r.id, r.title, f"{r.tried - r.passed} of {r.tried}", f"{r.attempts:g}", str(r.solutions) if r.solutions else "")
+            for r in self.rows
+        ]
+        headers = ("", "exercise", "not passed, of those who tried", "attempts (median)", "looked at the solution")
+        return headers, rows or [("(none tried)", "", "", "", "")]
+
+
+@dataclass(frozen=True, repr=False)
+class Refusals(Result):
+    """The files that are no reports, and what else there is to say about the folder.
+
+    Attributes
+    ----------
+    files : tuple of RefusedFile
+    remarks : tuple of str
+        Students with several files, and the like.
+    """
+
+    files: tuple[RefusedFile, ...]
+    remarks: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.files)} files that cannot be read, {len(self.remarks)} remarks>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a file, then the remarks."""
+        rows = [(each.file, each.sentence) for each in self.files] + [("remark", remark) for remark in self.remarks]
+        return ("file", "what is wrong with it"), rows or [("(none)", "every file could be read")]
+
+
+@dataclass(frozen=True, repr=False)
+class Classroom(Result):
+    """A class: its students, and the files that could not be read.
+
+    Attributes
+    ----------
+    folder : str
+    students : tuple of Student
+        By name.
+    refused : tuple of RefusedFile
+    remarks : tuple of str
+    """
+
+    folder: str
+    students: tuple[Student, ...]
+    refused: tuple[RefusedFile, ...]
+    remarks: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<{self._totals()}>"
+
+    def _totals(self) -> str:
+        students = f"{len(self.students)} student{'s' if len(self.students) != 1 else ''}"
+        files = f"{len(self.refused)} file{'s' if len(self.refused) != 1 else ''} that cannot be read"
+        return f"{students}, {files}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a student."""
+        headers = ("student", "device", "cores", "memory", "predictions", "exercises passed (as reported)", "to fix before class")
+        if not self.students:
+            what = "none of the files here is a report" if self.refused else "there is no file here"
+            return headers, [(f"({what})", "Each student runs `gpulab report --name NAME` and hands in the file.", "", "", "", "", "")]
+        return headers, [_student_row(each) for each in self.students]
+
+    def caption(self) -> str:
+        """Return the totals."""
+        return f"{self._totals()}. What machines and checks say is as the students' machines report it."
+
+    @property
+    def problems(self) -> Refusals:
+        """The files that could not be read, each with a sentence, and remarks."""
+        return Refusals(self.refused, self.remarks)
+
+    def rooflines(self) -> tuple[Roofline, ...]:
+        """Return the roofs of every student's best device, RECORDED as their machines report them."""
+        return tuple(found[0] for each in self.students if (found := each.report.rooflines()))
+
+    def questions(self) -> Questions:
+        """Return predictions against results; whether one was close is worked out again, not read."""
+        rows = []
+        for id, entries in _by_id(self.students):
+            given = [p for _, p in entries if p.predicted is not None]
+            ratios = [r for p in given if (r := _ratio(p)) is not None]
+            chosen = [p.predicted for p in given if isinstance(p.predicted, str)]
+            counts = sorted(((word, chosen.count(word)) for word in dict.fromkeys(chosen)), key=lambda pair: -pair[1])
+            right = sum(_verdict(p) in ("close", "right") for p in given)
+            question = next((p.question for _, p in entries if p.question), "")
+            answered = sum(p.measured is not None for _, p in entries)
+            rows.append(QuestionRow(id, question, len(given), right, answered, tuple(ratios), tuple(counts)))
+        return Questions(tuple(rows))
+
+    def misconceptions(self) -> Misconceptions:
+        """Return which usual wrong predictions were made, and by how many."""
+        rows = []
+        for id, entries in _by_id(self.students):
+            readings = _content.question(id).readings
+            given = [p for _, p in entries if p.predicted is not None]
+            fitting = [_reading(readings, p) for p in given if _verdict(p) in ("off", "wrong")]
+            for sentence in dict.fromkeys(each for each in fitting if each):
+                rows.append(Misconception(id, sentence, fitting.count(sentence), len(given)))
+        return Misconceptions(tuple(sorted(rows, key=lambda row: (-row.students, row.id))))
+
+    def exercises(self) -> ExerciseRows:
+        """Return which exercises fail most, as the students' own checks said."""
+        rows = []
+        for exercise in _exercises():
+            checks = [c for each in self.students for c in each.report.checks if c.id == exercise.id and c.attempts]
+            if checks:
+                passed = sum(c.state == "passed" for c in checks)
+                attempts = statistics.median(c.attempts for c in checks)
+                solutions = sum(c.solution_shown for c in checks)
+                rows.append(ExerciseRow(exercise.id, exercise.title, len(checks), passed, solutions, float(attempts)))
+        return ExerciseRows(tuple(sorted(rows, key=lambda row: (row.passed - row.tried, row.id))))
+
+
+def _exercises() -> list[_content.Exercise]:
+    return [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
+
+
+def _student_row(student: Student) -> tuple[str, ...]:
+    report = student.report
+    given = sum(p.predicted is not None for p in report.predictions)
+    close = sum(_verdict(p) in ("close", "right") for p in report.predictions)
+    passed = sum(c.state == "passed" for c in report.checks)
+    return (
+        student.name, line(report.machine.device), str(report.machine.cores), format_bytes(report.machine.memory_bytes),
+        f"{given}, {close} close or right", f"{passed} of {len(report.checks)} tried",
+        ", ".join(map(line, report.machine.to_fix)) or "nothing",
+    )  # fmt: skip
+
+
+def _by_id(students: Iterable[Student]) -> Iterator[tuple[str, list[tuple[Student, ReportedPrediction]]]]:
+    found: dict[str, list[tuple[Student, ReportedPrediction]]] = {}
+    for student in students:
+        for prediction in student.report.predictions:
+            found.setdefault(prediction.id, []).append((student, prediction))
+    known = {id: place for place, id in enumerate(id for lesson in _content.lessons() for id in lesson.questions)}
+    yield from sorted(((id, entries) for id, entries in found.items() if id in known), key=lambda pair: known[pair[0]])
+
+
+def _ratio(p: ReportedPrediction) -> float | None:
+    """Return predicted / measured."""
+    if isinstance(p.predicted, float) and isinstance(p.measured, float) and p.predicted > 0 and p.measured > 0:
+        return p.predicted / p.measured
+    return None
+
+
+def _verdict(p: ReportedPrediction) -> str:
+    kept = None if p.predicted is None else KeptAnswer(p.predicted, p.predicted_text, "")
+    if p.measured is None:  # either not measured yet, or the answer was that there is no such number
+        return "off" if kept is not None and p.measured_text else "not measured"
+    ratio = _ratio(p)
+    return _reveal._verdict(kept, p.measured, None if ratio is None else 1 / ratio, _content.question(p.id))
+
+
+def _reading(readings: Sequence[_content.Reading], p: ReportedPrediction) -> str:
+    if p.measured is None or type(p.predicted) is not type(p.measured):
+        return ""
+    for reading in readings:
+        try:
+            if reading.when(p.predicted, p.measured):
+                return reading.sentence
+        except Exception:  # a value that this reading was not made for, from a file that says anything
+            continue
+    return ""
+
+
+def line(text: str, most: int = _LONGEST_LINE) -> str:
+    """Return text from a file as it may be shown: one line, cut short, without characters that cannot be seen or that turn the line."""
+    plain = "".join(" " if c in "\t\n\r" else c for c in text if c in "\t\n\r" or unicodedata.category(c)[0] != "C")
+    plain = " ".join(plain.split())
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"

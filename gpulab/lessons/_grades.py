@@ -1,0 +1,387 @@
+"""Grades of a class: each kept answer is checked again here, and a rubric turns the outcomes into points and a CSV file.
+
+What a report claims of its own checks is never a grade; it stands beside the outcome, and where the two differ that is shown.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpulab import _given
+from gpulab._files import write_atomically
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.lessons import _content
+from gpulab.lessons._classroom import Classroom, Student, line
+from gpulab.lessons._regrade import Regrader
+from gpulab.lessons._rubric import Rubric
+
+PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
+MEMORY_BYTES = 2 * 2**30
+# Why an answer stays open through no fault of the student's.
+_STOPPED, _NOT_RUN = "the grading was stopped before this answer", "the answer is code, and code is not run here"
+_NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN)
+# A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned into these by some.
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+@dataclass(frozen=True)
+class Grade(Result):
+    """One exercise of one student.
+
+    Attributes
+    ----------
+    id, claimed, found, message : str
+        ``claimed`` is what the report says; ``found`` what the check says now: "passed", "wrong", "not attempted", or "open" where it
+        cannot be checked again. ``message`` says why.
+    points, most : float
+        Both 0 where it is left out.
+    """
+
+    id: str
+    claimed: str
+    found: str
+    message: str
+    points: float
+    most: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether the report claims another outcome than was found."""
+        return self.found not in (OPEN, self.claimed)
+
+
+@dataclass(frozen=True)
+class StudentGrades(Result):
+    """One student's grades.
+
+    Attributes
+    ----------
+    name : str
+    files : tuple of str
+    grades : tuple of Grade
+        One for each exercise that counts.
+    predictions, questions : int
+        Given, of how many.
+    prediction_points : float
+        Of one.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    grades: tuple[Grade, ...]
+    predictions: int
+    questions: int
+    prediction_points: float
+
+    @property
+    def points(self) -> float:
+        """All points."""
+        return sum(grade.points for grade in self.grades) + self.prediction_points * self.predictions
+
+    @property
+    def most(self) -> float:
+        """The most that this student could have; what cannot be checked again here may be left out of it."""
+        return sum(grade.most for grade in self.grades) + self.prediction_points * self.questions
+
+    @property
+    def percent(self) -> float:
+        """The points as a share of the most, 0 to 100."""
+        return 100 * self.points / self.most if self.most else 0.0
+
+    def ids(self, found: str) -> list[str]:
+        """Return the exercises with that outcome.
+
+        Parameters
+        ----------
+        found : str
+        """
+        return [grade.id for grade in self.grades if grade.found == found]
+
+
+@dataclass(frozen=True, repr=False)
+class Grades(Result):
+    """The grades of a class.
+
+    Attributes
+    ----------
+    students : tuple of StudentGrades
+    rubric : Rubric
+    ran_code : bool
+    answers, checked : int
+        Answers of all students, and how many of them differ: equal ones are checked once.
+    """
+
+    students: tuple[StudentGrades, ...]
+    rubric: Rubric
+    ran_code: bool
+    answers: int
+    checked: int
+
+    def __repr__(self) -> str:
+        return f"<grades of {len(self.students)} students: {self.answers} answers, {self.checked} of them different>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a student."""
+        headers = ("student", "points", "of", "", "passed", "wrong", "cannot be checked here", "reported otherwise", "predictions")
+        rows = [
+            (
+                s.name, f"{s.points:g}", f"{s.most:g}", f"{s.percent:.0f} %", str(len(s.ids(PASSED))), ", ".join(s.ids(WRONG)),
+                ", ".join(s.ids(OPEN)), ", ".join(g.id for g in s.grades if g.differs), f"{s.predictions} of {s.questions}",
+            )
+            for s in self.students
+        ]  # fmt: skip
+        return headers, rows or [("(no students)", *[""] * 8)]
+
+    def caption(self) -> str:
+        """Return how the grades came about."""
+        code = "" if self.ran_code else " Answers that are code were not run."
+        return f"{self.answers} answers checked again, equal ones once ({self.checked}).{code}"
+
+    def differences(self) -> Differences:
+        """Return where a report claims another outcome than was found."""
+        rows = [(s.name, g.id, g.claimed, g.found, g.message) for s in self.students for g in s.grades if g.differs]
+        return Differences(tuple(rows))
+
+    def failing(self) -> Failing:
+        """Return which exercises fail most, and the most frequent reason, as the checks say it now."""
+        rows = []
+        for id in dict.fromkeys(g.id for s in self.students for g in s.grades):
+            all_of = [g for s in self.students for g in s.grades if g.id == id and g.found in (PASSED, WRONG)]
+            wrong = [g.message for g in all_of if g.found == WRONG]
+            if wrong:
+                reason, count = Counter(wrong).most_common(1)[0]
+                rows.append((id, len(wrong), len(all_of), reason, count))
+        return Failing(tuple(sorted(rows, key=lambda row: (-row[1], row[0]))))
+
+    def csv(self) -> str:
+        """Return the grades as CSV: one row a student, one column an exercise; no text in it is taken for a formula."""
+        ids = list(dict.fromkeys(g.id for s in self.students for g in s.grades))
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        head = [
+            "student",
+            "file",
+            "points",
+            "of",
+            "percent",
+            "predictions",
+            "passed",
+            "wrong",
+            "cannot be checked here",
+            "reported otherwise",
+        ]
+        writer.writerow([*head, *(f"exercise {id}" for id in ids)])
+        for s in self.students:
+            found = {g.id: g for g in s.grades}
+            words = [" ".join(s.ids(WRONG)), " ".join(s.ids(OPEN)), " ".join(g.id for g in s.grades if g.differs)]
+            numbers = [f"{s.points:g}", f"{s.most:g}", f"{s.percent:.1f}", s.predictions, len(s.ids(PASSED))]
+            each = ["" if id not in found or found[id].most == 0 else f"{found[id].points:g}" for id in ids]
+            writer.writerow([_plain(s.name), _plain(", ".join(s.files)), *numbers, *words, *each])
+        return out.getvalue()
+
+    def write_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write the grades as CSV, whole or not at all; return the file.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        InputError
+            If nothing can be written there.
+        """
+        file = Path(path)
+        try:
+            write_atomically(file, self.csv().encode("utf-8-sig"))  # so that spreadsheets read names with accents
+        except OSError as error:
+            raise InputError(
+                f"write_csv: {shown(str(path))} cannot be written ({error.strerror or error}); expected a folder of yours. Pass another."
+            ) from error
+        return file
+
+
+@dataclass(frozen=True, repr=False)
+class Differences(Result):
+    """Where reports claim another outcome than was found.
+
+    Attributes
+    ----------
+    rows : tuple of (str, str, str, str, str)
+        Student, exercise, claimed, found, why.
+    """
+
+    rows: tuple[tuple[str, str, str, str, str], ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} outcomes that differ from what was reported>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a difference."""
+        return ("student", "exercise", "reported", "found", "why"), self.rows or [("(none)", "", "", "", "")]
+
+
+@dataclass(frozen=True, repr=False)
+class Failing(Result):
+    """Which exercises fail most, and why.
+
+    Attributes
+    ----------
+    rows : tuple of (str, int, int, str, int)
+        Exercise; wrong answers, of all; the most frequent reason, and how often.
+    """
+
+    rows: tuple[tuple[str, int, int, str, int], ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} exercises with wrong answers>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an exercise."""
+        rows = [(id, f"{wrong} of {all_of}", reason, str(count)) for id, wrong, all_of, reason, count in self.rows]
+        return ("", "wrong", "the most frequent reason", "how often"), rows or [("(none)", "", "", "")]
+
+
+def _plain(text: str) -> str:
+    """Return a cell's text so that no spreadsheet takes it for a formula."""
+    return f"'{text}" if text.lstrip(" \u00a0").startswith(_FORMULAS) else text
+
+
+def grade(
+    room: Classroom,
+    rubric: Rubric | None = None,
+    *,
+    run_code: bool = True,
+    seconds: float | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Grades:
+    """Check every kept answer of a class again, and give points.
+
+    An answer that is a function is **run**, in a process of its own with limited time and memory, an empty folder, a cleaned environment
+    and none of this process's open files. That limits accidents and is no jail: code that means harm can do what you may do on this
+    machine. Pass ``run_code=False``, or grade in a container or a virtual machine, where you do not trust the class.
+
+    Parameters
+    ----------
+    room : Classroom
+        What ``classroom`` read.
+    rubric : Rubric, optional
+        None takes the defaults.
+    run_code : bool
+        False leaves every answer that is code "open".
+    seconds : float, optional
+        The most for one answer; None takes each exercise's own limit.
+    memory_bytes : int
+        The most for one answer, on top of the libraries, where the system can limit it (Linux).
+    progress : callable, optional
+        Called with (answers checked, different answers in all).
+    stop : callable, optional
+        Asked before each answer; once it returns True the rest stays "open".
+
+    Returns
+    -------
+    Grades
+
+    Raises
+    ------
+    InputError
+        If an argument is not one of these.
+    """
+    if not isinstance(room, Classroom) or not (rubric is None or isinstance(rubric, Rubric)):
+        raise InputError(f"grade: {shown(room)}, {shown(rubric)}; expected what classroom() returned, and a Rubric. Pass these.")
+    if seconds is not None and not (_given.is_finite(seconds) and seconds > 0):
+        raise InputError(f"grade: seconds={shown(seconds)}; expected a positive number or None. Pass one of these.")
+    if isinstance(memory_bytes, bool) or not isinstance(memory_bytes, int) or memory_bytes < 2**20:
+        raise InputError(f"grade: memory_bytes={shown(memory_bytes)}; expected a whole number of bytes, 1 MiB or more. Pass one.")
+    _given.flag("grade", "run_code", run_code)
+    rules = rubric if rubric is not None else Rubric()
+    lessons = [lesson for lesson in _content.lessons() if _counts(lesson, room, rules)]
+    exercises = [e for lesson in lessons for e in lesson.exercises.values() if rules.of(e.id) > 0]
+    jobs: dict[str, dict[str, Any]] = {}
+    keys: dict[tuple[int, str], str] = {}
+    for number, student in enumerate(room.students):
+        for check in student.report.checks:
+            known = next((e for e in exercises if e.id == check.id), None)
+            if known is None or not isinstance(check.kept, dict) or check.kept.get("kind") == "nothing":
+                continue
+            most = known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
+            job = {
+                "id": check.id, "kept": check.kept, "seen": check.seen if known.seen else None, "seconds": most,
+                "memory_bytes": memory_bytes, "run_code": run_code,
+            }  # fmt: skip
+            key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+            jobs[key], keys[number, check.id] = job, key
+    outcomes = _outcomes(jobs, progress, stop)
+    students = tuple(
+        _student(student, exercises, lessons, rules, {id: outcomes[key] for (n, id), key in keys.items() if n == number})
+        for number, student in enumerate(room.students)
+    )
+    return Grades(students, rules, run_code, len(keys), len(jobs))
+
+
+def _counts(lesson: _content.Lesson, room: Classroom, rules: Rubric) -> bool:
+    if rules.notebooks:
+        return any(lesson.notebook.startswith(each) for each in rules.notebooks)
+    worked_on = {c.id for s in room.students for c in s.report.checks} | {p.id for s in room.students for p in s.report.predictions}
+    return not worked_on.isdisjoint({*lesson.exercises, *lesson.questions})
+
+
+def _outcomes(
+    jobs: Mapping[str, Mapping[str, Any]], progress: Callable[[int, int], None] | None, stop: Callable[[], bool] | None
+) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    with Regrader() as ask:
+        for number, (key, job) in enumerate(jobs.items(), 1):
+            if stop is not None and stop():
+                found[key] = {"state": OPEN, "message": _STOPPED}
+                continue
+            if not job["run_code"] and job["kept"].get("kind") in ("code", "file"):
+                found[key] = {"state": OPEN, "message": _NOT_RUN}
+            else:
+                found[key] = ask(job)
+            if progress is not None:
+                progress(number, len(jobs))
+    return found
+
+
+def _student(
+    student: Student,
+    exercises: Sequence[_content.Exercise],
+    lessons: Sequence[_content.Lesson],
+    rules: Rubric,
+    outcomes: Mapping[str, Mapping[str, str]],
+) -> StudentGrades:
+    checks = {check.id: check for check in student.report.checks}
+    grades = []
+    for exercise in exercises:
+        check = checks.get(exercise.id)
+        claimed = check.state if check is not None else NOT_ATTEMPTED
+        if check is None or (check.kept is None and claimed == NOT_ATTEMPTED):
+            found, message = NOT_ATTEMPTED, ""
+        elif exercise.id in outcomes:
+            found, message = outcomes[exercise.id]["state"], outcomes[exercise.id]["message"]
+        else:
+            reason = check.kept.get("reason") if isinstance(check.kept, dict) else None
+            found, message = OPEN, exercise.unkept or (reason if isinstance(reason, str) else "the report holds no answer")
+        full = rules.of(exercise.id)
+        left_out = found == OPEN and rules.open_share is None and (bool(exercise.unkept) or message in _NOT_THE_STUDENTS)
+        most = 0.0 if left_out else full
+        share = 1.0 if found == PASSED else (rules.open_share or 0.0) if found == OPEN and claimed == PASSED else 0.0
+        grades.append(Grade(exercise.id, claimed, found, line(message, 600), share * full, most))
+    ids = [id for lesson in lessons for id in lesson.questions]
+    given = {p.id for p in student.report.predictions if p.predicted is not None}
+    return StudentGrades(
+        student.name, student.files, tuple(grades), sum(id in given for id in ids), len(ids), float(rules.prediction_points)
+    )

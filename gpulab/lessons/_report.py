@@ -1,0 +1,267 @@
+"""Make a student's report from the progress file and this machine, and write it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import pathlib
+import platform
+import re
+import socket
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gpulab
+from gpulab import devices
+from gpulab._files import write_atomically
+from gpulab.errors import GpulabError, InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.lessons import _answers, _content, _store
+from gpulab.lessons._report_schema import (
+    ReportedCheck,
+    ReportedMachine,
+    ReportedMeasurement,
+    ReportedPrediction,
+    ReportedRoofs,
+    StudentReport,
+)
+
+LONGEST_NAME = 100
+_LONGEST_TEXT = 400  # of a question or an answer as it is shown
+_TELLING = 4  # shorter user or host names ("me", "pc1") occur in any text by chance
+
+
+def report(name: str = "", notebook: str = "", measure: bool = True, progress: bool = True) -> StudentReport:
+    """Return what this student hands in: machine, predictions, checks with their answers, measurements.
+
+    Parameters
+    ----------
+    name : str
+        The only personal data in it; "" for none.
+    notebook : str
+        A notebook's number, such as "02"; "" for all.
+    measure : bool
+        Measure the roofs of the best device and of the CPU now (about a second each), for the picture of all machines of the class.
+    progress : bool
+        False leaves out predictions and checks: only the machine, and what ``gpulab doctor`` says of it.
+
+    Raises
+    ------
+    InputError
+        If the name is no text or too long, or there is no such notebook.
+    """
+    who = _name(name)
+    lessons = [lesson for lesson in _content.lessons() if isinstance(notebook, str) and lesson.notebook.startswith(notebook)]
+    if not lessons:
+        known = ", ".join(lesson.notebook[:2] for lesson in _content.lessons())
+        raise InputError(f"report: there is no notebook {shown(notebook, 40)}; expected one of {known}. Leave it out for all of them.")
+    content = _store.read() if progress else _store.empty()
+    ids = [id for lesson in lessons for id in lesson.ids]
+    asked = {id: content["predictions"][id] for id in _of(content["predictions"], ids, notebook)}
+    done = {id: content["exercises"][id] for id in _of(content["exercises"], ids, notebook)}
+    checks = tuple(_check(id, entry) for id, entry in done.items())
+    return StudentReport(
+        name=who,
+        date=_store.now(),
+        gpulab_version=gpulab.__version__,
+        notebook=lessons[0].notebook[:2] if notebook else "",
+        machine=_machine(),
+        roofs=_roofs() if measure else (),
+        predictions=tuple(_prediction(id, entry) for id, entry in asked.items()),
+        checks=checks,
+        measurements=tuple(found for check in checks if (found := _measurement(check)) is not None),
+    )
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        raise InputError(f"report: name={shown(name)}; expected text of at most {LONGEST_NAME} characters. Type a name, or leave it out.")
+    return " ".join("".join(c for c in name if not unicodedata.category(c).startswith("C") or c in "\t\n ").split())
+
+
+def _of(entries: Mapping[str, Any], ids: list[str], notebook: str) -> list[str]:
+    """The course's ids in their order; without a notebook asked for also those of the student's own cells."""
+    known = [id for id in ids if isinstance(entries.get(id), dict)]
+    own = [] if notebook else [id for id, entry in entries.items() if id not in set(ids) and isinstance(entry, dict) and len(id) <= 40]
+    return known + own
+
+
+def _prediction(id: str, entry: Mapping[str, Any]) -> ReportedPrediction:
+    first, seen = entry.get("first") or {}, entry.get("revealed") or {}
+    return ReportedPrediction(
+        id=id,
+        question=_text(entry.get("question")),
+        predicted=_value(first.get("value")),
+        predicted_text=_text(first.get("text")),
+        measured=_value(seen.get("value")),
+        measured_text=_text(seen.get("text")),
+        verdict=_text(seen.get("verdict")),
+        badge=_text(seen.get("badge")),
+        later=len(entry.get("later") or ()),
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value)[:_LONGEST_TEXT] if isinstance(value, str) else ""
+
+
+def _value(value: Any) -> float | str | None:
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _check(id: str, entry: Mapping[str, Any]) -> ReportedCheck:
+    def count(key: str) -> int:
+        value = entry.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+    kept = entry.get("kept") or {"kind": "nothing", "reason": "it was checked before answers were kept; run its cell again"}
+    state = entry.get("state")
+    return ReportedCheck(
+        id=id,
+        state=state if isinstance(state, str) else "not attempted",
+        attempts=count("attempts"),
+        hints=count("hints"),
+        solution_shown=entry.get("solution_shown") is True,
+        kept=kept if state in ("passed", "wrong") else None,
+        seen=entry.get("seen"),
+    )
+
+
+def _measurement(check: ReportedCheck) -> ReportedMeasurement | None:
+    from gpulab.timing import Measurement
+
+    value = check.kept.get("value") if isinstance(check.kept, dict) else None
+    if not isinstance(value, dict) or value.get("class") != "Measurement":
+        return None
+    try:
+        m = _answers.restore_result(value)
+    except _answers.NotKeptError:
+        return None
+    if not isinstance(m, Measurement):
+        return None
+    return ReportedMeasurement(
+        check.id, m.label[:_LONGEST_TEXT], m.median_seconds, m.interval_seconds, tuple(n.code for n in m.notes), m.evidence
+    )
+
+
+def _machine() -> ReportedMachine:
+    from gpulab.devices import checkup, machine
+
+    known, stamp = machine(), devices.environment()
+    return ReportedMachine(
+        system=f"{platform.system()} {platform.machine()}",  # not the release, which a self-made kernel may be named in
+        processor=stamp.processor,
+        device=stamp.device,
+        device_kind=stamp.device_kind,
+        cores=stamp.cores,
+        memory_bytes=stamp.memory_bytes,
+        accelerators=tuple(gpu.name for gpu in known.accelerators),
+        driver=stamp.driver,
+        python=stamp.python,
+        libraries=dict(stamp.libraries),
+        doctor={check.name: check.state for check in checkup().checks},
+        evidence=Evidence.measured(stamp.device, date=stamp.date),
+    )
+
+
+def _roofs() -> tuple[ReportedRoofs, ...]:
+    """Of the best device, and of the CPU where that is another one; a device that fails is left out, as on a busy GPU."""
+    found = []
+    best = devices.default()
+    for device in (best,) if best.is_cpu else (best, devices.find("cpu")):
+        try:
+            c = devices.ceilings(device)
+        except (GpulabError, RuntimeError, MemoryError):
+            continue
+        found.append(
+            ReportedRoofs(
+                device=c.device,
+                flops_per_second=dict(c.flops_per_second),
+                bytes_per_second={level.name: level.bytes_per_second for level in c.memory},
+                capacity_bytes={level.name: level.capacity_bytes for level in c.memory},
+                notes=tuple(note.code for note in c.notes),
+                evidence=c.evidence,
+            )
+        )
+    return tuple(found)
+
+
+def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callable[[str], None] = print) -> pathlib.Path:
+    """Write a report so that a crash leaves the old file or the new one, and say what is in it.
+
+    Parameters
+    ----------
+    made : StudentReport
+    path : path
+        The file; a folder that is missing is made.
+    say : callable
+        Takes the sentences.
+
+    Raises
+    ------
+    InputError
+        If nothing can be written there.
+    """
+    file = pathlib.Path(path)
+    text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        write_atomically(file, text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise InputError(
+            f"report: {file} cannot be written ({error.strerror or error}); expected a folder of yours. Pass another one with --out."
+        ) from error
+    for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *contents(made)):
+        say(sentence)
+    return file
+
+
+def contents(made: StudentReport) -> list[str]:
+    """Return what a report holds, in sentences, for the student who is about to send it."""
+    sources = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") in ("code", "file")]
+    kept = sum(isinstance(check.kept, dict) and check.kept.get("kind") != "nothing" for check in made.checks)
+    given = sum(prediction.predicted is not None for prediction in made.predictions)
+    missing = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") == "nothing"]
+    lines = [
+        f"In it: {f'the name {made.name!r}' if made.name else 'no name'}; this machine ({made.machine.device}, versions of its libraries, "
+        f"its roofs); {given} prediction{'s' if given != 1 else ''}; {len(made.checks)} checked exercises, {kept} with your answer.",
+        "Not in it: your user name, this machine's name, paths, serial numbers.",
+    ]
+    if sources:
+        lines.append(f"The source of your answers goes along, with what you wrote into it: {', '.join(sources)}.")
+    if missing:
+        lines.append(f"Without your answer, so not graded from it: {', '.join(missing)}.")
+    for what, where in traces(made):
+        lines.append(f"Look before you send it: {what} stands in {where}.")
+    return lines
+
+
+def traces(made: StudentReport) -> list[tuple[str, str]]:
+    """Return which of user name, host name and home folder stand in the report, and where: only a student's own text can hold them."""
+    found = []
+    secrets = {"your user name": _user(), "this machine's name": socket.gethostname().partition(".")[0], "your home folder": str(_home())}
+    parts = {
+        f"answer {check.id}": json.dumps([check.kept, check.seen], ensure_ascii=False) for check in made.checks
+    } | {f"prediction {p.id}": f"{p.question} {p.predicted_text}" for p in made.predictions}  # fmt: skip
+    for what, secret in secrets.items():
+        if len(secret) >= _TELLING:
+            pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])")
+            found += [(what, where) for where, text in parts.items() if pattern.search(text)]
+    return found
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""
+
+
+def _home() -> str:
+    try:
+        return str(pathlib.Path.home())
+    except RuntimeError:
+        return ""

@@ -1,0 +1,55 @@
+"""``gpulab report``: write what a student hands in."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import re
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "report",
+        help="write what you hand in: machine, predictions, checks",
+        description="Write one small file with this machine, your predictions and your checked answers, and say what is in it.",
+    )
+    parser.add_argument("--out", metavar="FILE", help="where to write (default: gpulab-report-NAME.json in this folder)")
+    parser.add_argument("--name", default="", help="your name, the only personal data in it (default: none)")
+    parser.add_argument("--notebook", default="", metavar="02", help="only this notebook (default: all)")
+    parser.add_argument("--doctor-only", action="store_true", help="only the machine and what `gpulab doctor` says of it, before class")
+    parser.add_argument("--no-measure", action="store_true", help="leave out the machine's roofs, which take some seconds to measure")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab report``; return the exit code."""
+    from gpulab.lessons import _report
+
+    if not arguments.doctor_only:
+        _find_progress()
+    made = _report.report(
+        arguments.name, arguments.notebook, measure=not (arguments.no_measure or arguments.doctor_only), progress=not arguments.doctor_only
+    )
+    _report.write_report(made, arguments.out or _default(made.name))
+    return 0
+
+
+def _find_progress() -> None:
+    """Take the progress of the working copy where this folder has none, and say which file it is."""
+    from gpulab.lessons import _store
+
+    copy = pathlib.Path("my-notebooks", ".gpulab", "progress.json")
+    if not _store.path().exists() and not os.environ.get("GPULAB_PROGRESS") and copy.is_file():
+        os.environ["GPULAB_PROGRESS"] = str(copy.absolute())
+    if _store.path().is_file():
+        print(f"Your progress is read from {_store.path()}.")
+    else:
+        print(f"There is no progress at {_store.path()}: go to the folder of your notebooks, or set GPULAB_PROGRESS to the file.")
+
+
+def _default(name: str) -> str:
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    return f"gpulab-report{f'-{word}' if word else ''}.json"

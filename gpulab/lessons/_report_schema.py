@@ -1,0 +1,235 @@
+"""What a student hands in: one small file with the machine, the predictions, the checks with their answers, and measurements.
+
+There is no personal data in it beyond the name that the student types: no user or host name, no path, no serial number. The source of
+a function that was an answer goes along, and with it whatever the student wrote into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpulab._result import Result
+from gpulab.evidence import Environment, Evidence
+from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
+from gpulab.units import format_bytes
+
+
+@dataclass(frozen=True)
+class ReportedMachine(Result):
+    """A student's computer.
+
+    Attributes
+    ----------
+    system, processor, device, device_kind : str
+        "Linux x86_64"; names of the CPU and of the best device; its kind, as ``Device.kind``.
+    cores : int
+        That the process may use.
+    memory_bytes : int
+        Main memory that the process may use.
+    accelerators : tuple of str
+        Products, those that PyTorch cannot use too.
+    driver : str or None
+        NVIDIA's.
+    python : str
+    libraries : mapping of str to str
+    doctor : mapping of str to str
+        What ``gpulab doctor`` looked at, and how it is: ok, fix, warn, note. Only the names: its sentences may hold paths.
+    evidence : Evidence
+    """
+
+    system: str
+    processor: str
+    device: str
+    device_kind: str
+    cores: int
+    memory_bytes: int
+    accelerators: tuple[str, ...]
+    driver: str | None
+    python: str
+    libraries: Mapping[str, str]
+    doctor: Mapping[str, str]
+    evidence: Evidence
+
+    @property
+    def to_fix(self) -> tuple[str, ...]:
+        """What has to be mended before class."""
+        return tuple(name for name, state in self.doctor.items() if state == "fix")
+
+
+@dataclass(frozen=True)
+class ReportedRoofs(Result):
+    """The best that a device of the student's machine showed when the report was made.
+
+    Attributes
+    ----------
+    device : str
+    flops_per_second : mapping of str to float
+        By arithmetic.
+    bytes_per_second, capacity_bytes : mapping of str to float
+        By level of memory, the fastest first.
+    notes : tuple of str
+        The codes of what disturbed it.
+    evidence : Evidence
+    """
+
+    device: str
+    flops_per_second: Mapping[str, float]
+    bytes_per_second: Mapping[str, float]
+    capacity_bytes: Mapping[str, float]
+    notes: tuple[str, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class ReportedPrediction(Result):
+    """One prediction, and what was measured.
+
+    Attributes
+    ----------
+    id, question : str
+    predicted, measured : float, str or None
+        In base units, or the choice; None where there is none.
+    predicted_text, measured_text : str
+        As the student saw them.
+    verdict : str
+        As the student saw it; a reader works it out again.
+    badge : str
+        Of what was measured.
+    later : int
+        How many answers came after the first.
+    """
+
+    id: str
+    question: str
+    predicted: float | str | None
+    predicted_text: str
+    measured: float | str | None
+    measured_text: str
+    verdict: str
+    badge: str
+    later: int
+
+
+@dataclass(frozen=True)
+class ReportedCheck(Result):
+    """One exercise.
+
+    Attributes
+    ----------
+    id, state : str
+        What the student's own check said; grades do not read it.
+    attempts, hints : int
+    solution_shown : bool
+    kept : JSON values
+        The answer, as ``gpulab.lessons`` keeps it; or why it was not kept.
+    seen : JSON values
+        What of the student's machine the check compared with, where there is such a thing.
+    """
+
+    id: str
+    state: str
+    attempts: int
+    hints: int
+    solution_shown: bool
+    kept: Any
+    seen: Any
+
+
+@dataclass(frozen=True)
+class ReportedMeasurement(Result):
+    """A measurement that was an answer.
+
+    Attributes
+    ----------
+    id, label : str
+    median_seconds : float
+    interval_seconds : (float, float) or None
+    notes : tuple of str
+        Their codes.
+    evidence : Evidence
+    """
+
+    id: str
+    label: str
+    median_seconds: float
+    interval_seconds: tuple[float, float] | None
+    notes: tuple[str, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True, repr=False)
+class StudentReport(Result):
+    """What one student hands in.
+
+    Attributes
+    ----------
+    name : str
+        As typed; "" for none.
+    date : str
+        UTC, ISO 8601.
+    gpulab_version : str
+    notebook : str
+        The notebook's number, or "" for all.
+    machine : ReportedMachine
+    roofs : tuple of ReportedRoofs
+        The best device first; empty where nothing was to be measured.
+    predictions : tuple of ReportedPrediction
+    checks : tuple of ReportedCheck
+    measurements : tuple of ReportedMeasurement
+    """
+
+    schema_version: ClassVar[int] = 1
+
+    name: str
+    date: str
+    gpulab_version: str
+    notebook: str
+    machine: ReportedMachine
+    roofs: tuple[ReportedRoofs, ...]
+    predictions: tuple[ReportedPrediction, ...]
+    checks: tuple[ReportedCheck, ...]
+    measurements: tuple[ReportedMeasurement, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"<report of {self.name or 'nobody named'}, {self.date[:10]}: {self.machine.device}, {len(self.predictions)} predictions, "
+            f"{len(self.checks)} checks>"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return what is in it, one row a part."""
+        rows = [("name", self.name or "(none)"), ("date", self.date), ("machine", self.machine.processor)]
+        rows += [("device", self.machine.device), ("memory", format_bytes(self.machine.memory_bytes))]
+        rows += [
+            (f"prediction {p.id}", f"{p.predicted_text or 'none'}; answer: {p.measured_text or 'not shown'}") for p in self.predictions
+        ]
+        rows += [(f"exercise {c.id}", f"{c.state}, {c.attempts} attempt{'s' if c.attempts != 1 else ''}") for c in self.checks]
+        return ("report", ""), rows
+
+    def rooflines(self) -> tuple[Roofline, ...]:
+        """Return the roofs of the student's devices, RECORDED: a named machine on a date, as its student reports it."""
+        return tuple(_roofline(self, each) for each in self.roofs if each.flops_per_second and each.bytes_per_second)
+
+
+def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
+    machine = report.machine
+    where = Environment(
+        date=report.date, system=machine.system, processor=machine.processor, cores=machine.cores, memory_bytes=machine.memory_bytes,
+        device=roofs.device, device_kind=machine.device_kind, driver=machine.driver, python=machine.python, libraries={},
+        command="gpulab report",
+    )  # fmt: skip
+    evidence = Evidence.recorded(where)
+    source = "as the student's machine reports it"
+    return Roofline(
+        device=roofs.device,
+        arithmetic=tuple(ArithmeticRoof(name, rate, source, evidence) for name, rate in roofs.flops_per_second.items()),
+        memory=tuple(
+            MemoryRoof(name, rate, roofs.capacity_bytes.get(name, float("inf")), source, evidence)
+            for name, rate in roofs.bytes_per_second.items()
+        ),
+        points=(),
+        notes=(),
+        evidence=evidence,
+    )

@@ -1,0 +1,84 @@
+"""What counts how much in the grades of a class."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpulab import _given
+from gpulab._result import Result
+from gpulab.errors import InputError, message_of, shown
+from gpulab.lessons import _content
+
+
+@dataclass(frozen=True)
+class Rubric(Result):
+    """What counts how much.
+
+    Attributes
+    ----------
+    exercise_points : float
+        For an exercise that passes when it is checked again.
+    points : mapping of str to float
+        Other points for single exercises, by id; 0 leaves one out.
+    prediction_points : float
+        For a prediction that was given before the answer was shown, right or wrong: points for being right would teach to look first,
+        and the surprise is what is remembered.
+    open_share : float or None
+        What an answer is worth that cannot be checked again here. None, the default, leaves it out of the points and of the most that can
+        be had where nobody could hand it in (a trained model, code that the instructor does not run), and gives nothing where the
+        report lacks an answer that it could hold, so that leaving a wrong one out gains nothing. A share from 0 to 1 gives that much of
+        the points to those who report it as passed.
+    notebooks : tuple of str
+        Those that count, such as ("02", "03"); empty for all that somebody in the class has worked on.
+    """
+
+    exercise_points: float = 1.0
+    points: Mapping[str, float] = field(default_factory=dict)
+    prediction_points: float = 0.25
+    open_share: float | None = None
+    notebooks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse points that are none, and exercises that there are not."""
+        amounts = [self.exercise_points, self.prediction_points, *self.points.values()]
+        if not all(_given.is_finite(each) and each >= 0 for each in amounts):
+            raise InputError(f"Rubric: points {shown(amounts)}; expected numbers from 0. Mend the one that is none.")
+        if self.open_share is not None and not (_given.is_finite(self.open_share) and 0 <= self.open_share <= 1):
+            raise InputError(f"Rubric: open_share={shown(self.open_share)}; expected None or a share from 0 to 1. Pass one of these.")
+
+    def of(self, id: str) -> float:
+        """Return the points of an exercise."""
+        return float(self.points.get(id, self.exercise_points))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Rubric:
+        """Return the rubric in a JSON file such as ``{"exercise_points": 2, "points": {"02.5": 4}, "notebooks": ["02"]}``.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, or says what no rubric can.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if not isinstance(content, dict):
+                raise InputError(f"it holds a {type(content).__name__}")
+            notebooks = content.get("notebooks", ())
+            known = {id for lesson in _content.lessons() for id in lesson.exercises}
+            unknown = sorted(set(content.get("points", {})) - known)
+            if unknown:
+                raise InputError(f"there is no exercise {shown(unknown[0])}")
+            return cls(**{**content, "notebooks": tuple(str(each) for each in notebooks)})
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "
+                '{"exercise_points": 1, "prediction_points": 0.25}. Mend the file.'
+            ) from error

@@ -1,0 +1,223 @@
+"""Answers as the progress file keeps them: exact values back, functions that stand alone, a reason where nothing is kept."""
+
+from __future__ import annotations
+
+import functools
+import json
+import linecache
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab import lessons
+from gpulab.lessons import _answers, _content, _store
+
+_PLAIN = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text(max_size=8) | st.binary(max_size=8)
+    | st.just(...)
+)  # fmt: skip
+_KEYS = st.integers() | st.text(max_size=4) | st.tuples(st.integers(), st.booleans())
+_VALUES = st.recursive(
+    _PLAIN,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(_KEYS, inner, max_size=3) | st.sets(_KEYS, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def through_a_file(answer: Any, **named: Any) -> Any:
+    """The answer after a trip through JSON text."""
+    return _answers.restore(json.loads(json.dumps(_answers.keep(answer, **named), allow_nan=False)), "00.0")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal with equal types all the way down; nan equals nan."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(same(x, y) and same(a[x], b[y]) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (float, complex)):
+        return repr(a) == repr(b)
+    return bool(a == b)
+
+
+@given(_VALUES)
+def test_a_value_comes_back_exactly(value: Any) -> None:
+    """Every literal comes back with its type: a tuple is no list, True is not 1, -0.0 keeps its sign."""
+    if not _has_surrogate(value):
+        assert same(through_a_file(value), value)
+
+
+def _has_surrogate(value: Any) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in repr(value)) or "\\ud" in repr(value)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64", "complex64", ">i4"])
+def test_arrays_and_their_scalars_come_back(dtype: str) -> None:
+    """Shape, dtype and byte order of a small array, and a NumPy number's own type."""
+    array = np.array([[0, 1, 2], [3, 4, 5]]).astype(dtype)
+    back = through_a_file(array)
+    assert (back.dtype, back.shape) == (array.dtype, array.shape)
+    assert np.array_equal(back, array)
+    assert type(through_a_file(array[1, 1])) is type(array[1, 1])
+    assert through_a_file(np.array(2.5)).shape == ()
+    assert math.isnan(through_a_file(np.array([np.nan, np.inf]))[0])
+
+
+def defined(source: str, name: str = "answer") -> Any:
+    """What a cell of that source defines, found by inspect as a notebook's is."""
+    file = f"<cell {abs(hash(source))}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, file, "exec"), names)
+    return names[name]
+
+
+@pytest.mark.parametrize(
+    ("source", "argument", "value"),
+    [
+        ("import math\n\ndef helper(x):\n    return math.floor(x)\n\nK = 3\ndef answer(x):\n    return helper(x) + K", 2.5, 5),
+        ("def make(k):\n    def inner(x):\n        return x * k\n    return inner\nanswer = make(7)", 3, 21),
+        ("answer = lambda x: x + 1", 1, 2),
+        ("twice = lambda x: 2 * x\ndef answer(x):\n    return twice(x) + 1", 4, 9),
+        ("import numpy as np\nTABLE = np.array([1.5, 2.5], dtype=np.float32)\ndef answer(i):\n    return float(TABLE[i])", 1, 2.5),
+        ("def answer(n):\n    return 1 if n < 2 else n * answer(n - 1)", 5, 120),
+        ("class Box:\n    def __init__(self, v):\n        self.v = v\ndef answer(x):\n    return Box(x).v", 6, 6),
+        ("from math import sqrt as root\nSCALE = float('inf')\ndef answer(x, most=SCALE):\n    return min(root(x), most)", 9.0, 3.0),
+        ("def even(n):\n    return n == 0 or odd(n - 1)\ndef odd(n):\n    return n != 0 and even(n - 1)\nanswer = even", 10, True),
+    ],
+)
+def test_a_function_comes_back_with_what_it_needs(source: str, argument: Any, value: Any) -> None:
+    """Helpers, imports, values, closures, lambdas, recursion, classes and defaults travel along."""
+    assert through_a_file(defined(source))(argument) == value
+
+
+def test_a_wrapped_kernel_is_kept_as_its_own_source() -> None:
+    """A kernel under a compiler's decorator is kept; its names come from gpulab, so that it works without Numba too."""
+    source = (
+        "from gpulab.kernels import cuda\n\ndef wrapped(f):\n    class Kernel:\n        py_func = staticmethod(f)\n    return Kernel()\n"
+    )
+    source += "\ndef kernel(x):\n    x[cuda.grid(1)] = 1\n\nanswer = wrapped(kernel)"
+    kept = _answers.keep(defined(source))
+    assert kept["kind"] == "code"
+    assert "from gpulab.kernels import cuda" in kept["source"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (object(), "a object cannot be written down"),
+        ([0] * 30_000, "30,000 parts"),
+        ("x" * 100_000, "100,000 characters"),
+        (np.zeros(30_000), "30,000 numbers"),
+        (np.array([object()]), "array of object"),
+        (functools.partial(print, 1), "partial"),
+        (len, "builtin_function_or_method"),
+        ([10**20_000], "4,000 digits"),
+        (defined("import threading\nlock = threading.Lock()\ndef answer():\n    return lock"), "needs the name lock"),
+    ],
+    ids=range(9),
+)
+def test_what_cannot_be_kept_says_why(answer: Any, says: str) -> None:
+    """Nothing is kept, and the reason names what is in the way."""
+    kept = _answers.keep(answer)
+    assert kept["kind"] == "nothing"
+    assert says in kept["reason"]
+    with pytest.raises(_answers.NotKeptError, match="not kept"):
+        _answers.restore(kept, "00.0")
+
+
+class _Hostile:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    __class__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+
+
+def test_keeping_never_raises() -> None:
+    """A list that holds itself, an object whose attributes raise, a generator."""
+    loop: list[Any] = []
+    loop.append(loop)
+    for answer in (loop, _Hostile(), (i for i in ()), [[_Hostile()]], {"a": _Hostile()}):
+        assert _answers.keep(answer)["kind"] == "nothing"
+
+
+def test_a_large_measurement_keeps_some_of_its_samples() -> None:
+    """Median and interval are those of all samples; so many samples would fill the file."""
+    from gpulab.timing import measure
+
+    now = [0.0]
+
+    def work() -> None:
+        now[0] += 2e-3
+
+    m = measure(work, device="cpu", clock=lambda: now[0], deadline=0.5)
+    import dataclasses
+
+    big = dataclasses.replace(m, samples_seconds=np.linspace(1e-3, 3e-3, 9999) * 1.0000001)
+    back = through_a_file(big)
+    assert len(back.samples_seconds) == 32
+    assert (back.median_seconds, back.interval_seconds) == (big.median_seconds, big.interval_seconds)
+    assert through_a_file(m) == m
+
+
+_DAMAGED = (
+    5, None, [], {}, {"kind": "value"}, {"kind": "value", "value": {"t": "sorcery", "v": 1}}, {"kind": "value", "value": {"t": "tuple"}},
+    {"kind": "value", "value": {"t": "array", "dtype": "O", "shape": [1], "v": [1]}},
+    {"kind": "value", "value": {"t": "array", "dtype": "f8", "shape": [-5], "v": [1]}},
+    {"kind": "value", "value": {"t": "result", "module": "os", "class": "system", "v": {}}},
+    {"kind": "value", "value": {"t": "result", "module": "gpulab.cli", "class": "main", "v": {}}},
+    {"kind": "value", "value": {"t": "set", "v": [{"t": "list", "v": []}]}},
+    {"kind": "code", "name": 5, "source": "", "values": {}}, {"kind": "code", "name": "x", "source": "y = 1", "values": {}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", _DAMAGED, ids=range(len(_DAMAGED)))
+def test_a_damaged_answer_is_refused_by_one_error(kept: Any) -> None:
+    """Whatever stands in a file, there is one kind of error, and no object outside gpulab's results is ever made."""
+    if kept == {"kind": "value"}:
+        assert _answers.restore(kept, "00.0") is None
+        return
+    with pytest.raises(_answers.NotKeptError):
+        _answers.restore(kept, "00.0")
+
+
+def test_code_does_not_run_unless_it_may(tmp_path: pathlib.Path) -> None:
+    """Without leave, a function's source and a file stay text."""
+    trace = tmp_path / "ran"
+    kept = {"kind": "code", "name": "x", "source": f"open({str(trace)!r}, 'w')\nx = 1", "values": {}}
+    with pytest.raises(_answers.NotKeptError, match="not run"):
+        _answers.restore(kept, "00.0", run_code=False)
+    assert not trace.exists()
+
+
+def test_a_check_keeps_the_answer_that_passed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last wrong answer is kept until one passes; that one stays, whatever is tried later."""
+    for answer in (_RIGHT_ORDER, _RIGHT_ORDER[:-2]):
+        lessons.check("07.5", answer)
+        assert _answers.restore(_store.read()["exercises"]["07.5"]["kept"], "07.5") == _RIGHT_ORDER
+    lessons.check("08.8", {"microbatches": 4, "schedule": "1f1b"})
+    entry = _store.read()["exercises"]["08.8"]
+    assert (entry["state"], _answers.restore(entry["kept"], "08.8")) == ("wrong", {"microbatches": 4, "schedule": "1f1b"})
+    assert capsys.readouterr().out
+
+
+_RIGHT_ORDER = ["train", "prune channels", "fine-tune", "prune weights", "fine-tune", "quantise"]
+
+
+def test_which_checks_depend_on_the_machine() -> None:
+    """Read off the checks by hand: what compares with times or roofs of the learner's own machine, and what no file can hold."""
+    exercises = [e for lesson in _content.lessons() for e in lesson.exercises.values()]
+    assert {e.id for e in exercises if e.depends_on_machine} >= {"00.7", "01.9", "03.3", "03.6", "07.13"}
+    assert {e.id for e in exercises if e.depends_on_machine and e.id < "09"} == {"00.7", "01.9", "03.3", "03.6", "07.13"}
+    assert {e.id for e in exercises if e.unkept and e.id < "09"} == {"02.9", "07.13"}
+    for e in exercises:
+        assert not e.depends_on_machine or bool(e.seen) != bool(e.unkept), e.id

@@ -1,0 +1,176 @@
+"""A folder of reports: good ones are read, each bad one costs a sentence, and nothing in them is taken for mark-up or a formula."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+from made_class import DAMAGED, HOSTILE, NAMES, check_of, make_class, report_of, write
+
+from gpulab import lessons
+from gpulab.errors import InputError, RecordingError
+from gpulab.lessons import _class_reading, _content
+from gpulab.lessons._grades import Grade, Grades, StudentGrades
+from gpulab.lessons._report_schema import ReportedPrediction
+
+BAD = {**DAMAGED, **HOSTILE}
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """An empty folder for reports."""
+    made = tmp_path / "reports"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_with_its_sentence(name: str, folder: pathlib.Path) -> None:
+    """Each of twenty damaged and hostile files is refused, in words that fit, and the good one beside it is read."""
+    content, says = BAD[name]
+    (folder / "bad.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    write(folder, "good.json", report_of(4))
+    room = lessons.classroom(folder)
+    assert [each.name for each in room.students] == ["Student 004"]
+    assert [each.file for each in room.refused] == ["bad.json"]
+    assert says in room.refused[0].sentence
+    assert 20 < len(room.refused[0].sentence) <= 400
+
+
+def test_links_pipes_and_giants_are_not_opened(folder: pathlib.Path) -> None:
+    """A link to another file, a pipe that nobody writes to and a file of 9 MB are refused by what they are."""
+    secret = folder.parent / "secret.txt"
+    write(folder, "good.json", report_of(4)).rename(secret)
+    (folder / "link.json").symlink_to(secret)
+    os.mkfifo(folder / "pipe.json")
+    (folder / "giant.json").write_bytes(b" " * (9 * 2**20))
+    room = lessons.classroom(folder)
+    assert room.students == ()
+    assert {each.file: each.sentence.split(";")[0] for each in room.refused} == {
+        "giant.json": "It has 9.00 MiB",
+        "link.json": "This is a link, a folder or a device",
+        "pipe.json": "This is a link, a folder or a device",
+    }
+
+
+def test_five_hundred_mutations_never_stop_the_reading(folder: pathlib.Path, soak: bool) -> None:
+    """Any value of a report replaced by any other: it is read, or refused by one kind of error; the class is shown all the same."""
+    import random
+
+    from test_mutated_files import removed, renamed, replaced
+
+    chance = random.Random(7)
+    plain = report_of(2).to_dict()
+    file = folder / "one.json"
+    read = refused = 0
+    for _ in range(500 if soak else 100):
+        change = chance.choice((replaced, removed, renamed))
+        file.write_text(change(json.loads(json.dumps(plain)), chance))
+        room = lessons.classroom(folder)
+        read, refused = read + len(room.students), refused + len(room.refused)
+        for result in (room, room.problems, room.questions(), room.misconceptions(), room.exercises()):
+            assert result._repr_html_().count("<table") == 1
+        room.rooflines()
+    assert refused > read > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_text_wherever_it_is_shown(name: str, folder: pathlib.Path) -> None:
+    """In HTML no name becomes mark-up; in CSV none begins a formula; characters that cannot be seen are gone."""
+    write(folder, "one.json", report_of(1, name))
+    room = lessons.classroom(folder)
+    html = room._repr_html_()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "\u202e" not in html
+    graded = Grades((StudentGrades(room.students[0].name, ("one.json",), (), 0, 0, 0.0),), lessons.Rubric(), False, 0, 0)
+    cell = next(iter(csv.DictReader(io.StringIO(graded.csv()))))["student"]
+    assert cell.lstrip()[0] not in "=+-@"
+
+
+def test_the_later_file_of_a_student_counts_and_that_is_said(folder: pathlib.Path) -> None:
+    """Anna hands in twice, once written in another case; of other notebooks her files are put together."""
+    early = report_of(1, "Anna Berg", date="2026-03-01T10:00:00+00:00")
+    late = dataclasses.replace(early, date="2026-03-02T10:00:00+01:00", name=" anna  BERG", checks=early.checks[:1])
+    write(folder, "a.json", early)
+    write(folder, "b.json", late)
+    other = report_of(1, "Ben", checks=(check_of("02.8", "chunks = 16", "passed"),), notebook="02")
+    more = report_of(1, "Ben", checks=(check_of("03.10", 'explained = ("lines", 64 * 2**20)', "passed"),), notebook="03")
+    write(folder, "c.json", other)
+    write(folder, "d.json", more)
+    room = lessons.classroom(folder)
+    assert [each.files for each in room.students] == [("b.json",), ("c.json", "d.json")]
+    assert [len(each.report.checks) for each in room.students] == [1, 2]
+    assert any("handed in twice: b.json is later and counts, a.json does not" in remark for remark in room.remarks)
+    assert any("put together" in remark for remark in room.remarks)
+
+
+def test_students_without_a_name_stay_apart(folder: pathlib.Path) -> None:
+    """Two files without a name are two students, named by their files."""
+    for number in (1, 2):
+        write(folder, f"{number}.json", report_of(number, ""))
+    assert [each.name for each in lessons.classroom(folder).students] == ["(no name) 1.json", "(no name) 2.json"]
+
+
+def test_an_empty_folder_says_what_to_do_and_a_missing_one_is_an_error(folder: pathlib.Path) -> None:
+    """With nothing to read every table still shows; a path that is no folder is refused."""
+    room = lessons.classroom(folder)
+    for result in (room, room.problems, room.questions(), room.misconceptions(), room.exercises(), lessons.grade(room)):
+        assert result._repr_html_().count("<table") == 1
+    assert "gpulab report" in room._repr_html_()
+    for wrong in (folder / "nowhere", "", 5, "\0", None):
+        with pytest.raises(InputError, match="no folder"):
+            lessons.classroom(wrong) if wrong != "" else lessons.classroom(folder / "file.json")  # type: ignore[arg-type]
+
+
+def _prediction(id: str, predicted: Any, measured: Any) -> ReportedPrediction:
+    return ReportedPrediction(id, "?", predicted, "p", measured, "m", "right", "MEASURED", 0)
+
+
+def test_verdicts_and_misconceptions_are_worked_out_again(folder: pathlib.Path) -> None:
+    """A file that calls its own predictions right is not believed; the reading that fits a wrong one is counted once a student."""
+    values = ((1.0, 30.0), (1.0, 30.0), (29.0, 30.0), (None, 30.0))
+    for number, (predicted, measured) in enumerate(values):
+        write(folder, f"{number}.json", report_of(number, predictions=(_prediction("00.3", predicted, measured),)))
+    room = lessons.classroom(folder)
+    (row,) = room.questions().rows
+    assert (row.given, row.right, row.shown) == (3, 1, 4)
+    assert row.ratios == pytest.approx((1 / 30, 1 / 30, 29 / 30))
+    (found,) = [each for each in room.misconceptions().rows if each.id == "00.3"]
+    reading = next(r.sentence for r in _content.question("00.3").readings if r.when(1.0, 30.0))
+    assert (found.students, found.given, found.sentence) == (2, 3, reading)
+
+
+def test_three_hundred_reports_are_each_parsed_once(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of 300 with 20 bad files: every file is opened once, so that the time grows with the class and no faster."""
+    make_class(folder, 300, 20)
+    opened: list[str] = []
+    read = pathlib.Path.read_bytes
+    monkeypatch.setattr(pathlib.Path, "read_bytes", lambda self: (opened.append(self.name), read(self))[1])
+    room = lessons.classroom(folder)
+    room.questions(), room.misconceptions(), room.exercises(), room.rooflines()
+    assert len(room.students) == 300
+    assert len(room.refused) == 20
+    assert len(opened) == len(set(opened)) == 320
+
+
+def test_a_report_is_read_back_as_it_was(folder: pathlib.Path) -> None:
+    """What the command writes is what the reader gives."""
+    made = report_of(3)
+    assert _class_reading.read_report(write(folder, "a.json", made)).to_dict() == made.to_dict()
+    with pytest.raises(RecordingError, match="cannot be read"):
+        _class_reading.read_report(folder / "none.json")
+
+
+def test_points_follow_the_rubric() -> None:
+    """By hand: one of two points for an exercise, a share for what is open, predictions for being given."""
+    grades = (Grade("02.2", "passed", "passed", "", 2.0, 2.0), Grade("02.5", "passed", "wrong", "why", 0.0, 1.0))
+    one = StudentGrades("A", ("a.json",), grades, 3, 4, 0.25)
+    assert (one.points, one.most, one.percent) == (2.75, 4.0, 68.75)
+    assert [g.differs for g in grades] == [False, True]
