@@ -126,9 +126,22 @@ def _check(id: str, entry: Mapping[str, Any]) -> ReportedCheck:
         attempts=count("attempts"),
         hints=count("hints"),
         solution_shown=entry.get("solution_shown") is True,
-        kept=kept if state in ("passed", "wrong") else None,
-        seen=entry.get("seen"),
+        kept=_impersonal(kept) if state in ("passed", "wrong") else None,
+        seen=_impersonal(entry.get("seen")),
     )
+
+
+def _impersonal(value: Any) -> Any:
+    """Return JSON values with the stamps of results cut down: a self-made kernel's release, or a command, may name user or host."""
+    if isinstance(value, list):
+        return [_impersonal(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: _impersonal(item) for key, item in value.items()}
+    if made.get("schema") == "Environment" and isinstance(made.get("system"), str):
+        words = made["system"].split()
+        made |= {"system": " ".join(dict.fromkeys((words[0], words[-1]))) if words else "", "command": None}
+    return made
 
 
 def _measurement(check: ReportedCheck) -> ReportedMeasurement | None:
@@ -149,9 +162,7 @@ def _measurement(check: ReportedCheck) -> ReportedMeasurement | None:
 
 
 def _machine() -> ReportedMachine:
-    from gpulab.devices import checkup, machine
-
-    known, stamp = machine(), devices.environment()
+    known, stamp = devices.gather(), devices.environment()
     return ReportedMachine(
         system=f"{platform.system()} {platform.machine()}",  # not the release, which a self-made kernel may be named in
         processor=stamp.processor,
@@ -163,7 +174,7 @@ def _machine() -> ReportedMachine:
         driver=stamp.driver,
         python=stamp.python,
         libraries=dict(stamp.libraries),
-        doctor={check.name: check.state for check in checkup().checks},
+        doctor={check.name: check.state for check in devices.checkup(known).checks},
         evidence=Evidence.measured(stamp.device, date=stamp.date),
     )
 

@@ -50,7 +50,10 @@ RIGHT = "return max(flops / cpu[0], nbytes / cpu[1]) / (max(flops / gpu[0], nbyt
 # What the answer does before it returns the right number, and what must be said of it ("" where it does no harm and passes).
 MISBEHAVING = {
     "endless loop": ("while True: pass\n    ", "did not finish"),
-    "endless loop that catches all": ("while True:\n        try:\n            while True: pass\n        except BaseException: pass\n    ", "did not finish"),
+    "endless loop that catches all": (
+        "while True:\n        try:\n            while True: pass\n        except BaseException: pass\n    ",
+        "did not finish",
+    ),
     "sleep": ("import time; time.sleep(60)\n    ", "did not finish"),
     "print": ("import sys; print('x' * 100_000); print('y' * 100_000, file=sys.stderr)\n    ", ""),
     "read input": ("import sys; sys.stdin.read()\n    ", ""),
@@ -98,8 +101,8 @@ def test_the_answers_process_has_an_empty_folder_a_clean_environment_and_no_file
     assert not pathlib.Path(seen["folder"]).exists()
     assert "s3cret" not in json.dumps(seen["env"])
     assert set(seen["env"]) & set(os.environ) <= {
-        "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "PYTHONPATH", "GPULAB_LOCK_DIR", "GPULAB_PROGRESS", "OMP_NUM_THREADS",
-        "IPYTHONDIR", "CUDA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX", "PYTHONDONTWRITEBYTECODE", "USERPROFILE", "TEMP", "TMP",
+        "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "PYTHONPATH", "GPULAB_LOCK_DIR", "GPULAB_PROGRESS", "IPYTHONDIR",
+        "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX", "PYTHONDONTWRITEBYTECODE", "USERPROFILE", "TEMP", "TMP",
     } | {name for name in seen["env"] if name.startswith(("KMP_", "TORCH", "LC_"))}  # what libraries set for themselves  # fmt: skip
     assert [name for name in seen["fds"] if not name.startswith(("/dev/null", "pipe:"))] == []
     assert sum(name.startswith("pipe:") for name in seen["fds"]) <= 1

@@ -1,0 +1,81 @@
+"""The pictures of a class: ridges and ratios derived by hand, names as text, and a picture even of nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from made_class import NAMES, report_of, write
+
+from gpulab import figures, lessons
+from gpulab.lessons._report_schema import ReportedPrediction
+
+
+def plain(text: str) -> str:
+    """A text without mark-up."""
+    return re.sub("<.*?>", "", text)
+
+
+def a_class(folder: pathlib.Path, *reports: Any) -> lessons.Classroom:
+    """The class of these reports."""
+    for number, report in enumerate(reports):
+        write(folder, f"{number}.json", report)
+    return lessons.classroom(folder)
+
+
+def with_roofs(number: int, flops: float, rate: float) -> Any:
+    """A report whose best device has these roofs."""
+    report = report_of(number)
+    roofs = dataclasses.replace(report.roofs[0], flops_per_second={"float32": flops}, bytes_per_second={"L2": 9 * rate, "DRAM": rate})
+    return dataclasses.replace(report, roofs=(roofs,))
+
+
+def test_each_machine_has_its_roofs_and_its_ridge(tmp_path: pathlib.Path) -> None:
+    """A CPU of 1e11 FLOP/s over 2e10 B/s has its ridge at 5, a GPU of 4e13 over 4e12 at 10; recorded is dotted and hollow."""
+    room = a_class(tmp_path, with_roofs(0, 1e11, 2e10), with_roofs(4, 4e13, 4e12))
+    figure = figures.class_roofline(room)
+    lines, marks = ([t for t in figure.data if t.mode == mode] for mode in ("lines", "markers"))
+    assert [(t.x[0], t.y[0]) for t in marks] == [(5.0, 1e11), (10.0, 4e13)]
+    assert [t.line.dash for t in lines] == ["dot", "dot"]
+    assert all(t.marker.symbol.endswith("-open") for t in marks)
+    cpu = lines[0]
+    assert cpu.y[0] == pytest.approx(cpu.x[0] * 2e10)
+    assert (cpu.x[1], cpu.y[1], cpu.y[2]) == (5.0, 1e11, 1e11)
+    assert "RECORDED on 2 machines, as the students' machines report it" in plain(figure.layout.title.subtitle.text)
+    assert "from 5 to 10 FLOP a byte" in figure.description
+
+
+def test_predictions_stand_at_their_ratio(tmp_path: pathlib.Path) -> None:
+    """Predicted 3 of 30 stands at 0.1, outside the band; 40 of 30 inside; the count beside the row says 1 of 2."""
+
+    def said(number: int, predicted: float) -> Any:
+        prediction = ReportedPrediction("00.3", "How much slower?", predicted, "p", 30.0, "m", "right", "MEASURED", 0)
+        return dataclasses.replace(report_of(number), predictions=(prediction,))
+
+    figure = figures.class_predictions(a_class(tmp_path, said(0, 3.0), said(1, 40.0)))
+    (marks,) = figure.data
+    assert sorted(marks.x) == pytest.approx([0.1, 40 / 30])
+    band = figure.layout.shapes[0]
+    assert (band.x0, band.x1) == (0.5, 2.0)
+    assert "1 of 2" in [plain(a.text) for a in figure.layout.annotations]
+    assert "00.3: 1 of 2 close or right" in figure.description
+
+
+def test_names_are_text_in_pictures(tmp_path: pathlib.Path) -> None:
+    """No name becomes mark-up in what the page draws; the description is plain text."""
+    room = a_class(tmp_path, *(report_of(k, name) for k, name in enumerate(NAMES)))
+    for figure in (figures.class_roofline(room), figures.class_predictions(room)):
+        data = figure._repr_mimebundle_()["application/vnd.plotly.v1+json"]
+        drawn = json.dumps([data["data"], {key: data["layout"][key] for key in data["layout"] if key != "meta"}])
+        assert "<script" not in drawn
+        assert "<img" not in drawn
+
+
+@pytest.mark.parametrize("draw", [figures.class_roofline, figures.class_predictions])
+def test_an_empty_class_has_a_picture(draw: Any, tmp_path: pathlib.Path) -> None:
+    """With no report there is an empty frame, and the description says so."""
+    assert "No report" in draw(lessons.classroom(tmp_path)).description
