@@ -6,7 +6,7 @@ BIN := .venv/bin
 BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-newest lint bench gpu-check soak env env-tests
+.PHONY: help lab html test test-newest lint bench gpu-check soak env env-tests
 
 help: ## list the commands
 	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
@@ -14,6 +14,9 @@ help: ## list the commands
 
 lab: env ## set up .venv if needed, and open JupyterLab at 00_start_here (ARGS=--no-browser on a server)
 	@$(BIN)/gpulab lab $(ARGS)
+
+html: env ## run the course and write it as pages that open from the disk (ARGS="--out FOLDER"; course-pages if not given)
+	@$(BIN)/gpulab html $(or $(ARGS),--out course-pages)
 
 test: env-tests ## lint, types, layers, unit tests, doctests, notebooks, browser
 	@$(BIN)/python tools/run_tests.py $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: ``gpulab doctor``, ``lab``, ``report``, ``class``, ``nbgrader``, ``record``, ``recordings``, ``claims``.
+"""The command line: ``gpulab doctor``, ``lab``, ``html``, ``report``, ``class``, ``nbgrader``, ``record``, ``recordings``, ``claims``.
 
 Each command lives in a module of its own with ``add_parser(subparsers)`` that sets ``run(arguments) -> exit code``.
 Only the module of the command that was asked for is imported, so ``gpulab record`` runs on a machine without Jupyter.
@@ -23,6 +23,7 @@ _COMMANDS = {
     "report": ("gpulab.lessons._report_command", "write what you hand in: machine, predictions, checks"),
     "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),
+    "html": ("gpulab._html._command", "the course as pages that open from the disk"),
     "claims": ("gpulab.claims._command", "set published claims beside recorded machines"),
     "recordings": ("gpulab.recordings._command", "list, show, compare and join recordings"),
     "record": ("gpulab.recorder._command", "measure this machine and write a recording"),

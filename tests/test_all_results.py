@@ -23,7 +23,7 @@ from gpulab.evidence import Environment, Evidence
 
 def _all_results() -> list[type[Result]]:
     for module in pkgutil.walk_packages(gpulab.__path__, "gpulab."):
-        if not module.name.startswith(("gpulab.widgets", "gpulab.figures", "gpulab._lab", "gpulab._jupyter")):
+        if not module.name.startswith(("gpulab.widgets", "gpulab.figures", "gpulab._html", "gpulab._lab", "gpulab._jupyter")):
             importlib.import_module(module.name)
 
     def below(cls: type) -> set[type]:

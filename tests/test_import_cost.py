@@ -13,7 +13,7 @@ NOT_IN_CORE = ("plotly", "ipywidgets", "IPython", "anywidget", "jupyterlab")
 _PACKAGE = pathlib.Path(gpulab.__file__).parent
 # Above the core by design: pictures, instruments, magics, and the commands that start JupyterLab.
 # _network_modules defines torch modules and is imported only inside functions.
-_ABOVE = {"_network_modules", "figures", "widgets", "magics", "cli", "_lab", "_working_copy", "_jupyter", "__init__"}
+_ABOVE = {"_network_modules", "figures", "widgets", "magics", "cli", "_html", "_lab", "_working_copy", "_jupyter", "__init__"}
 _CORE = sorted(p.stem for p in _PACKAGE.iterdir() if (p.suffix == ".py" or (p / "__init__.py").is_file()) and p.stem not in _ABOVE)
 
 

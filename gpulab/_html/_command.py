@@ -1,0 +1,38 @@
+"""``gpulab html``: the course as static pages."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand to the command line's parser."""
+    parser = subparsers.add_parser(
+        "html",
+        help="the course as pages that open from the disk",
+        description="Run the notebooks on this machine and write them as HTML pages that need neither a server nor the internet. "
+        "The whole course takes some ten minutes on two cores.",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write the pages; index.html is the first")
+    parser.add_argument("--notebooks", type=Path, metavar="FOLDER", help="the notebooks (default: the course's own)")
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="only these notebooks, by their beginning: 02 05")
+    parser.add_argument(
+        "--executed", type=Path, metavar="FOLDER", help="keep executed notebooks there, and use those that are there and still fit"
+    )
+    parser.add_argument("--solutions", action="store_true", help="put a solution below each exercise, folded")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``gpulab html``; return the exit code."""
+    from gpulab._html._pages import write_course
+    from gpulab._lab import find_originals
+
+    source = arguments.notebooks or find_originals()
+    written = write_course(
+        source, arguments.out, only=tuple(arguments.only), executed=arguments.executed, solutions=arguments.solutions, say=print
+    )
+    print(f"{written.pages} pages, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. Open {written.index}")
+    return 0

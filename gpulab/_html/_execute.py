@@ -1,0 +1,129 @@
+"""Run a notebook as a learner would with Run All, let its instruments come to rest, and write down where that was.
+
+The learner's progress is not touched: each run has a folder and a progress file of its own. Answers are not given, so predictions are
+open and exercises are "not attempted yet". An instrument that shows nothing before its button is pressed is pressed once, so that
+there is something to see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from gpulab.errors import GpulabError, InputError
+from gpulab.evidence import Environment
+
+# A cell of the course takes seconds; the longest (compiling, ranks) under a minute on a busy machine.
+_CELL_SECONDS = 600
+_KEY = "gpulab"
+_QUIET = ["--log-level=40"]  # the kernel warns of a connection that no other machine can reach
+_VIEW = "application/vnd.jupyter.widget-view+json"
+# After each cell: instruments finish, are pressed once where they are empty, and send their whole state.
+_SETTLE = "__import__('gpulab.widgets._still', fromlist=['settle']).settle()"
+_STAMP = "print(__import__('json').dumps(__import__('gpulab').devices.environment(__import__('gpulab').devices.default()).to_dict()))"
+
+
+def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, Environment]:
+    """Return a notebook with its outputs, and the machine and the time of the run.
+
+    Parameters
+    ----------
+    notebook : Path
+        The course's own file; it stays as it is.
+    kept : Path, optional
+        A folder of executed notebooks: one that has the same cells is taken from there, any other is run and kept there.
+
+    Raises
+    ------
+    GpulabError
+        If a cell fails, takes longer than ten minutes, or the kernel dies; the notebook and the cell are named.
+    InputError
+        If the file is no notebook.
+    """
+    fresh = _read(notebook)
+    place = None if kept is None else kept / notebook.name
+    if place is not None and place.exists():
+        old = _read(place)
+        if _sources(old) == _sources(fresh) and _KEY in old.metadata:
+            return old, Environment.from_dict(old.metadata[_KEY], str(place))
+    stamp = _run(fresh, notebook.stem)
+    fresh.metadata[_KEY] = stamp
+    if place is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(fresh, place)
+    return fresh, Environment.from_dict(stamp)
+
+
+def _read(path: Path) -> NotebookNode:
+    try:
+        return nbformat.read(path, as_version=4)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+    except (OSError, ValueError, nbformat.reader.NotJSONError) as error:
+        raise InputError(f"html: {path} is no notebook ({error}); expected nbformat 4. Give the course's folder.") from error
+
+
+def _sources(notebook: NotebookNode) -> list[tuple[str, str]]:
+    return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
+    """Run all cells in place; return the machine's stamp."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    where = ""
+    with tempfile.TemporaryDirectory(prefix="gpulab-html-") as folder, _progress_of_its_own(Path(folder)):
+        scratch = nbformat.v4.new_code_cell()
+        notebook.cells.append(scratch)  # nbclient writes back each cell that it ran, so what is not the notebook's has a place behind it
+        last = len(notebook.cells) - 1
+        client = NotebookClient(
+            notebook,
+            timeout=_CELL_SECONDS,
+            kernel_name="python3",
+            resources={"metadata": {"path": folder}},
+            coalesce_streams=True,
+            extra_arguments=_QUIET,
+        )
+        try:
+            with client.setup_kernel():
+                for index, cell in enumerate(notebook.cells[:last]):
+                    if cell.cell_type != "code":
+                        continue
+                    where = f"cell {index} ({cell.get('id', 'no id')})"
+                    client.execute_cell(cell, index)
+                    if any(_VIEW in output.get("data", {}) for output in cell.outputs):
+                        client.execute_cell(nbformat.v4.new_code_cell(_SETTLE), last, store_history=False)
+                where = "the machine's stamp"
+                stamp = client.execute_cell(nbformat.v4.new_code_cell(_STAMP), last, store_history=False)
+                client.set_widgets_metadata()
+        except CellExecutionError as error:
+            raise GpulabError(f"html: {name}, {where} failed: {error.ename}: {error.evalue}. Open it and run it there.") from error
+        except CellTimeoutError as error:
+            raise GpulabError(f"html: {name}, {where} took longer than {_CELL_SECONDS} s. Try again when the machine is quiet.") from error
+        except DeadKernelError as error:
+            raise GpulabError(f"html: {name}, {where}: the kernel died. Its memory may be full: see `gpulab doctor`.") from error
+        finally:
+            del notebook.cells[last]
+    found: dict[str, Any] = json.loads("".join(output.text for output in stamp.outputs if output.output_type == "stream"))
+    return found
+
+
+@contextmanager
+def _progress_of_its_own(folder: Path) -> Iterator[None]:
+    """Let the kernels that start meanwhile keep their answers in a file of this run."""
+    before = os.environ.get("GPULAB_PROGRESS")
+    os.environ["GPULAB_PROGRESS"] = str(folder / "progress.json")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["GPULAB_PROGRESS"]
+        else:
+            os.environ["GPULAB_PROGRESS"] = before

@@ -1,0 +1,259 @@
+"""Write the pages: one for each notebook, an index, and the assets that all of them share."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import importlib.resources
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from gpulab._files import write_atomically
+from gpulab._html._execute import executed as run_notebook
+from gpulab._html._outputs import prepare
+from gpulab.errors import GpulabError, InputError
+from gpulab.evidence import Environment
+from gpulab.units import format_bytes
+
+_HERE = Path(__file__).parent
+_ASSETS = "assets"
+_LIBRARIES = ("torch", "numpy", "cupy", "numba")  # those that the head of a page names
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What was written.
+
+    Attributes
+    ----------
+    index : Path
+    pages : int
+    nbytes : int
+        Of all files in the folder that belong to the course.
+    seconds : float
+    """
+
+    index: Path
+    pages: int
+    nbytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """One notebook on its way to a page."""
+
+    name: str
+    title: str
+    notebook: NotebookNode
+    where: Environment
+
+    @property
+    def file(self) -> str:
+        """The page's file name."""
+        return f"{self.name}.html"
+
+
+def write_course(
+    source: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    executed: Path | None = None,
+    solutions: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+) -> Written:
+    """Run the notebooks of a folder and write them as pages.
+
+    Parameters
+    ----------
+    source : Path
+        The folder of the notebooks.
+    out : Path
+        The folder of the pages; files of the same names are written over.
+    only : sequence of str
+        Beginnings of names; empty means all.
+    executed : Path, optional
+        Where executed notebooks are kept and looked for.
+    solutions : bool
+        Whether a solution stands, folded, below each exercise.
+    say : callable
+        Is told what happens, a line at a time.
+
+    Returns
+    -------
+    Written
+
+    Raises
+    ------
+    InputError
+        If there is no such notebook, or ``out`` cannot be written to.
+    GpulabError
+        If a cell fails.
+    """
+    begun = time.monotonic()
+    names = _chosen(source, only)
+    pages = []
+    for path in names:
+        start = time.monotonic()
+        notebook, where = run_notebook(path, executed)
+        pages.append(Page(path.stem, _title(notebook, path.stem), notebook, where))
+        say(f"{path.name}: {time.monotonic() - start:.0f} s")
+    files = {f"{_ASSETS}/{name}": content for name, content in _assets().items()}
+    for number, page in enumerate(pages):
+        around = (pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None)
+        files[page.file] = render(page, *around, solutions=solutions).encode()
+    files["index.html"] = _index(pages).encode()
+    try:
+        for name, content in files.items():
+            write_atomically(out / name, content)
+    except OSError as error:
+        raise InputError(
+            f"html: {out} cannot be written to ({error.strerror or error}); expected a folder of yours. Give --out another one."
+        ) from error
+    return Written(out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun)
+
+
+def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
+    found = sorted(source.glob("*.ipynb"))
+    chosen = [path for path in found if not only or path.stem.startswith(tuple(only))]
+    missing = [name for name in only if not any(path.stem.startswith(name) for path in found)]
+    if not chosen or missing:
+        raise InputError(
+            f"html: no notebook begins with {', '.join(missing) or 'any name'} in {source}; expected one of "
+            f"{', '.join(path.stem for path in found) or 'none: there are no notebooks there'}. Give its number, such as 02."
+        )
+    return chosen
+
+
+def _title(notebook: NotebookNode, name: str) -> str:
+    """The first heading."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and (found := re.match(r"#\s+(.+)", cell.source)):
+            return found[1].strip()
+    return name
+
+
+def render(page: Page, before: Page | None = None, after: Page | None = None, *, solutions: bool = False) -> str:
+    """Return a notebook as a page of HTML.
+
+    Parameters
+    ----------
+    page, before, after : Page
+        The notebook and its neighbours; None where there is none.
+    solutions : bool
+        Whether a solution stands below each exercise.
+    """
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    notebook = prepare(page.notebook)
+    if solutions:
+        _add_solutions(notebook)
+    config = Config({"HTMLExporter": {"anchor_link_text": "#", "mathjax_url": "", "require_js_url": "", "jupyter_widgets_base_url": ""}})
+    exporter = HTMLExporter(config=config, template_name="gpulab", extra_template_basedirs=[str(_HERE / "template")])
+    plots = any(
+        'class="plot"' in output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", [])
+    )
+    resources = {
+        "gpulab": {
+            "title": page.title, "before": before, "after": after, "plots": plots, "stamp": short_stamp(page.where),
+            "facts": facts(page.where), "date": page.where.date[:10],
+        }
+    }  # fmt: skip
+    text, _ = exporter.from_notebook_node(notebook, resources=resources)
+    text = re.sub(r'(<a\b[^>]*\bhref=")(\d\d_\w+)\.ipynb((?:#[^"]*)?")', r"\1\2.html\3", text)
+    return text.replace('class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"')
+
+
+def short_stamp(where: Environment) -> str:
+    """Return the machine and the day in a few words."""
+    return f"{where.device}, {where.date[:10]}"
+
+
+def facts(where: Environment) -> list[tuple[str, str]]:
+    """Return what the head of a page says of the machine, as pairs of words."""
+    libraries = ", ".join(f"{name} {where.libraries[name]}" for name in _LIBRARIES if name in where.libraries)
+    rows = [
+        ("Date", where.date.replace("T", " ").replace("+00:00", " UTC")),
+        ("Device", where.device if where.device_kind != "cpu" else f"{where.device}, no GPU"),
+        ("Processor", f"{where.processor}, {where.cores} core{'' if where.cores == 1 else 's'}, {format_bytes(where.memory_bytes)}"),
+        ("System", where.system), ("Python", where.python), ("Libraries", libraries), ("Driver", where.driver or ""),
+        ("Command", "gpulab html"),
+    ]  # fmt: skip
+    return [(name, value) for name, value in rows if value]
+
+
+def _add_solutions(notebook: NotebookNode) -> None:
+    """Mark each cell that checks an exercise with one of its solutions; the template folds it below the cell."""
+    from gpulab.lessons import _content
+
+    known = {id: each for lesson in _content.lessons() for id, each in lesson.exercises.items()}
+    for cell in notebook.cells:
+        found = re.search(r"gl\.lessons\.check\(\s*[\"'](\d\d\.\d+)", cell.source) if cell.cell_type == "code" else None
+        if found and found[1] in known:
+            cell.metadata["gpulab_solution"] = known[found[1]].solution.strip()
+            cell.metadata["gpulab_exercise"] = found[1]
+
+
+def _assets() -> dict[str, bytes]:
+    """The style, the script, and plotly's own library from the installed package."""
+    widgets = importlib.resources.files("gpulab.widgets")
+    style = "".join((widgets / name).read_text(encoding="utf-8") for name in ("panel.css", "simt_microscope.css"))
+    style += _highlighting() + (_HERE / "page.css").read_text(encoding="utf-8")
+    try:
+        plotly = (importlib.resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    except OSError as error:
+        raise GpulabError(
+            f"html: plotly's library is not in its package ({error}); expected package_data/plotly.min.js. Install plotly again."
+        ) from error
+    return {"page.css": style.encode(), "page.js": (_HERE / "page.js").read_bytes(), "plotly.min.js": plotly}
+
+
+def _highlighting() -> str:
+    """The rules for highlighted code, in the variables that ``page.css`` sets for both themes."""
+    from jupyterlab_pygments import JupyterStyle
+    from pygments.formatters import HtmlFormatter
+
+    return HtmlFormatter(style=JupyterStyle).get_style_defs(".highlight") + "\n"  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+
+
+def _index(pages: Sequence[Page]) -> str:
+    """The first page: what there is, and where it was made."""
+    rows = []
+    for page in pages:
+        time_needed = _fact(page.notebook, r"\*\*Time:\*\*\s*([^.*]+)")
+        asks = _questions(page.notebook)
+        listed = "".join(f"<li>{html.escape(text)}</li>" for text in asks)
+        rows.append(
+            f'<li><h2><a href="{page.file}">{html.escape(page.title)}</a></h2>'
+            f"{f'<p>{html.escape(time_needed)}</p>' if time_needed else ''}{f'<ul>{listed}</ul>' if listed else ''}</li>"
+        )
+    machines = {short_stamp(page.where): page.where for page in pages}
+    tables = "".join(f"<dl class=facts>{_pairs(facts(where))}</dl>" for where in machines.values())
+    template = (_HERE / "template" / "index.html").read_text(encoding="utf-8")
+    return template.replace("@PAGES@", "".join(rows)).replace("@MACHINES@", tables)
+
+
+def _pairs(rows: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in rows)
+
+
+def _opening(notebook: NotebookNode) -> str:
+    return next((str(cell.source) for cell in notebook.cells if cell.cell_type == "markdown"), "")
+
+
+def _fact(notebook: NotebookNode, pattern: str) -> str:
+    found: Any = re.search(pattern, _opening(notebook))
+    return found[1].strip() if found else ""
+
+
+def _questions(notebook: NotebookNode) -> list[str]:
+    """The questions that the opening lists, without mark-up."""
+    part = _opening(notebook).partition("**Questions**")[2].partition("\n**")[0]
+    return [re.sub(r"[`*]", "", line[2:]).strip() for line in part.splitlines() if line.startswith("- ")]

@@ -1,0 +1,163 @@
+"""Instruments as still pictures, from the widget state that the executed notebook keeps: what a browser would draw, without a browser.
+
+An instrument is a box of panels (``widgets/_panels``): its controls become words, its picture and its table stay what they are. A widget
+of another library has no still of its own and is named.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpulab._html._microscope import microscope
+
+_MARK = "IPY_MODEL_"
+Renderer = Callable[[Mapping[str, Any]], str]
+
+
+class Stills:
+    """The widgets of one executed notebook.
+
+    Parameters
+    ----------
+    notebook_metadata : mapping
+        With ``widgets``, as nbclient stores it.
+    show_output : callable
+        Draws one output of a notebook as HTML, for what an ``Output`` widget holds.
+    """
+
+    def __init__(self, notebook_metadata: Mapping[str, Any], show_output: Renderer) -> None:
+        stored = notebook_metadata.get("widgets", {}).get("application/vnd.jupyter.widget-state+json", {})
+        self._models: Mapping[str, Any] = stored.get("state", {})
+        self._show_output = show_output
+
+    def of(self, model_id: str, words: str) -> str:
+        """Return a still of a view; ``words`` is the output's own text, shown where the widget is not one of ours."""
+        drawn = self._draw(model_id)
+        if not drawn:
+            return f'<div class="still"><p class="still-label">An instrument that runs in JupyterLab</p><p>{html.escape(words)}</p></div>'
+        if self._is_prediction(model_id):
+            return drawn
+        label = "Instrument, as a still picture: in JupyterLab you move its controls"
+        return f'<div class="still" role="group" aria-label="{label}"><p class="still-label">{label}</p>{drawn}</div>'
+
+    def _state(self, model_id: str) -> Mapping[str, Any]:
+        return self._models.get(model_id, {}).get("state", {})  # type: ignore[no-any-return]
+
+    def _is_prediction(self, model_id: str) -> bool:
+        return {"question", "choices", "example"} <= set(self._state(model_id))
+
+    def _draw(self, model_id: str) -> str:
+        state = self._state(model_id)
+        if "children" in state:
+            return "".join(self._draw(child.removeprefix(_MARK)) for child in state["children"])
+        if "outputs" in state:
+            return "".join(f'<div class="gpulab-picture">{self._show_output(output)}</div>' for output in state["outputs"])
+        for keys, draw in _PANELS:
+            if keys <= set(state):
+                return draw(state)
+        return ""
+
+
+def _controls(state: Mapping[str, Any]) -> str:
+    """The controls' labels with their values, and the names of the buttons."""
+    values = state["values"]
+    fields = [(s, values[s["name"]]) for s in state["spec"] if s["name"] in values and not s.get("hidden")]
+    pairs = "".join(
+        f'<div class="gpulab-field"><dt>{html.escape(_label(spec))}</dt><dd>{html.escape(_value(spec, value))}</dd></div>'
+        for spec, value in fields
+    )
+    buttons = ", ".join(action["label"] for action in state["actions"])
+    pressed = f'<p class="still-buttons">Buttons: {html.escape(buttons)}</p>' if buttons else ""
+    error = f'<p class="gpulab-error">{html.escape(state["error"])}</p>' if state.get("error") else ""
+    return (
+        f'<div class="gpulab"><p class="gpulab-heading"><span class="gpulab-title">{html.escape(state["title"])}</span> '
+        f'<span class="gpulab-summary">{html.escape(state["summary"])}</span></p>'
+        f"{f'<dl class=gpulab-controls>{pairs}</dl>' if pairs else ''}{pressed}{error}</div>"
+    )
+
+
+def _label(spec: Mapping[str, Any]) -> str:
+    return f"{spec['label']} ({spec['unit']})" if spec.get("unit") else str(spec["label"])
+
+
+def _value(spec: Mapping[str, Any], value: Any) -> str:
+    """What the control shows: the panel's raw values are indices where there are options."""
+    options: Sequence[str] = spec.get("options") or ()
+    if spec["kind"] == "several":
+        return ", ".join(options[k] for k in value) or "none"
+    if spec["kind"] == "switch":
+        return "on" if value else "off"
+    return str(options[value]) if options else str(value)
+
+
+def _badge(name: str) -> str:
+    return f'<span class="gpulab-badge gpulab-badge-{html.escape(name.lower())}">{html.escape(name)}</span>'
+
+
+def _cell(tag: str, content: Any, scope: str = "") -> str:
+    inside = _badge(content["badge"]) if isinstance(content, Mapping) else html.escape(str(content))
+    return f"<{tag}{scope}>{inside}</{tag}>"
+
+
+def _table(label: str, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' if text else "<td></td>" for text in headers)
+    body = "".join(
+        f"<tr>{''.join(_cell('th', c, ' scope=row') if k == 0 else _cell('td', c) for k, c in enumerate(row))}</tr>" for row in rows
+    )
+    named = html.escape(label)
+    return (
+        f'<div class="gpulab-table" tabindex="0" role="region" aria-label="{named}"><table><caption class="gpulab-hidden">{named}</caption>'
+        f"{f'<thead><tr>{head}</tr></thead>' if any(headers) else ''}<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _results(state: Mapping[str, Any]) -> str:
+    """The table, where its figures come from, the notes, and the lines that give the same in a cell."""
+    message = f'<p class="gpulab-message">{html.escape(state["message"])}</p>' if state["message"] else ""
+    lines = [f"<li>{_evidence(each)}</li>" for each in state["evidence"]]
+    lines += [
+        f'<li class="gpulab-note"><span class="gpulab-note-code">{html.escape(n["code"])}</span> {html.escape(n["sentence"])}</li>'
+        for n in state["notes"]
+    ]
+    status = f'<ul class="gpulab-status">{"".join(lines)}</ul>' if lines else ""
+    code = (
+        f'<details class="gpulab-code"><summary>Show the code</summary><pre tabindex="0"><code>{html.escape(state["code"])}</code></pre>'
+        "</details>"
+        if state["code"]
+        else ""
+    )
+    table = _table(state["label"], state["headers"], state["rows"])
+    return f'<div class="gpulab gpulab-results">{message}{table}{status}{code}</div>'
+
+
+def _evidence(each: Mapping[str, str]) -> str:
+    if not each["short"]:
+        return f"{_badge(each['badge'])} {html.escape(each['text'])}"
+    return (
+        f"<details><summary>{_badge(each['badge'])} {html.escape(each['short'])}</summary><div>{html.escape(each['text'])}</div></details>"
+    )
+
+
+def _prediction(state: Mapping[str, Any]) -> str:
+    """The question alone: the state at the notebook's end would give away the answer."""
+    choices = "".join(f"<li>{html.escape(text)}</li>" for text in state["choices"])
+    unit = {"x": " As a factor.", "%": " In per cent.", "": ""}.get(state.get("unit", ""), f" In {html.escape(state.get('unit', ''))}.")
+    how = "Choose before you read on." if choices else f"Commit yourself to a number before you read on.{unit}"
+    return (
+        f'<div class="gpulab gpulab-predict"><div class="gpulab-eyebrow">Predict {html.escape(state["id"])}</div>'
+        f'<div class="gpulab-question">{html.escape(state["question"])}</div>'
+        f'{f"<ul class=gpulab-choices>{choices}</ul>" if choices else ""}<div class="gpulab-kept">{how}</div></div>'
+    )
+
+
+# Which panel a model is, by the traits that only it has.
+_PANELS: tuple[tuple[set[str], Renderer], ...] = (
+    ({"spec", "values", "actions"}, _controls),
+    ({"headers", "rows", "evidence"}, _results),
+    ({"question", "choices", "example"}, _prediction),
+    ({"position", "source", "columns"}, microscope),
+)

@@ -1,0 +1,54 @@
+"""Bring a notebook's instruments to rest, so that a still picture of them can be taken from their state.
+
+Used by ``gpulab html`` in the kernel that runs the notebook. An instrument that has nothing to show before its button is pressed is
+pressed once; what takes long is stopped, and shows what it has by then.
+"""
+
+from __future__ import annotations
+
+import time
+
+# Enough for one run of each instrument of the course on two busy cores.
+_LONGEST_SECONDS = 30.0
+_LOOK_SECONDS = 0.02
+_settled: set[str] = set()
+
+
+def settle(seconds: float = _LONGEST_SECONDS) -> None:
+    """Wait for instruments that are new since the last call, press those that are empty, and send the state of each of their parts.
+
+    Parameters
+    ----------
+    seconds : float
+        The longest that one instrument may take; then it is stopped.
+    """
+    from ipywidgets import Widget
+    from ipywidgets.widgets import widget as registry
+
+    from gpulab.widgets._instrument import Instrument
+
+    for key, each in list(registry._instances.items()):
+        if key not in _settled and isinstance(each, Instrument):
+            _settled.add(key)
+            _wait(each, seconds)
+            if not each._picture.outputs and each.result is None and each.actions:
+                each.run()
+                _wait(each, seconds)
+    for each in list(registry._instances.values()):
+        if isinstance(each, Widget) and each.comm is not None:
+            # A message that a thread sent after its cell was done is lost to whoever runs the notebook. (An Output's msg_id says where
+            # prints go; nbclient stumbles over one that was never set.)
+            each.send_state([key for key in each.keys if key != "msg_id"])
+
+
+def _wait(instrument: object, seconds: float) -> None:
+    """Return when no work is under way; stop it after so many seconds."""
+    from gpulab.widgets._instrument import Instrument
+
+    assert isinstance(instrument, Instrument)
+    end = time.monotonic() + seconds
+    while instrument.running:
+        if time.monotonic() > end:
+            instrument.stop()
+            end = float("inf")
+        time.sleep(_LOOK_SECONDS)
