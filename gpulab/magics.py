@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import re
 import shlex
 import sys
@@ -24,6 +25,17 @@ def register(shell: Any) -> None:
     shell.register_magic_function(functools.partial(gpu_memory, shell), "cell", "gpu_memory")
     shell.register_magic_function(functools.partial(gpu_compile, shell), "cell", "gpu_compile")
     _register_displays(shell)
+    _take_share()
+
+
+def _take_share() -> None:
+    """Where a class shares a GPU, keep to the share that ``GPULAB_GPU_MEMORY`` gives this kernel; nothing is loaded where it is not set."""
+    if os.environ.get("GPULAB_GPU_MEMORY"):
+        from gpulab.memory._share import apply_share
+
+        said = apply_share()
+        if said:
+            print(said)
 
 
 def _register_displays(shell: Any) -> None:

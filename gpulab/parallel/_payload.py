@@ -59,4 +59,6 @@ def loose(module: ModuleType) -> bool:
     if name in {"__main__", "gpulab"} or file is None:
         return False
     places = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    # What an environment that stands on another one sees there, and what a user installed for all environments.
+    places |= {place for place in sys.path if Path(place).name in {"site-packages", "dist-packages"}}
     return not any(Path(file).is_relative_to(place) for place in places)

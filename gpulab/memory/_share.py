@@ -1,0 +1,65 @@
+"""A student's share of a shared GPU's memory: set once for a kernel, by whoever serves the class.
+
+``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes on each GPU from then on; what
+would pass it raises ``torch.OutOfMemoryError`` in that kernel, and in no other. PyTorch's own allocator keeps the cap: CuPy, numba and
+the CUDA context (some hundred MB) are outside it, and a student's own code can lift it. It keeps accidents apart; MIG slices are walls.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gpulab.errors import InputError, shown
+from gpulab.units import format_bytes, parse_bytes
+
+VARIABLE = "GPULAB_GPU_MEMORY"
+
+
+def apply_share(environment: Any = None) -> str:
+    """Cap this process's memory on each GPU as ``GPULAB_GPU_MEMORY`` says; called by ``%load_ext gpulab``.
+
+    Parameters
+    ----------
+    environment : mapping, optional
+        In place of the process's own.
+
+    Returns
+    -------
+    str
+        What was done, in a sentence; "" where the variable is not set. A share that cannot be read or kept is said, never raised: a
+        kernel must start.
+
+    Notes
+    -----
+    Source: PyTorch, ``torch.cuda.memory.set_per_process_memory_fraction``.
+    """
+    wanted = (os.environ if environment is None else environment).get(VARIABLE, "").strip()
+    if not wanted:
+        return ""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ""
+    try:
+        for index in range(torch.cuda.device_count()):
+            total = int(torch.cuda.get_device_properties(index).total_memory)
+            torch.cuda.set_per_process_memory_fraction(_share(wanted, total), index)
+    except (InputError, RuntimeError, ValueError, OverflowError) as error:
+        return (
+            f"{VARIABLE}={shown(wanted)} caps nothing ({error}); expected a size such as '10 GiB' or a share such as '25 %'. "
+            "Tell whoever serves this class."
+        )
+    return f"Up to {wanted} of each GPU's memory is yours here ({VARIABLE})."
+
+
+def _share(wanted: str, total: int) -> float:
+    if wanted.endswith("%"):
+        share = float(wanted[:-1]) / 100
+    else:
+        share = parse_bytes(wanted) / total
+        if share > 1:
+            raise InputError(f"the GPU has {format_bytes(total)}")
+    if not 0 < share <= 1:
+        raise InputError("it is no share between 0 and 100 %")
+    return share
