@@ -1,7 +1,9 @@
 """Move arrays between host and devices, and share them between libraries without a copy.
 
 ``to_device`` and ``to_host`` are MATLAB's ``gpuArray`` and ``gather``. They copy only where the data are
-somewhere else; ``share`` never copies. Lists and scalars are refused: what a list of numbers should become
+somewhere else; ``share`` never copies. Arrays of JAX and TensorFlow never change: ``to_device`` always copies into and out of these
+libraries, and a shared view of such an array, or by such a library, is one that nobody should write to.
+Lists and scalars are refused: what a list of numbers should become
 (which dtype, which shape) is the caller's to say.
 """
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from gpulab import _backends, _given
 from gpulab.devices import Device, available, find, guard, of_name
-from gpulab.errors import DeviceError, InputError, OutOfMemoryError
+from gpulab.errors import CopyRequiredError, DeviceError, InputError, OutOfMemoryError
 from gpulab.units import format_bytes
 
 
@@ -31,16 +33,17 @@ def device_of(x: Any) -> Device:
 
     Parameters
     ----------
-    x : ndarray, Tensor or cupy.ndarray
+    x : ndarray, torch.Tensor, cupy.ndarray, jax.Array or tf.Tensor
 
     Returns
     -------
     Device
+        Of a JAX array that is spread over several devices, the first.
 
     Raises
     ------
     InputError
-        If ``x`` is not an array of a known library, or has no data (a tensor on "meta").
+        If ``x`` is not an array of a known library, or has no data (a tensor on "meta", a name inside a function that is being traced).
 
     Examples
     --------
@@ -56,13 +59,14 @@ def to_host(x: Any) -> np.ndarray:
 
     Parameters
     ----------
-    x : ndarray, Tensor or cupy.ndarray
+    x : ndarray, torch.Tensor, cupy.ndarray, jax.Array or tf.Tensor
         Any shape and stride. A tensor that takes part in autograd gives its values, detached.
 
     Returns
     -------
     ndarray
-        The same memory where ``x`` is in main memory already (change one, and the other changes), else a copy.
+        The same memory where ``x`` is in main memory already (change one, and the other changes), else a copy. Read-only where ``x`` is
+        of JAX or TensorFlow and in main memory; a copy of a tf.Variable's value.
 
     Raises
     ------
@@ -91,25 +95,28 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
 
     Parameters
     ----------
-    a : ndarray, Tensor or cupy.ndarray
+    a : ndarray, torch.Tensor, cupy.ndarray, jax.Array or tf.Tensor
         Any shape and stride.
     device : Device, str or None
         None takes the best there is for the library: CUDA or ROCm, XPU, MPS, CPU.
     library : str
-        Of the result: "torch", "numpy" or "cupy".
+        Of the result: "torch", "numpy", "cupy", "jax" or "tensorflow".
     pinned : bool
         Pass through page-locked memory; with device "cpu" the result itself is page-locked. Needs an accelerator.
 
     Returns
     -------
-    Tensor, ndarray or cupy.ndarray
+    torch.Tensor, ndarray, cupy.ndarray, jax.Array or tf.Tensor
         Dtype and shape of ``a``. On the same device no byte is copied, unless the memory cannot be shared (read-only, negative
-        strides). A tensor that stays with torch stays in autograd; across libraries the values are detached.
+        strides) or one of two libraries is JAX or TensorFlow: their arrays never change, so theirs is a copy. A tensor that stays with
+        torch stays in autograd; across libraries the values are detached.
 
     Raises
     ------
     InputError
-        If ``a`` is no array, or its dtype does not exist in the library.
+        If ``a`` is no array, or its dtype does not exist in the library (for JAX without ``jax_enable_x64``, 64-bit ones do not).
+    MissingLibraryError
+        If the library is one of an extra that is not installed.
     DeviceError
         If the machine has no such device, the library cannot use it, or there is nothing to pin memory for.
     OutOfMemoryError
@@ -140,6 +147,8 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
             return owner.move(a, str(where), pinned)
         if here.startswith("cuda") and str(where).startswith("cuda"):
             return _across_libraries(a, owner, target, str(where))
+        if here == str(where) and not owner.in_numpy(a):
+            return _without_numpy(a, target)
         return target.from_host(owner.to_host(a), str(where), pinned)
 
 
@@ -147,6 +156,10 @@ def _destination(device: Device | str | None, library: str) -> Device:
     """Where the result goes: each library's own best device when none is named."""
     if library == "numpy" and device is None:
         return find("cpu")
+    if device is None:
+        best = _backends.backend(library).best_device()
+        if best is not None:
+            return of_name(best)
     where = find(device)
     if library == "cupy" and where.torch_type != "cuda":
         raise DeviceError(f"to_device: cupy has no arrays on '{where}'; expected a CUDA device. Pass library='torch' or 'numpy'.")
@@ -156,7 +169,16 @@ def _destination(device: Device | str | None, library: str) -> Device:
 def _across_libraries(a: Any, owner: _backends.Backend, target: _backends.Backend, where: str) -> Any:
     """From one GPU library to another: move within the first where need be, then share; nothing passes through the host."""
     moved = owner.move(a, where, False) if owner.device_of(a) != where else a
-    return _backends.share(moved.detach() if hasattr(moved, "detach") else moved, target.name)
+    view = _backends.share(moved.detach() if hasattr(moved, "detach") else moved, target.name)
+    return target.copy(view) if owner.immutable or target.immutable else view
+
+
+def _without_numpy(a: Any, target: _backends.Backend) -> Any:
+    """From one library to another where numpy lacks the dtype (bfloat16): shared, then copied."""
+    try:
+        return target.copy(_backends.share(a.detach() if hasattr(a, "detach") else a, target.name))
+    except CopyRequiredError as error:
+        raise InputError(str(error).replace("share:", "to_device:", 1)) from error
 
 
 def share(x: Any, library: str) -> Any:
@@ -164,23 +186,33 @@ def share(x: Any, library: str) -> Any:
 
     Parameters
     ----------
-    x : ndarray, Tensor or cupy.ndarray
+    x : ndarray, torch.Tensor, cupy.ndarray, jax.Array or tf.Tensor
         Also an array of any other library that speaks DLPack.
     library : str
-        "torch", "numpy" or "cupy".
+        "torch", "numpy", "cupy", "jax" or "tensorflow".
 
     Returns
     -------
-    Tensor, ndarray or cupy.ndarray
+    torch.Tensor, ndarray, cupy.ndarray, jax.Array or tf.Tensor
         ``x`` itself if it is of that library. No byte is copied, ever.
 
     Raises
     ------
     CopyRequiredError
         If the memory cannot be shared (another device, autograd, read-only, negative strides, a dtype the library lacks, sparse,
-        quantized or masked); the sentence says which call makes the copy.
+        quantized or masked; for JAX and TensorFlow also memory that does not begin on a 64-byte boundary); the sentence says which call
+        makes the copy.
     InputError
         If ``x`` is no array, or the library is not known.
+    MissingLibraryError
+        If the library is one of an extra that is not installed.
+
+    Notes
+    -----
+    JAX and TensorFlow promise that an array never changes, and compile code that relies on it. So a view of theirs is to be read: numpy's
+    is read-only, torch's and CuPy's cannot be marked, and writing to it breaks the promise. The other way round, their view of memory
+    that you go on writing to shows the new numbers or the old ones, as it happens: leave it alone while they have it.
+    NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
 
     Examples
     --------

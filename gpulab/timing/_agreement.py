@@ -65,7 +65,7 @@ def precise_copy(value: Any) -> Any:
             host = array.detach().cpu()
             torch = sys.modules["torch"]
             return host.to(torch.complex128) if host.is_complex() else host.double() if host.is_floating_point() else host.clone()
-        host = array.get() if library == "cupy" else array
+        host = _backends.backend(library).to_host(array)
         kind = {"f": np.float64, "c": np.complex128}.get(host.dtype.kind)
         return np.array(host, dtype=kind, copy=True)
 
@@ -118,7 +118,8 @@ def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:
     if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 for array in args):
         return False
     known = [operator.matmul]
-    for name, words in (("numpy", ("matmul", "dot")), ("torch", ("matmul", "mm")), ("cupy", ("matmul", "dot"))):
+    for name, words in (("numpy", ("matmul", "dot")), ("torch", ("matmul", "mm")), ("cupy", ("matmul", "dot")),
+                        ("jax.numpy", ("matmul", "dot")), ("tensorflow", ("matmul",))):  # fmt: skip
         module = sys.modules.get(name)
         known += [getattr(module, word) for word in words] if module is not None else []
     return any(fn is product for product in known)

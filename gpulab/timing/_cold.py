@@ -56,7 +56,12 @@ def flusher(device: Device) -> Callable[[], None]:
 
 
 def cold_run(
-    fn: Callable[..., Any], args: tuple[Any, ...], wait: Callable[[], None], clock: Callable[[], float], flush: Callable[[], None]
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    wait: Callable[[], None],
+    clock: Callable[[], float],
+    flush: Callable[[], None],
+    finish: Callable[[Any], Any] | None = None,
 ) -> Run:
     """Return a ``Run`` whose every call finds the caches cold; the flushing is outside of the timed part."""
 
@@ -65,8 +70,11 @@ def cold_run(
         for _ in range(calls):
             flush()
             start = clock()
-            fn(*args)
+            result = fn(*args)
             returned = clock()
+            if finish is not None:
+                finish(result)
+            del result
             wait()
             finished += clock() - start
             launched += returned - start

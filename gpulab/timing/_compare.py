@@ -19,7 +19,7 @@ from gpulab.timing._contenders import Contender, Field, Functions, affordable_se
 from gpulab.timing._job import Limits, calm_collector, measurement, reader, translated, turns
 from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
-from gpulab.timing.sampling import Progress, Run, Sampled, Stop, make_loops, sample_in_turns
+from gpulab.timing.sampling import Progress, Run, Sampled, Stop, sample_in_turns
 from gpulab.timing.statistics import ratio_interval
 from gpulab.workloads import Workload
 
@@ -153,7 +153,7 @@ class _Race:
         for job in jobs:
             with translated(job):
                 job.warm_up(self.limits.deadline, self.limits.stop)
-        loops = [make_loops(job.fn, job.args, job.wait(), job.clock) for job in jobs]
+        loops = [job.loops() for job in jobs]
         sampled = self._in_turns([loop.work for loop in loops], [loop.empty for loop in loops], 0.05, 0.7 if transfer else 0.99, 1.0)
         if any(len(one.samples_seconds) == 0 for one in sampled):
             raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")

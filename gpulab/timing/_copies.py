@@ -30,12 +30,15 @@ def mapped(value: Any, change: Change) -> Any:
 
 
 def on_host(value: Any) -> Any:
-    """Return the value with its arrays in host memory (torch stays torch, CuPy becomes numpy); host arrays as they are."""
+    """Return the value with its arrays in host memory (torch stays torch, those of other GPU libraries become numpy's); host arrays as
+    they are.
+    """
 
     def change(array: Any, library: str) -> Any:
         if library == "torch":
             return array if array.device.type == "cpu" else array.detach().cpu().requires_grad_(array.requires_grad)
-        return array.get() if library == "cupy" else array
+        owner = _backends.backend(library)
+        return array if owner.device_of(array) == "cpu" else owner.to_host(array)
 
     return mapped(value, change)
 
@@ -47,13 +50,16 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
     """
     if device.is_cpu:
         return lambda host: mapped(host, _host_copy)
-    if any_cupy(original):
+    if any_of(original, "cupy"):
         import cupy
 
         def to_cupy(array: Any, library: str) -> Any:
             return cupy.asarray(array) if library == "numpy" else array.to(str(device))
 
         return lambda host: mapped(host, to_cupy)
+    for name in ("jax", "tensorflow"):
+        if any_of(original, name):
+            return _to_immutable(_backends.backend(name), str(device))
 
     def to_torch(array: Any, library: str) -> Any:
         import torch
@@ -64,12 +70,23 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
     return lambda host: mapped(host, to_torch)
 
 
-def any_cupy(value: Any) -> bool:
-    """Return whether a CuPy array is among the arrays of the value."""
+def _to_immutable(target: _backends.Backend, device: str) -> Callable[[Any], Any]:
+    """Return what copies host arrays to a device of JAX or TensorFlow."""
+
+    def change(array: Any, library: str) -> Any:
+        if library == "torch":
+            return array.to(device)
+        return target.from_host(array, device, False) if library == "numpy" else target.move(array, device, False)
+
+    return lambda host: mapped(host, change)
+
+
+def any_of(value: Any, wanted: str) -> bool:
+    """Return whether an array of a library is among the arrays of the value."""
     found = []
 
     def change(array: Any, library: str) -> Any:
-        found.append(library == "cupy")
+        found.append(library == wanted)
         return array
 
     mapped(value, change)
@@ -82,7 +99,7 @@ def back_to_host(result: Any) -> Any:
     def change(array: Any, library: str) -> Any:
         if library == "torch":
             return array.detach().cpu() if array.device.type != "cpu" else array.detach().clone()
-        return array.get() if library == "cupy" else np.array(array, copy=True)
+        return array.get() if library == "cupy" else np.array(_backends.backend(library).to_host(array), copy=True)
 
     return mapped(result, change)
 
@@ -90,4 +107,4 @@ def back_to_host(result: Any) -> Any:
 def _host_copy(array: Any, library: str) -> Any:
     if library == "torch":
         return array.detach().clone().requires_grad_(array.requires_grad)
-    return np.array(array, copy=True)
+    return np.array(array, copy=True) if library == "numpy" else _backends.backend(library).copy(array)

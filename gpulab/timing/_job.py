@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given
+from gpulab import _backends, _given
 from gpulab import devices as _devices
 from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import Readings
 from gpulab.errors import GpulabError, InputError, MeasurementError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.timing import _lock, _notes, _work
+from gpulab.timing._loop import Loops, make_loops, make_waiting_loops
 from gpulab.timing.results import Measurement
 from gpulab.timing.sampling import Progress, Run, Sampled, Stop
 from gpulab.units import format_seconds
@@ -73,12 +74,19 @@ class Job:
     calls: int = 0
     first_seconds: float = math.nan
     result_bytes: int = 0
+    finish: Callable[[Any], Any] | None = None  # waits for a result, where waiting for the device is not enough
     kept: Kept = field(default_factory=Kept)
     notes: list[Note] = field(default_factory=list)
 
     def wait(self) -> Callable[[], None]:
         """Return what waits for the device."""
         return _work.waiter(self.device)
+
+    def loops(self) -> Loops:
+        """Return the loops that the sampler runs, known after the first call."""
+        if self.finish is None:
+            return make_loops(self.fn, self.args, self.wait(), self.clock)
+        return make_waiting_loops(self.fn, self.args, self.wait(), self.finish, self.clock)
 
     def counting(self, run: Run) -> Run:
         """Return the run, its calls counted and its times kept, so that an error can say which call and lose nothing."""
@@ -98,6 +106,11 @@ class Job:
         start = self.clock()
         result = self.fn(*self.args)
         _work.refuse_promise(self.label, result)
+        self.finish = _backends.waits_for(result)
+        if self.finish is not None:
+            self.finish(result)
+        elif _work.promised(self.args, self.fn, result):
+            self.notes.append(_notes.nothing_to_wait_for())
         self.wait()()
         self.first_seconds = self.clock() - start
         if not self.given and self.device.is_cpu:
@@ -125,8 +138,11 @@ class Job:
                 break
             self.calls += 1
             start = self.clock()
-            self.fn(*self.args)
+            result = self.fn(*self.args)
             returned = self.clock()
+            if self.finish is not None:
+                self.finish(result)
+            del result
             wait()
             self.kept.add(1, returned - start, self.clock() - start)  # should the next call raise, these are what was measured
             done += 1

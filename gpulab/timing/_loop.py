@@ -76,3 +76,44 @@ def _compiled(statement: str, parameters: dict[str, Any]) -> Run:
     exec(compile(source, "<gpulab timing loop>", "exec"), scope)
     run: Run = scope["make"](**parameters)
     return run
+
+
+def make_waiting_loops(
+    fn: Callable[..., Any], args: tuple[Any, ...], synchronize: Callable[[], None], finish: Callable[[Any], Any], clock: Callable[[], float]
+) -> Loops:
+    """Return the loops for a function whose results have to be waited for one by one: JAX has no call that waits for all of them.
+
+    Parameters
+    ----------
+    fn, args, synchronize, clock
+        As for ``make_loops``; ``synchronize`` is called after ``finish``.
+    finish : callable
+        Takes a result and returns when it is there.
+
+    Notes
+    -----
+    A call that is not waited for may run beside the next one, so even a batch of short calls waits for each; the clock is read in between
+    to tell when the call returned.
+    """
+
+    def loop(call: Callable[..., Any], wait: Callable[[Any], Any]) -> Run:
+        def run(calls: int) -> tuple[float, float]:
+            launched = finished = 0.0
+            for _ in repeat(None, calls):
+                start = clock()
+                result = call(*args)
+                returned = clock()
+                wait(result)
+                del result  # its memory is given back inside of the time, as where it is dropped at once
+                synchronize()
+                finished += clock() - start
+                launched += returned - start
+            return launched, finished
+
+        return run
+
+    return Loops(loop(fn, finish), loop(_nothing, _nothing))
+
+
+def _nothing(*_: Any) -> None:
+    """Do nothing, for the empty loop."""

@@ -22,7 +22,7 @@ from gpulab.timing import _copies, _notes, _work
 from gpulab.timing._cold import cold_run, flusher
 from gpulab.timing._job import Job, Limits, calm_collector, measurement, reader, translated, turns
 from gpulab.timing.results import Measurement
-from gpulab.timing.sampling import Progress, Sampled, Stop, make_loops, sample
+from gpulab.timing.sampling import Progress, Sampled, Stop, sample
 
 # The copies get their own sampling, a part of the deadline.
 TRANSFER_SHARE = 0.5
@@ -49,7 +49,8 @@ def measure(
     Parameters
     ----------
     fn : callable
-        Called many times with ``args``; its result is dropped. Arrays may be of any library that gpulab knows.
+        Called many times with ``args``; its result is dropped. Arrays may be of any library that gpulab knows. Let a function of JAX
+        return its result: its calls return before the work is done, and only the result can be waited for.
     device : None, str or Device, optional
         Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds, and its first result.
         On a CPU nothing is waited for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
@@ -179,8 +180,9 @@ def _sample(job: Job, limits: Limits, cold: bool) -> Sampled:
         "relative_width": limits.relative_width, "deadline": limits.deadline, "progress": limits.progress, "stop": limits.stop,
     }  # fmt: skip
     if cold:
-        return sample(job.counting(cold_run(job.fn, job.args, job.wait(), job.clock, flusher(job.device))), job.clock, **options)
-    loops = make_loops(job.fn, job.args, job.wait(), job.clock)
+        run = cold_run(job.fn, job.args, job.wait(), job.clock, flusher(job.device), job.finish)
+        return sample(job.counting(run), job.clock, **options)
+    loops = job.loops()
     sampled = sample(job.counting(loops.work), job.clock, empty=loops.empty, **options)
     if len(sampled.samples_seconds) == 0:
         raise StoppedError(f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it again.")

@@ -138,6 +138,15 @@ def not_on_device(device: Device) -> Note:
     )
 
 
+def nothing_to_wait_for() -> Note:
+    """Return the note that a function of JAX returned nothing that could be waited for."""
+    return Note(
+        "skipped",
+        "the function works on JAX arrays and returns none, so nothing tells when its work is done and the time may be that of the call "
+        "alone. Let it return its result.",
+    )
+
+
 def host_copies() -> Note:
     """Return the note that the copies of a CPU measurement cross no link."""
     return Note(

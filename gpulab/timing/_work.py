@@ -25,8 +25,10 @@ _WIDTH = 64  # of a long list the first entries tell the device
 
 def arrays_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
     """Give the arrays of known libraries in a value: itself, or inside tuples, lists and mappings; a model's parameters too."""
-    if _backends.backend_of(value) is not None:
-        yield value
+    owner = _backends.backend_of(value)
+    if owner is not None:
+        if owner.has_data(value):
+            yield value
         return
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
@@ -101,6 +103,9 @@ def array_bytes(*values: Any) -> int:
 
 
 def _own_bytes(array: Any) -> int:
+    owner = _backends.backend_of(array)
+    if owner is not None and owner.immutable:  # neither strides nor broadcast axes
+        return owner.nbytes(array)
     layout = getattr(array, "layout", None)
     if layout is not None and str(layout) != "torch.strided":  # sparse tensors have no strides; what they hold is theirs to say
         return 0
@@ -111,7 +116,7 @@ def _own_bytes(array: Any) -> int:
 
 def dtypes_in(*values: Any) -> tuple[str, ...]:
     """Return the names of the arrays' element types, such as "float32"."""
-    return tuple(dict.fromkeys(str(array.dtype).removeprefix("torch.") for array in arrays_in(values)))
+    return tuple(dict.fromkeys(_backends.backend_of(array).dtype_name(array) for array in arrays_in(values)))  # type: ignore[union-attr]
 
 
 def allocations() -> dict[int, int]:
@@ -152,6 +157,16 @@ def nothing() -> None:
 def waiter(device: Device) -> Callable[[], None]:
     """Return what waits until the device has finished."""
     return nothing if device.is_cpu else device.synchronize
+
+
+def promised(args: tuple[Any, ...], fn: Callable[..., Any], result: Any) -> bool:
+    """Return whether work of JAX went in and none of its arrays came out: then nothing tells when it is done."""
+    if "jax" not in sys.modules or _backends.waits_for(result) is not None:
+        return False
+    held = (*args, *_reached_by(fn))
+    return any(_backends.backend_of(array).name == "jax" for array in arrays_in(held)) and not any(  # type: ignore[union-attr]
+        True for _ in arrays_in(result)
+    )
 
 
 def label_of(fn: Any) -> str:

@@ -1,0 +1,137 @@
+"""One adapter for each array library, so that no other module asks "is this torch or cupy?".
+
+A library is found through ``sys.modules``: an array of it cannot exist unless the caller has imported it,
+so looking at an array never imports anything heavy. Only ``backend(name)`` imports, when asked by name.
+
+DLPack is not trusted blindly. With the versions seen (torch 2.13, numpy 2.4), a negative stride makes torch abort
+the process, a read-only array becomes writable, a lazily negated tensor loses its sign, and a masked array its
+mask; so every adapter names these obstacles before any library sees the array. What JAX and TensorFlow do is told in their own files.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpulab._backends._base import Backend as Backend
+from gpulab._backends._cupy import CupyBackend as CupyBackend
+from gpulab._backends._jax import JaxBackend as JaxBackend
+from gpulab._backends._numpy import NumpyBackend as NumpyBackend
+from gpulab._backends._numpy import numpy_dtype_problem as numpy_dtype_problem
+from gpulab._backends._tensorflow import TensorFlowBackend as TensorFlowBackend
+from gpulab._backends._torch import TorchBackend as TorchBackend
+from gpulab.errors import CopyRequiredError, InputError, MissingLibraryError, message_of, shown
+
+_CLASSES: dict[str, type[Backend]] = {
+    "numpy": NumpyBackend,
+    "torch": TorchBackend,
+    "cupy": CupyBackend,
+    "jax": JaxBackend,
+    "tensorflow": TensorFlowBackend,
+}
+# Those that come with an extra of gpulab: where they are absent, that is no fault of the set-up.
+_EXTRA = ("jax", "tensorflow")
+_made: dict[str, Backend] = {}
+
+
+def names() -> tuple[str, ...]:
+    """Return the libraries that gpulab knows."""
+    return tuple(_CLASSES)
+
+
+def backend(name: str) -> Backend:
+    """Return the adapter of a library, importing the library if need be.
+
+    Raises
+    ------
+    InputError
+        If gpulab does not know the library, or it is not installed.
+    MissingLibraryError
+        If it is one of an extra (jax, tensorflow) that is not installed; the sentence says how to get it.
+    """
+    made = _made.get(name) if isinstance(name, str) else None
+    if made is not None:
+        return made
+    if not isinstance(name, str) or name not in _CLASSES:
+        raise InputError(f"library {shown(name)} is not one that gpulab knows; expected one of {', '.join(_CLASSES)}. Pass one of these.")
+    try:
+        return _made.setdefault(name, _CLASSES[name]())
+    except ImportError as error:
+        if name in _EXTRA:
+            raise MissingLibraryError(missing(name)) from error
+        raise InputError(f"library {name!r} cannot be imported ({error}); expected it to be installed. Run `gpulab doctor`.") from error
+
+
+def missing(name: str) -> str:
+    """Return the sentence that says of an absent library how to get it."""
+    return f"library {name!r} is not installed here; expected it for this call. {_CLASSES[name].how_to_get}"
+
+
+def backend_of(x: object) -> Backend | None:
+    """Return the adapter of the library that owns ``x``, or None where no known library does."""
+    modules = sys.modules
+    for name in _CLASSES:
+        # A half-imported or broken library (its name in sys.modules, None as value) owns no array.
+        if modules.get(name) is not None and (_made.get(name) or backend(name)).owns(x):
+            return _made[name]
+    return None
+
+
+def share(x: Any, library: str) -> Any:
+    """Return a view of ``x`` in another library (see ``gpulab.arrays.share``)."""
+    target = backend(library)
+    owner = backend_of(x)
+    if owner is target:
+        return x
+    if owner is None:
+        return _share_foreign(x, target)
+    hazard = owner.hazard(x, library) or target.refuses(x, owner)
+    if hazard is not None:
+        raise _copy_required(x, library, *hazard)
+    try:
+        view = target.from_dlpack(x)
+    except Exception as error:
+        obstacle = owner.obstacle(x, library) or (f"{library} refuses it ({message_of(error)})", "gl.to_device or gl.to_host")
+        raise _copy_required(x, library, *obstacle) from error
+    if target.may_copy and target.nbytes(view) and target.pointer(view) != owner.pointer(x):
+        raise _copy_required(x, library, f"{library} made a copy of it unasked", f"gl.to_device(x, library={library!r})")
+    return view
+
+
+def waits_for(result: Any) -> Callable[[Any], Any] | None:
+    """Return what waits for results like this one, beyond waiting for their device; None where nothing more is needed."""
+    for name in _EXTRA:
+        if sys.modules.get(name) is not None:
+            found = backend(name).waits_for(result)
+            if found is not None:
+                return found
+    return None
+
+
+def _share_foreign(x: Any, target: Backend) -> Any:
+    """Share an array of a library that gpulab has no adapter for, if it speaks DLPack; host memory goes through numpy's checks."""
+    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__") or isinstance(x, np.generic):
+        raise InputError(
+            f"share: got a {type(x).__name__}; expected an array of {', '.join(_CLASSES)} or another one that speaks DLPack. "
+            "Wrap it with numpy.asarray first."
+        )
+    host = 1  # kDLCPU in dlpack.h
+    try:
+        if int(x.__dlpack_device__()[0]) != host:
+            return target.from_dlpack(x)
+        view = np.from_dlpack(x)
+    except Exception as error:
+        raise _copy_required(x, target.name, f"its library refuses ({error})", "numpy.asarray(x)") from error
+    return share(view, target.name)
+
+
+def _copy_required(x: Any, library: str, reason: str, remedy: str) -> CopyRequiredError:
+    nested = getattr(x, "is_nested", False)  # a nested tensor has no shape, and raises when asked for it
+    shape = "" if nested else f" of shape {tuple(getattr(x, 'shape', ()))}"
+    return CopyRequiredError(
+        f"share: {library} cannot see this {type(x).__name__}{shape} without a copy, because {reason}; "
+        f"expected memory that both libraries can use. Call {remedy}."
+    )

@@ -1,0 +1,96 @@
+"""What every adapter offers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+class Backend:
+    """What gpulab needs from an array library. ``device`` is text such as ``"cpu"`` or ``"cuda:0"``."""
+
+    name = ""
+    # What to do where the library is not installed.
+    how_to_get = "Run `gpulab doctor`."
+    # Whether arrays of this library never change: then none may lie over memory that somebody else writes to unasked.
+    immutable = False
+    # Whether ``from_dlpack`` may give a copy and not say so; then the address of every view is looked at.
+    may_copy = False
+
+    def __init__(self) -> None:
+        self.module: Any = importlib.import_module(self.name)
+
+    def owns(self, x: object) -> bool:
+        """Return whether ``x`` is an array of this library."""
+        raise NotImplementedError
+
+    def has_data(self, x: Any) -> bool:
+        """Return whether ``x`` holds numbers now, and is not a name for what a graph or a traced function will have later."""
+        return True
+
+    def device_of(self, x: Any) -> str:
+        """Return the device that holds ``x``."""
+        raise NotImplementedError
+
+    def pointer(self, x: Any) -> int:
+        """Return the address of the first element."""
+        raise NotImplementedError
+
+    def nbytes(self, x: Any) -> int:
+        """Return the bytes of the elements (not of the storage behind a view)."""
+        return int(x.nbytes)
+
+    def dtype_name(self, x: Any) -> str:
+        """Return the name of the elements' type, such as "float32"."""
+        return str(x.dtype)
+
+    def in_numpy(self, x: Any) -> bool:
+        """Return whether numpy has the elements' type."""
+        return True
+
+    def is_contiguous(self, x: Any) -> bool:
+        """Return whether the elements lie one behind the other, row by row."""
+        return True
+
+    def to_host(self, x: Any) -> np.ndarray:
+        """Return a numpy array; the device has finished when it returns."""
+        raise NotImplementedError
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        """Return an array of this library on ``device`` with the content of ``a``; no copy where ``a`` can be used as it is."""
+        raise NotImplementedError
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        """Return this library's own array ``x`` on another device of this library."""
+        return self.from_host(self.to_host(x), device, pinned)
+
+    def copy(self, x: Any) -> Any:
+        """Return a copy of ``x`` where it lies."""
+        raise NotImplementedError
+
+    def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
+        """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one; None if it can."""
+        raise NotImplementedError
+
+    def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
+        """Return the obstacle that the libraries themselves would not report: the few checks that every ``share`` pays for."""
+        return self.obstacle(x, library)
+
+    def refuses(self, x: Any, owner: Backend) -> tuple[str, str] | None:
+        """Return why this library cannot see ``x``, an array of ``owner``, without a copy, and which call makes one; None if it can."""
+        return None
+
+    def from_dlpack(self, x: Any) -> Any:
+        """Return a view of ``x`` that shares its memory."""
+        return self.module.from_dlpack(x)
+
+    def best_device(self) -> str | None:
+        """Return the best device that this library can use now, by name; None where gpulab's own ladder tells."""
+        return None
+
+    def waits_for(self, result: Any) -> Callable[[Any], Any] | None:
+        """Return what waits for results like this one; None where waiting for the device does, or none of it is ours."""
+        return None

@@ -1,0 +1,114 @@
+"""PyTorch's tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpulab._backends._base import Backend
+from gpulab._backends._numpy import numpy_dtype_problem
+from gpulab.errors import InputError
+
+
+class TorchBackend(Backend):
+    """CPU, CUDA, ROCm, XPU and MPS tensors."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch = self.module
+        self._plain_types = {torch.Tensor, torch.nn.Parameter}
+        self._no_dispatch = torch.Tensor.__torch_dispatch__
+        names = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2")
+        self._not_in_numpy = {getattr(torch, name) for name in (*names, "complex32") if hasattr(torch, name)}
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, self.module.Tensor)
+
+    def device_of(self, x: Any) -> str:
+        device = x.device
+        return "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data_ptr())
+
+    def nbytes(self, x: Any) -> int:
+        return int(x.numel() * x.element_size())  # as if dense: ``x.nbytes`` raises for a sparse tensor
+
+    def dtype_name(self, x: Any) -> str:
+        return str(x.dtype).removeprefix("torch.")
+
+    def in_numpy(self, x: Any) -> bool:
+        return x.dtype not in self._not_in_numpy
+
+    def is_contiguous(self, x: Any) -> bool:
+        return bool(x.is_contiguous())
+
+    def _no_data(self, x: Any) -> tuple[str, str] | None:
+        """Return why ``x`` is no plain block of numbers, and what to call; None where it is one."""
+        if type(x) not in self._plain_types and type(x).__torch_dispatch__ is not self._no_dispatch:
+            return f"a {type(x).__name__} is not plain memory", "a plain tensor made from it"
+        if x.device.type == "meta":
+            return "a tensor on 'meta' has no data", "torch.empty_like(x, device='cpu')"
+        if x.is_nested or x.layout is not self.module.strided:
+            return f"its layout is {'nested' if x.is_nested else str(x.layout).removeprefix('torch.')}", "x.to_dense()"
+        if x.is_quantized:
+            return f"its dtype {x.dtype} is quantized", "x.dequantize()"
+        return None
+
+    def _host_problem(self, x: Any, function: str) -> InputError | None:
+        problem = self._no_data(x)
+        if problem is None and x.dtype in self._not_in_numpy:
+            problem = f"numpy has no {str(x.dtype).removeprefix('torch.')}", "x.float()"
+        if problem is None:
+            return None
+        return InputError(f"{function}: {problem[0]}; expected a dense tensor of a dtype that numpy has. Pass {problem[1]}.")
+
+    def to_host(self, x: Any) -> np.ndarray:
+        problem = self._host_problem(x, "to_host")
+        if problem is not None:
+            raise problem
+        return x.detach().cpu().resolve_conj().resolve_neg().numpy()  # type: ignore[no-any-return]
+
+    def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
+        wrong = numpy_dtype_problem(a)
+        if wrong is not None:
+            raise InputError(f"to_device: {wrong[0]}; expected an array of plain numbers. Pass {wrong[1]}.")
+        usable = a.flags.writeable and a.flags.aligned and not any(stride < 0 or stride % a.itemsize for stride in a.strides)
+        return self.move(self.module.from_numpy(a if usable else a.copy()), device, pinned)
+
+    def move(self, x: Any, device: str, pinned: bool) -> Any:
+        if pinned and x.device.type == "cpu":
+            x = x.pin_memory()
+        return x.to(device)
+
+    def copy(self, x: Any) -> Any:
+        return x.detach().clone().requires_grad_(x.requires_grad)
+
+    def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
+        # numpy would show a negated view without its sign, and CuPy would quietly copy from main memory; the rest raises.
+        if type(x) in self._plain_types and not x.is_neg() and (library == "numpy" or x.device.type == "cuda"):
+            return None
+        return self.obstacle(x, library)
+
+    def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
+        problem = self._no_data(x)
+        if problem is not None:
+            return problem
+        if x.requires_grad:
+            return "it takes part in autograd", "gl.share(x.detach(), ...), or gl.to_host(x) for a copy"
+        if x.is_conj():
+            return "its conjugation is pending", "x.resolve_conj()"
+        if x.is_neg():
+            return "its negation is pending", "x.resolve_neg()"
+        kind = x.device.type
+        if library == "numpy":
+            if kind != "cpu":
+                return f"it is on {self.device_of(x)}, and numpy sees only main memory", "gl.to_host(x)"
+            if x.dtype in self._not_in_numpy:
+                return f"numpy has no {str(x.dtype).removeprefix('torch.')}", "x.float()"
+        elif library == "cupy" and kind != "cuda":
+            return f"it is on {self.device_of(x)}, and CuPy sees only CUDA memory", "gl.to_device(x, library='cupy')"
+        return None

@@ -1,0 +1,238 @@
+"""JAX's arrays through share, to_device, to_host, device_of and measure; addresses are asked of the libraries themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import gpulab as gl
+from gpulab import _backends
+from gpulab.errors import CopyRequiredError, DeviceError, InputError
+
+jax = pytest.importorskip("jax", reason="JAX is not installed: pip install -e '.[rosetta]'")
+jnp = jax.numpy
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="asks for what JAX does on a CPU")
+
+
+def aligned(shape: tuple[int, ...], dtype: str = "float32", off: int = 0) -> np.ndarray:
+    """An array of ones that begins ``off`` bytes behind a 64-byte boundary."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 128, np.uint8)
+    start = -raw.ctypes.data % 64 + off
+    array = raw[start : start + size].view(dtype).reshape(shape)
+    array[...] = 1
+    return array
+
+
+DTYPES = ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "complex64"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (), (0, 3)])
+def test_numpy_and_jax_share_every_common_dtype(dtype: str, shape: tuple[int, ...]) -> None:
+    """Address, dtype, shape and values are the same there and back; the view that comes back is read-only."""
+    array = aligned(shape, dtype)
+    view = gl.share(array, "jax")
+    back = gl.share(view, "numpy")
+    assert (view.dtype, view.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(back, array)
+    if array.size:
+        assert view.unsafe_buffer_pointer() == array.ctypes.data == back.ctypes.data
+        assert not back.flags.writeable
+
+
+@settings(max_examples=60)
+@given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=4)), st.integers(0, 3), st.booleans())
+def test_share_gives_the_same_address_or_refuses(values: np.ndarray, quarter: int, turned: bool) -> None:
+    """Wherever an array begins and however it lies: the view has its address and values, or there is CopyRequiredError."""
+    array = aligned(values.shape, off=16 * quarter)
+    array[...] = values
+    array = array.T if turned else array
+    try:
+        view = gl.share(array, "jax")
+    except CopyRequiredError:
+        assert quarter or turned
+    else:
+        assert view.unsafe_buffer_pointer() == array.ctypes.data
+        np.testing.assert_array_equal(np.asarray(view), array)
+
+
+def test_torch_and_jax_share_both_ways() -> None:
+    """bfloat16 too, which numpy lacks; what torch writes afterwards is in the same memory."""
+    for dtype in (torch.float32, torch.bfloat16, torch.bool):
+        tensor = torch.ones(5, dtype=dtype)
+        view = gl.share(tensor, "jax")
+        assert view.unsafe_buffer_pointer() == tensor.data_ptr()
+        assert gl.share(view, "torch").data_ptr() == tensor.data_ptr()
+        assert gl.share(view, "torch").dtype == dtype
+
+
+def key() -> Any:
+    """A key, whose dtype only JAX has."""
+    return jax.random.key(0)
+
+
+def deleted() -> Any:
+    """An array whose memory was given away."""
+    x = jnp.ones(3)
+    x.delete()
+    return x
+
+
+@pytest.mark.parametrize(
+    ("make", "library", "words"),
+    [
+        (lambda: aligned((4,), off=16), "jax", r"16 bytes behind a 64-byte boundary.*gl\.to_device"),
+        (lambda: torch.zeros(9)[1:], "jax", "4 bytes behind"),
+        (lambda: torch.zeros(3, dtype=torch.float64), "jax", "float32 of float64.*jax_enable_x64"),
+        (lambda: np.zeros(3, np.int64), "jax", "int32 of int64"),
+        (lambda: torch.zeros(3, dtype=torch.complex128), "jax", "complex64 of complex128"),
+        (lambda: torch.zeros(3, requires_grad=True), "jax", "autograd"),
+        (lambda: torch._neg_view(torch.ones(3)), "jax", "negation"),
+        (lambda: torch.zeros(3, dtype=torch.complex64).conj(), "jax", "conjugation"),
+        (lambda: torch.zeros(16)[::2], "jax", "jax refuses it"),
+        (lambda: torch.zeros(3, device="meta"), "jax", "no data"),
+        (lambda: aligned((4,))[::-1], "jax", "negative stride"),
+        (lambda: np.broadcast_to(np.float32(1), (4,)), "jax", "read-only.*DLPack"),
+        (lambda: jnp.zeros(3, jnp.bfloat16), "numpy", "no bfloat16"),
+        (lambda: jnp.zeros(3, jnp.int4), "torch", "torch refuses it"),
+        (key, "torch", r"JAX's own.*key_data"),
+        (deleted, "numpy", "given away"),
+        (lambda: jnp.zeros(3), "cupy", "CUDA memory"),
+    ],
+)
+def test_what_cannot_be_shared_says_why(make: Any, library: str, words: str) -> None:
+    """No copy, no other dtype, no lost sign: one sentence."""
+    with pytest.raises(CopyRequiredError, match=words) as caught:
+        gl.share(make(), library)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_copy_that_jax_makes_unasked_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should a version copy in spite of copy=False, the address tells."""
+    monkeypatch.setattr(_backends.JaxBackend, "from_dlpack", lambda self, x: jnp.array(np.asarray(x), copy=True))
+    with pytest.raises(CopyRequiredError, match="made a copy of it unasked"):
+        gl.share(torch.ones(4), "jax")
+
+
+def test_float64_is_shared_once_it_is_switched_on() -> None:
+    """With jax_enable_x64 nothing is refused or narrowed."""
+    with jax.enable_x64(True):
+        view = gl.share(torch.ones(3, dtype=torch.float64), "jax")
+        assert view.dtype == np.float64
+        assert gl.to_device(np.arange(3), library="jax").dtype == np.int64
+
+
+def test_to_device_never_lies_over_memory_that_may_change() -> None:
+    """A later write to the NumPy array is not seen, not even where it is aligned and device_put would take its memory."""
+    for off in (0, 16):
+        array = aligned((1000,), off=off)
+        there = gl.to_device(array, library="jax")
+        array[:] = 7
+        assert float(there[0]) == 1
+        assert gl.device_of(there).is_cpu
+    assert gl.to_device(there, library="jax") is there
+
+
+def test_to_device_keeps_the_dtype_or_refuses() -> None:
+    """float64 without 64 bits is an error, not float32; bfloat16 passes between torch and JAX."""
+    with pytest.raises(InputError, match="float32 of float64"):
+        gl.to_device(np.zeros(3), library="jax")
+    there = gl.to_device(torch.full((3,), 2.5, dtype=torch.bfloat16), library="jax")
+    assert (str(there.dtype), float(there[0])) == ("bfloat16", 2.5)
+    assert gl.to_device(there, library="torch").dtype == torch.bfloat16
+
+
+def test_from_jax_to_torch_is_a_copy_of_its_own() -> None:
+    """Writing to the tensor leaves the JAX array as it was."""
+    x = jnp.arange(4.0)
+    gl.to_device(x, library="torch")[0] = 9
+    assert float(x[0]) == 0
+
+
+def test_to_host_is_read_only_and_refuses_what_numpy_lacks() -> None:
+    """The same memory, which nobody may write to; bfloat16, keys and tracers are named."""
+    x = jnp.arange(4.0)
+    host = gl.to_host(x)
+    assert host.ctypes.data == x.unsafe_buffer_pointer()
+    assert not host.flags.writeable
+    for make, words in ((lambda: x.astype(jnp.bfloat16), "bfloat16"), (key, "own"), (deleted, "given away")):
+        with pytest.raises(InputError, match=words):
+            gl.to_host(make())
+    with pytest.raises(InputError, match="jit, grad or vmap"):
+        jax.jit(gl.to_host)(x)
+
+
+def test_a_device_that_jax_lacks_is_refused() -> None:
+    """A JAX for the CPU says so."""
+    with pytest.raises(DeviceError, match=r"this JAX has no 'cuda:0' \(it has cpu\)"):
+        _backends.backend("jax").from_host(np.zeros(2, np.float32), "cuda:0", False)
+    with pytest.raises(DeviceError, match="page-locked"):
+        _backends.backend("jax").from_host(np.zeros(2, np.float32), "cpu", True)
+
+
+def slow(x: Any) -> Any:
+    """A tenth of a second of work or more on one core, which no compiler can shorten."""
+    return jax.lax.fori_loop(0, 200, lambda _, v: jnp.tanh(v @ v), x)
+
+
+def test_measure_waits_for_the_result() -> None:
+    """The call returns long before the work is done, and the median is that of the work: a plain clock around block_until_ready says so."""
+    import time
+
+    f, x = jax.jit(slow), jnp.full((256, 256), 0.001)
+    f(x).block_until_ready()
+    start = time.perf_counter()
+    f(x).block_until_ready()
+    honest = time.perf_counter() - start
+    m = gl.measure(lambda: {"loss": f(x), "steps": 200}, deadline=0.6)  # a tree of results is waited for as well
+    assert m.launch_seconds < 0.3 * m.median_seconds
+    assert 0.2 < m.median_seconds / honest < 5
+    assert m.device == "cpu"
+
+
+class Later:
+    """Stands for an array that is there a second after it was asked for, on the clock of the test."""
+
+
+def test_every_call_of_a_batch_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an injected clock: returned after 1, done after 4 seconds, first call and samples alike."""
+    now = [0.0]
+
+    def work() -> Later:
+        now[0] += 1
+        return Later()
+
+    def finish(result: Any) -> None:
+        assert type(result) is Later
+        now[0] += 3
+
+    monkeypatch.setattr(_backends, "waits_for", lambda result: finish if type(result) is Later else None)
+    m = gl.measure(work, deadline=100, clock=lambda: now[0])
+    assert (m.first_call_seconds, m.launch_seconds, m.median_seconds) == (4, 1, 4)
+    cold = gl.measure(work, deadline=100, clock=lambda: now[0], cold=True)
+    assert (cold.launch_seconds, cold.median_seconds) == (1, 4)
+
+
+def test_a_dropped_result_gets_a_note() -> None:
+    """Where no array comes out nothing can be waited for, and the measurement says so."""
+    x = jnp.ones((8, 8))
+    m = gl.measure(lambda: [x @ x, None][1], deadline=0.05)
+    assert any("returns none" in note.sentence for note in m.notes)
+    assert not any("returns none" in note.sentence for note in gl.measure(lambda: x @ x, deadline=0.05).notes)
+
+
+def test_copies_and_comparisons_take_jax_arrays() -> None:
+    """With both copies; against NumPy's result; a wrong one is found out."""
+    x = jnp.asarray(np.random.default_rng(0).random((64, 64), dtype=np.float32))
+    assert gl.measure(jax.jit(lambda v: v @ v), x, deadline=0.1, transfer=True).with_transfer_seconds > 0
+    c = gl.compare({"jax": lambda v: v @ v, "numpy": lambda v: np.asarray(v) @ np.asarray(v)}, x, deadline=0.1)
+    assert c.max_relative_difference < 1e-5
+    wrong = gl.compare({"jax": lambda v: v @ v, "wrong": lambda v: v + v}, x, deadline=0.1)
+    assert wrong.speedup is None
