@@ -16,7 +16,13 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # PyPI's name -> conda-forge's, where they differ.
-CONDA_NAMES = {"torch": "pytorch", "playwright": "playwright-python", "cupy-cuda12x": "cupy", "cupy-cuda13x": "cupy"}
+CONDA_NAMES = {
+    "torch": "pytorch",
+    "playwright": "playwright-python",
+    "cupy-cuda12x": "cupy",
+    "cupy-cuda13x": "cupy",
+    "tensorflow-cpu": "tensorflow",
+}
 ENVIRONMENTS = ("environment.yml", "environment-macos.yml")
 
 
@@ -53,7 +59,7 @@ def test_every_pin_is_exact_and_fits_what_the_project_requires() -> None:
         (specifier,) = pin.specifier
         assert specifier.operator == "==", pin
         assert "*" not in specifier.version, pin
-    for name, requirement in requirements("cuda12", "cuda13", "kernels", "test", "dev").items():
+    for name, requirement in requirements("cuda12", "cuda13", "kernels", "rosetta", "test", "dev").items():
         (specifier,) = pinned[name].specifier
         assert requirement.specifier.contains(specifier.version), f"{requirement} is not met by the pinned {specifier.version}"
 
@@ -90,8 +96,14 @@ def test_pinned_packages_accept_old_patch_releases(python: str) -> None:
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_conda_environment_asks_for_what_the_project_requires(name: str) -> None:
     """Each requirement and test requirement is in the conda environment with the same lower bound, and nothing else is."""
-    extras, system = (("test", "kernels"), "darwin") if name == "environment-macos.yml" else (("test", "kernels", "cuda13"), "linux")
-    needed = {package: r for package, r in requirements(*extras).items() if r.marker is None or r.marker.evaluate({"sys_platform": system})}
+    extras = ("test", "kernels", "rosetta") if name == "environment-macos.yml" else ("test", "kernels", "rosetta", "cuda13")
+    # On the macOS machines that PyTorch has builds for; TensorFlow's package has one name for all of them at conda-forge.
+    system = (
+        {"sys_platform": "darwin", "platform_machine": "arm64"}
+        if name == "environment-macos.yml"
+        else {"sys_platform": "linux", "platform_machine": "x86_64"}
+    )
+    needed = {package: r for package, r in requirements(*extras).items() if r.marker is None or r.marker.evaluate(system)}
     wanted = {CONDA_NAMES.get(package, package): str(r.specifier) for package, r in needed.items()}
     found = conda(name)
     (build,) = (Requirement(line) for line in PROJECT["build-system"]["requires"])

@@ -27,7 +27,10 @@ ELSEWHERE = {
     "pywinpty": "3.1.2",
     "cupy-cuda12x": "14.2.0",
     "cupy-cuda13x": "14.2.0",
+    "tensorflow": "2.21.0",
 }
+# Named differently where it is built for another processor, and asks for the same packages.
+ALIKE = {"tensorflow": "tensorflow-cpu"}
 # What pip does not see as a dependency of ours: the build backend.
 _ALSO = {"setuptools": tuple(SYSTEMS)}
 # The CUDA build of this torch asks for these versions exactly (its metadata: cuda-toolkit==13.0.3, and that package's own metadata), so a
@@ -87,9 +90,10 @@ def _closure(environment: dict[str, str]) -> set[str]:
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
-            if name in ELSEWHERE and not _installed(name):
+            source = ALIKE.get(name, name)
+            if name in ELSEWHERE and not _installed(source):
                 continue
-            for line in metadata.distribution(name).requires or []:
+            for line in metadata.distribution(source).requires or []:
                 below = Requirement(line)
                 if below.marker is None or below.marker.evaluate({**environment, "extra": extra}):
                     todo.append(below)
