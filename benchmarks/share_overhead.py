@@ -7,6 +7,7 @@ Run: python benchmarks/share_overhead.py [--quick]
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -41,12 +42,29 @@ def cases() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
         ("numpy -> torch", lambda: gl.share(array, "torch"), lambda: torch.from_dlpack(array)),
         ("torch -> numpy", lambda: gl.share(tensor, "numpy"), lambda: np.from_dlpack(tensor)),
     ]
+    found += _with_extras(tensor)
     if torch.cuda.is_available():
         import cupy
 
         there, here = torch.zeros(8, 8, device="cuda"), cupy.zeros((8, 8), cupy.float32)
         found.append(("torch -> cupy", lambda: gl.share(there, "cupy"), lambda: cupy.from_dlpack(there)))
         found.append(("cupy -> torch", lambda: gl.share(here, "torch"), lambda: torch.from_dlpack(here)))
+    return found
+
+
+def _with_extras(tensor: torch.Tensor) -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
+    """Return the directions of JAX and TensorFlow, where they are installed; each beside the library's own call without a copy."""
+    found: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
+    if importlib.util.find_spec("jax") is not None:
+        jnp = importlib.import_module("jax.numpy")
+        x = jnp.zeros((8, 8))
+        found.append(("torch -> jax", lambda: gl.share(tensor, "jax"), lambda: jnp.from_dlpack(tensor, copy=False)))
+        found.append(("jax -> numpy", lambda: gl.share(x, "numpy"), lambda: np.from_dlpack(x)))
+    if importlib.util.find_spec("tensorflow") is not None:
+        there = gl.to_device(np.zeros((8, 8), np.float32), "cpu", library="tensorflow")
+        dlpack = importlib.import_module("tensorflow").experimental.dlpack
+        found.append(("torch -> tf", lambda: gl.share(tensor, "tensorflow"), lambda: dlpack.from_dlpack(tensor.__dlpack__())))
+        found.append(("tf -> numpy", lambda: gl.share(there, "numpy"), lambda: np.from_dlpack(there)))
     return found
 
 
@@ -59,9 +77,10 @@ def main() -> int:
     print(f"{'direction':16} {'gl.share':>10} {'from_dlpack':>12} {'difference':>11}   microseconds a call, median of {rounds} pairs")
     for name, ours, theirs in cases():
         share, own, difference = paired(ours, theirs, rounds, 2000)
-        worst = max(worst, difference)
+        if not name.replace("tf", "jax").count("jax"):  # what JAX and TensorFlow would do unasked costs a look at dtype and address
+            worst = max(worst, difference)
         print(f"{name:16} {share:10.2f} {own:12.2f} {difference:11.2f}")
-    print(f"largest difference {worst:.2f} us; the limit is {LIMIT_MICROSECONDS:g} us")
+    print(f"largest difference without JAX and TensorFlow {worst:.2f} us; the limit is {LIMIT_MICROSECONDS:g} us")
     return int(worst > LIMIT_MICROSECONDS)
 
 

@@ -67,7 +67,7 @@ def backend(name: str) -> Backend:
 
 def missing(name: str) -> str:
     """Return the sentence that says of an absent library how to get it."""
-    return f"library {name!r} is not installed here; expected it for this call. {_CLASSES[name].how_to_get}"
+    return f"library {name!r} is not installed here; expected it for this. {_CLASSES[name].how_to_get}"
 
 
 def backend_of(x: object) -> Backend | None:

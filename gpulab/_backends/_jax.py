@@ -20,6 +20,8 @@ from gpulab.errors import DeviceError, InputError
 # What XLA asks of memory that it takes as it is; JAX's own message names it: "not aligned to 64 bytes".
 ALIGNMENT = 64
 HOW_TO_GET = "Run `pip install -e '.[rosetta]'` in gpulab's folder, and restart the kernel."
+# What JAX makes 32-bit numbers of, unless jax_enable_x64 is set (complex128 becomes complex64).
+_NARROWED = {"float64", "int64", "uint64", "complex128"}
 # JAX's platform -> PyTorch's name of the same devices.
 _PLATFORMS = {"gpu": "cuda", "cuda": "cuda", "rocm": "cuda"}
 
@@ -133,10 +135,9 @@ class JaxBackend(Backend):
 
     def _would_lose(self, dtype: str) -> tuple[str, str] | None:
         """Return why JAX would change a dtype; None where it keeps it."""
-        try:
-            kept = str(self.module.dtypes.canonicalize_dtype(dtype))
-        except TypeError:  # not one that JAX knows: it says so itself
+        if dtype not in _NARROWED:
             return None
+        kept = str(self.module.dtypes.canonicalize_dtype(dtype))  # by the setting of this moment
         if kept == dtype:
             return None
         return (

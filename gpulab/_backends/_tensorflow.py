@@ -24,6 +24,7 @@ _QUIET = ("TF_CPP_MIN_LOG_LEVEL", "2")
 _NUMBERS = {f"{kind}{bits}" for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
             for bits in sizes} | {"bool", "complex64", "complex128"}  # fmt: skip
 _NOT_IN_NUMPY = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "half"}
+_KNOWN = _NUMBERS | _NOT_IN_NUMPY
 _BYTE_OFFSET = 40  # of byte_offset in DLTensor: data 8, device 8, ndim 4, dtype 4, shape 8, strides 8 (dlpack.h)
 
 
@@ -54,7 +55,7 @@ class TensorFlowBackend(Backend):
                 return "it is a Variable of a graph", "session.run(x)"
         elif not isinstance(x, self._eager):
             return "it is a name for values that a graph will have later", "what session.run or the function returns"
-        if x.dtype.name not in _NUMBERS | _NOT_IN_NUMPY:
+        if x.dtype.name not in _KNOWN:
             return f"its dtype {x.dtype.name} is no number", "a tensor of numbers"
         return None
 
