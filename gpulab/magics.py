@@ -24,6 +24,7 @@ def register(shell: Any) -> None:
     shell.register_magic_function(functools.partial(gpu_time, shell), "line_cell", "gpu_time")
     shell.register_magic_function(functools.partial(gpu_memory, shell), "cell", "gpu_memory")
     shell.register_magic_function(functools.partial(gpu_compile, shell), "cell", "gpu_compile")
+    shell.register_magic_function(functools.partial(needs, shell), "cell", "needs")
     _register_displays(shell)
     _take_share()
 
@@ -209,19 +210,57 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
     if line.strip():
         print(f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing behind the magic. Put code below it.", file=sys.stderr)
         return None
+    run, watch = _as_cell(shell, cell), Watch(shell.user_ns)
+    try:
+        with watch:
+            return run()
+    finally:
+        display(watch.result())  # type: ignore[no-untyped-call]
+
+
+def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
+    """Return what runs a cell's code in the user's namespace and gives the value of its last expression; its text can be looked up."""
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source, shell.execution_count)
     tree = ast.parse(source, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.rstrip().endswith(";") else None
-    watch, value = Watch(shell.user_ns), None
-    try:
-        with watch:
-            exec(compile(tree, name, "exec"), shell.user_ns)
-            if isinstance(last, ast.Expr):
-                value = eval(compile(ast.Expression(last.value), name, "eval"), shell.user_ns)
-    finally:
-        display(watch.result())  # type: ignore[no-untyped-call]
-    return value
+
+    def run() -> Any:
+        exec(compile(tree, name, "exec"), shell.user_ns)
+        return eval(compile(ast.Expression(last.value), name, "eval"), shell.user_ns) if isinstance(last, ast.Expr) else None
+
+    return run
+
+
+def needs(shell: Any, line: str, cell: str) -> Any:
+    """Run a cell under ``%%needs tensorflow`` only where that library is installed; else say in one sentence how to get it.
+
+    Parameters
+    ----------
+    shell : IPython shell
+        Its namespace is the cell's.
+    line, cell : str
+        As IPython gives them; behind the magic stand "jax", "tensorflow" or both.
+
+    Returns
+    -------
+    object
+        The value of the cell's last expression, as without the magic. An error passes through with its traceback.
+    """
+    from gpulab.lessons import _library
+
+    wanted = line.split()
+    unknown = [name for name in wanted if name not in ("jax", "tensorflow")]
+    if unknown or not wanted:
+        print(f"%%needs: {line.strip()!r} is not known; expected jax, tensorflow or both. Write %%needs jax.", file=sys.stderr)
+        return None
+    absent = [why for name in wanted if (why := _library.missing(name))]
+    if absent:
+        print(*absent, "This cell was left out; the others run without it.", sep="\n")
+        return None
+    for name in wanted:
+        _library.load(name)  # without its chatter
+    return _as_cell(shell, cell)()
 
 
 def gpu_compile(shell: Any, line: str, cell: str) -> Any:

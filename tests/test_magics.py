@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from gpulab import magics
@@ -130,3 +132,20 @@ def test_compile_refuses_in_the_cell(shell, capsys, line, code, words):
     shown = capsys.readouterr()
     assert words in shown.err
     assert "Traceback" not in shown.err + shown.out
+
+
+def test_needs_runs_the_cell_where_the_library_is_there(shell, monkeypatch):
+    """The cell's last value is returned, and what it assigns stays."""
+    monkeypatch.setattr("gpulab.lessons._library.missing", lambda name: "")
+    monkeypatch.setattr("gpulab.lessons._library.load", lambda name: None)
+    assert shell.run_cell_magic("needs", "jax tensorflow", "kept = 20\nkept + 1") == 21
+    assert shell.user_ns["kept"] == 20
+
+
+def test_needs_leaves_the_cell_out_where_it_is_absent(shell, capsys, monkeypatch):
+    """One sentence says how to get the library; nothing of the cell is run."""
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert shell.run_cell_magic("needs", "jax", "raise SystemExit") is None
+    assert "'jax' is not installed" in capsys.readouterr().out
+    assert shell.run_cell_magic("needs", "caffe", "raise SystemExit") is None
+    assert "expected jax, tensorflow or both" in capsys.readouterr().err
