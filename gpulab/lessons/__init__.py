@@ -10,9 +10,13 @@ from gpulab.lessons._checks import CheckResult, check, hint, solution
 from gpulab.lessons._class_reading import classroom, read_report
 from gpulab.lessons._classroom import Classroom, Student
 from gpulab.lessons._climb import LadderTable, climb, compiled, instructions
+from gpulab.lessons._columns import ColumnLoop, column_loop
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain, arithmetic_sweep, column_sum, fusion_gain, roof, under_roof
 from gpulab.lessons._device import LiveDevice, accelerator
+from gpulab.lessons._feeding import Feeding, feeding
+from gpulab.lessons._five_times import FiveTimes, UsualTimings, five_times, usual_timings
 from gpulab.lessons._grades import Grades, grade
+from gpulab.lessons._idioms import Rosetta, RosettaRun, rosetta, tongues
 from gpulab.lessons._lighter import (
     Budget,
     Grouping,
@@ -50,17 +54,22 @@ from gpulab.lessons._recorded_gains import (
 from gpulab.lessons._recorded_gpus import Launches, Tuning, UnderWay, gpu_streams, launches, tuning, under_way
 from gpulab.lessons._report import report, write_report
 from gpulab.lessons._report_schema import StudentReport
+from gpulab.lessons._retraces import Retraces, retraces
 from gpulab.lessons._reveal import Reveal, reveal
 from gpulab.lessons._road import Pinning, TwoKinds, pageable_against_pinned, pinning, recorded_sweeps
 from gpulab.lessons._rubric import Rubric
+from gpulab.lessons._sharded import Sharded, sharded
 from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
     "Budget",
     "CheckResult",
     "Classroom",
+    "ColumnLoop",
     "DensityRow",
     "DensitySweep",
+    "Feeding",
+    "FiveTimes",
     "FusionGain",
     "Grades",
     "Grouping",
@@ -79,9 +88,13 @@ __all__ = [
     "RecordedOverlap",
     "RecordedPrecisions",
     "RecordedProduct",
+    "Retraces",
     "Reveal",
     "Ridges",
+    "Rosetta",
+    "RosettaRun",
     "Rubric",
+    "Sharded",
     "SideBySide",
     "SparseRace",
     "Spellings",
@@ -91,6 +104,7 @@ __all__ = [
     "Tuning",
     "TwoKinds",
     "UnderWay",
+    "UsualTimings",
     "WorkQueue",
     "accelerator",
     "answer",
@@ -100,9 +114,12 @@ __all__ = [
     "check",
     "classroom",
     "climb",
+    "column_loop",
     "column_sum",
     "compiled",
     "contest",
+    "feeding",
+    "five_times",
     "five_works",
     "four_claims",
     "fusion_gain",
@@ -135,8 +152,11 @@ __all__ = [
     "recorded_sweeps",
     "recorded_under_roof",
     "report",
+    "retraces",
     "reveal",
     "roof",
+    "rosetta",
+    "sharded",
     "side_by_side",
     "solution",
     "sparse_race",
@@ -144,10 +164,12 @@ __all__ = [
     "start_again",
     "three_cases",
     "timeline",
+    "tongues",
     "torchrun",
     "trained",
     "tuning",
     "under_roof",
     "under_way",
+    "usual_timings",
     "write_report",
 ]

@@ -1,0 +1,125 @@
+"""TensorFlow 1's feed_dict against data that stay: the same runs of one graph, fed each time or loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab import devices, timing, transfer
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.lessons import _library, _live
+from gpulab.units import format_bytes, format_ratio, format_seconds
+
+_LINK = "pcie4-x16"
+_GPU = "nvidia-h200"
+
+
+@dataclass(frozen=True, repr=False)
+class Feeding(Result):
+    """One run of a graph that adds up an array, the array fed in that run, or kept on the device.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of the array.
+    device : str
+        Where the graph ran.
+    fed_seconds, kept_seconds : float
+        A run with the array in its feed_dict; one that uses a Variable.
+    notes : tuple of str
+        What to know of the figures.
+    evidence : Evidence
+        MODELLED where TensorFlow is not installed.
+    """
+
+    nbytes: int
+    device: str
+    fed_seconds: float
+    kept_seconds: float
+    notes: tuple[str, ...]
+    evidence: Evidence
+
+    @property
+    def ratio(self) -> float:
+        """Fed / kept."""
+        return self.fed_seconds / self.kept_seconds
+
+    def __repr__(self) -> str:
+        return f"<feeding {format_bytes(self.nbytes)}: a run takes {format_ratio(self.ratio)} as long as one on kept data>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a way."""
+        rows = [
+            ("fed in every run (feed_dict)", format_bytes(self.nbytes), format_seconds(self.fed_seconds)),
+            ("kept in a Variable", "none", format_seconds(self.kept_seconds)),
+            ("fed over kept", "", format_ratio(self.ratio)),
+        ]
+        return (f"session.run on {self.device}", "copied in each run", "time of a run"), rows
+
+    def caption(self) -> str:
+        """Return the badge line and the notes."""
+        return " · ".join((self.evidence.sentence, *self.notes))
+
+
+def feeding(nbytes: int = 64 * 2**20, deadline: float = 0.7) -> Feeding:
+    """Time ``Session.run`` on an array that is fed in each run, and on one that was loaded into a Variable before.
+
+    Parameters
+    ----------
+    nbytes : int
+        Of the array, from 4 KiB on.
+    deadline : float
+        Seconds of sampling for each way.
+
+    Returns
+    -------
+    Feeding
+        Of TensorFlow where it is installed, on its GPU or on the CPU; else MODELLED for a GPU behind PCI Express.
+
+    Raises
+    ------
+    InputError
+        If nbytes is no whole number from 4096 on.
+    """
+    if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 4096:
+        raise InputError(f"feeding: nbytes={shown(nbytes)}; expected a whole number from 4096 on. Pass for example 64 * 2**20.")
+    why = _library.missing("tensorflow")
+    return _modelled(nbytes, why) if why else _measured(nbytes, deadline)
+
+
+def _modelled(nbytes: int, why: str) -> Feeding:
+    link, gpu = transfer.link(_LINK), transfer.processor(_GPU)
+    adds = nbytes / 4
+    kept = gpu.seconds(adds, nbytes)
+    evidence = Evidence.modelled(
+        f"each run copies the array over {link.name} ({link.evidence.assumptions}), then adds it up ({gpu.evidence.assumptions})",
+        f"{link.evidence.source}; {gpu.evidence.source}",
+    )
+    return Feeding(nbytes, f"{_GPU} behind {link.name}", link.seconds(nbytes) + kept, kept, (why,), evidence)
+
+
+def _measured(nbytes: int, deadline: float) -> Feeding:
+    tf = _library.load("tensorflow")
+    x = np.random.default_rng(0).standard_normal(nbytes // 4, dtype=np.float32)
+    where = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session, tf.device(f"/{where}:0"):
+        fed = tf.compat.v1.placeholder(tf.float32, x.shape)
+        kept = tf.compat.v1.get_variable("kept", initializer=fed, use_resource=True)
+        from_fed, from_kept = tf.reduce_sum(fed), tf.reduce_sum(kept)
+        session.run(kept.initializer, feed_dict={fed: x})
+        runs: dict[str, Callable[[], Any]] = {
+            "kept": lambda: session.run(from_kept),
+            "fed": lambda: session.run(from_fed, feed_dict={fed: x}),
+        }
+        c = timing.compare(runs, deadline=deadline)
+    seconds = {row.name: row.measurement for row in c.rows}
+    doubts = tuple(f"{name}: {code}" for name, m in seconds.items() for code in _live.doubts(m))
+    device = devices.default() if where == "GPU" else devices.find("cpu")
+    return Feeding(
+        nbytes, device.name, seconds["fed"].median_seconds, seconds["kept"].median_seconds, doubts, Evidence.measured(device.name)
+    )

@@ -1,0 +1,395 @@
+"""Idioms of other tongues beside their working line here: a table whose every row can be run and is held against NumPy.
+
+``rosetta("MATLAB")`` gives the table of one tongue; ``rosetta("MATLAB").run()`` executes each row on this machine and says whether its
+result is the one that NumPy gives. The rows are in ``_idioms_matlab`` and ``_idioms_python``.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import linecache
+import statistics
+import timeit
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab import _backends, devices
+from gpulab._result import Result
+from gpulab.errors import GpulabError, InputError, message_of, shown
+from gpulab.evidence import Evidence
+from gpulab.lessons import _library
+
+# What a row's arithmetic in float32 may differ from NumPy's in float64, as a share of the largest value.
+_TOLERANCE = 1e-4
+AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
+
+_CELL = "text-align:left;vertical-align:top;padding:0.3em 1em 0.3em 0"
+_CODE = f"{_CELL};font-family:var(--jp-code-font-family,monospace);font-weight:normal;white-space:pre-wrap;max-width:26em"
+
+Names = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Idiom:
+    """One idiom and its line here.
+
+    Attributes
+    ----------
+    tongue, name : str
+        "MATLAB", "gather".
+    theirs : str
+        As that tongue writes it.
+    here : str
+        Python that defines ``result``, run with the names of ``inputs``.
+    waits : str
+        What the host waits for in the line here.
+    where : str
+        Where the data are afterwards.
+    leaves_out : str
+        What is not the same, or what the line does not do.
+    expected : callable
+        Takes the names after the run, returns what NumPy (or another source outside of the line) gives.
+    runs_theirs : bool
+        Whether ``theirs`` is Python too: it is then run where its library is installed, and held against the same answer.
+    library : str
+        The library that ``theirs`` needs, "" for none.
+    needs_gpu : bool
+        Whether ``theirs`` needs a CUDA device.
+    exact : bool
+        Whether the result must be equal, not only close.
+    within : float
+        For a time: the factor that the result may be away from an independent clock's; 0 for everything else.
+    seconds : float
+        About what the line takes beyond the others, so that a notebook can leave it to the tests; 0 where it is nothing.
+    """
+
+    tongue: str
+    name: str
+    theirs: str
+    here: str
+    waits: str
+    where: str
+    leaves_out: str
+    expected: Callable[[Names], Any]
+    runs_theirs: bool = False
+    library: str = ""
+    needs_gpu: bool = False
+    exact: bool = False
+    within: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class IdiomRow(Result):
+    """One idiom as the table shows it.
+
+    Attributes
+    ----------
+    name, theirs, here, waits, where, leaves_out : str
+    """
+
+    name: str
+    theirs: str
+    here: str
+    waits: str
+    where: str
+    leaves_out: str
+
+
+@dataclass(frozen=True, repr=False)
+class Rosetta(Result):
+    """The idioms of one tongue beside their lines here.
+
+    Attributes
+    ----------
+    tongue : str
+    rows : tuple of IdiomRow
+    """
+
+    tongue: str
+    rows: tuple[IdiomRow, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.rows)} idioms of {self.tongue}: {', '.join(row.name for row in self.rows)}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an idiom."""
+        headers = (self.tongue, "here", "what the host waits for", "where the data are", "what is not the same")
+        return headers, [(row.theirs, row.here, row.waits, row.where, row.leaves_out) for row in self.rows]
+
+    def _repr_html_(self) -> str:
+        """The table with code as code, and the three remarks of a row below one another."""
+        head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in (self.tongue, "here", ""))
+        body = "".join(self._html_row(row) for row in self.rows)
+        return (
+            '<figure class="gpulab-result" style="margin:0;overflow-x:auto"><table style="margin:0;color:inherit">'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></figure>"
+        )
+
+    def _html_row(self, row: IdiomRow) -> str:
+        remarks = (("waits", row.waits), ("data", row.where), ("not the same", row.leaves_out))
+        words = "".join(f"<div><strong>{name}:</strong> {html.escape(text)}</div>" for name, text in remarks)
+        theirs, here = (html.escape(source) for source in (row.theirs, row.here))
+        return (
+            f'<tr><th scope="row" style="{_CODE}">{theirs}</th><td style="{_CODE}">{here}</td>'
+            f'<td style="{_CELL};white-space:normal;min-width:16em">{words}</td></tr>'
+        )
+
+    def only(self, *names: str) -> Rosetta:
+        """Return the table of some of the idioms, in the order asked for.
+
+        Raises
+        ------
+        InputError
+            If the tongue has no such idiom.
+        """
+        known = {row.name: row for row in self.rows}
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise InputError(f"only: {shown(unknown or names)}; expected names of {self.tongue}'s table: {', '.join(known)}. Pass some.")
+        return Rosetta(self.tongue, tuple(known[name] for name in names))
+
+    def run(self, slow: bool = False) -> RosettaRun:
+        """Execute each row on this machine and hold its result against NumPy.
+
+        Parameters
+        ----------
+        slow : bool
+            Also the rows that take seconds.
+        """
+        known = {each.name: each for each in _of(self.tongue)}
+        found = [execute(known[row.name]) for row in self.rows if slow or not known[row.name].seconds]
+        left_out = tuple(row.name for row in self.rows if not slow and known[row.name].seconds)
+        return RosettaRun(self.tongue, tuple(found), left_out, Evidence.measured(devices.default().name))
+
+
+@dataclass(frozen=True)
+class IdiomRun(Result):
+    """What came of one row.
+
+    Attributes
+    ----------
+    name, device : str
+        ``device`` is where the result was; "" for a result that is no array.
+    state, theirs : str
+        "agrees", "differs" or "not run here": the line here, and the tongue's own where it is Python ("" where it is not).
+    difference_ratio : float or None
+        max|result - expected| / max|expected| of the line here.
+    reason : str
+        Why it was not run, or how it differs.
+    """
+
+    name: str
+    device: str
+    state: str
+    theirs: str
+    difference_ratio: float | None
+    reason: str
+
+
+@dataclass(frozen=True, repr=False)
+class RosettaRun(Result):
+    """What came of a table's rows on this machine.
+
+    Attributes
+    ----------
+    tongue : str
+    rows : tuple of IdiomRun
+    left_out : tuple of str
+        Rows that take seconds and were not asked for.
+    evidence : Evidence
+    """
+
+    tongue: str
+    rows: tuple[IdiomRun, ...]
+    left_out: tuple[str, ...]
+    evidence: Evidence
+
+    @property
+    def agreeing(self) -> int:
+        """How many rows gave NumPy's answer."""
+        return sum(row.state == AGREES for row in self.rows)
+
+    def __repr__(self) -> str:
+        return f"<{self.tongue}: {self.agreeing} of {len(self.rows)} rows agree with NumPy>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row an idiom."""
+        two = any(row.theirs for row in self.rows)
+        headers = (self.tongue, "result on", "the line here", *(["their own line"] if two else []), "off by", "")
+        rows = [
+            (row.name, row.device, row.state, *([row.theirs] if two else []),
+             "" if row.difference_ratio is None else f"{row.difference_ratio:.1e}", "" if row.reason in self._said_once() else row.reason)
+            for row in self.rows
+        ]  # fmt: skip
+        return headers, rows
+
+    def _said_once(self) -> tuple[str, ...]:
+        """Return the reasons of several rows, which stand below the table."""
+        reasons = [row.reason for row in self.rows if row.reason]
+        return tuple(dict.fromkeys(reason for reason in reasons if reasons.count(reason) > 1))
+
+    def caption(self) -> str:
+        """Return the badge line, what was left out, and the reasons of several rows."""
+        more = [f"left out, for they take seconds: {', '.join(self.left_out)}"] if self.left_out else []
+        return " · ".join((self.evidence.sentence, *more, *self._said_once()))
+
+
+def _of(tongue: str) -> tuple[Idiom, ...]:
+    """Return a tongue's rows; the modules that hold them load on first use."""
+    found = _all()
+    if not isinstance(tongue, str) or tongue not in found:
+        raise InputError(f"rosetta: tongue {shown(tongue)}; expected one of {', '.join(found)}. Pass one of these.")
+    return found[tongue]
+
+
+def _all() -> dict[str, tuple[Idiom, ...]]:
+    found: dict[str, list[Idiom]] = {}
+    for name in ("_idioms_matlab", "_idioms_matlab_functions", "_idioms_tensorflow", "_idioms_jax", "_idioms_cuda"):
+        for row in importlib.import_module(f"gpulab.lessons.{name}").ROWS:
+            found.setdefault(row.tongue, []).append(row)
+    return {tongue: tuple(rows) for tongue, rows in found.items()}
+
+
+def tongues() -> tuple[str, ...]:
+    """Return the tongues that have a table."""
+    return tuple(_all())
+
+
+def rosetta(tongue: str) -> Rosetta:
+    """Return the idioms of a tongue beside their working lines here.
+
+    Parameters
+    ----------
+    tongue : str
+        One of ``tongues()``: "MATLAB", "TensorFlow", "TensorFlow 1", "JAX", "CuPy", "CUDA C++".
+
+    Returns
+    -------
+    Rosetta
+
+    Raises
+    ------
+    InputError
+        If there is no table for it.
+
+    Examples
+    --------
+    >>> rosetta("MATLAB").only("gather").run().agreeing
+    1
+    """
+    rows = tuple(IdiomRow(each.name, each.theirs, each.here, each.waits, each.where, each.leaves_out) for each in _of(tongue))
+    return Rosetta(tongue, rows)
+
+
+def inputs() -> Names:
+    """Return the names that every row finds: arrays in main memory (small letters) and on the device (capitals), the same each time."""
+    import torch
+
+    import gpulab as gl
+
+    rng = np.random.default_rng(10)
+    a, b = (rng.standard_normal((6, 4)).astype(np.float32) for _ in range(2))
+    square = rng.standard_normal((5, 5)).astype(np.float32) + 5 * np.eye(5, dtype=np.float32)
+    names: Names = {"np": np, "torch": torch, "gl": gl, "a": a, "b": b, "s": square, "device": str(devices.default())}
+    names |= {"A": torch.from_numpy(a.copy()).to(names["device"]), "B": torch.from_numpy(b.copy()).to(names["device"])}
+    names["S"] = torch.from_numpy(square.copy()).to(names["device"])
+    return names
+
+
+def execute(idiom: Idiom) -> IdiomRun:
+    """Run one row; what its libraries refuse becomes its reason."""
+    names = inputs()
+    try:
+        result = _executed(idiom.here, idiom, names)
+    except GpulabError as error:
+        return IdiomRun(idiom.name, "", NOT_HERE, _theirs(idiom), None, message_of(error))
+    difference, reason = _held(idiom, result, idiom.expected(names))
+    state = DIFFERS if reason else AGREES
+    return IdiomRun(idiom.name, _place(result), state, _theirs(idiom), difference, reason or _why_not_theirs(idiom))
+
+
+def _executed(source: str, idiom: Idiom, names: Names) -> Any:
+    """Run a row's source; its text can be looked up, as a notebook's can, for those who read a function's source."""
+    file = f"<{idiom.tongue}: {idiom.name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names["__name__"] = "__main__"
+    exec(compile(source, file, "exec"), names)
+    return names["result"]
+
+
+def _why_not_theirs(idiom: Idiom) -> str:
+    if not idiom.runs_theirs:
+        return ""
+    if idiom.needs_gpu and devices.default().torch_type != "cuda":
+        return f"{idiom.tongue}'s own line needs a CUDA device"
+    return _library.missing(idiom.library) if idiom.library else ""
+
+
+def _theirs(idiom: Idiom) -> str:
+    """Return what came of the tongue's own line; "" where it is not Python."""
+    if not idiom.runs_theirs:
+        return ""
+    if _why_not_theirs(idiom):
+        return NOT_HERE
+    names = inputs()
+    if idiom.library:
+        _library.load(idiom.library)
+    _, reason = _held(idiom, _executed(idiom.theirs, idiom, names), idiom.expected(names))
+    return DIFFERS if reason else AGREES
+
+
+def _held(idiom: Idiom, result: Any, expected: Any) -> tuple[float | None, str]:
+    """Return how far a result is from what is expected, and the words for it if that is too far."""
+    if idiom.within:
+        ratio = float(result) / float(expected)
+        near = 1 / idiom.within <= ratio <= idiom.within
+        return None, "" if near else f"it gave {ratio:.3g} times what a plain clock gives"
+    got, right = _plain(result), _plain(expected)
+    if not isinstance(right, np.ndarray) or right.dtype.kind not in "biufc":
+        same = bool(np.array_equal(got, right)) if isinstance(right, np.ndarray) else got == right
+        return None, "" if same else f"it gave {shown(got)}, and {shown(right)} is right"
+    if not isinstance(got, np.ndarray) or got.shape != right.shape:
+        return None, f"it gave {shown(getattr(got, 'shape', got))}, and an array of shape {right.shape} is right"
+    if right.size == 0:
+        return 0.0, ""
+    scale = float(np.max(np.abs(right.astype(np.complex128)))) or 1.0
+    difference = float(np.max(np.abs(got.astype(np.complex128) - right))) / scale
+    wrong = difference > (0.0 if idiom.exact else _TOLERANCE)
+    return difference, f"it is off by {difference:.1e} of the largest value" if wrong else ""
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays and numbers as numpy arrays, all else as it is."""
+    owner = _backends.backend_of(value)
+    if owner is not None:
+        return np.asarray(owner.to_host(value))
+    return np.asarray(value) if isinstance(value, (int, float, complex, np.generic)) and not isinstance(value, bool) else value
+
+
+def plain_clock(call: Callable[[Names], Any]) -> Callable[[Names], float]:
+    """Return what times a call with the standard library's ``timeit``, waiting for the device: the other source for a row that times."""
+
+    def seconds(names: Names) -> float:
+        def once() -> None:
+            call(names)
+            devices.default().synchronize()
+
+        once()
+        return statistics.median(timeit.repeat(once, number=10, repeat=9)) / 10
+
+    return seconds
+
+
+def _place(result: Any) -> str:
+    owner = _backends.backend_of(result)
+    return "" if owner is None else owner.device_of(result)
+
+
+def plain_rows(rows: Sequence[Mapping[str, Any]], tongue: str) -> tuple[Idiom, ...]:
+    """Return rows of one tongue from their fields."""
+    return tuple(Idiom(tongue=tongue, **row) for row in rows)

@@ -1,0 +1,140 @@
+"""CuPy's and CUDA C++'s idioms beside their lines here.
+
+CuPy's own lines run where there is a CUDA device; CUDA C++ is compiled anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpulab.lessons._idioms import Idiom, Names, plain_clock
+
+
+def _f64(names: Names, name: str = "a") -> Any:
+    return names[name].astype(np.float64)
+
+
+_CUPY: tuple[dict[str, Any], ...] = (
+    {
+        "name": "cupy.asarray",
+        "theirs": "import cupy\nresult = cupy.asarray(a)",
+        "here": "result = gl.to_device(a)",
+        "waits": "until the copy has been read from a",
+        "where": "on the GPU",
+        "leaves_out": 'gl.to_device(a, library="cupy") gives CuPy\'s array; with only a CPU it is an error, for CuPy has none there.',
+        "expected": lambda names: names["a"],
+        "exact": True,
+    },
+    {
+        "name": ".get()",
+        "theirs": "import cupy\nresult = cupy.asarray(a).get()",
+        "here": "result = gl.to_host(A)",
+        "waits": "for the value, then for the copy",
+        "where": "main memory",
+        "leaves_out": "np.asarray(x) is an error in CuPy: it does not copy unasked.",
+        "expected": lambda names: names["a"],
+        "exact": True,
+    },
+    {
+        "name": "Stream.null.synchronize",
+        "theirs": "import cupy\nC = cupy.asarray(a) @ cupy.asarray(b).T\ncupy.cuda.Stream.null.synchronize()\nresult = C",
+        "here": "C = A @ B.T\ngl.devices.default().synchronize()\nresult = C",
+        "waits": "for one stream there, for the whole device here",
+        "where": "on the GPU",
+        "leaves_out": "CuPy's current stream may be another than PyTorch's.",
+        "expected": lambda names: np.einsum("ik,jk->ij", _f64(names), _f64(names, "b")),
+    },
+    {
+        "name": "cupyx.profiler.benchmark",
+        "theirs": """\
+import cupy
+from cupyx.profiler import benchmark
+
+x = cupy.asarray(a)
+result = float(benchmark(cupy.sort, (x,), n_repeat=20).gpu_times.mean())""",
+        "here": "result = gl.measure(torch.sort, A, deadline=0.1).median_seconds",
+        "waits": "for the device, after each sample",
+        "where": "on the GPU",
+        "leaves_out": "benchmark lets the GPU run dry before each call, and gives mean, minimum and maximum: no interval.",
+        "expected": plain_clock(lambda names: names["torch"].sort(names["A"])),
+        "within": 30.0,
+    },
+)
+
+_SCALE = """\
+extern "C" __global__ void scale(float *x, float by, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= by;
+}"""
+
+_CUDA: tuple[dict[str, Any], ...] = (
+    {
+        "name": "__global__",
+        "theirs": _SCALE,
+        "here": f"source = '''{_SCALE}'''\nresult = sorted(gl.kernels.compile_cuda(source).kernels)",
+        "waits": "while it is compiled: a GPU is not needed",
+        "where": "-",
+        "leaves_out": "nvcc also compiles the host's code; here that is Python. The facts are .registers, .shared_bytes, "
+        ".spill_bytes, .ptx, .sass.",
+        "expected": lambda names: ["scale"],
+    },
+    {
+        "name": "scale<<<grid, block>>>",
+        "theirs": "scale<<<1, 32>>>(x, 2.0f, n);",
+        "here": """\
+from gpulab.kernels import cuda
+
+
+def scale(x, by):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] *= by
+
+
+result = a.reshape(-1).copy()
+run = gl.kernels.launch if device.startswith("cuda") else gl.kernels.simulate
+run(scale, 1, 32, result, np.float32(2))""",
+        "waits": "until the arrays are back; <<<>>> itself waits for nothing",
+        "where": "host arrays travel; those on the GPU are used in place",
+        "leaves_out": 'The source in CUDA C++ goes through gl.kernels.launch_cuda(source, "scale", 1, 32, x, np.float32(2), np.int32(n)), '
+        "which needs a GPU.",
+        "expected": lambda names: 2 * _f64(names).reshape(-1),
+    },
+    {
+        "name": "cudaMalloc, cudaMemcpy",
+        "theirs": "cudaMalloc(&x, bytes);\ncudaMemcpy(x, a, bytes, cudaMemcpyHostToDevice);",
+        "here": "result = gl.to_device(a)",
+        "waits": "until a may be changed again",
+        "where": "on the device",
+        "leaves_out": "cudaFree: memory goes back when the last name for it goes, and the library keeps it for the next array.",
+        "expected": lambda names: names["a"],
+        "exact": True,
+    },
+    {
+        "name": "cudaDeviceSynchronize",
+        "theirs": "cudaDeviceSynchronize();",
+        "here": "C = A @ B.T\ngl.devices.default().synchronize()\nresult = C",
+        "waits": "for all work queued on the device",
+        "where": "they stay",
+        "leaves_out": "An error of an earlier kernel shows up here, in both.",
+        "expected": lambda names: np.einsum("ik,jk->ij", _f64(names), _f64(names, "b")),
+    },
+    {
+        "name": "cudaEventElapsedTime",
+        "theirs": "cudaEventRecord(start); scale<<<1, 32>>>(x, 2.0f, n); cudaEventRecord(stop);\n"
+        "cudaEventSynchronize(stop); cudaEventElapsedTime(&ms, start, stop);",
+        "here": "result = gl.measure(lambda: A * 2, deadline=0.1).median_seconds",
+        "waits": "for the device, after each sample",
+        "where": "they stay",
+        "leaves_out": "Events time what the device did, without the host's part of the call; gl.measure times what a program waits for.",
+        "expected": plain_clock(lambda names: names["A"] * 2),
+        "within": 30.0,
+    },
+)
+
+ROWS = (
+    *(Idiom(tongue="CuPy", runs_theirs=True, library="cupy", needs_gpu=True, **row) for row in _CUPY),
+    *(Idiom(tongue="CUDA C++", **row) for row in _CUDA),
+)

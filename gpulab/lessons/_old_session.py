@@ -1,0 +1,151 @@
+"""A TensorFlow 1 session in small, that keeps a bill of what is fed and fetched; it needs no TensorFlow.
+
+The model is a linear one that is trained to give the sum of a row's numbers. ``step`` and ``loss`` use what is fed; ``step_kept`` and
+``loss_kept`` use what ``load`` stored. Operations (``load``, ``step``) return nothing, as TensorFlow's do; values are fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import InputError, shown
+
+_RATE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One node of the graph: a placeholder, an operation or a value."""
+
+    name: str
+    compute: Callable[[_State, np.ndarray | None], Any] | None = None
+    is_value: bool = False
+    is_step: bool = False
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+class _State:
+    """What lives on the device between runs."""
+
+    def __init__(self) -> None:
+        self.weights: np.ndarray | None = None
+        self.kept: np.ndarray | None = None
+
+
+class OldModel:
+    """The graph: ``x``, ``load``, ``step``, ``loss``, ``step_kept``, ``loss_kept`` and ``weights``.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Of the data.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = tuple(shape)
+        self.x = Node("x, a placeholder")
+        self.load = Node("load", self._load)
+        self.step = Node("step", lambda state, fed: self._step(state, self._fed(fed)), is_step=True)
+        self.loss = Node("loss", lambda state, fed: self._loss(state, self._fed(fed)), is_value=True)
+        self.step_kept = Node("step_kept", lambda state, fed: self._step(state, self._kept(state)), is_step=True)
+        self.loss_kept = Node("loss_kept", lambda state, fed: self._loss(state, self._kept(state)), is_value=True)
+        self.weights = Node("weights", lambda state, fed: self._weights(state).copy(), is_value=True)
+
+    def _load(self, state: _State, fed: np.ndarray | None) -> None:
+        state.kept = self._fed(fed).copy()
+
+    def _fed(self, fed: np.ndarray | None) -> np.ndarray:
+        if fed is None:
+            raise InputError(
+                "run: a value for the placeholder x is missing; expected it in feed_dict. Pass feed_dict={model.x: x}, or use what is kept."
+            )
+        return fed
+
+    def _kept(self, state: _State) -> np.ndarray:
+        if state.kept is None:
+            raise InputError("run: nothing was loaded; expected it before. Call session.run(model.load, feed_dict={model.x: x}) once.")
+        return state.kept
+
+    def _weights(self, state: _State) -> np.ndarray:
+        return np.zeros(self.shape[1], dtype=np.float32) if state.weights is None else state.weights
+
+    def _error(self, state: _State, x: np.ndarray) -> np.ndarray:
+        error: np.ndarray = x @ self._weights(state) - x.sum(axis=1)
+        return error
+
+    def _step(self, state: _State, x: np.ndarray) -> None:
+        state.weights = (self._weights(state) - _RATE * 2 * x.T @ self._error(state, x) / len(x)).astype(np.float32)
+
+    def _loss(self, state: _State, x: np.ndarray) -> np.float32:
+        return np.float32(np.mean(self._error(state, x) ** 2))
+
+
+class OldSession:
+    """``run(fetches, feed_dict)`` as ``tf.compat.v1.Session`` has it, with a bill.
+
+    Attributes
+    ----------
+    runs, steps : int
+    fed_bytes, fetched_bytes : int
+    """
+
+    def __init__(self) -> None:
+        self.runs = self.steps = self.fed_bytes = self.fetched_bytes = 0
+        self._state = _State()
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Send what is fed, compute, fetch what has a value.
+
+        Parameters
+        ----------
+        fetches : Node or list of Node
+        feed_dict : mapping of Node to ndarray, optional
+
+        Returns
+        -------
+        ndarray, None or list
+            None for an operation.
+
+        Raises
+        ------
+        InputError
+            If something is no node, or a value that is needed is not fed.
+        """
+        several = isinstance(fetches, (list, tuple))
+        nodes = list(fetches) if several else [fetches]
+        wrong = next((node for node in nodes if not isinstance(node, Node) or node.compute is None), None)
+        if wrong is not None or not nodes:
+            raise InputError(f"run: {shown(wrong)} cannot be fetched; expected an operation or a value such as model.loss. Pass one.")
+        fed = self._feed(feed_dict)
+        self.runs += 1
+        found = [self._one(node, fed) for node in nodes]
+        return found if several else found[0]
+
+    def _feed(self, feed_dict: Mapping[Any, Any] | None) -> np.ndarray | None:
+        if not feed_dict:
+            return None
+        if not isinstance(feed_dict, Mapping) or len(feed_dict) != 1:
+            raise InputError(f"run: feed_dict={shown(feed_dict)}; expected one placeholder and its value. Pass feed_dict={{model.x: x}}.")
+        ((node, value),) = feed_dict.items()
+        if not isinstance(node, Node) or node.compute is not None or not isinstance(value, np.ndarray) or value.ndim != 2:
+            raise InputError(
+                f"run: {shown(node)} was fed a {type(value).__name__}; expected the placeholder and a NumPy array of rows and columns. "
+                "Pass feed_dict={model.x: x}."
+            )
+        self.fed_bytes += value.nbytes
+        return value.copy()  # it lies on the device now
+
+    def _one(self, node: Node, fed: np.ndarray | None) -> Any:
+        assert node.compute is not None
+        value = node.compute(self._state, fed)
+        self.steps += node.is_step
+        if not node.is_value:
+            return None
+        self.fetched_bytes += value.nbytes
+        return value

@@ -1,0 +1,96 @@
+"""How often JAX compiles one function for a run of batches, and what each first call costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from gpulab import _given, devices
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.lessons import _library
+from gpulab.units import format_ratio, format_seconds
+
+
+@dataclass(frozen=True, repr=False)
+class Retraces(Result):
+    """One function of ``jax.jit``, called with batch after batch.
+
+    Attributes
+    ----------
+    batches : tuple of int
+        Rows of each batch, in order.
+    count : int or None
+        How often the function was traced and compiled; None without JAX.
+    new_seconds, known_seconds : float or None
+        The median call with a shape that is new, and with one that is known; the result is there each time.
+    reason : str
+        Why it was not run.
+    evidence : Evidence or None
+    """
+
+    batches: tuple[int, ...]
+    count: int | None
+    new_seconds: float | None
+    known_seconds: float | None
+    reason: str
+    evidence: Evidence | None
+
+    def __repr__(self) -> str:
+        return f"<{self.reason or f'{len(self.batches)} batches, {self.count} programs compiled'}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return what was counted and what a new shape costs."""
+        headers = ("batches of rows", ", ".join(map(str, self.batches)))
+        if self.count is None:
+            return headers, [("not run here", self.reason)]
+        rows = [("programs compiled", str(self.count))]
+        for words, seconds in (("a call with a new shape", self.new_seconds), ("a call with a known one", self.known_seconds)):
+            rows.append((words, "there was none" if seconds is None else format_seconds(seconds)))
+        if self.new_seconds is not None and self.known_seconds is not None:
+            rows.append(("the first over the second", format_ratio(self.new_seconds / self.known_seconds)))
+        return headers, rows
+
+
+def retraces(batches: Sequence[int] = (32, 32, 32, 17, 32, 17, 64, 1)) -> Retraces:
+    """Call a small network under ``jax.jit`` with batches of these sizes, and count how often it is compiled.
+
+    Parameters
+    ----------
+    batches : sequence of int
+        Rows of each batch, from 1 on.
+
+    Raises
+    ------
+    InputError
+        If a size is no whole number from 1 on.
+    """
+    sizes = tuple(_given.items("retraces", "batches", batches))
+    wrong = next((rows for rows in sizes if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1), None)
+    if wrong is not None or not sizes:
+        raise InputError(f"retraces: batches hold {shown(wrong)}; expected whole numbers from 1 on. Pass for example [32, 32, 17].")
+    why = _library.missing("jax")
+    if why:
+        return Retraces(sizes, None, None, None, why, None)
+    jax = _library.load("jax")
+    weights, traced = jax.numpy.ones((64, 64)), []
+
+    @jax.jit
+    def network(x):  # type: ignore[no-untyped-def]
+        traced.append(x.shape)  # runs while tracing only
+        return jax.numpy.tanh(x @ weights).sum(axis=1)
+
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for rows in sizes:
+        x, before = jax.device_put(np.ones((rows, 64), np.float32)).block_until_ready(), len(traced)
+        start = perf_counter()
+        network(x).block_until_ready()
+        seconds[len(traced) > before].append(perf_counter() - start)
+    new, known = (statistics.median(seconds[kind]) if seconds[kind] else None for kind in (True, False))
+    where = _library.device_of_jax()
+    return Retraces(sizes, len(traced), new, known, "", Evidence.measured(devices.find(where).name, len(sizes)))

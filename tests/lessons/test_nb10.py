@@ -1,0 +1,232 @@
+"""Notebook 10: every idiom is run and held against NumPy, the five times, feeding, sharding, and what is said where a library is absent."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpulab import _backends, lessons, recordings
+from gpulab.errors import InputError, MissingLibraryError
+from gpulab.evidence import Badge
+from gpulab.lessons import _content, _feeding, _idioms, _library, _nb10, _nb10_exercises
+from gpulab.lessons._old_session import OldModel, OldSession
+
+IDIOMS = [row for tongue in lessons.tongues() for row in _idioms._of(tongue)]
+ASKED = ("gpuArray", "gather", "gpuDevice", "gpuDeviceTable", "existsOnGPU", "arrayfun", "bsxfun", "pagefun", "gputimeit", "wait",
+         "parfor over GPUs", "fft", "mldivide", "cumsum", "sort", "conv2")  # fmt: skip
+
+
+def installed(name: str) -> bool:
+    """Whether a library is there, asked of Python and not of gpulab."""
+    return importlib.util.find_spec(name) is not None
+
+
+@pytest.fixture
+def neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where neither JAX nor TensorFlow is installed."""
+    monkeypatch.setattr(_backends, "_made", {name: one for name, one in _backends._made.items() if name not in ("jax", "tensorflow")})
+    for name in ("jax", "tensorflow"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("idiom", IDIOMS, ids=lambda idiom: f"{idiom.tongue}-{idiom.name}")
+def test_every_row_gives_what_numpy_gives(idiom: _idioms.Idiom) -> None:
+    """The line here is run and agrees; the tongue's own line too, where it is Python and its library is there."""
+    if idiom.library in ("jax", "tensorflow") and not installed(idiom.library):
+        pytest.skip(f"{idiom.library} is not installed: pip install -e '.[rosetta]'")
+    found = _idioms.execute(idiom)
+    assert found.state == "agrees", found.reason
+    if idiom.runs_theirs:
+        assert found.theirs == ("not run here" if idiom.library == "cupy" and "CUDA" in found.reason else "agrees"), found.reason
+
+
+def test_every_idiom_that_was_asked_for_has_its_row() -> None:
+    """MATLAB's list is complete, each row says all five things, and no name stands twice in a tongue."""
+    names = [row.name for row in lessons.rosetta("MATLAB").rows]
+    assert set(ASKED) <= set(names)
+    for tongue in lessons.tongues():
+        rows = lessons.rosetta(tongue).rows
+        assert len({row.name for row in rows}) == len(rows)
+        assert all(all(dataclasses.astuple(row)) for row in rows), tongue
+
+
+@pytest.mark.parametrize(
+    ("here", "says"),
+    [("result = A + 1", "off by"), ("result = A[:2]", "shape"), ("result = 'text'", "shape"), ("result = np.zeros(3)", "shape")],
+)
+def test_a_row_that_gives_something_else_differs(here: str, says: str) -> None:
+    """The check of the rows can fail."""
+    wrong = dataclasses.replace(next(row for row in IDIOMS if row.name == "gather"), here=here)
+    found = _idioms.execute(wrong)
+    assert found.state == "differs"
+    assert says in found.reason
+
+
+def test_a_time_of_the_wrong_unit_differs() -> None:
+    """A row that times is held against a plain clock."""
+    row = next(row for row in IDIOMS if row.name == "gputimeit")
+    assert _idioms.execute(dataclasses.replace(row, here=f"{row.here} * 1000")).state == "differs"
+    assert _idioms.execute(dataclasses.replace(row, here="result = 'x'", within=0.0, expected=lambda names: "y")).state == "differs"
+
+
+def test_tables_are_asked_for_by_name() -> None:
+    """An unknown tongue or idiom is told what there is; some rows can be shown and run alone."""
+    with pytest.raises(InputError, match="MATLAB, TensorFlow"):
+        lessons.rosetta("Fortran")
+    with pytest.raises(InputError, match="gpuArray"):
+        lessons.rosetta("MATLAB").only("gpuarray")
+    few = lessons.rosetta("MATLAB").only("gather", "bsxfun")
+    assert few.run().agreeing == 2
+    html = few._repr_html_()
+    assert "white-space:pre-wrap" in html
+    assert "bsxfun(@minus" in html
+
+
+def test_without_the_libraries_the_rows_here_still_run(neither: None) -> None:
+    """Our lines agree; theirs are named as not run, with the line that gets the library, once below the table."""
+    for tongue, name in (("JAX", "jax"), ("TensorFlow", "tensorflow")):
+        run = lessons.rosetta(tongue).run()
+        assert run.agreeing == len(run.rows)
+        assert {row.theirs for row in run.rows} == {"not run here"}
+        assert run.caption().count(f"library '{name}' is not installed") == 1
+        assert "pip install" not in str(run.table())
+        with pytest.raises(MissingLibraryError, match="rosetta"):
+            _library.load(name)
+
+
+def test_five_times_take_all_libraries_that_are_here() -> None:
+    """Each row has five times and the right product; who is absent says how to be got; the recorded GPU stands beside them."""
+    found = lessons.five_times(n=64, deadline=0.1)
+    rows = {row.library: row for row in found.rows}
+    there = {"NumPy", "PyTorch"} | {label for label, name in (("JAX", "jax"), ("TensorFlow", "tensorflow")) if installed(name)}
+    for label, row in rows.items():
+        if label in there:
+            assert len(row.times) == 5
+            assert row.difference_ratio is not None
+            assert row.difference_ratio < 1e-4
+        else:
+            assert row.times == ()
+            assert "rosetta" in row.reason or "CUDA" in row.reason
+    assert found.spread_ratio == max(t for row in found.rows for t in row.times) / min(t for row in found.rows for t in row.times)
+    assert _nb10.SPREAD.outcome is not None
+    assert _nb10.SPREAD.outcome(found) == found.spread_ratio
+    usual = lessons.usual_timings(found)
+    assert [row.library for row in usual.rows] == [row.library for row in found.rows if row.times]
+    with pytest.raises(InputError, match="five_times"):
+        lessons.usual_timings(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="whole number from 16"):
+        lessons.five_times(n=2.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="NumPy"):
+        found.of("MATLAB")
+
+
+def test_the_recorded_row_is_the_recording() -> None:
+    """Its times are the file's own."""
+    file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
+    wanted = {"workload": "matmul", "n": 1024, "dtype": "float32"}
+    (timing,) = [each["timing"] for each in file["entries"] if each["experiment"] == "catalogue" and each["params"] == wanted]
+    from gpulab.lessons._five_times import _recorded
+
+    rows = {row.device: (row, evidence) for row, evidence in _recorded(1024)}
+    row, evidence = rows["NVIDIA H200"]
+    assert (row.finished_seconds, row.returned_seconds) == (timing["median_seconds"], timing["launch_seconds"])
+    assert evidence.badge is Badge.RECORDED
+    assert _recorded(1000) == []
+
+
+def test_a_wrong_product_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library whose result is off is named, whatever its time."""
+    from gpulab.lessons import _five_times
+
+    way = next(way for way in _five_times._WAYS if way.library == "numpy")
+    wrong = dataclasses.replace(way, product=lambda np_: lambda a, b: a @ a)
+    a, b = (np.random.default_rng(k).random((32, 32), dtype=np.float32) for k in range(2))
+    assert "the product is wrong" in _five_times._measured(wrong, a, b, 0.05).reason
+
+
+def test_feeding_is_modelled_without_tensorflow(neither: None) -> None:
+    """One trip of the array over PCI Express 4 (10 us and 26 GB/s) more in each run, and the badge says MODELLED."""
+    found = lessons.feeding(26_000_000)
+    assert found.evidence.badge is Badge.MODELLED
+    assert found.fed_seconds - found.kept_seconds == pytest.approx(10e-6 + 1e-3, rel=1e-6)
+    assert "rosetta" in found.caption()
+    with pytest.raises(InputError, match="4096"):
+        lessons.feeding(3)
+
+
+@pytest.mark.skipif(not installed("tensorflow"), reason="TensorFlow is not installed: pip install -e '.[rosetta]'")
+def test_feeding_is_measured_with_tensorflow() -> None:
+    """A run that is fed 32 MiB takes longer than one on kept data; both sum up the same."""
+    found = _feeding.feeding(32 * 2**20, deadline=0.4)
+    assert found.evidence.badge is Badge.MEASURED
+    assert found.ratio > 1.3
+
+
+@pytest.mark.skipif(not installed("tensorflow"), reason="TensorFlow is not installed: pip install -e '.[rosetta]'")
+def test_the_small_session_does_what_tensorflows_does() -> None:
+    """The exercise's loop and its solution give TensorFlow's own losses, on the same graph built with tf.compat.v1."""
+    tf = _library.load("tensorflow")
+    x = np.random.default_rng(6).standard_normal((400, 32)).astype(np.float32)
+    train: dict[str, Any] = {}
+    exec(_nb10_exercises.TRAIN.solution, train)
+    small = [float(run(OldSession(), OldModel(x.shape), x, 5)) for run in (_nb10_exercises.wasteful, train["train"])]
+    for run, expected in zip((_nb10_exercises.wasteful, train["train"]), small, strict=True):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            fed = tf.compat.v1.placeholder(tf.float32, x.shape)
+            kept = tf.compat.v1.get_variable("kept", initializer=tf.zeros(x.shape), use_resource=True)
+            weights = tf.compat.v1.get_variable("weights", initializer=tf.zeros(x.shape[1]), use_resource=True)
+            names: dict[str, Any] = {"x": fed, "weights": weights.read_value(), "load": kept.assign(fed).op}
+            for suffix, data in (("", fed), ("_kept", kept.read_value())):
+                loss = tf.reduce_mean((tf.linalg.matvec(data, weights) - tf.reduce_sum(data, axis=1)) ** 2)
+                (gradient,) = tf.gradients(loss, [weights])
+                names |= {f"loss{suffix}": loss, f"step{suffix}": weights.assign_sub(0.1 * gradient).op}
+            session.run([weights.initializer, kept.initializer])
+            assert float(run(session, types.SimpleNamespace(**names), x, 5)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_columns_are_slower_across_the_rows() -> None:
+    """Both orders give the same sums; the loop along the memory is the faster one on any machine with cache lines."""
+    found = lessons.column_loop(1024, deadline=0.2)
+    assert found.ratio > 1
+    with pytest.raises(InputError, match="64"):
+        lessons.column_loop(3)
+
+
+@pytest.mark.skipif(not installed("jax"), reason="JAX is not installed: pip install -e '.[rosetta]'")
+def test_jax_compiles_once_for_each_shape() -> None:
+    """As many programs as different sizes, whatever their order."""
+    found = lessons.retraces([3, 3, 5, 3, 5, 8])
+    assert found.count == len({3, 5, 8})
+    assert found.new_seconds is not None
+    assert found.known_seconds is not None
+    assert found.new_seconds > found.known_seconds
+
+
+@pytest.mark.skipif(not installed("jax"), reason="JAX is not installed: pip install -e '.[rosetta]'")
+def test_four_devices_hold_their_rows() -> None:
+    """Eight rows each, in order; the sum is NumPy's, and XLA put one all-reduce into it."""
+    found = lessons.sharded(4)
+    assert [(shard.first, shard.end, shard.rows) for shard in found.shards] == [(0, 8, 8), (8, 16, 8), (16, 24, 8), (24, 32, 8)]
+    assert found.total == tuple(np.arange(32 * 8, dtype=np.float32).reshape(32, 8).sum(axis=0))
+    assert found.all_reduces == 1
+    assert len({shard.device for shard in found.shards}) == 4
+
+
+def test_without_jax_nothing_is_made_up(neither: None) -> None:
+    """Retraces and shards give their reason; the question is not answered."""
+    found = lessons.retraces()
+    assert found.count is None
+    assert "rosetta" in found.reason
+    assert _nb10.RETRACES.outcome is not None
+    with pytest.raises(_content.Unmeasured, match="rosetta"):
+        _nb10.RETRACES.outcome(found)
+    assert "rosetta" in lessons.sharded().reason
+    with pytest.raises(InputError, match="whole numbers"):
+        lessons.retraces([0])
