@@ -24,6 +24,7 @@ from gpulab.evidence import Environment
 # A cell of the course takes seconds; the longest (compiling, ranks) under a minute on a busy machine.
 _CELL_SECONDS = 600
 _KEY = "gpulab"
+_LEARNERS = "my-notebooks"  # the working copy, where a learner's files lie
 _QUIET = ["--log-level=40"]  # the kernel warns of a connection that no other machine can reach
 _VIEW = "application/vnd.jupyter.widget-view+json"
 # After each cell: instruments finish, are pressed once where they are empty, and send their whole state.
@@ -111,15 +112,26 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
             raise GpulabError(f"html: {name}, {where}: the kernel died. Its memory may be full: see `gpulab doctor`.") from error
         finally:
             del notebook.cells[last]
+        _rename(notebook, folder)
     found: dict[str, Any] = json.loads("".join(output.text for output in stamp.outputs if output.output_type == "stream"))
     return found
+
+
+def _rename(value: Any, folder: str) -> Any:
+    """Write the learner's folder for that of the run, in place, wherever an output or a widget names it."""
+    if isinstance(value, str):
+        return value.replace(folder, _LEARNERS)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(items):
+        value[key] = _rename(item, folder)
+    return value
 
 
 @contextmanager
 def _progress_of_its_own(folder: Path) -> Iterator[None]:
     """Let the kernels that start meanwhile keep their answers in a file of this run."""
     before = os.environ.get("GPULAB_PROGRESS")
-    os.environ["GPULAB_PROGRESS"] = str(folder / "progress.json")
+    os.environ["GPULAB_PROGRESS"] = str(folder / ".gpulab" / "progress.json")
     try:
         yield
     finally:

@@ -1,6 +1,15 @@
 // Draws the figures of the page with the copy of plotly.js beside it, one after the other, and again when the page's width changes.
 // Nothing is fetched. Without scripts each figure's words stand in its place.
 (() => {
+  // What is wider than the page scrolls, and what scrolls must be reachable by keyboard.
+  const reachable = () => {
+    for (const node of document.querySelectorAll(".gpulab-result, .rendered, .text table, .text pre, .output > pre, .gpulab-scope")) {
+      if (node.scrollWidth > node.clientWidth + 1) { node.tabIndex = 0; node.setAttribute("role", "region"); node.setAttribute("aria-label", "Scrolls sideways"); }
+      else if (node.getAttribute("aria-label") === "Scrolls sideways") for (const name of ["tabindex", "role", "aria-label"]) node.removeAttribute(name);
+    }
+  };
+  reachable();
+  addEventListener("resize", reachable);
   const figures = [...document.querySelectorAll("figure.plot")];
   const draw = (figure) => {
     const place = figure.querySelector(".plot-here");
