@@ -100,7 +100,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     nbformat.write(notebook(INSTRUMENT, ASK, REVEAL, SCOPE, CHECK, end=END), source / "01_first.ipynb")
     figure = "gl.figures.access(gl.models.access_pattern(stride_elements=3))"
-    second = notebook("import gpulab as gl", figure, "gl.widgets.MachineCard()", title="# 02 · Second & last")
+    second = notebook(
+        "import os\n\nimport gpulab as gl", figure, "print(os.getcwd())", "gl.widgets.MachineCard()", title="# 02 · Second & last"
+    )
     nbformat.write(second, source / "02_second.ipynb")
     arguments = ["html", f"--notebooks={source}", f"--out={root / 'pages'}", f"--executed={root / 'executed'}"]
     assert main(arguments) == 0
@@ -163,6 +165,13 @@ def test_prediction_shows_the_question_and_not_the_answer(site: Path) -> None:
     assert "How long until the call returns?" in panel
     assert "the answer was" not in panel
     assert "2.00 us" not in panel
+
+
+def test_folder_of_the_run_is_not_told(site: Path) -> None:
+    """What a cell prints of its folder reads as the learner's working copy, and no path of the machine is on a page."""
+    text = page(site, "02_second")
+    assert "<pre>my-notebooks\n</pre>" in text
+    assert "gpulab-html-" not in text
 
 
 def test_figures_have_words_and_their_data(site: Path) -> None:

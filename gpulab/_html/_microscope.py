@@ -144,7 +144,7 @@ def _source(state: Mapping[str, Any], at: Mapping[str, Any]) -> str:
             body.append(f'<tr class="gpulab-finding"><td></td><td colspan="{len(columns) - 1}">{words}</td></tr>')
     label = html.escape(state.get("label") or "Source with its counts")
     return (
-        f'<div class="gpulab-source" tabindex="0" role="region" aria-label="{label}"><table>'
+        f'<div class="gpulab-source" tabindex="0" role="group" aria-label="{label}"><table>'
         f'<caption class="gpulab-hidden">{label}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )

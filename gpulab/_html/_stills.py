@@ -110,7 +110,7 @@ def _table(label: str, headers: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     )
     named = html.escape(label)
     return (
-        f'<div class="gpulab-table" tabindex="0" role="region" aria-label="{named}"><table><caption class="gpulab-hidden">{named}</caption>'
+        f'<div class="gpulab-table" tabindex="0" role="group" aria-label="{named}"><table><caption class="gpulab-hidden">{named}</caption>'
         f"{f'<thead><tr>{head}</tr></thead>' if any(headers) else ''}<tbody>{body}</tbody></table></div>"
     )
 

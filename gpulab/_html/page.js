@@ -3,8 +3,8 @@
 (() => {
   // What is wider than the page scrolls, and what scrolls must be reachable by keyboard.
   const reachable = () => {
-    for (const node of document.querySelectorAll(".gpulab-result, .rendered, .text table, .text pre, .output > pre, .gpulab-scope")) {
-      if (node.scrollWidth > node.clientWidth + 1) { node.tabIndex = 0; node.setAttribute("role", "region"); node.setAttribute("aria-label", "Scrolls sideways"); }
+    for (const node of document.querySelectorAll(".gpulab-result, .rendered, .text table, pre, .gpulab-scope")) {
+      if (node.scrollWidth > node.clientWidth + 1) { node.tabIndex = 0; node.setAttribute("role", "group"); node.setAttribute("aria-label", "Scrolls sideways"); }
       else if (node.getAttribute("aria-label") === "Scrolls sideways") for (const name of ["tabindex", "role", "aria-label"]) node.removeAttribute(name);
     }
   };
