@@ -124,6 +124,17 @@ def test_conditions_in_words(when: object, choices: tuple[str, ...], words: str)
     assert make_misconceptions.usual_answer(when, asked) == words  # type: ignore[arg-type]
 
 
+def test_choices_that_the_package_lists(tmp_path: Path) -> None:
+    """A question may take its choices from gpulab; the page has them as the learner sees them."""
+    cell = {
+        "cell_type": "code",
+        "source": '%load_ext gpulab\ngl.lessons.predict("99.1", "Which?", choices=list(gl.precision.formats())[:2])',
+    }
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": [cell]}))
+    (asked,) = make_misconceptions.asked(tmp_path / "n.ipynb")
+    assert asked == make_misconceptions.Asked("99.1", "Which?", "", ("float64", "float32"))
+
+
 def test_glossary_is_sorted_and_each_term_is_in_its_notebook() -> None:
     """Each term stands once, in order, and the notebook that is said to explain it first uses it."""
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (\d\d) \|$", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)

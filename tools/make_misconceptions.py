@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpulab
 from gpulab.lessons import _content
 from gpulab.lessons._quantities import Unit
 from gpulab.lessons._quantities import unit as unit_of
@@ -68,9 +69,17 @@ def _calls(code: str, name: str) -> Iterator[ast.Call]:
 
 
 def _asked(call: ast.Call) -> Asked:
-    given = dict(zip(("id", "question", "unit", "choices"), (ast.literal_eval(value) for value in call.args), strict=False))
-    given |= {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+    given = dict(zip(("id", "question", "unit", "choices"), map(_value, call.args), strict=False))
+    given |= {word.arg: _value(word.value) for word in call.keywords if word.arg}
     return Asked(given["id"], given["question"], given.get("unit", ""), tuple(given.get("choices", ())))
+
+
+def _value(node: ast.expr) -> Any:
+    """Return an argument: a literal, or what the course's own package says (a list of its techniques)."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return eval(compile(ast.Expression(node), "<notebook>", "eval"), {"gl": gpulab})
 
 
 def usual_answer(when: Callable[[Any, Any], bool], question: Asked) -> str:
