@@ -49,22 +49,27 @@ class Feed:
     ----------
     data : Data
     order : Order
-    workers, prefetch, pinned
+    loading, workers, prefetch, pinned
         As in ``training.fit``.
     to_device : callable
         Copies a batch to the device; called by the thread ahead where there is one, else by the run.
     """
 
-    def __init__(self, data: Data, order: Order, *, workers: int, prefetch: int, pinned: bool, to_device: Callable[[Batch], Batch]) -> None:
+    def __init__(
+        self, data: Data, order: Order, *, workers: int, prefetch: int, pinned: bool, to_device: Callable[[Batch], Batch],
+        loading: str = "batches",
+    ) -> None:  # fmt: skip
         self.on_device = prefetch > 0 and workers == 0
         self._ahead: _Ahead | None = None
+        source: Any = _ItemByItem(data) if loading == "items" else data
         if workers:
-            self._batches = _workers(data, order, workers, prefetch, pinned)
-        elif prefetch:
-            self._ahead = _Ahead(_here(data, order, pinned), prefetch, to_device)
-            self._batches = iter(self._ahead)
-        else:
-            self._batches = _here(data, order, pinned)
+            self._batches = _workers(source, order, workers, prefetch, pinned)
+            return
+        batches = _resident(data, order, to_device) if loading == "resident" else _here(source, order, pinned)
+        if prefetch:
+            self._ahead = _Ahead(batches, prefetch, to_device)
+            batches = iter(self._ahead)
+        self._batches = batches
 
     def __next__(self) -> Batch:
         return next(self._batches)
@@ -74,6 +79,38 @@ class Feed:
         if self._ahead is not None:
             self._ahead.close()
         self._batches = iter(())
+
+
+class _ItemByItem:
+    """The data as a plain ``Dataset`` gives it: one item a call, stacked into a batch afterwards."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+
+    def __getitem__(self, indices: Any) -> Batch:
+        import torch
+
+        if isinstance(indices, int):
+            return self.data[indices]
+        items = [self.data[int(index)] for index in indices]
+        return torch.stack([inputs for inputs, _ in items]), torch.stack([targets for _, targets in items])
+
+    def __getitems__(self, indices: Any) -> Batch:
+        """Return what PyTorch's DataLoader asks for at once, still item by item."""
+        return self[list(indices)]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def _resident(data: Data, order: Order, to_device: Callable[[Batch], Batch]) -> Iterator[Batch]:
+    """Copy all of the data once; a batch is then an indexing on the device."""
+    import torch
+
+    inputs, targets = to_device((data.inputs, data.targets))
+    for indices in order:
+        chosen = torch.from_numpy(indices).to(inputs.device)
+        yield inputs[chosen], targets[chosen]
 
 
 def _here(data: Data, order: Order, pinned: bool) -> Iterator[Batch]:

@@ -24,7 +24,8 @@ def fit(
     epochs: int | None = None, steps: int | None = None, learning_rate: float | None = None, optimizer: Any = "adam",
     accumulate: int = 1, checkpoint: bool = False, compile: bool = False, channels_last: bool = False, fused: bool | None = None,
     workers: int = 0, prefetch: int = 0, pinned: bool = False, cuda_graph: bool = False, loss_scale: Any = None,
-    clip: float | None = None, seed: int = 0, save: Any = None, resume: Any = None,
+    clip: float | None = None, loading: str = "batches", read_loss: bool = False, autotune: bool = False, seed: int = 0,
+    save: Any = None, resume: Any = None,
     progress: Callable[[float, str], None] | None = None, stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> FitResult:  # fmt: skip
@@ -74,6 +75,14 @@ def fit(
         None: "dynamic" where the precision needs it (float16), else none. A number stays as it is, and no step is left out; 1 is unscaled.
     clip : float, optional
         The largest norm of all gradients together.
+    loading : str
+        "batches": one indexing takes a batch; "items": each item by itself, then they are stacked, as a plain ``Dataset`` has it;
+        "resident": all of the training data is copied to the device once, and a batch is an indexing there.
+    read_loss : bool
+        Read each loss on the host (``.item()``) before the next step begins.
+    autotune : bool
+        Let cuDNN time its algorithms on the first call of each shape and keep the fastest; other runs may then keep another one, so
+        their losses may differ in the last bits.
     seed : int
         Of the weights and the order of the batches. The same seed and options give the same losses, bit for bit, on the same machine.
     save, resume : path, optional
@@ -118,7 +127,7 @@ def fit(
         task, model=model, device=device, precision=precision, batch_size=batch_size, epochs=epochs, steps=steps,
         learning_rate=learning_rate, optimizer=optimizer, accumulate=accumulate, checkpoint=checkpoint, compile=compile,
         channels_last=channels_last, fused=fused, workers=workers, prefetch=prefetch, pinned=pinned, cuda_graph=cuda_graph,
-        loss_scale=loss_scale, clip=clip, seed=seed, resume=resume, clock=clock,
+        loss_scale=loss_scale, clip=clip, loading=loading, read_loss=read_loss, autotune=autotune, seed=seed, resume=resume, clock=clock,
     )  # fmt: skip
     driver = _Driver(run, report, asked, target)
     try:

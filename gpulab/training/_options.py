@@ -24,6 +24,7 @@ PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
     "pure-float16": (None, "float16"),
 }
 SCALED = ("float16", "pure-float16")
+LOADINGS = ("items", "batches", "resident")
 _OTHER_NAMES = {
     "fp32": "float32", "float": "float32", "float64": "float32", "double": "float32", "fp16": "float16", "half": "float16",
     "bf16": "bfloat16", "pure-fp16": "pure-float16", "pure-bf16": "pure-bfloat16", **{name: name for name in PRECISIONS},
@@ -78,7 +79,7 @@ def _check_precision(given: Any) -> None:
 def settle(
     job: Task, *, device: Any, precision: Any, batch_size: Any, epochs: Any, steps: Any, learning_rate: Any, optimizer: Any,
     accumulate: Any, checkpoint: Any, compile: Any, channels_last: Any, fused: Any, workers: Any, prefetch: Any, pinned: Any,
-    cuda_graph: Any, loss_scale: Any, clip: Any, seed: Any,
+    cuda_graph: Any, loss_scale: Any, clip: Any, loading: Any, read_loss: Any, autotune: Any, seed: Any,
 ) -> Settled:  # fmt: skip
     """Return the options that a run will follow.
 
@@ -94,6 +95,7 @@ def settle(
     where = devices.find(device)
     for name, value in {
         "checkpoint": checkpoint, "compile": compile, "channels_last": channels_last, "pinned": pinned, "cuda_graph": cuda_graph,
+        "read_loss": read_loss, "autotune": autotune,
     }.items():  # fmt: skip
         _given.flag("fit", name, value)
     if fused is not None:
@@ -111,13 +113,15 @@ def settle(
     )
     rate = job.learning_rate if learning_rate is None else _positive("learning_rate", learning_rate, "1e-3")
     scale = _scale(loss_scale, precision)
+    _given.word("fit", "loading", loading, LOADINGS)
     settled = Settled(
         Options(
             precision=precision, batch_size=size, steps=count, learning_rate=rate, optimizer="", accumulate=parts,
             checkpoint=bool(checkpoint), compile=bool(compile), channels_last=bool(channels_last),
             fused=None if fused is None else bool(fused), workers=_whole("workers", workers, 0, _MOST_WORKERS),
             prefetch=_whole("prefetch", prefetch, 0, 1000), pinned=bool(pinned), cuda_graph=bool(cuda_graph), loss_scale=scale,
-            clip=None if clip is None else _positive("clip", clip, "1.0"), seed=seed,
+            clip=None if clip is None else _positive("clip", clip, "1.0"), seed=seed, loading=loading, read_loss=bool(read_loss),
+            autotune=bool(autotune),
         ),
         where,
         lambda parameters: None,
@@ -151,7 +155,7 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         settled.notes.append(Note("skipped", sentence))
         _change(settled, **values)
 
-    if options.precision == "tf32" and not _has_tf32(where):
+    if options.precision == "tf32" and not has_tf32(where):
         drop(f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the products ran in float32.")
     if options.pinned and where.torch_type != "cuda":
         drop(f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so memory stayed pageable.", pinned=False)
@@ -163,6 +167,12 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
             'operator by operator. Pass precision="bfloat16" or a fixed loss_scale.',
             cuda_graph=False,
         )
+    if options.loading == "resident" and options.workers:
+        drop("what lies on the device needs no process that loads it, so there were no workers.", workers=0)
+    if options.loading == "resident" and options.pinned:
+        drop("what lies on the device is not copied any more, so nothing was pinned.", pinned=False)
+    if options.autotune and where.kind != "cuda":
+        drop(f"cuDNN runs on NVIDIA GPUs; {where.name} has other convolutions, so nothing was tuned.", autotune=False)
     if options.channels_last and job.train.inputs.dim() != 4:
         drop(f"{job.name} has no images, so there are no channels to put last.", channels_last=False)
     if options.compile and where.is_cpu and not os.environ.get("CXX") and not any(map(shutil.which, ("g++", "clang++", "cl"))):
@@ -172,7 +182,8 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         )
 
 
-def _has_tf32(where: devices.Device) -> bool:
+def has_tf32(where: devices.Device) -> bool:
+    """Return whether a device's products can round their inputs to TF32."""
     if where.kind != "cuda":
         return False
     import torch

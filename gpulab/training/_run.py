@@ -31,7 +31,7 @@ from gpulab.training.results import Accuracy, FitResult
 _FOLLOWED_STEP = 1  # of this call: the second, so that the optimizer's state is there from its start
 _PARTED_EVERY = 4  # on an accelerator one stretch of so many is timed part by part, the first among them
 # What may change between a checkpoint and the run that goes on from it: how long, and who prepares the batches.
-_MAY_CHANGE = ("steps", "workers", "prefetch", "pinned", "checkpoint")
+_MAY_CHANGE = ("steps", "workers", "prefetch", "pinned", "checkpoint", "loading", "read_loss", "autotune")
 
 
 class Run:
@@ -80,7 +80,8 @@ class Run:
         epochs: int | None = None, steps: int | None = None, learning_rate: float | None = None, optimizer: Any = "adam",
         accumulate: int = 1, checkpoint: bool = False, compile: bool = False, channels_last: bool = False, fused: bool | None = None,
         workers: int = 0, prefetch: int = 0, pinned: bool = False, cuda_graph: bool = False, loss_scale: Any = None,
-        clip: float | None = None, seed: int = 0, resume: Any = None, clock: Callable[[], float] | None = None,
+        clip: float | None = None, loading: str = "batches", read_loss: bool = False, autotune: bool = False, seed: int = 0,
+        resume: Any = None, clock: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
         import torch
 
@@ -92,7 +93,7 @@ class Run:
             self.task, device=device, precision=precision, batch_size=batch_size, epochs=epochs, steps=steps,
             learning_rate=learning_rate, optimizer=optimizer, accumulate=accumulate, checkpoint=checkpoint, compile=compile,
             channels_last=channels_last, fused=fused, workers=workers, prefetch=prefetch, pinned=pinned, cuda_graph=cuda_graph,
-            loss_scale=loss_scale, clip=clip, seed=seed,
+            loss_scale=loss_scale, clip=clip, loading=loading, read_loss=read_loss, autotune=autotune, seed=seed,
         )  # fmt: skip
         content = None if resume is None else _checkpoint.read(_checkpoint.path_of("fit", "resume", resume))
         self.options, self.device, self.notes = settled.options, settled.device, settled.notes
@@ -137,6 +138,21 @@ class Run:
         return self._meter.rate(self.options.batch_size)[0]
 
     @property
+    def step_seconds(self) -> tuple[float, ...]:
+        """Seconds a step of the steps that only trained, until now, in the order taken."""
+        return tuple(self._meter.step_seconds)
+
+    @property
+    def first_step_seconds(self) -> float | None:
+        """Seconds of the first step of this run, with what comes once; None before it."""
+        return self._meter.first_step_seconds
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds a step by part, until now; empty where no step was timed part by part."""
+        return self._meter.phase_seconds
+
+    @property
     def peak_bytes(self) -> int | None:
         """The most live tensor storage in the step that was followed; None before it."""
         return self._followed.peak_bytes
@@ -177,10 +193,17 @@ class Run:
         counts = not (first or followed)
         losses: list[Any] = []
         try:
-            with _settings.switches(self.options.precision, self.device), self._generators.in_use(), self._step.ready():
+            with (
+                _settings.switches(self.options.precision, self.device, self.options.autotune),
+                self._generators.in_use(),
+                self._step.ready(),
+            ):
                 self._meter.begin(counts and self.parts_every > 0 and self._stretches % self.parts_every == 0)
                 for number in range(reached, reached + steps):
                     losses.append(self._one(number, followed))
+                    if self.options.read_loss:
+                        losses[-1] = losses[-1].item()
+                        self._meter.mark("other")
                 self._meter.end(steps, first=first, counts=counts)
         finally:
             self.losses += [float(loss) for loss in losses]
@@ -197,7 +220,10 @@ class Run:
         try:
             if self._feed is None:
                 order = Order(len(self.task.train), o.batch_size, o.seed, number, o.steps)
-                self._feed = Feed(self.task.train, order, workers=o.workers, prefetch=o.prefetch, pinned=o.pinned, to_device=step.to_device)
+                self._feed = Feed(
+                    self.task.train, order, loading=o.loading, workers=o.workers, prefetch=o.prefetch, pinned=o.pinned,
+                    to_device=step.to_device,
+                )  # fmt: skip
             batch = next(self._feed)
             self._meter.mark("data")
             if not self._feed.on_device:

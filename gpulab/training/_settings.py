@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpulab.devices import Device
+from gpulab.errors import InputError, shown
 
 
 class Generators:
@@ -65,9 +66,44 @@ class Generators:
             self._set(callers)
 
 
+def check_threads(function: str, count: Any) -> None:
+    """Refuse what is no number of threads.
+
+    Raises
+    ------
+    InputError
+        If it is neither None nor a whole number from 1 to 1024.
+    """
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024):
+        raise InputError(f"{function}: threads is {shown(count)}; expected from 1 to 1024, or None for as many as now. Leave it out.")
+
+
 @contextlib.contextmanager
-def switches(precision: str, device: Device) -> Iterator[None]:
-    """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same bits on every run."""
+def threads(count: int | None, device: Device) -> Iterator[None]:
+    """Within the block PyTorch computes with so many threads where the device is a CPU; None leaves them as they are.
+
+    Small steps on all cores wait for each other whenever a neighbour takes one of them: with two busy neighbours on two cores, steps
+    of the digits' network took ten times as long on two threads as on one.
+    """
+    import torch
+
+    if count is None or not device.is_cpu:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def switches(precision: str, device: Device, autotune: bool = False) -> Iterator[None]:
+    """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same bits on every run.
+
+    With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get another one.
+    """
     import torch
 
     wanted = "tf32" if precision == "tf32" else "ieee"
@@ -82,7 +118,7 @@ def switches(precision: str, device: Device) -> Iterator[None]:
         for place, value in places:
             place.fp32_precision = value
         if device.torch_type == "cuda":
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, autotune
             torch.use_deterministic_algorithms(True, warn_only=True)
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.filterwarnings("ignore", message=".*deterministic.*")

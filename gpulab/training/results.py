@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -78,6 +79,11 @@ class Options(Result):
     loss_scale: str | float | None
     clip: float | None
     seed: int
+    loading: str = "batches"
+    read_loss: bool = False
+    autotune: bool = False
+
+    schema_version: ClassVar[int] = 2  # 1 had no loading, read_loss and autotune
 
 
 @dataclass(frozen=True, eq=False, repr=False)
