@@ -13,7 +13,7 @@ from gpulab import _given
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.statistics import t_quantile
-from gpulab.training._evaluate import Answers, answers_of, wilson
+from gpulab.training._evaluate import Answers, answers_of, difference_interval, wilson
 from gpulab.training._fit import fit
 from gpulab.training._tasks import Task, check_seed
 from gpulab.training._tasks import task as find_task
@@ -149,6 +149,38 @@ def accuracy_of(answers: list[Answers]) -> SeedsAccuracy:
     evidence = Evidence.measured(accuracies[0].evidence.device, samples=models * items)
     if models == 1:
         return SeedsAccuracy(accuracies, accuracies[0].ratio, None, accuracies[0].interval, answers[0].answers, evidence)
+    half, wide, alike = _crossed(table)
+    low, high = _kept(mean, wide)
+    if alike:  # every item alike, so all right or all wrong: the items' spread says nothing, Wilson's interval does
+        by_wilson = wilson(round(mean * items), items)
+        low, high = min(low, by_wilson[0]), max(high, by_wilson[1])
+    return SeedsAccuracy(accuracies, mean, _kept(mean, half), (low, high), answers[0].answers, evidence)
+
+
+def difference_over_seeds(before: list[Answers], after: list[Answers]) -> tuple[float, tuple[float, float]]:
+    """Return the mean difference of accuracy of models that share their seeds, and a 95 % interval over seeds and test items.
+
+    Notes
+    -----
+    Both are paired: each seed's two models answered the same items. With one seed the interval is over items alone.
+    """
+    one, other = (np.array([each.right / each.each for each in answers]) for answers in (before, after))
+    table = other - one
+    mean = float(table.mean())
+    if len(table) == 1:
+        return mean, difference_interval(one[0], other[0])
+    _, wide, alike = _crossed(table)
+    low, high = max(-1.0, mean - wide), min(1.0, mean + wide)
+    if alike:  # no item tells them apart, which is not to say that none could
+        by_items = difference_interval(one[0], other[0])
+        low, high = min(low, by_items[0]), max(high, by_items[1])
+    return mean, (low, high)
+
+
+def _crossed(table: np.ndarray) -> tuple[float, float, bool]:
+    """Return half the interval over seeds, half that over seeds and items, and whether all items are alike; of shape (seeds, items)."""
+    models, items = table.shape
+    mean = float(table.mean())
     of_models, of_items = table.mean(axis=1), table.mean(axis=0)
     residuals = table - of_models[:, None] - of_items[None, :] + mean
     by_models, by_items = float(of_models.var(ddof=1)) / models, float(of_items.var(ddof=1)) / items
@@ -156,12 +188,7 @@ def accuracy_of(answers: list[Answers]) -> SeedsAccuracy:
     half = t_quantile(models - 1) * math.sqrt(by_models)
     whole = max(by_models + by_items - twice, by_models, by_items)
     freedom = whole**2 / (by_models**2 / (models - 1) + by_items**2 / max(items - 1, 1)) if whole > 0 else float(models - 1)
-    wide = t_quantile(freedom) * math.sqrt(whole)
-    low, high = _kept(mean, wide)
-    if by_items == 0.0:  # every item alike, so all right or all wrong: the items' spread says nothing, Wilson's interval does
-        by_wilson = wilson(round(mean * items), items)
-        low, high = min(low, by_wilson[0]), max(high, by_wilson[1])
-    return SeedsAccuracy(accuracies, mean, _kept(mean, half), (low, high), answers[0].answers, evidence)
+    return half, t_quantile(freedom) * math.sqrt(whole), by_items == 0.0
 
 
 def _kept(mean: float, half: float) -> tuple[float, float]:

@@ -1,0 +1,411 @@
+"""Climb the ladder: a beginner's script and a dozen techniques, each alone, one upon the other, all together, and all but one.
+
+All forms take turns, step by step, so that what disturbs one disturbs all; a ratio is paired turn by turn and has an interval. What was
+learned is a matter of its own: each rung is trained on the same number of samples under the same seeds, and tested.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpulab import _given, devices
+from gpulab.devices import Device
+from gpulab.errors import GpulabError, InputError, StoppedError, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.timing._job import calm_collector
+from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
+from gpulab.training import _settings
+from gpulab.training._evaluate import Answers
+from gpulab.training._ladder_recorded import recorded_gains
+from gpulab.training._run import Run
+from gpulab.training._seeds import accuracy_of, difference_over_seeds
+from gpulab.training._tasks import Task
+from gpulab.training._tasks import task as find_task
+from gpulab.training._techniques import START, Technique, techniques
+from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
+from gpulab.units import format_ratio
+
+Names = tuple[str, ...]
+_STEPS = 1_000_000  # no form ends by itself while turns are taken
+_WARM_STEPS = {"cpu": 6, "accelerator": 6}  # compiling, a graph's recording, the optimizer's state, the step whose memory is followed
+_STEPS_A_TURN = {"cpu": 2, "accelerator": 10}  # waiting after each step of an accelerator would time the waiting
+_MOST_TURNS = 100_000
+# Times as long for a sample, in its first steps, alone or upon those before it: such a technique is not for this device, and with it
+# inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 4 to 100 times.)
+_HOPELESS, _SURELY = 3.0, 12.0  # beyond the second it is not even worth a turn
+
+
+def ladder(
+    task: str | Task = "digits-cnn",
+    chosen: Iterable[str | Technique] | None = None,
+    *,
+    start: Mapping[str, Any] | None = None,
+    leave_out: Mapping[str, str] | Iterable[str] = (),
+    device: Any = None,
+    samples: int | None = None,
+    seeds: int = 3,
+    turns: int = 24,
+    tolerance: float = 0.02,
+    deadline: float = 60.0,
+    threads: int | None = 1,
+    progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    clock: Callable[[], float] | None = None,
+) -> LadderResult:
+    """Apply techniques to a beginner's training one by one, and measure what each gives at its place, alone, and at the end.
+
+    Parameters
+    ----------
+    task : str or Task
+        What is learned.
+    chosen : iterable of str or Technique, optional
+        The ladder, from its first rung on: names of ``techniques()``, or techniques of your own; None takes all of the course's.
+    start : mapping, optional
+        Options of ``fit`` that make the beginner's script; None takes small batches of items loaded one by one, and reads each loss.
+    leave_out : iterable of str, or mapping of str to str
+        Names that are not climbed, with the reason where it is a mapping.
+    device : optional
+        None takes the best there is.
+    samples : int, optional
+        That each rung learns from before it is tested, the same for all; None takes the task's epochs.
+    seeds : int
+        Under how many seeds each rung is trained to the end; 0 leaves accuracy out.
+    turns : int
+        How often each form takes a turn. An interval needs 20.
+    tolerance : float
+        The loss of accuracy, as a ratio, that counts as none.
+    deadline : float
+        Seconds of turns; after it no turn begins, but the first 20.
+    threads : int, optional
+        Of PyTorch on a CPU. Small steps on several wait for each other whenever a neighbour takes a core; None leaves them as they are.
+    progress, stop, clock : callable, optional
+        As in ``fit``.
+
+    Returns
+    -------
+    LadderResult
+        Evidence MEASURED. What the device lacks is left out, with the reason and what recorded machines say of it.
+
+    Raises
+    ------
+    InputError
+        If there is no such task or technique, two have one name, no technique is left, or a form cannot be trained.
+    DeviceError, OutOfMemoryError
+        As ``fit``.
+    StoppedError
+        If ``stop`` asked before every form had a turn.
+
+    Notes
+    -----
+    A larger batch changes the optimization: from the same samples the parameters are updated less often. So each form learns from the
+    same number of samples, and what that does to the accuracy is shown beside the speed.
+
+    Examples
+    --------
+    >>> from gpulab import training
+    >>> result = training.ladder("prose-transformer", ["batch"], start={"batch_size": 2}, device="cpu", seeds=0, turns=2)
+    >>> [rung.title for rung in result.rungs], result.together.verdict
+    (['larger batch'], 'no interval')
+    """
+    job, where = find_task(task), devices.find(device)
+    wanted = _wanted(chosen)
+    apart = _reasons(leave_out, wanted)
+    base = dict(START if start is None else start)
+    for name, value, least, most in (("seeds", seeds, 0, 1000), ("turns", turns, 1, _MOST_TURNS)):
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InputError(
+                f"ladder: {name} is {shown(value)}; expected a whole number from {least} to {most:,}. Pass {name}={least + 1}."
+            )
+    for name, number in (("tolerance", tolerance), ("deadline", deadline)):
+        if not _given.is_finite(number) or number < 0:
+            raise InputError(f"ladder: {name} is {shown(number)}; expected a number of at least 0. Leave it out.")
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+        raise InputError(f"ladder: samples is {shown(samples)}; expected a whole number of at least 1. Leave it out.")
+    _settings.check_threads("ladder", threads)
+    climb = _Climb(
+        job, where, base, _given.clock("ladder", clock), _given.callback("ladder", "progress", progress),
+        _given.callback("ladder", "stop", stop),
+    )  # fmt: skip
+    try:
+        with _settings.threads(threads, where):
+            return climb.result(wanted, apart, samples or job.epochs * len(job.train), seeds, turns, tolerance, deadline)
+    finally:
+        climb.close()
+
+
+def _wanted(chosen: Any) -> list[Technique]:
+    given = techniques() if chosen is None else _given.items("ladder", "chosen", chosen)
+    found = [one if isinstance(one, Technique) else techniques(one)[0] for one in given]
+    names = [technique.name for technique in found]
+    if not found or len(set(names)) < len(names):
+        raise InputError(
+            f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. Pass such as ['batch', 'fused']."
+        )
+    return found
+
+
+def _reasons(leave_out: Any, wanted: list[Technique]) -> dict[str, str]:
+    if isinstance(leave_out, Mapping):
+        reasons = {name: str(reason) for name, reason in leave_out.items()}
+    else:
+        reasons = dict.fromkeys(_given.items("ladder", "leave_out", leave_out), "Left out on request.")
+    names = [technique.name for technique in wanted]
+    wrong = [name for name in reasons if name not in names]
+    if wrong:
+        raise InputError(f"ladder: leave_out has {shown(wrong[0])}; expected some of {', '.join(names)}. Pass these names.")
+    return reasons
+
+
+class _Climb:
+    """A ladder under way: the forms, each a run of its own, and the seconds a sample of each turn."""
+
+    def __init__(self, job: Task, where: Device, base: dict[str, Any], clock: Any, report: Any, stop: Any) -> None:
+        self.job, self.where, self.base, self.clock, self.report, self.stop = job, where, base, clock, report, stop
+        self.kind = "cpu" if where.is_cpu else "accelerator"
+        self.known: dict[str, Technique] = {}
+        self.runs: dict[Names, Run] = {}
+        self.seconds: dict[Names, list[float]] = {}
+        self.notes: list[Note] = []
+        self.too_slow: list[Names] = []
+
+    # -- forms ---------------------------------------------------------------------------------------------------
+
+    def _run(self, names: Names, **more: Any) -> Run:
+        """Return a new run of the script with these techniques."""
+        options, job = dict(self.base), self.job
+        for name in names:
+            technique = self.known[name]
+            options.update(technique.options)
+            if technique.model is not None:
+                job = dataclasses.replace(job, _build=technique.model)
+        try:
+            return Run(job, device=self.where, clock=self.clock, **{**options, **more})
+        except (TypeError, GpulabError) as error:
+            raise InputError(f"ladder, {self._words(names)}: {error}") from error
+
+    def _words(self, names: Names) -> str:
+        return " + ".join(self.known[name].title for name in names) or "the script"
+
+    def _form(self, names: Names, beside: Run | None = None) -> Run:
+        """Return the run of a form, warmed up; the same one each time. One that is hopeless beside another warms up no longer."""
+        if names not in self.runs:
+            self._ask(0.0, f"warming up: {self._words(names)}")
+            run = self.runs[names] = self._run(names, steps=_STEPS)
+            run.parts_every = 0
+            for _ in range(_WARM_STEPS[self.kind]):
+                run.advance(1)
+                if beside is not None and run.step_seconds and _slower(run, beside) > _SURELY:
+                    break
+            self._still_learning(names, run)
+        return self.runs[names]
+
+    def _still_learning(self, names: Names, run: Run) -> None:
+        if run.first_bad_step is not None:
+            raise InputError(
+                f"ladder, {self._words(names)}: the loss of step {run.first_bad_step} is no number; expected a training that goes on. "
+                f"Pass leave_out=[{names[-1]!r}]."
+                if names
+                else "ladder: the script itself diverges. Pass a smaller learning_rate in start."
+            )
+
+    def _ask(self, fraction: float, text: str) -> None:
+        if self.stop is not None and self.stop():
+            raise StoppedError("ladder: stopped before every form had a turn; expected them to run. Call it again.")
+        if self.report is not None:
+            self.report(fraction, text)
+
+    def lacking(self, technique: Technique, below: Names) -> str | None:
+        """Return why a technique cannot be climbed here upon those below; None where both its forms are there, warmed up."""
+        reason = technique.lacks(self.where)
+        if reason is not None:
+            return reason
+        self.known[technique.name] = technique
+        before = self._form(below)
+        run = self._form((technique.name,), self._form(()))
+        missing = [note.sentence for note in run.notes if note.code == "skipped"]
+        if missing and technique.options and not any(_has(run, name, value) for name, value in technique.options.items()):
+            return missing[0]
+        for one, other, words in ((run, self._form(()), "Added to the script"), (None, before, f"Added to {self._words(below)}")):
+            slower = _slower(one or self._form((*below, technique.name), other), other)
+            if slower > _HOPELESS:
+                self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
+                return (
+                    f"{words}, a sample took {format_ratio(slower)} as long in the first steps: with it inside no combination here would "
+                    "tell anything of the others."
+                )
+        self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
+        return None
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+
+    def take_turns(self, forms: list[Names], turns: int, deadline: float) -> int:
+        """Let the forms take turns; returns how many each had."""
+        self.seconds = {names: [] for names in forms}
+        read = self.clock or time.perf_counter
+        steps, end = _STEPS_A_TURN[self.kind], read() + deadline
+        with calm_collector():
+            for turn in range(turns):
+                if turn >= FEWEST_SAMPLES and read() > end:
+                    self.notes.append(Note("deadline", f"{turn} of {turns} turns were taken in {deadline:g} s. Allow a longer deadline."))
+                    return turn
+                self._ask(0.3 + 0.3 * turn / turns, f"turn {turn + 1} of {turns}")
+                begin = turn % len(forms)
+                order = forms[begin:] + forms[:begin]
+                for names in order if turn % 2 == 0 else reversed(order):
+                    self._turn(names, steps)
+        return turns
+
+    def _turn(self, names: Names, steps: int) -> None:
+        run = self.runs[names]
+        ahead = run.options.prefetch
+        if ahead or run.options.workers:  # what was loaded during the others' turns is used up first
+            run.advance(max(1, run.options.workers) * max(2, ahead) + 1)
+        run.advance(steps)
+        self._still_learning(names, run)
+        self.seconds[names].append(run.step_seconds[-1] / run.options.batch_size)
+
+    def gain(self, form: Names, over: Names = ()) -> Gain:
+        """Return how many times as fast a form is as another."""
+        before, after = np.array(self.seconds[over]), np.array(self.seconds[form])
+        return Gain(median_ratio(before, after, paired=True), ratio_interval(before, after, paired=True)[0])
+
+    def multiplied(self, names: Names, over: Names) -> tuple[Gain, Gain]:
+        """Return the product of the single gains, and that over the measured combination."""
+        script, together = np.array(self.seconds[()]), np.array(self.seconds[over])
+        products = np.prod([script / np.array(self.seconds[(name,)]) for name in names], axis=0)
+        product = float(np.prod([self.gain((name,)).ratio for name in names]))
+        ratio = self.gain(over).ratio
+        return Gain(product, _around(products, product)), Gain(product / ratio, _around(products * together / script, product / ratio))
+
+    # -- what was learned ----------------------------------------------------------------------------------------
+
+    def trained(self, names: Names, samples: int, seeds: int) -> list[Answers]:
+        """Train a form on so many samples under each seed; return what each model answers on the test."""
+        found = []
+        for seed in range(seeds):
+            size = self.runs[names].options.batch_size
+            run = self._run(names, steps=max(1, samples // size), seed=seed)
+            run.parts_every = 0
+            try:
+                while not run.is_over:
+                    self._ask(0.6, f"training {self._words(names)}, seed {seed}: step {len(run.losses)} of {run.options.steps}")
+                    run.advance(50)
+                self._still_learning(names, run)
+                run.evaluate()
+                assert run.answers is not None
+                found.append(run.answers)
+            finally:
+                run.close()
+        return found
+
+    def learned(self, rungs: list[Names], samples: int, seeds: int, tolerance: float) -> tuple[Any, list[Learned | None]]:
+        """Return the script's accuracy, and what each rung learned beside it."""
+        if not seeds:
+            return None, [None] * len(rungs)
+        script = before = self.trained((), samples, seeds)
+        found: list[Learned | None] = []
+        last: Names = ()
+        for names in rungs:
+            size = self.runs[names].options.batch_size
+            same = size == self.runs[last].options.batch_size and _same(self.runs[last], self.runs[names])
+            answers = before if same else self.trained(names, samples, seeds)
+            difference, interval = difference_over_seeds(script, answers)
+            verdict = "lost" if interval[1] < 0 else "kept" if interval[0] > -tolerance else "not decided"
+            found.append(Learned(accuracy_of(answers), difference, interval, max(1, samples // size), same, verdict))
+            last, before = names, answers
+        return accuracy_of(script), found
+
+    # -- the whole -----------------------------------------------------------------------------------------------
+
+    def result(
+        self, wanted: list[Technique], apart: dict[str, str], samples: int, seeds: int, turns: int, tolerance: float, deadline: float
+    ) -> LadderResult:
+        """Climb, and return what was found."""
+        here: list[Technique] = []
+        reasons: dict[str, str | None] = {}
+        for one in wanted:
+            reasons[one.name] = apart.get(one.name) or self.lacking(one, tuple(other.name for other in here))
+            here += [one] if reasons[one.name] is None else []
+        if not here:
+            raise InputError(f"ladder: {self.where.name} has none of these techniques; expected one at least. Pass others.")
+        names = tuple(one.name for one in here)
+        rungs = [names[: k + 1] for k in range(len(names))]
+        without = [tuple(other for other in names if other != name) for name in names]
+        forms = list(dict.fromkeys([(), *rungs, *((name,) for name in names), *without, *self.too_slow]))
+        for form in forms:
+            self._form(form)
+        for form in [form for form in self.runs if form not in forms]:
+            self.runs.pop(form).close()
+        taken = self.take_turns(forms, turns, deadline)
+        accuracy, learned = self.learned(rungs, samples, seeds, tolerance)
+        product, overstated = self.multiplied(names, names)
+        if taken < FEWEST_SAMPLES:
+            self.notes.append(Note("no-interval", f"{taken} turns are too few for an interval; expected {FEWEST_SAMPLES}. Pass turns=24."))
+        found = [
+            Rung(
+                one.name, one.title, one.mends, self.told(rung), self.gain(rung, rung[:-1]), self.gain((one.name,)),
+                self.gain(names, others), what,
+            )
+            for one, rung, others, what in zip(here, rungs, without, learned, strict=True)
+        ]  # fmt: skip
+        recorded = {one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None}
+        return LadderResult(
+            task=self.job.name, device=str(self.where), samples=samples, seeds=tuple(range(seeds)), tolerance=float(tolerance),
+            start=self.told(()), start_accuracy=accuracy, rungs=tuple(found), together=self.gain(names), product=product,
+            overstated=overstated,
+            left_out=tuple(
+                LeftOut(
+                    one.name, one.title, reasons[one.name] or "", self.gain((one.name,)) if (one.name,) in self.too_slow else None,
+                    tuple((m, c, g) for m, c, g, _ in recorded[one.name]),
+                )
+                for one in wanted if reasons[one.name] is not None
+            ),
+            recorded_evidence=tuple({e.sentence: e for gains in recorded.values() for *_, e in gains}.values()), turns=taken,
+            notes=tuple(self.notes), evidence=Evidence.measured(self.where.name, samples=taken),
+            environment=devices.environment(self.where),
+        )  # fmt: skip
+
+    def told(self, names: Names) -> LadderForm:
+        """Return what is told of a form."""
+        run, seconds = self.runs[names], np.array(self.seconds[names])
+        span, _ = median_interval(seconds)
+        return LadderForm(
+            names, run.options.batch_size, 1 / float(np.median(seconds)), _rate(span),
+            self.gain(names), run.first_step_seconds or 0.0, run.phase_seconds, run.peak_bytes,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Close every run."""
+        for run in self.runs.values():
+            run.close()
+
+
+def _has(run: Run, name: str, value: Any) -> bool:
+    """Return whether a run follows an option; what a run does not tell (a function) it follows."""
+    return callable(value) or getattr(run.options, name, value) == value
+
+
+def _slower(run: Run, other: Run) -> float:
+    """Return how many times as long a sample takes in one run, at the best of the steps that only trained."""
+    return min(run.step_seconds) / run.options.batch_size / (min(other.step_seconds) / other.options.batch_size)
+
+
+def _same(one: Run, other: Run) -> bool:
+    """Return whether two runs that took turns have the same losses, bit for bit, as far as both went."""
+    n = min(len(one.losses), len(other.losses))
+    return one.losses[:n] == other.losses[:n]
+
+
+def _rate(span: tuple[float, float] | None) -> tuple[float, float] | None:
+    return None if span is None or span[0] <= 0 else (1 / span[1], 1 / span[0])
+
+
+def _around(values: np.ndarray, figure: float) -> tuple[float, float] | None:
+    """Return a 95 % interval of the median of values, wide enough to hold the figure that is shown for it."""
+    span, _ = median_interval(values)
+    return None if span is None else (min(span[0], figure), max(span[1], figure))

@@ -1,0 +1,171 @@
+"""What recorded machines say of the ladder's techniques: their own ladder where there is one, else each technique beside plain steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulab import claims, recordings
+from gpulab._result import Result
+from gpulab.errors import InputError, shown
+from gpulab.evidence import Evidence
+from gpulab.recordings import Entry, Recording
+from gpulab.training._recorded import recorded_steps
+from gpulab.training._techniques import techniques
+from gpulab.training.ladder_results import Gain
+from gpulab.units import format_ratio
+
+EXPERIMENT = "speed-up ladder"
+START, ALONE, UP_TO, WITHOUT = "the script", "alone", "with all before it", "all but it"
+# Technique -> what of the experiment "training" is set over what, where no ladder was recorded.
+_STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "tf32": ({}, {"precision": "tf32"}),
+    "mixed": ({}, {"precision": "bfloat16"}),
+    "layout": ({}, {"means": "channels_last"}),
+    "fused": ({"means": "not fused"}, {"means": "fused"}),
+    "compile": ({}, {"means": "compile"}),
+    "graph": ({}, {"means": "graph"}),
+    "prefetch": ({}, {"means": "prefetch"}),
+}
+# Technique -> the claim whose recorded ratios are those of the technique.
+_CLAIMS = {"batch": "larger-batches", "waits": "item-waits", "autotune": "cudnn-autotune"}
+
+Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
+
+
+def recorded_gains(name: str) -> list[Found]:
+    """Return what recorded accelerators say of a technique, a row a machine and case; empty where nothing is recorded yet."""
+    found = []
+    for machine, recording in recordings.readable().items():
+        if recording.environment.device_kind != "cpu":
+            found += [(machine, case, gain, recording.evidence()) for case, gain in gains_of(name, recording)]
+    return found
+
+
+def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
+    """Return what one recording says of a technique by itself."""
+    own = recorded_ladder(recording)
+    alone = [(f"alone, {row.model}", row.alone) for row in own.rows if row.name == name and row.alone is not None]
+    if alone:
+        return alone
+    if name in _STEPS:
+        steps = recorded_steps(recording, *_STEPS[name])
+        return [(f"a step of the {row.model}", Gain(row.speedup, row.speedup_interval)) for row in steps.rows]
+    if name in _CLAIMS:
+        return [(one.case, Gain(one.ratio, one.interval)) for one in claims.judge(_CLAIMS[name], recording).comparisons]
+    return []
+
+
+@dataclass(frozen=True)
+class RecordedRung(Result):
+    """One technique on a recorded machine.
+
+    Attributes
+    ----------
+    model, name, title : str
+    alone, up_to, removed : Gain or None
+        Over the script, by itself and with all before it; all techniques over all but this one. None where it was not recorded.
+    """
+
+    model: str
+    name: str
+    title: str
+    alone: Gain | None
+    up_to: Gain | None
+    removed: Gain | None
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedLadder(Result):
+    """The ladder that a machine recorded.
+
+    Attributes
+    ----------
+    recording : str
+        The machine's short name.
+    rows : tuple of RecordedRung
+        Empty where it has recorded none.
+    product : float or None
+        The single gains multiplied; None where one is missing.
+    together : Gain or None
+        All techniques over the script.
+    evidence : Evidence
+    """
+
+    recording: str
+    rows: tuple[RecordedRung, ...]
+    product: float | None
+    together: Gain | None
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        if self.together is None:
+            return f"<ladder on {self.recording}: not recorded yet>"
+        promised = "" if self.product is None else f", product {format_ratio(self.product)}"
+        return f"<ladder on {self.recording}: together {self.together}{promised}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a technique, then the combination and the product."""
+        rows: list[tuple[str, ...]] = [
+            (row.title, *("" if g is None else str(g) for g in (row.up_to, row.alone, row.removed))) for row in self.rows
+        ]
+        if self.together is not None:
+            rows.append(("all together, over the script", str(self.together), "", ""))
+        if self.product is not None:
+            rows.append(("the single gains multiplied (MODELLED)", "", format_ratio(self.product), ""))
+        headers = (f"{self.recording} (RECORDED)", "with all before it, over the script", "alone, over the script", "all over all but it")
+        return headers, rows or [("not recorded yet", "", "", "")]
+
+
+def recorded_ladder(recording: Recording) -> RecordedLadder:
+    """Return the ladder that a machine recorded; one without rows means "not recorded yet".
+
+    A recorder times one form after the other, so a ratio joins both intervals at their least favourable ends.
+
+    Raises
+    ------
+    InputError
+        If it is no recording.
+
+    Examples
+    --------
+    >>> from gpulab import recordings
+    >>> recorded_ladder(recordings.load("amd-epyc-2-cores"))
+    <ladder on amd-epyc-2-cores: not recorded yet>
+    """
+    if not isinstance(recording, Recording):
+        raise InputError(f"recorded_ladder: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
+    script = next(iter(recording.select(EXPERIMENT, form=START)), None)
+    if script is None:
+        return RecordedLadder(recording.name, (), None, None, recording.evidence())
+    forms = {(str(e.params["form"]), str(e.params["technique"])): e for e in recording.select(EXPERIMENT)}
+    climbed = [technique for technique in techniques() if (UP_TO, technique.name) in forms]
+    whole = forms.get((UP_TO, climbed[-1].name)) if climbed else None
+    rows = []
+    for technique in techniques():
+        alone, up_to, without = (forms.get((form, technique.name)) for form in (ALONE, UP_TO, WITHOUT))
+        if alone is None and up_to is None:
+            continue
+        rows.append(
+            RecordedRung(
+                str(script.params.get("model", "")), technique.name, technique.title, _over(script, alone), _over(script, up_to),
+                _over(without, whole),
+            )
+        )  # fmt: skip
+    singles = [row.alone.ratio for row in rows if row.alone is not None]
+    product = None
+    if rows and len(singles) == len(rows):
+        product = 1.0
+        for ratio in singles:
+            product *= ratio
+    return RecordedLadder(recording.name, tuple(rows), product, _over(script, whole), recording.evidence())
+
+
+def _over(first: Entry | None, second: Entry | None) -> Gain | None:
+    """Return the seconds a sample of the first over the second's."""
+    if first is None or second is None or first.timing is None or second.timing is None:
+        return None
+    ratio, ends = first.timing.over(second.timing)
+    samples = [float(e.params["steps"]) * float(e.params["batch_size"]) for e in (first, second)]
+    scale = samples[1] / samples[0]
+    return Gain(scale * ratio, None if ends is None else (scale * ends[0], scale * ends[1]))

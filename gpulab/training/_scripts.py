@@ -1,0 +1,248 @@
+"""A learner's own training, before and after: timed in turns, its samples counted, its model tested.
+
+A script is a function of a model and training data. It is faster only if it does the same work: as many samples through the model, all
+of them before it returns, and a model that answers as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpulab import _given, devices, timing
+from gpulab.devices import Device
+from gpulab.errors import GpulabError, InputError, StoppedError, message_of, shown
+from gpulab.evidence import Evidence, Note
+from gpulab.timing.statistics import FEWEST_SAMPLES
+from gpulab.training import _settings
+from gpulab.training._data import Data
+from gpulab.training._evaluate import Answers, answers_of
+from gpulab.training._seeds import accuracy_of, difference_over_seeds
+from gpulab.training._settings import Generators, check_threads
+from gpulab.training._tasks import Task
+from gpulab.training._tasks import task as find_task
+from gpulab.training.ladder_results import Gain
+from gpulab.training.script_results import ScriptsResult
+
+Script = Callable[[Any, Data], Any]
+_CALLS = 1.25 * FEWEST_SAMPLES  # of each script, while they take turns
+_WIDTH = 0.05  # of the interval of each script's seconds, at which turns end
+_LEAST_SECONDS, _WATCHED_SECONDS = 0.5, 0.1  # of turns; in which a script that has returned would show that it still trains
+
+
+def compare_scripts(
+    before: Script,
+    after: Script,
+    task: str | Task = "digits-cnn",
+    *,
+    items: int = 128,
+    seeds: int = 3,
+    tolerance: float = 0.02,
+    device: Any = None,
+    deadline: float = 20.0,
+    threads: int | None = 1,
+    progress: Callable[[float, str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> ScriptsResult:
+    """Time two training scripts in turns, and check that the second does the work of the first.
+
+    Parameters
+    ----------
+    before, after : callable
+        ``script(model, data)`` trains the model, which lies on the host, in place: ``data.inputs`` and ``data.targets`` are all of
+        them, ``data[k]`` is an item, ``data[indices]`` a batch. The model may end on any device.
+    task : str or Task
+        Whose models and data; each call gets a new model, the same for both.
+    items : int
+        Of the training data, on which the scripts are timed.
+    seeds : int
+        Under how many seeds each is trained on all of the training data, and tested.
+    tolerance : float
+        The loss of accuracy, as a ratio, that counts as none.
+    device : optional
+        That a call is waited for; None takes the best there is.
+    deadline : float
+        The most seconds of turns for each.
+    threads : int, optional
+        Of PyTorch on a CPU, as in ``ladder``.
+    progress, stop : callable, optional
+        As in ``fit``.
+
+    Returns
+    -------
+    ScriptsResult
+        Evidence MEASURED; ``objections`` says why the second is no speed-up, where it is none.
+
+    Raises
+    ------
+    InputError
+        If they are no functions, one raises, takes no sample through the model, or returns while it still trains.
+    StoppedError
+        If ``stop`` asked before the end.
+
+    Notes
+    -----
+    Samples are counted where they enter the model, so a model that was captured in a CUDA graph counts what was captured alone.
+    """
+    for name, script in (("before", before), ("after", after)):
+        if not callable(script):
+            raise InputError(
+                f"compare_scripts: {name} is {shown(script)}; expected a function of a model and data. Pass the function itself."
+            )
+    job, where = find_task(task), devices.find(device)
+    if isinstance(items, bool) or not isinstance(items, int) or not 1 <= items <= len(job.train):
+        raise InputError(f"compare_scripts: items is {shown(items)}; expected from 1 to {len(job.train):,}. Leave it out.")
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
+        raise InputError(f"compare_scripts: seeds is {shown(seeds)}; expected from 1 to 1000. Pass seeds=3.")
+    for name, number in (("tolerance", tolerance), ("deadline", deadline)):
+        if not _given.is_finite(number) or number < 0:
+            raise InputError(f"compare_scripts: {name} is {shown(number)}; expected a number of at least 0. Leave it out.")
+    report, asked = _given.callback("compare_scripts", "progress", progress), _given.callback("compare_scripts", "stop", stop)
+
+    def step(fraction: float, text: str) -> None:
+        if asked is not None and asked():
+            raise StoppedError("compare_scripts: stopped before both were measured; expected them to run. Call it again.")
+        if report is not None:
+            report(fraction, text)
+
+    check_threads("compare_scripts", threads)
+    with _settings.threads(threads, where):
+        return _compared(_names(before, after), (before, after), job, where, items, seeds, tolerance, deadline, step, asked)
+
+
+def _compared(
+    names: tuple[str, str], scripts: tuple[Script, Script], job: Task, where: Device, items: int, seeds: int, tolerance: float,
+    deadline: float, step: Callable[[float, str], None], asked: Callable[[], bool] | None,
+) -> ScriptsResult:  # fmt: skip
+    """Count, take turns, test."""
+    both = [_Script(name, script, job, where) for name, script in zip(names, scripts, strict=True)]
+    little = Data(*job.train[slice(0, items)])
+    step(0.0, "counting samples")
+    samples = [one.counted(little) for one in both]
+    step(0.1, "taking turns")
+    longest = max(one.seconds(little) for one in both)
+    compared = timing.compare(
+        {one.name: one.timed(little) for one in both}, devices=[str(where)], relative_width=_WIDTH,
+        deadline=min(deadline, max(_LEAST_SECONDS, _CALLS * longest)),
+        stop=asked,
+    )  # fmt: skip
+    answers: list[list[Answers]] = []
+    for number, one in enumerate(both):
+        answers.append([])
+        for seed in range(seeds):
+            step(0.4 + 0.3 * number + 0.3 * seed / seeds, f"training {one.name}, seed {seed}")
+            answers[-1].append(one.trained(seed))
+    difference, interval = difference_over_seeds(answers[0], answers[1])
+    first, second = (row.measurement for row in compared.rows)
+    row = compared.rows[1]
+    notes = [Note(note.code, f"{m.label}: {note.sentence}") for m in (first, second) for note in m.notes if note.code not in _USUAL]
+    return ScriptsResult(
+        task=job.name, device=str(where), names=(both[0].name, both[1].name), timed_items=items,
+        seconds=(first.median_seconds, second.median_seconds),
+        gain=Gain(row.speedup or first.median_seconds / second.median_seconds, row.speedup_interval),
+        samples=(samples[0], samples[1]),
+        accuracy=(accuracy_of(answers[0]), accuracy_of(answers[1])), accuracy_difference=difference, accuracy_interval=interval,
+        tolerance=float(tolerance), notes=tuple(dict.fromkeys(notes)),
+        evidence=Evidence.measured(where.name, samples=min(len(first.samples_seconds), len(second.samples_seconds))),
+        environment=devices.environment(where),
+    )  # fmt: skip
+
+
+_USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says what of that matters
+
+
+def samples_of(script: Script, task: Task, data: Data, device: Device) -> int:
+    """Return how many samples a script takes through the model in training in one call on these data.
+
+    Raises
+    ------
+    InputError
+        If it raises, takes none, or returns while it still trains.
+    """
+    return _Script(_names(script, script)[0].removesuffix(" (before)"), script, task, device).counted(data)
+
+
+def _names(before: Any, after: Any) -> tuple[str, str]:
+    one, other = (str(getattr(script, "__name__", "script")).replace("<lambda>", "script") for script in (before, after))
+    return (one, other) if one != other else (f"{one} (before)", f"{other} (after)")
+
+
+class _Script:
+    """One script, called on new models."""
+
+    def __init__(self, name: str, script: Script, job: Task, where: Device) -> None:
+        self.name, self.script, self.job, self.where = name, script, job, where
+
+    def _call(self, model: Any, data: Data, seed: int = 0) -> None:
+        """Call the script under a seed of its own and wait for the device."""
+        generators = Generators(seed, self.where)
+        try:
+            with generators.in_use():
+                self.script(model, data)
+            self.where.synchronize()
+        except GpulabError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"compare_scripts: {self.name} raised {type(error).__name__} ({message_of(error)}); expected it to train the model. "
+                "Call it once by itself: script(task.make_model(), task.train)."
+            ) from error
+
+    def timed(self, data: Data) -> Callable[[], None]:
+        """Return what is timed: the script on a new model."""
+        return lambda: self._call(self.job.make_model(0), data)
+
+    def seconds(self, data: Data) -> float:
+        """Return the seconds of one call, after a first one."""
+        begin = time.perf_counter()
+        self.timed(data)()
+        return time.perf_counter() - begin
+
+    def counted(self, data: Data) -> int:
+        """Return the samples that went through the model in training in one call."""
+        model = self.job.make_model(0)
+        with _counting(model) as seen:
+            self._call(model, data)
+            until = seen[0]
+            time.sleep(_WATCHED_SECONDS)
+            late = seen[0] - until
+            while late and seen[0] > until:  # its threads would disturb whatever comes next
+                until = seen[0]
+                time.sleep(_WATCHED_SECONDS)
+        if late:
+            raise InputError(
+                f"compare_scripts: {self.name} returned while it was still training ({late:,} samples went through the model after that), "
+                "so a clock stops before the work is done. Wait for the work before you return."
+            )
+        if not until:
+            raise InputError(
+                f"compare_scripts: {self.name} took no sample through the model that it was given; expected it to train it, in place. "
+                "Call model(inputs) with gradients."
+            )
+        return until
+
+    def trained(self, seed: int) -> Answers:
+        """Return what the model answers on the test after the script had all of the training data."""
+        model = self.job.make_model(seed)
+        self._call(model, self.job.train, seed)
+        return answers_of(model, self.job)
+
+
+@contextlib.contextmanager
+def _counting(model: Any) -> Iterator[list[int]]:
+    """Count the samples that enter the model while gradients are kept."""
+    import torch
+
+    seen = [0]
+
+    def count(module: Any, args: tuple[Any, ...]) -> None:
+        if torch.is_grad_enabled() and args and isinstance(args[0], torch.Tensor):
+            seen[0] += len(args[0])
+
+    handle = model.register_forward_pre_hook(count)
+    try:
+        yield seen
+    finally:
+        handle.remove()

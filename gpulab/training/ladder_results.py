@@ -1,0 +1,274 @@
+"""What climbing the ladder of techniques gave: each rung, each technique alone, all together, and all but one. Plain results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpulab._result import Result
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.training.comparisons import SeedsAccuracy, format_points
+from gpulab.training.results import format_rate
+from gpulab.units import format_ratio
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Gain(Result):
+    """How many times as fast one form is as another.
+
+    Attributes
+    ----------
+    ratio : float
+        The median of the ratios of turns, in samples a second.
+    interval : (float, float) or None
+        A 95 % interval of it, paired turn by turn; None where none is honest.
+    """
+
+    ratio: float
+    interval: Interval | None
+
+    @property
+    def verdict(self) -> str:
+        """What the interval allows to say: "faster", "slower", "no difference shown", or "no interval"."""
+        if self.interval is None:
+            return "no interval"
+        low, high = self.interval
+        return "faster" if low > 1 else "slower" if high < 1 else "no difference shown"
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{format_ratio(self.ratio)} (no interval)"
+        return f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, {format_ratio(self.interval[1])}]"
+
+
+@dataclass(frozen=True)
+class LadderForm(Result):
+    """One form of the script: with some of the techniques.
+
+    Attributes
+    ----------
+    techniques : tuple of str
+        Their names; empty for the beginner's script.
+    batch_size : int
+    samples_per_second : float
+    samples_per_second_interval : (float, float) or None
+    over_start : Gain
+        Over the beginner's script.
+    first_step_seconds : float
+        With what comes once: compiling, allocating, recording a graph.
+    phase_seconds : mapping of str to float
+        Seconds a step by part, where the steps were timed part by part.
+    peak_bytes : int or None
+        The most live tensor storage in one step.
+    """
+
+    techniques: tuple[str, ...]
+    batch_size: int
+    samples_per_second: float
+    samples_per_second_interval: Interval | None
+    over_start: Gain
+    first_step_seconds: float
+    phase_seconds: Mapping[str, float]
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Learned(Result):
+    """What a form learned from the same number of samples, beside the beginner's script.
+
+    Attributes
+    ----------
+    accuracy : SeedsAccuracy
+    difference : float
+        Its mean accuracy minus the script's.
+    interval : (float, float)
+        A 95 % interval of that, over seeds and test items, both paired.
+    steps : int
+        Updates of the parameters that it took.
+    same_losses : bool
+        Whether its losses were those of the rung before, bit for bit, so that the model is the same.
+    verdict : str
+        "kept", "lost", or "not decided": the interval lies above minus the tolerance, below zero, or neither.
+    """
+
+    accuracy: SeedsAccuracy
+    difference: float
+    interval: Interval
+    steps: int
+    same_losses: bool
+    verdict: str
+
+    def __str__(self) -> str:
+        low, high = map(format_points, self.interval)
+        return f"{100 * self.accuracy.mean:.1f} % ({format_points(self.difference)} points [{low}, {high}]): {self.verdict}"
+
+
+@dataclass(frozen=True)
+class Rung(Result):
+    """One technique of the ladder.
+
+    Attributes
+    ----------
+    name, title, mends : str
+    form : LadderForm
+        With this technique and all before it.
+    gain : Gain
+        Over the rung before: what it seems to give at this place of the ladder.
+    alone : Gain
+        Over the beginner's script, with nothing else.
+    removed : Gain
+        All techniques over all but this one: what it still gives at the end.
+    learned : Learned or None
+        None where nothing was trained to the end.
+    """
+
+    name: str
+    title: str
+    mends: str
+    form: LadderForm
+    gain: Gain
+    alone: Gain
+    removed: Gain
+    learned: Learned | None
+
+
+@dataclass(frozen=True)
+class LeftOut(Result):
+    """A technique that was not climbed here.
+
+    Attributes
+    ----------
+    name, title, reason : str
+    alone : Gain or None
+        Over the beginner's script, where it runs here but would slow every combination; None where it was not run.
+    recorded : tuple of (str, str, Gain)
+        Machine, case, and what it gave there; empty where nothing is recorded yet.
+    """
+
+    name: str
+    title: str
+    reason: str
+    alone: Gain | None
+    recorded: tuple[tuple[str, str, Gain], ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LadderResult(Result):
+    """A beginner's script, sped up technique by technique on one device; all forms took turns, step by step.
+
+    Attributes
+    ----------
+    task, device : str
+    samples : int
+        That each form learned from where accuracy was asked for.
+    seeds : tuple of int
+    tolerance : float
+        The loss of accuracy that counts as none.
+    start : LadderForm
+        The beginner's script.
+    start_accuracy : SeedsAccuracy or None
+    rungs : tuple of Rung
+        In the order climbed.
+    together : Gain
+        All techniques over the script, measured.
+    product : Gain
+        The single gains multiplied: what articles promise. The interval is that of the products of turns.
+    overstated : Gain
+        The product over the combination: above 1 the product promises too much.
+    left_out : tuple of LeftOut
+    recorded_evidence : tuple of Evidence
+        Of the machines that speak for what was left out.
+    turns : int
+        How often each form took a turn.
+    notes : tuple of Note
+    evidence : Evidence
+    environment : Environment
+    """
+
+    task: str
+    device: str
+    samples: int
+    seeds: tuple[int, ...]
+    tolerance: float
+    start: LadderForm
+    start_accuracy: SeedsAccuracy | None
+    rungs: tuple[Rung, ...]
+    together: Gain
+    product: Gain
+    overstated: Gain
+    left_out: tuple[LeftOut, ...]
+    recorded_evidence: tuple[Evidence, ...]
+    turns: int
+    notes: tuple[Note, ...]
+    evidence: Evidence
+    environment: Environment
+
+    def rung(self, name: str) -> Rung | None:
+        """Return the rung of that name; None where it was not climbed."""
+        return next((rung for rung in self.rungs if rung.name == name), None)
+
+    @property
+    def product_evidence(self) -> Evidence:
+        """What the product is: arithmetic on measured gains, and how wrong it was here."""
+        return Evidence.modelled(
+            "that no technique changes what another one gives", "the product of the gains that were measured one at a time",
+            f"{self.overstated} times the measured combination", self.evidence.device,
+        )  # fmt: skip
+
+    @property
+    def hurting(self) -> tuple[Rung, ...]:
+        """The rungs with which the model became worse than the script's, beyond chance; a rung after such a one only inherits it."""
+        lost = [rung.learned is not None and rung.learned.verdict == "lost" for rung in self.rungs]
+        return tuple(rung for k, rung in enumerate(self.rungs) if lost[k] and not (k and lost[k - 1]))
+
+    @property
+    def sentence(self) -> str:
+        """What came out, in words that the intervals allow."""
+        how = {
+            "faster": "The product promises more than the techniques give together.",
+            "slower": "Together the techniques give more than the product of their single gains.",
+        }.get(self.overstated.verdict, "No difference between the product and the combination was shown.")
+        hurt = ", ".join(rung.title for rung in self.hurting)
+        return (
+            f"All together: {self.together}; the single gains multiplied: {self.product}. {how}"
+            + (f" Less accurate than the script from here on: {hurt}." if hurt else "")
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LadderResult) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.task, self.device, self.turns, len(self.rungs)))
+
+    def __repr__(self) -> str:
+        return f"<ladder of {len(self.rungs)} techniques on {self.device}: together {self.together}, product {self.product}>"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the script, a row a technique, the combination and the product, then what was left out."""
+        mean = "" if self.start_accuracy is None else f"{100 * self.start_accuracy.mean:.1f} %"
+        rows: list[tuple[str, ...]] = [("the script", _rate(self.start), "", "", "", mean)]
+        rows += [
+            (rung.title, _rate(rung.form), str(rung.gain), str(rung.alone), str(rung.removed), str(rung.learned or ""))
+            for rung in self.rungs
+        ]
+        rows.append(("all together, over the script", "", str(self.together), "", "", ""))
+        rows.append(("the single gains multiplied (MODELLED)", "", "", str(self.product), "", ""))
+        rows += [(f"left out: {one.title}", "" if one.alone is None else "slow", "", str(one.alone or ""), "", "") for one in self.left_out]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
+        return ("technique", "samples a second", "over the rung before", "alone, over the script", "all over all but it", "accuracy"), rows
+
+    def left_out_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return what was left out, with what recorded machines say of it."""
+        rows: list[tuple[str, ...]] = []
+        for one in self.left_out:
+            here = "" if one.alone is None else str(one.alone)
+            first = (one.title, one.reason, here)
+            cases = [(f"{machine}, {case}", str(gain)) for machine, case, gain in one.recorded] or [("not recorded yet", "")]
+            rows += [(*(first if number == 0 else ("", "", "")), *case) for number, case in enumerate(cases)]
+        return ("not in the ladder", "because", "alone, here", "RECORDED elsewhere", "gain"), rows or [("nothing", "", "", "", "")]
+
+
+def _rate(form: LadderForm) -> str:
+    return f"{format_rate(form.samples_per_second, form.samples_per_second_interval)} (batch {form.batch_size})"

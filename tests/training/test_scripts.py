@@ -1,0 +1,159 @@
+"""Two scripts of one training: a speed-up is one only with the same samples, all of them before the end, and the same accuracy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpulab import _files, training
+from gpulab.errors import InputError
+from gpulab.training import Data, ScriptsResult
+
+TASK = "digits-mlp"
+
+
+def plain(model: Any, data: Any) -> None:
+    """Train two epochs, and do each forward pass four times more for nothing."""
+    train(model, data, 16, idle=4)
+
+
+def quick(model: Any, data: Any) -> None:
+    """The same without the idle work."""
+    train(model, data, 16)
+
+
+def train(model: Any, data: Any, size: int, *, idle: int = 0, rate: float = 3e-3) -> None:
+    """Two epochs in batches."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for first in [*range(0, len(data), size)] * 2:
+        images, labels = data[slice(first, first + size)]
+        with torch.no_grad():
+            for _ in range(idle):
+                model(images)
+                torch.linalg.qr(torch.eye(60))
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module", name="found")
+def _found() -> ScriptsResult:
+    return training.compare_scripts(plain, quick, TASK, items=32, seeds=2, device="cpu")
+
+
+def test_a_real_speed_up_has_no_objection(found: ScriptsResult) -> None:
+    """The same samples are counted (the idle passes keep no gradients), the same models come out, and the interval lies above 1."""
+    assert found.samples == (64, 64)
+    assert found.accuracy_difference == 0.0
+    assert found.gain.verdict == "faster"
+    assert found.objections == ()
+    assert "as fast as plain" in found.sentence
+    assert found.names == ("plain", "quick")
+
+
+def test_one_that_is_slower_or_trains_less_is_no_speed_up() -> None:
+    """Each objection in its own words."""
+    turned = training.compare_scripts(quick, plain, TASK, items=32, seeds=1, device="cpu")
+    assert any("No speed-up was shown" in words for words in turned.objections)
+
+    def less(model: Any, data: Any) -> None:
+        train(model, Data(*data[slice(0, len(data) // 2)]), 16)
+
+    found = training.compare_scripts(plain, less, TASK, items=32, seeds=1, device="cpu")
+    assert found.samples == (64, 32)
+    assert "trains less" in found.objections[0]
+
+
+def test_speed_that_costs_accuracy_is_named() -> None:
+    """A model that hardly learned is surely worse than one that did."""
+
+    def crawl(model: Any, data: Any) -> None:
+        train(model, data, 16, rate=1e-9)
+
+    found = training.compare_scripts(plain, crawl, TASK, items=32, seeds=2, device="cpu")
+    assert found.accuracy_verdict == "lost"
+    assert any("less accurate" in words for words in found.objections)
+
+
+def test_a_script_that_returns_before_its_work_is_done_cannot_be_timed() -> None:
+    """What a missing synchronisation is on a GPU, a thread is here."""
+    gate = threading.Event()
+
+    def early(model: Any, data: Any) -> None:
+        def later() -> None:
+            gate.wait(5)
+            train(model, data, 16)
+
+        threading.Thread(target=later).start()
+        threading.Timer(0.01, gate.set).start()
+
+    with pytest.raises(InputError, match=r"early returned while it was still training \(64 samples"):
+        training.compare_scripts(plain, early, TASK, items=32, seeds=1, device="cpu")
+    time.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("after", "options", "words"),
+    [
+        (5, {}, "after is 5"),
+        (lambda model, data: None, {}, "took no sample through the model"),
+        (lambda model, data: model(data), {}, "script raised TypeError|script raised AttributeError"),
+        (plain, {"items": 0}, "items is 0"),
+        (plain, {"seeds": 0}, "seeds is 0"),
+        (plain, {"deadline": -1}, "deadline is -1"),
+        (plain, {"threads": "two"}, "threads is 'two'"),
+    ],
+)
+def test_what_cannot_be_compared(after: Any, options: Any, words: str) -> None:
+    """One sentence."""
+    with pytest.raises(InputError, match=words):
+        training.compare_scripts(quick, after, TASK, **{"items": 16, "seeds": 1, "device": "cpu", **options})
+
+
+@pytest.mark.parametrize("kind", ["md", "html"])
+def test_the_page_has_machine_techniques_intervals_accuracy_and_badges(found: ScriptsResult, tmp_path: Path, kind: str) -> None:
+    """One file with all of it; text is escaped; nothing else is left in the folder."""
+    ladder = training.ladder(TASK, ["waits", "graph"], device="cpu", seeds=1, samples=320, turns=20)
+    page = training.speedup_report(tmp_path / f"page.{kind}", ladder, found, title="A <b> & more")
+    text = page.read_text()
+    for words in (
+        ladder.environment.device,
+        "fewer waits",
+        str(ladder.together),
+        str(found.gain),
+        "MEASURED",
+        "MODELLED",
+        "CUDA graph",
+        "points",
+    ):
+        assert words in text
+    assert ("A &lt;b&gt; &amp; more" in text) == (kind == "html")
+    assert [file.name for file in tmp_path.iterdir()] == [f"page.{kind}"]
+
+
+def test_a_page_is_whole_or_not_there(found: ScriptsResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk leaves the old page as it was; another ending, no result and junk are refused."""
+    page = training.speedup_report(tmp_path / "page.md", found)
+    before = page.read_text()
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_files, "write_atomically", full)
+    with pytest.raises(InputError, match="could not be written"):
+        training.speedup_report(page, found, title="new")
+    assert page.read_text() == before
+    for arguments, words in (
+        (("page.txt", found), r"\.md or \.html"),
+        (("page.md",), "no result"),
+        (("page.md", 5), "5 was given"),
+        ((3, found), "path is 3"),
+    ):
+        with pytest.raises(InputError, match=words):
+            training.speedup_report(*arguments)
