@@ -9,6 +9,7 @@ from gpulab.figures.diet import diet
 from gpulab.figures.formats import number_line
 from gpulab.figures.gradients import gradient_window
 from gpulab.figures.hierarchy import bandwidth, latency, parallel_chains
+from gpulab.figures.ladder import ladder_gains, waterfall
 from gpulab.figures.machine import machine
 from gpulab.figures.memory import memory_prediction, memory_snapshot, memory_timeline
 from gpulab.figures.occupancy import occupancy
@@ -33,6 +34,7 @@ __all__ = [
     "diet",
     "global_batch",
     "gradient_window",
+    "ladder_gains",
     "latency",
     "machine",
     "measurement",
@@ -55,4 +57,5 @@ __all__ = [
     "scaling",
     "sweep",
     "training",
+    "waterfall",
 ]

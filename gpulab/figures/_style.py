@@ -200,6 +200,11 @@ def count_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
     return _log_axis(_positive(values) or [1.0, 1000.0], title, lambda v: f"{v:,.0f}" if v >= 1 else f"{v:g}")
 
 
+def ratio_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
+    """Return a logarithmic axis of ratios, such as "1.5x": equal factors have equal lengths."""
+    return _log_axis(_positive(values) or [0.5, 2.0], title, lambda v: f"{v:g}x")
+
+
 def loss_axis(values: Iterable[float | None]) -> dict[str, Any]:
     """Return a log axis of losses."""
     return _log_axis(_positive(values), "loss", lambda v: f"{v:g}")

@@ -1,0 +1,149 @@
+"""Pictures of the speed-up ladder: the waterfall from the script to all techniques together, and what each gives where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulab.evidence import Badge
+from gpulab.figures import palette
+from gpulab.figures._style import MID_GREY, LabFigure, composed, frame, guide, ink, ratio_axis
+from gpulab.training.ladder_results import Gain, LadderResult
+from gpulab.units import format_ratio
+
+_ROW, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
+_BAR = 14  # pixels
+_ROOM = 2.2  # times the furthest bar: what is written to the right of it
+# What an interval allows to say; the words beside each bar say the same.
+_COLORS = {
+    "faster": palette.BLUISH_GREEN, "slower": palette.REDDISH_PURPLE, "no difference shown": palette.GREY, "no interval": palette.GREY,
+}  # fmt: skip
+# A technique's three gains, each with a shape of its own.
+_PLACES = (
+    ("alone", "alone, over the script", "circle", palette.BLUE),
+    ("gain", "at its place, over the rung before", "square", palette.ORANGE),
+    ("removed", "at the end: all over all but it", "diamond", palette.VERMILLION),
+)
+
+
+def waterfall(result: LadderResult) -> LabFigure:
+    """Return the ladder as a waterfall: each rung from what it found to what it left, then the combination beside the product.
+
+    The axis is logarithmic, so that equal factors have equal lengths and the product of the single gains is the sum of their bars.
+
+    Parameters
+    ----------
+    result : LadderResult
+        As ``training.ladder`` returns it.
+    """
+    names = [rung.title for rung in result.rungs] + ["all together", "single gains multiplied"]
+    base = frame(
+        f"From the script to all techniques ({result.task})", [result.evidence, result.product_evidence], _in_words(result),
+        height=_AROUND + _ROW * len(names),
+    )  # fmt: skip
+    traces: list[dict[str, Any]] = []
+    before = 1.0
+    for row, rung in enumerate(result.rungs):
+        after = rung.form.over_start.ratio
+        words, hover = f"{format_ratio(rung.gain.ratio)}, {rung.gain.verdict}", f"{rung.title}: {rung.gain} over the rung before"
+        right = max(before, *_ends(rung.form.over_start))
+        traces += [_bar(row, before, after, _COLORS[rung.gain.verdict], hover), _text(row, right, words)]
+        traces.append(_whisker(row, rung.form.over_start, palette.marker(Badge.MEASURED, _COLORS[rung.gain.verdict], size=8)))
+        before = after
+    color = palette.device_color(result.device)
+    row = len(result.rungs)
+    traces.append(_bar(row, 1.0, result.together.ratio, color, f"all together: {result.together}"))
+    traces.append(_text(row, max(1.0, *_ends(result.together)), f"{result.together}, MEASURED"))
+    traces.append(_whisker(row, result.together, palette.marker(Badge.MEASURED, color, size=8)))
+    product = result.product
+    traces.append(
+        {
+            "type": "scatter", "mode": "lines", "x": [1.0, product.ratio], "y": [row + 1] * 2, "showlegend": False, "hoverinfo": "skip",
+            "line": palette.line(Badge.MODELLED, color, 3),
+        }
+    )  # fmt: skip
+    traces.append(_text(row + 1, max(1.0, *_ends(product)), f"{product}, MODELLED"))
+    traces.append(_whisker(row + 1, product, palette.marker(Badge.MODELLED, color, size=9)))
+    ends = [1.0, *_ends(result.together), *_ends(product)] + [end for rung in result.rungs for end in _ends(rung.form.over_start)]
+    figure = composed(base, traces, **_axes(base, names, ends, "times as fast as the script"))
+    guide(figure, 1.0, "the script", bottom=True)
+    return figure
+
+
+def ladder_gains(result: LadderResult) -> LabFigure:
+    """Return each technique's gain alone, at its place in the ladder, and at the end, with intervals.
+
+    Parameters
+    ----------
+    result : LadderResult
+        As ``training.ladder`` returns it.
+    """
+    names = [rung.title for rung in result.rungs]
+    words = " ".join(f"{r.title}: alone {r.alone}, at its place {r.gain}, at the end {r.removed}." for r in result.rungs)
+    base = frame("What each technique gives depends on what is there already", result.evidence, words, height=_AROUND + _ROW * len(names))
+    traces, ends = [], [1.0]
+    for number, (field, title, symbol, color) in enumerate(_PLACES):
+        gains = [getattr(rung, field) for rung in result.rungs]
+        ends += [end for gain in gains for end in _ends(gain)]
+        traces.append(
+            {
+                "type": "scatter", "mode": "markers", "x": [gain.ratio for gain in gains], "name": ink(title),
+                "y": [row + 0.22 * (number - 1) for row in range(len(gains))], "marker": palette.marker(Badge.MEASURED, color, symbol, 9),
+                "error_x": _error(gains, color),
+                "customdata": [f"{name}, {title}: {gain}" for name, gain in zip(names, gains, strict=True)],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            }
+        )  # fmt: skip
+    figure = composed(base, traces, **_axes(base, names, ends, "times as fast", room=1.0))
+    guide(figure, 1.0, "no gain", bottom=True)
+    return figure
+
+
+def _axes(base: LabFigure, names: list[str], ends: list[float], title: str, room: float = _ROOM) -> dict[str, Any]:
+    axis = base.layout.xaxis.to_plotly_json()
+    return {
+        "xaxis": {**axis, **ratio_axis([*ends, room * max(ends)], title)},
+        "yaxis": {
+            **axis, "tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [ink(name) for name in names], "tickprefix": "",
+            "ticksuffix": "", "range": [len(names) - 0.4, -0.6], "showgrid": False,
+        },
+        "legend": {**base.layout.legend.to_plotly_json(), "traceorder": "normal"},
+    }  # fmt: skip
+
+
+def _bar(row: int, begin: float, end: float, color: str, hover: str) -> dict[str, Any]:
+    """Return a bar on the logarithmic axis."""
+    return {
+        "type": "scatter", "mode": "lines", "x": [begin, end], "y": [row, row], "line": {"color": color, "width": _BAR}, "opacity": 0.55,
+        "showlegend": False, "hovertext": [hover] * 2, "hovertemplate": "%{hovertext}<extra></extra>",
+    }  # fmt: skip
+
+
+def _text(row: int, place: float, words: str) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "text", "x": [1.06 * place], "y": [row], "text": [ink(words)], "textposition": "middle right",
+        "textfont": {"size": 12, "color": MID_GREY}, "showlegend": False, "hoverinfo": "skip", "cliponaxis": False,
+    }  # fmt: skip
+
+
+def _whisker(row: int, gain: Gain, marker: dict[str, object]) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "markers", "x": [gain.ratio], "y": [row], "marker": marker, "showlegend": False,
+        "error_x": _error([gain], str(marker["color"])), "hovertemplate": f"over the script: {gain}<extra></extra>",
+    }  # fmt: skip
+
+
+def _error(gains: list[Gain], color: str) -> dict[str, Any]:
+    spans = [gain.interval or (gain.ratio, gain.ratio) for gain in gains]
+    return {
+        "type": "data", "symmetric": False, "array": [high - gain.ratio for gain, (_, high) in zip(gains, spans, strict=True)],
+        "arrayminus": [gain.ratio - low for gain, (low, _) in zip(gains, spans, strict=True)], "color": color, "thickness": 1.5, "width": 5,
+    }  # fmt: skip
+
+
+def _ends(gain: Gain) -> list[float]:
+    return [gain.ratio, *(gain.interval or ())]
+
+
+def _in_words(result: LadderResult) -> str:
+    steps = " ".join(f"{rung.title}: {rung.gain}, {rung.gain.verdict}." for rung in result.rungs)
+    return f"A waterfall of the speed over the script on {result.device}. {steps} {result.sentence}"
