@@ -18,6 +18,7 @@ from gpulab.recorder import _ladders as _ladders
 from gpulab.recorder import _parallel as _parallel
 from gpulab.recorder import _pipeline as _pipeline
 from gpulab.recorder import _precision as _precision
+from gpulab.recorder import _speedup as _speedup
 from gpulab.recorder import _tips as _tips
 from gpulab.recorder import _training as _training
 from gpulab.recorder import _transfers as _transfers
