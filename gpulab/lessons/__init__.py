@@ -36,6 +36,7 @@ from gpulab.lessons._nb06_timelines import RecordedOptions, recorded_options, ti
 from gpulab.lessons._nb08_export import torchrun
 from gpulab.lessons._nb08_strategy import ThreeCases, three_cases
 from gpulab.lessons._nb08_timelines import hang
+from gpulab.lessons._nb09_script import beginners_script
 from gpulab.lessons._passes import Passes, Spellings, numpy_passes, spellings
 from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct, products, recorded_precisions
 from gpulab.lessons._predictions import KeptAnswer, Prediction, answer, known, predict
@@ -59,6 +60,15 @@ from gpulab.lessons._reveal import Reveal, reveal
 from gpulab.lessons._road import Pinning, TwoKinds, pageable_against_pinned, pinning, recorded_sweeps
 from gpulab.lessons._rubric import Rubric
 from gpulab.lessons._sharded import Sharded, sharded
+from gpulab.lessons._speedup import (
+    LadderClaims,
+    StepOfParts,
+    TechniqueGains,
+    ladder_claims,
+    recorded_ladders,
+    step_of_parts,
+    technique_gains,
+)
 from gpulab.lessons._worker import WorkQueue
 
 __all__ = [
@@ -74,6 +84,7 @@ __all__ = [
     "Grades",
     "Grouping",
     "KeptAnswer",
+    "LadderClaims",
     "LadderTable",
     "Launches",
     "LiveDevice",
@@ -98,8 +109,10 @@ __all__ = [
     "SideBySide",
     "SparseRace",
     "Spellings",
+    "StepOfParts",
     "Student",
     "StudentReport",
+    "TechniqueGains",
     "ThreeCases",
     "Tuning",
     "TwoKinds",
@@ -109,6 +122,7 @@ __all__ = [
     "accelerator",
     "answer",
     "arithmetic_sweep",
+    "beginners_script",
     "budget",
     "changed_answers",
     "check",
@@ -132,6 +146,7 @@ __all__ = [
     "hint",
     "instructions",
     "known",
+    "ladder_claims",
     "launches",
     "layer_forms",
     "memory_curve",
@@ -144,6 +159,7 @@ __all__ = [
     "read_report",
     "recorded_forms",
     "recorded_gains",
+    "recorded_ladders",
     "recorded_options",
     "recorded_overlap",
     "recorded_precisions",
@@ -162,6 +178,8 @@ __all__ = [
     "sparse_race",
     "spellings",
     "start_again",
+    "step_of_parts",
+    "technique_gains",
     "three_cases",
     "timeline",
     "tongues",

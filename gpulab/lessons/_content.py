@@ -26,6 +26,7 @@ _MODULES = (
     "gpulab.lessons._nb06",
     "gpulab.lessons._nb07",
     "gpulab.lessons._nb08",
+    "gpulab.lessons._nb09",
     "gpulab.lessons._nb10",
 )
 
