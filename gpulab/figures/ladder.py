@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gpulab.evidence import Badge
@@ -12,6 +13,7 @@ from gpulab.units import format_ratio
 
 _ROW, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
 _BAR = 14  # pixels
+_FAR = 3.0  # times the largest ratio: an interval that reaches further is cut there by the axis, and told in words
 _ROOM = 2.2  # times the furthest bar: what is written to the right of it
 # What an interval allows to say; the words beside each bar say the same.
 _COLORS = {
@@ -41,18 +43,18 @@ def waterfall(result: LadderResult) -> LabFigure:
         height=_AROUND + _ROW * len(names),
     )  # fmt: skip
     traces: list[dict[str, Any]] = []
-    before = 1.0
+    before, most = 1.0, _FAR * max(result.together.ratio, result.product.ratio, *(rung.form.over_start.ratio for rung in result.rungs))
     for row, rung in enumerate(result.rungs):
         after = rung.form.over_start.ratio
         words, hover = f"{format_ratio(rung.gain.ratio)}, {rung.gain.verdict}", f"{rung.title}: {rung.gain} over the rung before"
-        right = max(before, *_ends(rung.form.over_start))
+        right = max(before, *_ends(rung.form.over_start, most))
         traces += [_bar(row, before, after, _COLORS[rung.gain.verdict], hover), _text(row, right, words)]
         traces.append(_whisker(row, rung.form.over_start, palette.marker(Badge.MEASURED, _COLORS[rung.gain.verdict], size=8)))
         before = after
     color = palette.device_color(result.device)
     row = len(result.rungs)
     traces.append(_bar(row, 1.0, result.together.ratio, color, f"all together: {result.together}"))
-    traces.append(_text(row, max(1.0, *_ends(result.together)), f"{result.together}, MEASURED"))
+    traces.append(_text(row, max(1.0, *_ends(result.together, most)), f"{result.together}, MEASURED"))
     traces.append(_whisker(row, result.together, palette.marker(Badge.MEASURED, color, size=8)))
     product = result.product
     traces.append(
@@ -61,9 +63,10 @@ def waterfall(result: LadderResult) -> LabFigure:
             "line": palette.line(Badge.MODELLED, color, 3),
         }
     )  # fmt: skip
-    traces.append(_text(row + 1, max(1.0, *_ends(product)), f"{product}, MODELLED"))
+    traces.append(_text(row + 1, max(1.0, *_ends(product, most)), f"{product}, MODELLED"))
     traces.append(_whisker(row + 1, product, palette.marker(Badge.MODELLED, color, size=9)))
-    ends = [1.0, *_ends(result.together), *_ends(product)] + [end for rung in result.rungs for end in _ends(rung.form.over_start)]
+    ends = [1.0, *_ends(result.together, most), *_ends(product, most)]
+    ends += [end for rung in result.rungs for end in _ends(rung.form.over_start, most)]
     figure = composed(base, traces, **_axes(base, names, ends, "times as fast as the script"))
     guide(figure, 1.0, "the script", bottom=True)
     return figure
@@ -81,9 +84,10 @@ def ladder_gains(result: LadderResult) -> LabFigure:
     words = " ".join(f"{r.title}: alone {r.alone}, at its place {r.gain}, at the end {r.removed}." for r in result.rungs)
     base = frame("What each technique gives depends on what is there already", result.evidence, words, height=_AROUND + _ROW * len(names))
     traces, ends = [], [1.0]
+    most = _FAR * max(getattr(rung, field).ratio for field, *_ in _PLACES for rung in result.rungs)
     for number, (field, title, symbol, color) in enumerate(_PLACES):
         gains = [getattr(rung, field) for rung in result.rungs]
-        ends += [end for gain in gains for end in _ends(gain)]
+        ends += [end for gain in gains for end in _ends(gain, most)]
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "x": [gain.ratio for gain in gains], "name": ink(title),
@@ -140,8 +144,8 @@ def _error(gains: list[Gain], color: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ends(gain: Gain) -> list[float]:
-    return [gain.ratio, *(gain.interval or ())]
+def _ends(gain: Gain, most: float = math.inf) -> list[float]:
+    return [gain.ratio, *(min(end, most) for end in gain.interval or ())]
 
 
 def _in_words(result: LadderResult) -> str:

@@ -36,8 +36,8 @@ _WARM_STEPS = {"cpu": 6, "accelerator": 6}  # compiling, a graph's recording, th
 _STEPS_A_TURN = {"cpu": 2, "accelerator": 10}  # waiting after each step of an accelerator would time the waiting
 _MOST_TURNS = 100_000
 # Times as long for a sample, in its first steps, alone or upon those before it: such a technique is not for this device, and with it
-# inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 4 to 100 times.)
-_HOPELESS, _SURELY = 3.0, 12.0  # beyond the second it is not even worth a turn
+# inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 3 to 100 times.)
+_HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
 
 
 def ladder(

@@ -83,7 +83,7 @@ def threads(count: int | None, device: Device) -> Iterator[None]:
     """Within the block PyTorch computes with so many threads where the device is a CPU; None leaves them as they are.
 
     Small steps on all cores wait for each other whenever a neighbour takes one of them: with two busy neighbours on two cores, steps
-    of the digits' network took ten times as long on two threads as on one.
+    of the digits' network took eight times as long on two threads as on one (``benchmarks/speedup_ladder.py --neighbours 2``).
     """
     import torch
 

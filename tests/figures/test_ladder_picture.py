@@ -77,3 +77,10 @@ def test_a_ladder_without_intervals_is_drawn_too() -> None:
     rungs = tuple(dataclasses.replace(r, gain=Gain(r.gain.ratio, None)) for r in RUNGS)
     figure = figures.waterfall(dataclasses.replace(RESULT, rungs=rungs, together=Gain(1.9, None), product=Gain(3.3, None)))
     assert sum("no interval" in trace.text[0] for trace in figure.data if trace.mode == "text") == 5
+
+
+def test_an_interval_that_reaches_far_does_not_press_the_rest_together() -> None:
+    """On a busy machine a product's interval may reach to hundreds: the axis ends at a few times the largest ratio, the words tell all."""
+    figure = figures.waterfall(dataclasses.replace(RESULT, product=Gain(3.3, (0.5, 700.0))))
+    assert 10 ** figure.layout.xaxis.range[1] < 40
+    assert "700x" in figure.data[-2].text[0]
