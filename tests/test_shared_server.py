@@ -1,0 +1,93 @@
+"""A server that a class shares: its configuration can be read, and an idle kernel really ends and gives its process back."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import Any
+
+import psutil
+import pytest
+
+CONFIG = pathlib.Path(__file__).resolve().parents[1] / "docs" / "jupyterhub_config.py"
+DEADLINE = 120.0
+
+
+class Config(dict):
+    """What traitlets' Config does here: sections come into being when they are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.setdefault(name, Config())
+
+    __setattr__ = dict.__setitem__  # type: ignore[assignment]
+
+
+def configuration() -> Config:
+    """The configuration file, executed."""
+    config = Config()
+    exec(compile(CONFIG.read_text(encoding="utf-8"), str(CONFIG), "exec"), {"get_config": lambda: config})
+    return config
+
+
+def test_the_variables_of_the_configuration_are_the_packages_own() -> None:
+    """Each GPULAB_ variable that the file sets is one that the package reads."""
+    package = "\n".join(file.read_text(encoding="utf-8") for file in (CONFIG.parents[1] / "gpulab").rglob("*.py"))
+    names = set(configuration()["Spawner"]["environment"])
+    assert names == {"GPULAB_GPU_MEMORY", "GPULAB_LOCK_DIR", "GPULAB_SOLUTIONS"}
+    assert all(f'"{name}"' in package for name in names)
+
+
+def test_an_idle_kernel_ends_with_the_servers_own_options(tmp_path: pathlib.Path) -> None:
+    """With the options of the configuration, their seconds cut down, a kernel is gone from the list, and its process from the machine."""
+    options = [re.sub(r"cull_idle_timeout=\d+", "cull_idle_timeout=2", each) for each in configuration()["Spawner"]["args"]]
+    options = [re.sub(r"cull_interval=\d+", "cull_interval=1", each) for each in options]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(8)
+    command = [
+        sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", f"--port={port}", f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={tmp_path}", *options,
+    ]  # fmt: skip
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+
+    def ask(method: str) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/kernels", method=method, headers={"Authorization": f"token {token}"},
+            data=b"{}" if method == "POST" else None,
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    try:
+        until(lambda: ask("GET") == [])
+        ask("POST")
+        kernels = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
+        assert kernels
+        until(lambda: ask("GET") == [])
+        until(lambda: not any(psutil.pid_exists(each) and psutil.Process(each).status() != psutil.STATUS_ZOMBIE for each in kernels))
+    finally:
+        server.kill()
+        server.wait()
+
+
+def until(holds: Any) -> None:
+    """Wait for a condition; a server that does not answer yet counts as no."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            if holds():
+                return
+        except (OSError, psutil.Error):
+            pass
+        if time.monotonic() > end:
+            pytest.fail("the server did not come to it in two minutes")
+        time.sleep(0.2)
