@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -320,6 +321,9 @@ def _by_id(students: Iterable[Student]) -> Iterator[tuple[str, list[tuple[Studen
     yield from sorted(((id, entries) for id, entries in found.items() if id in known), key=lambda pair: known[pair[0]])
 
 
+_question = functools.cache(_content.question)  # asked for each prediction of each student; the course does not change meanwhile
+
+
 def _ratio(p: ReportedPrediction) -> float | None:
     """Return predicted / measured."""
     if isinstance(p.predicted, float) and isinstance(p.measured, float) and p.predicted > 0 and p.measured > 0:
@@ -332,7 +336,7 @@ def _verdict(p: ReportedPrediction) -> str:
     if p.measured is None:  # either not measured yet, or the answer was that there is no such number
         return "off" if kept is not None and p.measured_text else "not measured"
     ratio = _ratio(p)
-    return _reveal._verdict(kept, p.measured, None if ratio is None else 1 / ratio, _content.question(p.id))
+    return _reveal._verdict(kept, p.measured, None if ratio is None else 1 / ratio, _question(p.id))
 
 
 def _reading(readings: Sequence[_content.Reading], p: ReportedPrediction) -> str:

@@ -8,12 +8,13 @@ import io
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 import pytest
 from made_class import DAMAGED, HOSTILE, NAMES, check_of, make_class, report_of, write
 
-from gpulab import lessons
+from gpulab import cli, lessons
 from gpulab.errors import InputError, RecordingError
 from gpulab.lessons import _class_reading, _content
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
@@ -174,3 +175,23 @@ def test_points_follow_the_rubric() -> None:
     one = StudentGrades("A", ("a.json",), grades, 3, 4, 0.25)
     assert (one.points, one.most, one.percent) == (2.75, 4.0, 68.75)
     assert [g.differs for g in grades] == [False, True]
+
+
+def test_the_command_reads_a_class_and_writes_grades(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gpulab class` shows students, what is to fix and bad files, and writes the grades by a rubric; what cannot be is one sentence."""
+    write(folder, "a.json", report_of(3, "Anna", checks=(check_of("02.8", "chunks = 1", "passed"),)))
+    (folder / "b.json").write_text("{")
+    rubric = tmp_path / "rubric.json"
+    rubric.write_text('{"notebooks": ["02"], "points": {"02.8": 3}}')
+    assert cli.main(["class", str(folder), "--grades", str(tmp_path / "out.csv"), "--rubric", str(rubric), "--no-code"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"Anna .*NVIDIA GeForce RTX 4070.* cupy", said)
+    assert "b.json" in said
+    assert re.search(r"Anna +02.8 +passed +wrong", said)
+    (row,) = csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8-sig").splitlines())
+    assert (row["student"], row["exercise 02.8"], row["reported otherwise"]) == ("Anna", "0", "02.8")
+    assert cli.main(["class", str(tmp_path / "nowhere")]) == 2
+    assert cli.main(["class", str(folder), "--grades", str(folder)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
