@@ -16,7 +16,7 @@ import reprlib
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, Union
 
 import numpy as np
@@ -25,8 +25,8 @@ from gpulab.errors import InputError, RecordingError
 
 R = TypeVar("R", bound="Result")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_AS_THEY_ARE = (str, int, bool, float)
-_origin = functools.cache(typing.get_origin)
+_AS_THEY_ARE = (str, int, bool, float)  # JSON gives these as the very type that a field has
+_origin: Callable[[Any], Any] = functools.cache(typing.get_origin)
 _MOST_DIMENSIONS = 8  # deeper lists than any array of ours come from a damaged or hostile file
 
 
