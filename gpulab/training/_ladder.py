@@ -39,6 +39,10 @@ _MOST_TURNS = 100_000
 # inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 3 to 100 times.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
 
+# What the script's models answered, by task, device and options: the same seed and options give the same model, bit for bit, so that a
+# second ladder of one session need not train the slowest form again.
+_scripts: dict[Any, Answers] = {}
+
 
 def ladder(
     task: str | Task = "digits-cnn",
@@ -290,6 +294,11 @@ class _Climb:
         for seed in range(seeds):
             size = self.runs[names].options.batch_size
             run = self._run(names, steps=max(1, samples // size), seed=seed)
+            key = None if names or any(map(callable, self.base.values())) else (self.job, str(self.where), run.options)
+            if key in _scripts:
+                found.append(_scripts[key])
+                run.close()
+                continue
             run.parts_every = 0
             try:
                 while not run.is_over:
@@ -299,6 +308,8 @@ class _Climb:
                 run.evaluate()
                 assert run.answers is not None
                 found.append(run.answers)
+                if key is not None:
+                    _scripts[key] = run.answers
             finally:
                 run.close()
         return found

@@ -234,3 +234,22 @@ def test_differences_over_seeds_know_of_seeds_and_items() -> None:
     mean, interval = difference_over_seeds(before, better)
     assert mean == pytest.approx(0.1)
     assert 0 < interval[0] < 0.1 < interval[1]
+
+
+def test_a_second_ladder_does_not_train_the_script_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's models are those of the first, bit for bit; another seed or start is trained anew."""
+    steps: list[int] = []
+    real = training.Run.advance
+
+    def advance(run: Any, count: int = 1) -> Any:
+        steps.append(count)
+        return real(run, count)
+
+    options: dict[str, Any] = {"device": "cpu", "seeds": 1, "samples": 320, "turns": 1, "start": {"batch_size": 32}}
+    first = training.ladder("digits-mlp", ["fused"], **options)
+    monkeypatch.setattr(training.Run, "advance", advance)
+    second = training.ladder("digits-mlp", ["fused"], **options)
+    again = len(steps)
+    training.ladder("digits-mlp", ["fused"], **{**options, "start": {"batch_size": 16}})
+    assert second.start_accuracy == first.start_accuracy
+    assert len(steps) - again == again + 1
