@@ -314,7 +314,7 @@ def grade(
     for number, student in enumerate(room.students):
         for check in student.report.checks:
             known = next((e for e in exercises if e.id == check.id), None)
-            if known is None or not isinstance(check.kept, dict) or check.kept.get("kind") == "nothing":
+            if known is None or known.unkept or not isinstance(check.kept, dict) or check.kept.get("kind") == "nothing":
                 continue
             most = known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
             job = {

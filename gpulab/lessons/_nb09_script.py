@@ -127,6 +127,8 @@ SCRIPT = Exercise(
         "Batches of 32, a fused Adam, and no .item() in the loop are usually enough. Larger batches make fewer updates: test the model.",
     ),
     check=_check_script,
+    machine="the times of both scripts on your device",
+    unkept="what a script gains shows only on the machine that it was written for",
     limit_seconds=180.0,
     loads=(*_loading.STEPS, *_loading.DIGITS),
     usual=(
