@@ -118,7 +118,8 @@ def _cells(cell: dict[str, Any], lesson: Any, points: float) -> list[dict[str, A
     for exercise in lesson.exercises.values():
         call = f'gl.lessons.check("{exercise.id}", {exercise.answer_name})'
         if call in text:
-            return _exercise(cell, exercise, text.replace(call, "").rstrip(), call, points)
+            line = next(each for each in text.splitlines() if call in each)  # such as "passed = gl.lessons.check(...)"
+            return _exercise(cell, exercise, text.replace(line, "").rstrip(), line.strip(), points)
     return [cell]
 
 
@@ -126,7 +127,10 @@ def _exercise(cell: dict[str, Any], exercise: Any, stub: str, call: str, points:
     number = exercise.id.replace(".", "-")
     by_hand = exercise.depends_on_machine
     answer = f"{stub}\n\n### BEGIN SOLUTION\n{exercise.solution.strip()}\n### END SOLUTION"
-    test = f'checked = {call}\n### BEGIN HIDDEN TESTS\nassert checked.state == "passed", checked.message\n### END HIDDEN TESTS'
+    name = call.partition(" = ")[0] if call.partition(" = ")[0].isidentifier() else ""
+    first = call if name else f"checked = {call}"
+    name = name or "checked"
+    test = f'{first}\n### BEGIN HIDDEN TESTS\nassert {name}.state == "passed", {name}.message\n### END HIDDEN TESTS'
     answered = {"grade": by_hand, "locked": False, "solution": True, "task": False, "schema_version": 3, "grade_id": f"exercise-{number}"}
     tested = {"grade": True, "locked": True, "solution": False, "task": False, "schema_version": 3, "grade_id": f"test-{number}"}
     if by_hand:
