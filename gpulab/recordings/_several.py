@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpulab._result import Result
 from gpulab.errors import InputError, RecordingError, shown
@@ -151,8 +152,17 @@ def merge(first: Recording, second: Recording) -> Recording:
 
 
 def foreign_part(one: Environment, other: Environment) -> str | None:
-    """Return the first part by which two runs are of different machines or software; None where they may stand in one file."""
-    return next((name for name in _SAME if getattr(one, name) != getattr(other, name)), None)
+    """Return the first part by which two runs are of different machines or software; None where they may stand in one file.
+
+    A library that only one of them names does not part them: what was installed later had no part in what was recorded before.
+    """
+    return next((name for name in _SAME if _parted(getattr(one, name), getattr(other, name))), None)
+
+
+def _parted(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return any(one[name] != other[name] for name in one.keys() & other.keys())
+    return bool(one != other)
 
 
 def _dated(recording: Recording) -> Recording:

@@ -80,6 +80,14 @@ def test_other_machines_and_software_are_not_joined(change: dict[str, object]) -
         recordings.merge(made(EARLIER, timed(1, 1e-3)), made(LATER, timed(2, 1e-3), **change))
 
 
+def test_a_library_that_came_later_does_not_part_two_runs() -> None:
+    """What both name has the same version; jax, installed in between, had no part in the first."""
+    before = dict(a_recording().environment.libraries)
+    both = recordings.merge(made(EARLIER, timed(1, 1e-3)), made(LATER, timed(2, 1e-3), libraries={**before, "jax": "0.10"}))
+    assert {entry.key for entry in both.entries} == {"e n=1", "e n=2"}
+    assert both.environment.libraries["jax"] == "0.10"
+
+
 def test_what_is_no_recording_is_refused() -> None:
     """In a sentence that names the call."""
     with pytest.raises(InputError, match=r"recordings\.diff: 'x' is no recording"):
