@@ -19,6 +19,7 @@ _LONGEST_CALL_SECONDS = 3.0
 def _case(device: Device, spec: WorkloadSpec, n: int, dtype: str, rank: int) -> Case:
     def time_calls(deadline_seconds: float) -> Measurement:
         work = spec(n=n, dtype=dtype)
+        work.check(device)
         if device.is_cpu:
             _refuse_long_calls(device, spec, work)
         inputs = work.inputs(device=str(device))

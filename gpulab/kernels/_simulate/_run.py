@@ -286,7 +286,7 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
         kernel=program.source.name, grid=extents[0], block=extents[1], lines={n: Counts(**c) for n, c in sorted(lines.items())},
         accesses=tuple(accesses), findings=findings, shared_bytes=shared_bytes, source=dict(sorted(text.items())),
         evidence=Evidence.modelled(
-            "warps of 32 lanes in lockstep (since Volta lanes may run apart, and only syncwarp orders them); one request for each warp "
+            "warps of 32 lanes in lockstep (since Volta lanes may run apart, and only a barrier orders them); one request for each warp "
             "and access; no caches",
             "the counting rules of gpulab.kernels.simulate",
             KNOWN_ERROR,
