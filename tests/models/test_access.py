@@ -104,6 +104,8 @@ def test_inactive_lanes_are_not_looked_at() -> None:
     assert access_at([*lanes, -7], 4, [True] * 31 + [False]).sectors == 4
     with pytest.raises(InputError, match="lane 31"):
         access_at([*lanes, -7])
+    with pytest.raises(InputError, match=r"access_at: active is 5; expected several values"):
+        access_at([*lanes, 0], active=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("junk", [1.0, math.nan, True, None, "4", [4], 10**30, 2**20 + 1], ids=str)
