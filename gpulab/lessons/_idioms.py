@@ -1,7 +1,7 @@
 """Idioms of other tongues beside their working line here: a table whose every row can be run and is held against NumPy.
 
 ``rosetta("MATLAB")`` gives the table of one tongue; ``rosetta("MATLAB").run()`` executes each row on this machine and says whether its
-result is the one that NumPy gives. The rows are in ``_idioms_matlab`` and ``_idioms_python``.
+result is the one that NumPy gives. The rows are in the modules ``_idioms_*``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,39 @@ _CELL = "text-align:left;vertical-align:top;padding:0.3em 1em 0.3em 0"
 _CODE = f"{_CELL};font-family:var(--jp-code-font-family,monospace);font-weight:normal;white-space:pre-wrap;max-width:26em"
 
 Names = dict[str, Any]
+
+# Lines that answer an idiom of two tongues.
+COUNTED_PROGRAMS = """\
+traces = []
+
+
+def count(module, inputs):
+    traces.append(len(inputs))
+    return module.forward
+
+
+f = torch.compile(lambda x: 2 * x + 1, backend=count, dynamic=False)
+for rows in (2, 2, 3):
+    f(torch.ones(rows, 4))
+result = len(traces)"""
+SCALED_BY_A_KERNEL = """\
+from gpulab.kernels import cuda
+
+
+def scale(x, by):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] *= by
+
+
+result = a.reshape(-1).copy()
+run = gl.kernels.launch if device.startswith("cuda") else gl.kernels.simulate
+run(scale, 1, 32, result, np.float32(2))"""
+
+
+def float64_of(names: Names, name: str = "a") -> Any:
+    """An array of the run in float64, from which NumPy's answer is taken."""
+    return names[name].astype(np.float64)
 
 
 @dataclass(frozen=True)

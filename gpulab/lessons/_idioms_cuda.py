@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._idioms import Idiom, Names, plain_clock
-
-
-def _f64(names: Names, name: str = "a") -> Any:
-    return names[name].astype(np.float64)
-
+from gpulab.lessons._idioms import SCALED_BY_A_KERNEL, Idiom, float64_of, plain_clock
 
 _CUPY: tuple[dict[str, Any], ...] = (
     {
@@ -44,7 +39,7 @@ _CUPY: tuple[dict[str, Any], ...] = (
         "waits": "for one stream there, for the whole device here",
         "where": "on the GPU",
         "leaves_out": "CuPy's current stream may be another than PyTorch's.",
-        "expected": lambda names: np.einsum("ik,jk->ij", _f64(names), _f64(names, "b")),
+        "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
     },
     {
         "name": "cupyx.profiler.benchmark",
@@ -83,24 +78,12 @@ _CUDA: tuple[dict[str, Any], ...] = (
     {
         "name": "scale<<<grid, block>>>",
         "theirs": "scale<<<1, 32>>>(x, 2.0f, n);",
-        "here": """\
-from gpulab.kernels import cuda
-
-
-def scale(x, by):
-    i = cuda.grid(1)
-    if i < x.size:
-        x[i] *= by
-
-
-result = a.reshape(-1).copy()
-run = gl.kernels.launch if device.startswith("cuda") else gl.kernels.simulate
-run(scale, 1, 32, result, np.float32(2))""",
+        "here": SCALED_BY_A_KERNEL,
         "waits": "until the arrays are back; <<<>>> itself waits for nothing",
         "where": "host arrays travel; those on the GPU are used in place",
         "leaves_out": 'The source in CUDA C++ goes through gl.kernels.launch_cuda(source, "scale", 1, 32, x, np.float32(2), np.int32(n)), '
         "which needs a GPU.",
-        "expected": lambda names: 2 * _f64(names).reshape(-1),
+        "expected": lambda names: 2 * float64_of(names).reshape(-1),
     },
     {
         "name": "cudaMalloc, cudaMemcpy",
@@ -119,7 +102,7 @@ run(scale, 1, 32, result, np.float32(2))""",
         "waits": "for all work queued on the device",
         "where": "they stay",
         "leaves_out": "An error of an earlier kernel shows up here, in both.",
-        "expected": lambda names: np.einsum("ik,jk->ij", _f64(names), _f64(names, "b")),
+        "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
     },
     {
         "name": "cudaEventElapsedTime",

@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._idioms import Idiom, Names
-
-
-def _f64(names: Names, name: str = "a") -> Any:
-    return names[name].astype(np.float64)
-
+from gpulab.lessons._idioms import COUNTED_PROGRAMS, Idiom, float64_of
 
 _ROWS: tuple[dict[str, Any], ...] = (
     {
@@ -31,7 +26,7 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "waits": "for the value, then for the copy",
         "where": "main memory",
         "leaves_out": "np.asarray(x), print(x) and float(x) wait as well.",
-        "expected": lambda names: _f64(names) + 1,
+        "expected": lambda names: float64_of(names) + 1,
     },
     {
         "name": "block_until_ready",
@@ -41,7 +36,7 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "where": "on the device",
         "leaves_out": "JAX returns before the work is done on a CPU, too, where PyTorch does not. gl.measure waits for "
         "every result of JAX.",
-        "expected": lambda names: np.einsum("ik,jk->ij", _f64(names), _f64(names, "b")),
+        "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
     },
     {
         "name": "jit",
@@ -61,19 +56,7 @@ def f(x):
 for rows in (2, 2, 3):
     f(jnp.ones((rows, 4)))
 result = len(traces)""",
-        "here": """\
-traces = []
-
-
-def count(module, inputs):
-    traces.append(len(inputs))
-    return module.forward
-
-
-f = torch.compile(lambda x: 2 * x + 1, backend=count, dynamic=False)
-for rows in (2, 2, 3):
-    f(torch.ones(rows, 4))
-result = len(traces)""",
+        "here": COUNTED_PROGRAMS,
         "waits": "while it is traced and compiled: once for each new shape and dtype",
         "where": "where the arguments are",
         "leaves_out": "Inside, if x > 0 is an error in JAX, for there are no values yet; torch.compile splits the function there instead.",
@@ -88,7 +71,7 @@ result = len(traces)""",
         "waits": "no",
         "where": "on the device",
         "leaves_out": "Neither loops: the function is rewritten for the whole batch.",
-        "expected": lambda names: (_f64(names) ** 2).sum(axis=1),
+        "expected": lambda names: (float64_of(names) ** 2).sum(axis=1),
     },
     {
         "name": "grad",
@@ -97,7 +80,7 @@ result = len(traces)""",
         "waits": "no",
         "where": "the gradient lies where x does",
         "leaves_out": "torch.autograd.grad is the other way: it goes back along what was recorded.",
-        "expected": lambda names: 2 * _f64(names),
+        "expected": lambda names: 2 * float64_of(names),
     },
     {
         "name": ".at[].set",
@@ -106,7 +89,7 @@ result = len(traces)""",
         "waits": "no",
         "where": "on the device",
         "leaves_out": "A JAX array never changes; inside jit the copy is left out where nobody looks at x again.",
-        "expected": lambda names: np.vstack([np.full((1, 4), 7.0), _f64(names)[1:]]),
+        "expected": lambda names: np.vstack([np.full((1, 4), 7.0), float64_of(names)[1:]]),
     },
     {
         "name": "random.key",
@@ -142,7 +125,7 @@ result = sum(part.sum(dim=0) for part in parts)""",
         "where": "each device holds its rows",
         "leaves_out": "One device here, so one part; gl.lessons.sharded() does it on four. JAX puts the communication in by itself, as "
         "torch.distributed.tensor does; gl.parallel shows each collective.",
-        "expected": lambda names: _f64(names).sum(axis=0),
+        "expected": lambda names: float64_of(names).sum(axis=0),
     },
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._idioms import Names, plain_clock, plain_rows
+from gpulab.lessons._idioms import SCALED_BY_A_KERNEL, Names, plain_clock, plain_rows
 
 
 def _torch_kind() -> str:
@@ -250,19 +250,7 @@ x = A.clone().requires_grad_(True)
     {
         "name": "parallel.gpu.CUDAKernel",
         "theirs": 'k = parallel.gpu.CUDAKernel("scale.ptx", "scale.cu"); y = feval(k, x, 2);',
-        "here": """\
-from gpulab.kernels import cuda
-
-
-def scale(x, by):
-    i = cuda.grid(1)
-    if i < x.size:
-        x[i] *= by
-
-
-result = a.reshape(-1).copy()
-run = gl.kernels.launch if device.startswith("cuda") else gl.kernels.simulate
-run(scale, 1, 32, result, np.float32(2))""",
+        "here": SCALED_BY_A_KERNEL,
         "waits": "until the kernel is done and x is back",
         "where": "x is copied to the GPU and back; without one, warps are simulated in main memory",
         "leaves_out": "No PTX file is made by hand. CUDA C++ itself goes through gl.kernels.launch_cuda (the table of CUDA C++).",

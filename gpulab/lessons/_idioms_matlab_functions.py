@@ -10,19 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._idioms import Names, plain_rows
+from gpulab.lessons._idioms import Names, float64_of, plain_rows
 
 _STAYS = "on the device"
 _COLUMNS = "MATLAB goes down each column unless told otherwise; {} takes {}, so dim=0 is said."
 
 
-def _float64(names: Names, name: str = "a") -> Any:
-    return names[name].astype(np.float64)
-
-
 def _conv2(names: Names) -> Any:
     """The definition of a two-dimensional convolution, cut to the size of its first argument."""
-    image, kernel = _float64(names), _float64(names, "b")[:3, :3]
+    image, kernel = float64_of(names), float64_of(names, "b")[:3, :3]
     full = np.zeros((image.shape[0] + 2, image.shape[1] + 2))
     for i in range(3):
         for j in range(3):
@@ -33,7 +29,7 @@ def _conv2(names: Names) -> Any:
 def _accumulated(names: Names) -> Any:
     found = np.zeros(3)
     for k, place in enumerate((1, 2, 2, 3, 1, 2)):
-        found[place - 1] += _float64(names)[k, 0]
+        found[place - 1] += float64_of(names)[k, 0]
     return found
 
 
@@ -63,7 +59,7 @@ run(leaky, 1, 32, x, result)""",
         "where": "host arrays travel; CuPy's and PyTorch's are used in place",
         "leaves_out": "Both make one kernel of a scalar function, branches and all. torch.where(A > 0, A, 0.1 * A) gives the same in three "
         "kernels, and torch.compile or CuPy's ElementwiseKernel in one.",
-        "expected": lambda names: np.where(names["a"] > 0, _float64(names), 0.1 * _float64(names)).reshape(-1),
+        "expected": lambda names: np.where(names["a"] > 0, float64_of(names), 0.1 * float64_of(names)).reshape(-1),
     },
     {
         "name": "bsxfun",
@@ -73,7 +69,7 @@ run(leaky, 1, 32, x, result)""",
         "where": _STAYS,
         "leaves_out": "mean(A) is one number a column; A.mean() would be one number in all. Dimensions are matched from the last one here, "
         "from the first one in MATLAB.",
-        "expected": lambda names: _float64(names) - _float64(names).mean(axis=0),
+        "expected": lambda names: float64_of(names) - float64_of(names).mean(axis=0),
     },
     {
         "name": "pagefun",
@@ -85,7 +81,7 @@ result = P @ Q  # pages along the first dimension""",
         "where": _STAYS,
         "leaves_out": "Pages come last in MATLAB and first here: permute once, when the data arrive. pagefun(@mldivide, P, b) is "
         "torch.linalg.solve(P, b).",
-        "expected": lambda names: np.einsum("pij,pjk->pik", _float64(names).reshape(2, 3, 4), _float64(names, "b").reshape(2, 4, 3)),
+        "expected": lambda names: np.einsum("pij,pjk->pik", float64_of(names).reshape(2, 3, 4), float64_of(names, "b").reshape(2, 4, 3)),
     },
     {
         "name": "mtimes",
@@ -94,7 +90,7 @@ result = P @ Q  # pages along the first dimension""",
         "waits": "no",
         "where": _STAYS,
         "leaves_out": "* is the matrix product there, and element by element here; .* there is * here.",
-        "expected": lambda names: np.einsum("ik,jk->ij", _float64(names), _float64(names, "b")),
+        "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
     },
     {
         "name": "mldivide",
@@ -104,7 +100,7 @@ result = P @ Q  # pages along the first dimension""",
         "where": _STAYS,
         "leaves_out": "A singular S is a warning in MATLAB and an error here; solve_ex does not wait and does not tell. For a tall matrix "
         "MATLAB gives least squares: torch.linalg.lstsq(S, c).solution.",
-        "expected": lambda names: np.linalg.inv(_float64(names, "s")) @ _float64(names)[:5],
+        "expected": lambda names: np.linalg.inv(float64_of(names, "s")) @ float64_of(names)[:5],
     },
     {
         "name": "fft",
@@ -113,7 +109,7 @@ result = P @ Q  # pages along the first dimension""",
         "waits": "no",
         "where": _STAYS,
         "leaves_out": _COLUMNS.format("torch.fft.fft", "the last dimension"),
-        "expected": lambda names: np.exp(-2j * np.pi * np.outer(np.arange(6), np.arange(6)) / 6) @ _float64(names),
+        "expected": lambda names: np.exp(-2j * np.pi * np.outer(np.arange(6), np.arange(6)) / 6) @ float64_of(names),
     },
     {
         "name": "cumsum",
@@ -124,7 +120,7 @@ result = P @ Q  # pages along the first dimension""",
         "leaves_out": "NumPy's cumsum without axis flattens first; PyTorch's asks for dim. Sums are added in "
         "another order on a GPU, so the "
         "last digits differ.",
-        "expected": lambda names: np.tril(np.ones((6, 6))) @ _float64(names),
+        "expected": lambda names: np.tril(np.ones((6, 6))) @ float64_of(names),
     },
     {
         "name": "sort",
@@ -158,7 +154,7 @@ result = torch.nn.functional.conv2d(A[None, None], flipped[None, None], padding=
         "waits": "no; float(A.sum()) would",
         "where": _STAYS,
         "leaves_out": _COLUMNS.format("A.sum()", "everything"),
-        "expected": lambda names: np.append(_float64(names).sum(axis=0), _float64(names).sum()),
+        "expected": lambda names: np.append(float64_of(names).sum(axis=0), float64_of(names).sum()),
     },
     {
         "name": "std",
@@ -167,7 +163,7 @@ result = torch.nn.functional.conv2d(A[None, None], flipped[None, None], padding=
         "waits": "no",
         "where": _STAYS,
         "leaves_out": "MATLAB and PyTorch divide by n - 1; NumPy and CuPy by n, unless told ddof=1.",
-        "expected": lambda names: np.sqrt(((_float64(names) - _float64(names).mean(axis=0)) ** 2).sum(axis=0) / 5),
+        "expected": lambda names: np.sqrt(((float64_of(names) - float64_of(names).mean(axis=0)) ** 2).sum(axis=0) / 5),
     },
     {
         "name": "max",

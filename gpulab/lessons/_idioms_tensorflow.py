@@ -6,13 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._idioms import Idiom, Names
+from gpulab.lessons._idioms import COUNTED_PROGRAMS, Idiom, float64_of
 
 _NO = "no"
-
-
-def _f64(names: Names, name: str = "a") -> Any:
-    return names[name].astype(np.float64)
 
 
 _NEW: tuple[dict[str, Any], ...] = (
@@ -69,7 +65,7 @@ result = tf.DeviceSpec.from_string(C.device).device_type == ("GPU" if tf.config.
         "waits": "no on a GPU; on a CPU both return when it is done",
         "where": "on the device",
         "leaves_out": "TensorFlow takes nearly all of a GPU's memory at its first operation, unless set_memory_growth was called before.",
-        "expected": lambda names: np.einsum("ik,jk->ij", _f64(names), _f64(names, "b")),
+        "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
     },
     {
         "name": ".numpy()",
@@ -93,7 +89,7 @@ result = C""",
         "waits": "for all work queued on the GPUs",
         "where": "on the device",
         "leaves_out": "Nothing to wait for on a CPU.",
-        "expected": lambda names: np.einsum("ik,jk->ij", _f64(names), _f64(names, "b")),
+        "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
     },
     {
         "name": "tf.function",
@@ -112,19 +108,7 @@ def f(x):
 for rows in (2, 2, 3):
     f(tf.ones((rows, 4)))
 result = len(traces)""",
-        "here": """\
-traces = []
-
-
-def count(module, inputs):
-    traces.append(len(inputs))
-    return module.forward
-
-
-f = torch.compile(lambda x: 2 * x + 1, backend=count, dynamic=False)
-for rows in (2, 2, 3):
-    f(torch.ones(rows, 4))
-result = len(traces)""",
+        "here": COUNTED_PROGRAMS,
         "waits": "while it is traced: once for each new shape",
         "where": "where the arguments are",
         "leaves_out": "Prints and appends run only while tracing. A Python number as argument is traced anew for each value in TensorFlow.",
@@ -146,7 +130,7 @@ result = tape.gradient(y, x)""",
         "waits": _NO,
         "where": "the gradient lies where x does",
         "leaves_out": "The tape records what is inside of the with; PyTorch whatever comes from a tensor that asks for it.",
-        "expected": lambda names: 2 * _f64(names),
+        "expected": lambda names: 2 * float64_of(names),
     },
     {
         "name": "tf.Variable",
@@ -155,7 +139,7 @@ result = tape.gradient(y, x)""",
         "waits": _NO,
         "where": "on the device, in place",
         "leaves_out": "Only a Variable can change in TensorFlow; every tensor can here.",
-        "expected": lambda names: _f64(names) + _f64(names, "b"),
+        "expected": lambda names: float64_of(names) + float64_of(names, "b"),
     },
     {
         "name": "tf.data prefetch",
@@ -194,7 +178,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         "leaves_out": "run sends and fetches each time, whether that is needed or not. Here the two copies "
         "are two calls: leave them out of "
         "the loop.",
-        "expected": lambda names: 2 * _f64(names) + 1,
+        "expected": lambda names: 2 * float64_of(names) + 1,
     },
     {
         "name": "Variable, initializer",
@@ -213,7 +197,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         "waits": "each run for its step; the last one for the value",
         "where": "v stays on the device",
         "leaves_out": "This is the way out of feeding: data that stay belong into a Variable.",
-        "expected": lambda names: _f64(names) + 3,
+        "expected": lambda names: float64_of(names) + 3,
     },
     {
         "name": "tf.device, ConfigProto",
@@ -229,7 +213,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session(config=soft) as session:
         "waits": "until y is in main memory",
         "where": "on the device that is named",
         "leaves_out": "log_device_placement=True in the ConfigProto prints where each operation landed, once a graph.",
-        "expected": lambda names: _f64(names).sum(axis=0),
+        "expected": lambda names: float64_of(names).sum(axis=0),
     },
 )
 
