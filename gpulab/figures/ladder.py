@@ -108,7 +108,7 @@ def _axes(base: LabFigure, names: list[str], ends: list[float], title: str, room
         "xaxis": {**axis, **ratio_axis([*ends, room * max(ends)], title)},
         "yaxis": {
             **axis, "tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [ink(name) for name in names], "tickprefix": "",
-            "ticksuffix": "", "range": [len(names) - 0.4, -0.6], "showgrid": False,
+            "ticksuffix": "", "range": [len(names), -0.6], "showgrid": False,
         },
         "legend": {**base.layout.legend.to_plotly_json(), "traceorder": "normal"},
     }  # fmt: skip
