@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.lessons._columns import ColumnLoop
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
+from gpulab.lessons._content import Lesson, Question, Reading
 from gpulab.lessons._feeding import Feeding
 from gpulab.lessons._five_times import FiveTimes
 from gpulab.lessons._nb10_exercises import PADDED, SECONDS, TRAIN, TRANSLATED
@@ -65,8 +65,6 @@ FEEDING = Question(
 def _compiled(found: Any) -> Any:
     if not isinstance(found, Retraces):
         return found
-    if found.count is None:
-        raise Unmeasured(found.reason)
     return found.count
 
 

@@ -107,7 +107,7 @@ def progress(notebook: str = "") -> Progress:
 
 def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:
     first, shown = entry.get("first") or {}, entry.get("revealed") or {}
-    title = str(entry.get("question", "")) or "not opened yet"
+    title = str(entry.get("question", "")) or "not answered yet"
     if not shown:
         return ProgressRow(id, "prediction", title, "predicted" if first else "open", str(first.get("text", "")))
     badge = f" ({shown['badge']})" if shown.get("badge") else ""

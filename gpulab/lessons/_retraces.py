@@ -16,6 +16,9 @@ from gpulab.evidence import Evidence
 from gpulab.lessons import _library
 from gpulab.units import format_ratio, format_seconds
 
+_SOURCE = "JAX, Just-in-time compilation with jax.jit: JIT and caching"
+_KNOWN_ERROR = "none where JAX was there (tests/lessons/test_nb10.py)"
+
 
 @dataclass(frozen=True, repr=False)
 class Retraces(Result):
@@ -25,31 +28,32 @@ class Retraces(Result):
     ----------
     batches : tuple of int
         Rows of each batch, in order.
-    count : int or None
-        How often the function was traced and compiled; None without JAX.
+    count : int
+        How often the function was traced and compiled.
     new_seconds, known_seconds : float or None
         The median call with a shape that is new, and with one that is known; the result is there each time.
     reason : str
         Why it was not run.
-    evidence : Evidence or None
+    evidence : Evidence
+        MEASURED, or MODELLED without JAX: one program for each shape.
     """
 
     batches: tuple[int, ...]
-    count: int | None
+    count: int
     new_seconds: float | None
     known_seconds: float | None
     reason: str
-    evidence: Evidence | None
+    evidence: Evidence
 
     def __repr__(self) -> str:
-        return f"<{self.reason or f'{len(self.batches)} batches, {self.count} programs compiled'}>"
+        return f"<{len(self.batches)} batches, {self.count} programs compiled, {self.evidence.badge}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what was counted and what a new shape costs."""
         headers = ("batches of rows", ", ".join(map(str, self.batches)))
-        if self.count is None:
-            return headers, [("not run here", self.reason)]
         rows = [("programs compiled", str(self.count))]
+        if self.reason:
+            return headers, [*rows, ("no calls were timed", self.reason)]
         for words, seconds in (("a call with a new shape", self.new_seconds), ("a call with a known one", self.known_seconds)):
             rows.append((words, "there was none" if seconds is None else format_seconds(seconds)))
         if self.new_seconds is not None and self.known_seconds is not None:
@@ -58,7 +62,7 @@ class Retraces(Result):
 
 
 def retraces(batches: Sequence[int] = (32, 32, 32, 17, 32, 17, 64, 1)) -> Retraces:
-    """Call a small network under ``jax.jit`` with batches of these sizes, and count how often it is compiled.
+    """Call a small network under ``jax.jit`` with batches of these sizes, and count how often it is compiled; without JAX, by its rule.
 
     Parameters
     ----------
@@ -76,7 +80,8 @@ def retraces(batches: Sequence[int] = (32, 32, 32, 17, 32, 17, 64, 1)) -> Retrac
         raise InputError(f"retraces: batches hold {shown(wrong)}; expected whole numbers from 1 on. Pass for example [32, 32, 17].")
     why = _library.missing("jax")
     if why:
-        return Retraces(sizes, None, None, None, why, None)
+        made = Evidence.modelled("one program for each shape that is new, none for one that is known", _SOURCE, _KNOWN_ERROR)
+        return Retraces(sizes, len(set(sizes)), None, None, why, made)
     jax = _library.load("jax")
     weights, traced = jax.numpy.ones((64, 64)), []
 

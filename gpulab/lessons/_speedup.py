@@ -252,5 +252,7 @@ def step_of_parts(*chosen: str) -> StepOfParts:
     wrong = [name for name in chosen if not isinstance(name, str) or name not in LEAVES]
     if wrong:
         raise InputError(f"step_of_parts: there is no {shown(wrong[0])}; expected some of: {', '.join(LEAVES)}. Pass these names.")
-    evidence = Evidence.modelled("that the parts of a step run one after the other, with made-up times", "Amdahl's law for several parts")
+    evidence = Evidence.modelled(
+        "the parts of a step run one after the other, with made-up times", "Amdahl's law for several parts", "not a measurement"
+    )
     return StepOfParts(PARTS, LEAVES, chosen or tuple(LEAVES), evidence)

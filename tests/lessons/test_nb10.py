@@ -15,7 +15,7 @@ import pytest
 from gpulab import _backends, lessons, recordings
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge
-from gpulab.lessons import _content, _feeding, _idioms, _library, _nb10, _nb10_exercises
+from gpulab.lessons import _feeding, _idioms, _library, _nb10, _nb10_exercises
 from gpulab.lessons._old_session import OldModel, OldSession
 
 IDIOMS = [row for tongue in lessons.tongues() for row in _idioms._of(tongue)]
@@ -219,14 +219,16 @@ def test_four_devices_hold_their_rows() -> None:
     assert len({shard.device for shard in found.shards}) == 4
 
 
-def test_without_jax_nothing_is_made_up(neither: None) -> None:
-    """Retraces and shards give their reason; the question is not answered."""
-    found = lessons.retraces()
-    assert found.count is None
+def test_without_jax_no_time_is_made_up(neither: None) -> None:
+    """Programs are counted by JAX's rule, and the badge says so: 32, 17, 64 and 1 rows are four shapes. Shards give their reason."""
+    found = lessons.retraces((32, 32, 32, 17, 32, 17, 64, 1))
+    assert found.count == 4
+    assert (found.new_seconds, found.known_seconds) == (None, None)
     assert "rosetta" in found.reason
+    assert found.evidence.badge is Badge.MODELLED
+    assert "rosetta" in str(found.table())
     assert _nb10.RETRACES.outcome is not None
-    with pytest.raises(_content.Unmeasured, match="rosetta"):
-        _nb10.RETRACES.outcome(found)
+    assert _nb10.RETRACES.outcome(found) == 4
     assert "rosetta" in lessons.sharded().reason
     with pytest.raises(InputError, match="whole numbers"):
         lessons.retraces([0])
