@@ -50,13 +50,19 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
     Raises
     ------
     InputError
-        If the name is no text or too long, or there is no such notebook.
+        If the name is no text or too long, there is no such notebook, or the progress file is damaged.
     """
     who = _name(name)
     lessons = [lesson for lesson in _content.lessons() if isinstance(notebook, str) and lesson.notebook.startswith(notebook)]
     if not lessons:
         known = ", ".join(lesson.notebook[:2] for lesson in _content.lessons())
         raise InputError(f"report: there is no notebook {shown(notebook, 40)}; expected one of {known}. Leave it out for all of them.")
+    fault = _store.fault() if progress else None
+    if fault:  # else an empty report would be handed in without a word
+        raise InputError(
+            f"report: your progress {_store.path()} {fault}; expected the file that gpulab wrote. Check an answer again, which sets that "
+            "file aside and begins a new one, or mend it."
+        )
     content = _store.read() if progress else _store.empty()
     ids = [id for lesson in lessons for id in lesson.ids]
     asked = {id: content["predictions"][id] for id in _of(content["predictions"], ids, notebook)}

@@ -57,6 +57,14 @@ def read() -> dict[str, Any]:
     return content
 
 
+def fault() -> str | None:
+    """Return what is wrong with the progress file, None where it can be read or there is none: ``read`` takes a damaged one for empty."""
+    try:
+        return _load(path())[1]
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+
+
 def change(edit: Edit, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Apply ``edit`` to the progress and save it; return the new content.
 

@@ -189,3 +189,14 @@ def test_an_old_progress_file_without_answers_is_no_error(progress_file: pathlib
     assert made.checks[0].kept["kind"] == "nothing"
     assert (made.checks[0].attempts, made.checks[0].hints) == (0, 0)
     assert StudentReport.from_dict(json.loads(json.dumps(made.to_dict()))).to_dict() == made.to_dict()
+
+
+@pytest.mark.parametrize("text", ['{"schema": "gpulab-pro', "[]", '{"schema": "another", "schema_version": 1}'])
+def test_a_damaged_progress_file_is_no_empty_report(progress_file: pathlib.Path, text: str) -> None:
+    """What reads as empty would be handed in as nothing done: the file is named, and stays as it is."""
+    progress_file.parent.mkdir(parents=True, exist_ok=True)
+    progress_file.write_text(text)
+    with pytest.raises(InputError, match=r"report: your progress .*progress\.json is .*Check an answer again"):
+        lessons.report(measure=False)
+    assert progress_file.read_text() == text
+    assert lessons.report(measure=False, progress=False).checks == ()
