@@ -259,6 +259,17 @@ def test_a_failing_cell_is_named_and_nothing_is_written(tmp_path: Path, capsys: 
     assert not (tmp_path / "pages").exists()
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file stands where the pages should go: no notebook is started for it."""
+    (tmp_path / "pages").write_text("mine")
+    started: list[object] = []
+    monkeypatch.setattr(_pages, "run_notebook", lambda *given: started.append(given))
+    with pytest.raises(InputError, match=r"html: .*pages cannot be written to \(Not a directory\)"):
+        _pages.write_course(Path("notebooks"), tmp_path / "pages", only=("00",))
+    assert started == []
+    assert (tmp_path / "pages").read_text() == "mine"
+
+
 def test_unknown_notebook_is_refused(tmp_path: Path) -> None:
     """The sentence names what there is."""
     nbformat.write(notebook("1"), tmp_path / "01_first.ipynb")

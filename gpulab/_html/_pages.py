@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import html
 import importlib.resources
+import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +101,8 @@ def write_course(
     """
     begun = time.monotonic()
     names = _chosen(source, only)
+    with _writing(out):
+        _check_place(out)  # before minutes of running
     pages = []
     for path in names:
         start = time.monotonic()
@@ -109,14 +114,29 @@ def write_course(
         around = (pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None)
         files[page.file] = render(page, *around, solutions=solutions).encode()
     files["index.html"] = _index(pages).encode()
-    try:
+    with _writing(out):
         for name, content in files.items():
             write_atomically(out / name, content)
+    return Written(out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun)
+
+
+def _check_place(out: Path) -> None:
+    """Raise where the folder could not be made or written to; nothing is made yet."""
+    there = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if not os.access(there, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+
+
+@contextlib.contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(
             f"html: {out} cannot be written to ({error.strerror or error}); expected a folder of yours. Give --out another one."
         ) from error
-    return Written(out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun)
 
 
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
