@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -71,6 +72,9 @@ class Rubric(Result):
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if not isinstance(content, dict):
                 raise InputError(f"it holds a {type(content).__name__}")
+            strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})
+            if strange:
+                raise InputError(f"{shown(strange[0])} is nothing that a rubric says")
             notebooks = content.get("notebooks", ())
             known = {id for lesson in _content.lessons() for id in lesson.exercises}
             unknown = sorted(set(content.get("points", {})) - known)

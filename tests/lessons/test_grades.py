@@ -232,6 +232,9 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
             lessons.Rubric.read(file)
     with pytest.raises(InputError):
         lessons.Rubric.read(tmp_path / "none.json")
+    file.write_text('{"exercise_point": 2}')
+    with pytest.raises(InputError, match=r"'exercise_point' is nothing that a rubric says; expected JSON such as"):
+        lessons.Rubric.read(file)
 
 
 @pytest.mark.parametrize("changed", [{"seconds": 0}, {"seconds": "x"}, {"memory_bytes": 5}, {"run_code": "yes"}, {"rubric": 5}])
