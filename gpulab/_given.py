@@ -44,6 +44,21 @@ def flag(function: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
+def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
+    """Return a whole number of a range.
+
+    Raises
+    ------
+    InputError
+        If it is none, or lies outside.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InputError(
+            f"{function}: {name} is {shown(value)}; expected a whole number from {low} to {high}. Leave it out for the default."
+        )
+    return value
+
+
 def word(function: str, name: str, value: Any, known: Collection[str]) -> str:
     """Return a word that is one of those known.
 

@@ -65,15 +65,6 @@ def budget(function: str, deadline: Any) -> float:
     return float(deadline)
 
 
-def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number of a range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InputError(
-            f"{function}: {name} is {shown(value)}; expected a whole number from {low} to {high}. Leave it out for the default."
-        )
-    return value
-
-
 def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method: str) -> tuple[int, ...]:
     """Return working sets in whole lines, ascending.
 

@@ -88,7 +88,7 @@ def latency(
     where = _given.where("latency", device)
     how = _given.method_of("latency", method, where)
     wanted = _given.sizes_of("latency", sizes, where, how)
-    rounds = _given.whole("latency", "chases", chases, 1, 100)
+    rounds = _args.whole("latency", "chases", chases, 1, 100)
     run = _given.Run("latency", rounds * len(wanted) + 1, deadline, progress=progress, stop=stop, clock=_args.clock("latency", clock))
     taken: dict[int, list[Measurement]] = {}
     floor: float | None = None

@@ -21,6 +21,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--name", help="the machine's short name, such as nvidia-h200 (default: from the device's name)")
     parser.add_argument("--device", help="the device to measure, such as cuda:1 or cpu (default: the best there is)")
     parser.add_argument("--only", nargs="+", metavar="EXPERIMENT", help="only these experiments (see --list)")
+    parser.add_argument("--visits", type=int, metavar="N", help="how often to time each case, at moments far apart (default: 3)")
     parser.add_argument("--restart", action="store_true", help="replace FILE instead of continuing it")
     parser.add_argument("--list", action="store_true", help="list the experiments and end")
     parser.set_defaults(run=run)
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             name=arguments.name,
             device=arguments.device,
             restart=arguments.restart,
+            **({} if arguments.visits is None else {"visits": arguments.visits}),
             command=_command(arguments),
             progress=_show,
             stop=lambda: asked_to_stop,
@@ -73,6 +75,7 @@ def _command(arguments: argparse.Namespace) -> str:
     """Return the command that gives the recording again, without the path of the file."""
     words = ["gpulab record --out FILE", f"--minutes {arguments.minutes:g}"]
     words += [f"--device {arguments.device}"] if arguments.device else []
+    words += [f"--visits {arguments.visits}"] if arguments.visits is not None else []
     words += [f"--only {' '.join(arguments.only)}"] if arguments.only else []
     return " ".join(words)
 

@@ -19,15 +19,20 @@ from gpulab.devices import Device, Machine
 from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError, message_of, shown
 from gpulab.recorder._registry import Case, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
+from gpulab.recordings._schema import MOST_VISITS, Timing
 from gpulab.recordings._several import foreign_part
+from gpulab.recordings._visits import together, visits_of
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
+Clock = Callable[[], float]
 
 # A case gets its share of what is left, within these bounds: enough samples for an interval, never the whole budget.
 SHORTEST_CASE_SECONDS, LONGEST_CASE_SECONDS = 0.15, 1.0
 SAVE_EVERY_SECONDS = 5.0
 _LONGEST_MINUTES = 24 * 60
+# Visits to a case, spread over the run: three are the fewest whose spread says something, and what took longer than this is visited once.
+VISITS, _LONG_SECONDS = 3, 10.0
 NOT_REACHED = "time did not reach it"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -40,6 +45,10 @@ def machine_name(device: Device) -> str:
 def _plan(device: Device, only: Iterable[str] | None) -> list[tuple[str, Case]]:
     planned = [(experiment.name, case) for experiment in experiments(only) for case in experiment.cases(device)]
     return sorted(planned, key=lambda item: item[1].rank)
+
+
+def _is_long(timing: Timing) -> bool:
+    return timing.first_call_seconds + timing.sample_count * timing.calls_per_sample * timing.median_seconds > _LONG_SECONDS
 
 
 def _key(experiment: str, case: Case) -> str:
@@ -84,21 +93,54 @@ def _let_go(device: Device) -> None:
 class _Run:
     """The state of one recording in the making."""
 
-    def __init__(self, out: pathlib.Path, base: Recording, plan: list[tuple[str, Case]], done: dict[str, Entry]) -> None:
-        self.out, self.base, self.plan, self.done = out, base, plan, done
+    def __init__(
+        self, out: pathlib.Path, base: Recording, plan: list[tuple[str, Case]], done: dict[str, Entry], visits: int, clock: Clock
+    ) -> None:
+        self.out, self.base, self.done, self.visits, self.clock = out, base, done, visits, clock
+        self.plan = {_key(name, case): (name, case) for name, case in plan}
+        self.given_up: set[str] = set()  # what failed, or takes too long to be visited again
         self.last_save = -SAVE_EVERY_SECONDS
 
     def recording(self) -> Recording:
-        planned = {_key(name, case): Entry(name, case.params, None, NOT_REACHED) for name, case in self.plan}
+        planned = {key: Entry(name, case.params, None, NOT_REACHED) for key, (name, case) in self.plan.items()}
         return replace(self.base, entries=tuple({**planned, **self.done}.values()))
 
-    def save(self, now: float, force: bool = False) -> None:
-        if self.done and (force or now - self.last_save >= SAVE_EVERY_SECONDS):
+    def save(self, force: bool = False) -> None:
+        if self.done and (force or self.clock() - self.last_save >= SAVE_EVERY_SECONDS):
             write(self.recording(), self.out)
-            self.last_save = now
+            self.last_save = self.clock()
 
-    def waiting(self) -> list[tuple[str, Case]]:
-        return [(name, case) for name, case in self.plan if _key(name, case) not in self.done]
+    def visited(self, key: str) -> int:
+        """Return how often a case has been visited, as often as is wanted where it is not to be visited again."""
+        entry = self.done.get(key)
+        if key in self.given_up:
+            return self.visits
+        if entry is None or entry.timing is None:
+            return 0
+        return self.visits if _is_long(entry.timing) else min(len(visits_of(entry.timing)), self.visits)
+
+    def shares_left(self) -> int:
+        return sum(case.shares * (self.visits - self.visited(key)) for key, (_, case) in self.plan.items())
+
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """Return each case that waits and the number of its visit: those of a rank in turn, so that their visits lie far apart."""
+        for rank in sorted({case.rank for _, case in self.plan.values()}):
+            keys = [key for key, (_, case) in self.plan.items() if case.rank == rank]
+            for number in range(1, self.visits + 1):
+                yield from ((key, number) for key in keys if self.visited(key) < number)
+
+    def visit(self, key: str, deadline_seconds: float) -> None:
+        """Time a case once more; a failure keeps what was there."""
+        name, case = self.plan[key]
+        begin, before = self.clock(), self.done.get(key)
+        entry = _time(name, case, deadline_seconds)
+        if not entry.recorded or self.clock() - begin > _LONG_SECONDS:
+            self.given_up.add(key)
+        if before is not None and before.timing is not None:
+            if entry.timing is None:
+                return
+            entry = replace(entry, timing=together(before.timing, entry.timing))
+        self.done[key] = entry
 
 
 def record(
@@ -109,10 +151,11 @@ def record(
     name: str | None = None,
     device: Any = None,
     restart: bool = False,
+    visits: int = VISITS,
     command: str | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = time.monotonic,
 ) -> Recording:
     """Measure this machine and write the recording to ``out``.
 
@@ -130,13 +173,16 @@ def record(
         As ``gl.devices.find`` takes it; None for the best there is.
     restart : bool
         Replace the file instead of continuing it.
+    visits : int
+        How often a case is timed, 1 to 10: at moments far apart, so that its interval holds how the machine moves between them. One visit
+        reaches more cases, and its intervals are of one moment. What takes more than ten seconds is visited once.
     progress, stop : callables, optional
         ``progress(fraction, text)``; ``stop() -> bool``, polled between cases.
 
     Raises
     ------
     InputError
-        If the budget is not positive, or an experiment or the name is not usable.
+        If the budget is not positive, or the number of visits, an experiment or the name is not usable.
     RecordingError
         If ``out`` holds something else, or another machine's recording.
     """
@@ -146,6 +192,7 @@ def record(
         raise InputError(f"record: minutes = {shown(minutes)}; expected more than 0, and a day at most. Pass for example minutes=8.")
     if not isinstance(label, str) or not _NAME.fullmatch(label):
         raise InputError(f"record: name {shown(label)}; expected lower-case letters, digits, '.', '_' and '-', at most 64. Leave it out.")
+    visits = _given.whole("record", "visits", visits, 1, MOST_VISITS)
     progress, stop = _given.callback("record", "progress", progress), _given.callback("record", "stop", stop)
     target = _target(out)
     machine = devices.machine()
@@ -160,10 +207,10 @@ def record(
     plan = _plan(where, only)
     with _alone(target):
         done = {} if restart else _previous(target, base)
-        run = _Run(target, base, plan, done)
-        _loop(run, where, clock=clock, budget=minutes * 60.0, progress=progress, stop=stop)
+        run = _Run(target, base, plan, done, visits, clock)
+        _loop(run, where, budget=minutes * 60.0, progress=progress, stop=stop)
         run.base = replace(run.base, clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")})
-        run.save(clock(), force=True)
+        run.save(force=True)
         return run.recording()
 
 
@@ -207,26 +254,26 @@ def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
     return {f"{when}_mhz": part.clock_hz / 1e6 for part in processors if part.clock_hz}
 
 
-def _loop(run: _Run, device: Device, *, clock: Callable[[], float], budget: float, progress: Progress | None, stop: Stop | None) -> None:
-    begin = clock()
+def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None, stop: Stop | None) -> None:
+    begin = run.clock()
     try:
-        waiting = run.waiting()
-        for position, (name, case) in enumerate(waiting):
-            left = budget - (clock() - begin)
+        for key, number in run.waiting():
+            left = budget - (run.clock() - begin)
             if left <= 0 or (stop is not None and stop()):
                 break
-            share = left / sum(each.shares for _, each in waiting[position:])
-            finished = _time(name, case, case.shares * min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
-            run.done[finished.key] = finished
+            shares = run.plan[key][1].shares
+            share = left / run.shares_left()
+            run.visit(key, shares * min(max(share, SHORTEST_CASE_SECONDS), LONGEST_CASE_SECONDS))
             _let_go(device)
-            run.save(clock())
+            run.save()
             if progress is not None:
                 total = len(run.plan)
+                again = f" · visit {number} of {run.visits}" if run.visits > 1 else ""
                 progress(
-                    len(run.done) / total,
-                    f"{len(run.done)} of {total} · {finished.key} · {max(0.0, budget - (clock() - begin)):.0f} s left",
+                    sum(map(run.visited, run.plan)) / (run.visits * total),
+                    f"{len(run.done)} of {total} · {key}{again} · {max(0.0, budget - (run.clock() - begin)):.0f} s left",
                 )
     finally:
-        run.save(clock(), force=True)
+        run.save(force=True)
     if not run.done:
         raise StoppedError("record: stopped before the first case was timed; expected time for one. Give more --minutes.")

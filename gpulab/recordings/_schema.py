@@ -20,6 +20,7 @@ from gpulab.units import format_bytes_per_second, format_flops_per_second, forma
 Parameter = str | int | float
 # Enough to draw a spread and to check the interval; the interval itself is of all samples.
 KEPT_SAMPLES = 32
+MOST_VISITS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +35,17 @@ class Timing(Result):
         How many samples the median and the interval stand on.
     median_seconds, first_call_seconds, launch_seconds : float
     interval_seconds : (float, float) or None
-        The 95 % interval of the median, of all samples.
+        The 95 % interval of the median: of all samples of one visit, between the visits where there were several.
     with_transfer_seconds : float or None
     calls_per_sample : int
     flops, nbytes : float or None
         Work per call.
     notes : tuple of Note
+    visits_seconds : tuple of float
+        The median of each visit, in their order, where the case was timed at several moments; empty after one, and in files of version 1.
     """
+
+    schema_version: ClassVar[int] = 2
 
     samples_seconds: np.ndarray
     sample_count: int
@@ -53,17 +58,20 @@ class Timing(Result):
     flops: float | None
     nbytes: float | None
     notes: tuple[Note, ...]
+    visits_seconds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no clock can have given."""
         times = [self.median_seconds, self.first_call_seconds, self.launch_seconds, *(self.interval_seconds or ()), *self.samples_seconds]
         if self.with_transfer_seconds is not None:
             times.append(self.with_transfer_seconds)
-        if not all(np.isfinite(t) and t >= 0 for t in times) or self.median_seconds <= 0:
+        positive = (self.median_seconds, *self.visits_seconds)
+        if not all(np.isfinite(t) and t >= 0 for t in times) or not all(np.isfinite(t) and t > 0 for t in positive):
             raise RecordingError("Timing: a time is negative, zero or not finite; expected positive seconds. The file is damaged.")
         if self.interval_seconds is not None and not self.interval_seconds[0] <= self.median_seconds <= self.interval_seconds[1]:
             raise RecordingError("Timing: the median lies outside its own interval; expected low <= median <= high. The file is damaged.")
-        if self.sample_count < 1 or self.calls_per_sample < 1 or not 0 < len(self.samples_seconds) <= self.sample_count:
+        counts = (1, len(self.samples_seconds), len(self.visits_seconds))
+        if self.calls_per_sample < 1 or not len(self.samples_seconds) or max(counts) > self.sample_count or counts[2] > MOST_VISITS:
             raise RecordingError("Timing: the sample counts contradict each other; expected 1 <= kept <= counted. The file is damaged.")
         if any(amount is not None and not (np.isfinite(amount) and amount >= 0) for amount in (self.flops, self.nbytes)):
             raise RecordingError(

@@ -59,33 +59,35 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return log
 
 
-def kept(path: pathlib.Path) -> dict[str, float]:
-    """What the file holds, by case."""
+def kept(path: pathlib.Path) -> dict[str, tuple[float, ...]]:
+    """The visits that the file holds, by case."""
     if not path.exists():
         return {}
-    return {e.key: e.timing.median_seconds for e in recordings.read(path).entries if e.timing is not None}
+    return {e.key: e.timing.visits_seconds or (e.timing.median_seconds,) for e in recordings.read(path).entries if e.timing is not None}
 
 
-def test_twenty_random_interrupts(timed: list[int], tmp_path: pathlib.Path) -> None:
-    """The file is whole after each one and never has less; a case in it is not timed again; at the end it has all, each once."""
+@pytest.mark.parametrize("visits", [1, 3])
+def test_twenty_random_interrupts(visits: int, timed: list[int], tmp_path: pathlib.Path) -> None:
+    """The file is whole after each one and never has less; what it has is not timed again; at the end it has every visit, each once."""
     assert threading.current_thread() is threading.main_thread()
-    recorder.record(tmp_path / "first.json", device="cpu", only=["many"], minutes=5)  # loads the libraries, whose imports must not be cut
+    options = {"device": "cpu", "only": ["many"], "minutes": 5, "visits": visits}
+    recorder.record(tmp_path / "first.json", **options)  # loads the libraries, whose imports must not be cut
     timed.clear()
     chance, path, seen, interrupts = random.Random(5), tmp_path / "r.json", {}, 0
-    while interrupts < INTERRUPTS and len(seen) < CASES:
+    while interrupts < INTERRUPTS and sum(map(len, seen.values())) < visits * CASES:
         before, done = dict(seen), len(timed)
         try:
             with interrupted_after(chance.uniform(0.003, 0.05)):
-                recorder.record(path, device="cpu", only=["many"], minutes=5)
+                recorder.record(path, **options)
         except KeyboardInterrupt:
             interrupts += 1
         seen = kept(path)
-        assert before.items() <= seen.items(), "nothing that was recorded is lost or changed"
-        again = {f"many case={number}" for number in timed[done:]} & before.keys()
+        assert all(seen[key][: len(had)] == had for key, had in before.items()), "nothing that was recorded is lost or changed"
+        again = {f"many case={number}" for number in timed[done:]} & {key for key, had in before.items() if len(had) == visits}
         assert not again, "what the file has is not timed again"
     assert interrupts >= 5, "the machine was too fast for the test to say anything"
-    recorder.record(path, device="cpu", only=["many"], minutes=5)
-    assert kept(path) == {f"many case={k}": pytest.approx((k + 1) * 1e-3) for k in range(CASES)}
-    assert len(timed) <= CASES + interrupts, "at most the case in flight is timed once more"
+    recorder.record(path, **options)
+    assert kept(path) == {f"many case={k}": (pytest.approx((k + 1) * 1e-3),) * visits for k in range(CASES)}
+    assert len(timed) <= visits * CASES + interrupts, "at most the visit in flight is made once more"
     left = {found.name for found in tmp_path.iterdir() if not found.name.endswith(".lock")}
     assert left == {"first.json", "r.json"}, "no half-written file"

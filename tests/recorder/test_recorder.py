@@ -53,21 +53,22 @@ def bench(monkeypatch):
     clock, log = Clock(), []
     monkeypatch.setattr(_registry, "_REGISTRY", {})
 
-    def add(name, ranks, seconds=10.0, fails=(), error=None, shares=1):
+    def add(name, ranks, seconds=10.0, fails=(), error=None, shares=1, medians=(1e-3,)):
         def case(i, rank):
             def time(deadline):
                 log.append((name, i, deadline))
                 clock.now += seconds
                 if i in fails:
                     raise error or RuntimeError("boom  \n happened")
-                return a_measurement()
+                turn = sum(one[:2] == (name, i) for one in log) - 1
+                return a_measurement(medians[turn % len(medians)])
 
             return Case({"i": i}, time, rank, shares)
 
         recorder.register(Experiment(name, name, lambda device: [case(i, rank) for i, rank in enumerate(ranks)]))
 
     def run(path, **options):
-        return recorder.record(path, **{"device": "cpu", "clock": clock, "name": "test", **options})
+        return recorder.record(path, **{"device": "cpu", "clock": clock, "name": "test", "visits": 1, **options})
 
     add.run, add.log, add.clock = run, log, clock
     return add
@@ -175,7 +176,79 @@ def test_a_case_of_long_calls_takes_several_shares(bench, tmp_path):
     assert bench.log[-1][2] == 5.0
 
 
-@pytest.mark.parametrize("options", [{"minutes": 0}, {"minutes": -1}, {"minutes": float("nan")}, {"name": "../x"}, {"only": ["no-such"]}])
+def test_a_case_is_visited_three_times_with_its_rank_between(bench, tmp_path):
+    """The visits of a rank come in rounds, so that they lie far apart, and before the next rank begins."""
+    bench("a", [0, 0, 1])
+    recording = bench.run(tmp_path / "r.json", visits=3)
+    assert [i for _, i, _ in bench.log] == [0, 1, 0, 1, 0, 1, 2, 2, 2]
+    assert [len(e.timing.visits_seconds) for e in recording.entries] == [3, 3, 3]
+
+
+def test_the_interval_of_a_case_is_that_between_its_visits(bench, tmp_path):
+    """Visits of 1, 2 and 4 ms: the median is 2 ms, and t with two degrees of freedom gives 2 ms times or over 2 ** (4.303 / sqrt(3))."""
+    bench("a", [0], medians=(1e-3, 2e-3, 4e-3))
+    timing = bench.run(tmp_path / "r.json", visits=3).entries[0].timing
+    assert timing.visits_seconds == (1e-3, 2e-3, 4e-3)
+    assert timing.median_seconds == 2e-3
+    assert timing.interval_seconds == pytest.approx((2e-3 / 2 ** (4.303 / 3**0.5), 2e-3 * 2 ** (4.303 / 3**0.5)))
+    assert timing.sample_count == 150
+
+
+def test_what_a_stopped_run_visited_once_is_visited_on_and_not_again(bench, tmp_path):
+    """Of two cases with three visits each a first run makes three; a second makes the other three, and a third makes none."""
+    bench("a", [0, 0])
+    bench.run(tmp_path / "r.json", visits=3, minutes=25 / 60)
+    assert [i for _, i, _ in bench.log] == [0, 1, 0]
+    bench.log.clear()
+    bench.run(tmp_path / "r.json", visits=3)
+    assert [i for _, i, _ in bench.log] == [1, 0, 1]
+    bench.log.clear()
+    bench.run(tmp_path / "r.json", visits=3)
+    assert not bench.log
+
+
+def test_what_takes_long_or_fails_is_not_visited_again(bench, tmp_path):
+    """A visit of more than ten seconds is enough; so is a failure, which in a later visit leaves what the first gave."""
+    bench("long", [0], seconds=10.5)
+    bench("short", [0, 0], seconds=1.0, fails=(1,))
+    recording = bench.run(tmp_path / "r.json", visits=3)
+    assert [(name, i) for name, i, _ in bench.log] == [("long", 0), ("short", 0), ("short", 1), ("short", 0), ("short", 0)]
+    assert [e.recorded for e in recording.entries] == [True, True, False]
+
+
+def test_a_visit_that_fails_leaves_what_was_there(bench, tmp_path):
+    """The second visit raises: the entry is that of the first."""
+    fails = []
+    bench("a", [0], fails=fails)
+    bench.run(tmp_path / "r.json", minutes=0.1, visits=3)
+    before = recordings.read(tmp_path / "r.json").entries[0].timing
+    fails.append(0)
+    after = bench.run(tmp_path / "r.json", visits=3).entries[0].timing
+    assert len(bench.log) == 2
+    assert after.to_dict() == before.to_dict()
+
+
+def test_a_case_with_calls_of_seconds_is_not_visited_again_by_a_later_run(bench, tmp_path):
+    """Fifty samples of 0.3 s make 15 s, whatever the clock of this run says."""
+    bench("a", [0], seconds=0.0, medians=(0.3,))
+    bench.run(tmp_path / "r.json", visits=3)
+    bench.run(tmp_path / "r.json", visits=3)
+    assert len(bench.log) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"visits": 0},
+        {"visits": 11},
+        {"visits": True},
+        {"minutes": 0},
+        {"minutes": -1},
+        {"minutes": float("nan")},
+        {"name": "../x"},
+        {"only": ["no-such"]},
+    ],
+)
 def test_bad_input_is_refused_before_anything_runs(bench, tmp_path, options):
     """A bad budget, name or experiment is an InputError; nothing is written."""
     bench("a", [0])

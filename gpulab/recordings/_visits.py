@@ -1,0 +1,65 @@
+"""One case timed at several moments of a run: what the visits say together.
+
+The interval of one visit tells how sure a median is of its own second. A machine's pace, its caches and its neighbours move between one
+minute and the next, and that shows only between visits: they, not the samples within one, are independent of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpulab.recordings._schema import KEPT_SAMPLES, Timing, thin
+
+# Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2.
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+# A note that an interval between visits answers.
+_NO_INTERVAL = "no-interval"
+
+
+def visits_of(timing: Timing) -> tuple[float, ...]:
+    """Return the median of each visit in seconds, in their order."""
+    return timing.visits_seconds or (timing.median_seconds,)
+
+
+def between(visits_seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval, in seconds, of the pace that 2 to ``MOST_VISITS`` visits of a machine were drawn from.
+
+    Student's t of the logarithms, since a machine is slower by factors; stretched to the median where that lies outside.
+    """
+    logs = np.log(np.asarray(visits_seconds, dtype=float))
+    half = _T_95[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    middle, median = float(logs.mean()), float(np.median(visits_seconds))
+    return min(math.exp(middle - half), median), max(math.exp(middle + half), median)
+
+
+def together(before: Timing, visit: Timing) -> Timing:
+    """Return one timing of all visits before and of a further one.
+
+    The median is that of the visits' medians, and the interval is between them. The first call is the first visit's; the times of a launch
+    and with the transfer are means over the visits; each visit keeps its share of the samples.
+    """
+    count = len(visits_of(before)) + 1
+    visits = (*visits_of(before), visit.median_seconds)
+    kept = KEPT_SAMPLES // count
+    samples = np.concatenate([thin(before.samples_seconds, KEPT_SAMPLES - kept), thin(visit.samples_seconds, kept)])
+    transfers = (before.with_transfer_seconds, visit.with_transfer_seconds)
+    notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
+    return replace(
+        before,
+        samples_seconds=samples,
+        sample_count=before.sample_count + visit.sample_count,
+        median_seconds=float(np.median(visits)),
+        interval_seconds=between(visits),
+        launch_seconds=_mean(before.launch_seconds, visit.launch_seconds, count),
+        with_transfer_seconds=None if transfers[0] is None or transfers[1] is None else _mean(transfers[0], transfers[1], count),
+        notes=tuple(notes.values()),
+        visits_seconds=visits,
+    )
+
+
+def _mean(of_all_before: float, last: float, count: int) -> float:
+    return of_all_before + (last - of_all_before) / count
