@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from gpulab import workloads
 from gpulab.devices import Device
-from gpulab.errors import InputError
+from gpulab.recorder._foretell import refuse_long
 from gpulab.recorder._registry import LAST, SECOND, THIRD, Case, Experiment, register
 from gpulab.timing import Measurement, measure
 from gpulab.workloads import Workload, WorkloadSpec
-
-# A case makes some five calls at least, whatever its share of the budget.
-_LONGEST_CALL_SECONDS = 3.0
 
 
 def _case(device: Device, spec: WorkloadSpec, n: int, dtype: str, rank: int) -> Case:
@@ -44,12 +40,7 @@ def _refuse_long_calls(device: Device, spec: WorkloadSpec, work: Workload) -> No
         return
     small = smaller[-1]
     inputs = small.inputs(device=str(device))
-    small.run(*inputs)
-    begin = time.perf_counter()
-    small.run(*inputs)
-    seconds = (time.perf_counter() - begin) * max(work.flops / max(small.flops, 1.0), work.nbytes / small.nbytes)
-    if seconds > _LONGEST_CALL_SECONDS:
-        raise InputError(f"{work.label}: a call takes about {seconds:.0f} s here; expected at most {_LONGEST_CALL_SECONDS:g} s. Left out.")
+    refuse_long(work.label, lambda: small.run(*inputs), max(work.flops / max(small.flops, 1.0), work.nbytes / small.nbytes))
 
 
 def _cases(device: Device) -> Iterable[Case]:

@@ -5,13 +5,13 @@ A case is the time of as many steps as it says: one on a CPU, ten between two wa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpulab import networks, training
 from gpulab.devices import Device
 from gpulab.errors import InputError
+from gpulab.recorder._foretell import refuse_long
 from gpulab.recorder._registry import FIRST, SECOND, THIRD, Case, Experiment, register
 from gpulab.timing import Measurement, measure
 from gpulab.training import Data, Task
@@ -89,14 +89,9 @@ def _refuse_long_steps(task: Task, device: Device, precision: str, who: str) -> 
     run = training.Run(task, device=device, precision=precision, steps=_STEPS, batch_size=max(1, task.batch_size // _SMALL_SHARE))
     run.parts_every = 0
     try:
-        run.advance(1)
-        begin = time.perf_counter()
-        run.advance(1)
-        seconds = _SMALL_SHARE * (time.perf_counter() - begin)
+        refuse_long(who, lambda: run.advance(1), _SMALL_SHARE, what="step", longest_seconds=_LONGEST_STEP_SECONDS)
     finally:
         run.close()
-    if seconds > _LONGEST_STEP_SECONDS:
-        raise InputError(f"{who}: a step takes about {seconds:.0f} s here; expected at most {_LONGEST_STEP_SECONDS:g} s. Left out.")
 
 
 def _has(device: Device, precision: str, means: str) -> bool:

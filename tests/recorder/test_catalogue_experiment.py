@@ -10,7 +10,7 @@ import pytest
 from gpulab import workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError
-from gpulab.recorder import _catalogue
+from gpulab.recorder import _catalogue, _foretell
 
 
 @pytest.fixture(name="called")
@@ -25,7 +25,7 @@ def _called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return x
 
     spec = dataclasses.replace(workloads.get("matmul"), function=slow)
-    monkeypatch.setattr(_catalogue.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(_foretell.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(_catalogue, "measure", lambda *given, **named: "measured")
     monkeypatch.setattr(_catalogue.workloads, "get", lambda name: spec)
     return sizes

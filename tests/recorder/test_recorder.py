@@ -11,7 +11,7 @@ import pytest
 from gpulab import devices, recorder, recordings
 from gpulab.errors import InputError, RecordingError, StoppedError
 from gpulab.evidence import Evidence
-from gpulab.recorder import Case, Experiment, _ceilings, _registry, _run, _transfers
+from gpulab.recorder import Case, Experiment, _ceilings, _foretell, _registry, _run, _transfers
 from gpulab.timing import Measurement
 
 
@@ -176,12 +176,34 @@ def test_a_case_of_long_calls_takes_several_shares(bench, tmp_path):
     assert bench.log[-1][2] == 5.0
 
 
-def test_a_case_is_visited_three_times_with_its_rank_between(bench, tmp_path):
-    """The visits of a rank come in rounds, so that they lie far apart, and before the next rank begins."""
-    bench("a", [0, 0, 1])
+def test_a_case_is_visited_three_times_with_29_others_between(bench, tmp_path):
+    """Thirty cases come in rounds before the next: their visits lie apart, and a short budget still gives most of them all three."""
+    bench("a", [0] * 31, seconds=1.0)
     recording = bench.run(tmp_path / "r.json", visits=3)
-    assert [i for _, i, _ in bench.log] == [0, 1, 0, 1, 0, 1, 2, 2, 2]
-    assert [len(e.timing.visits_seconds) for e in recording.entries] == [3, 3, 3]
+    assert [i for _, i, _ in bench.log] == [*range(30), *range(30), *range(30), 30, 30, 30]
+    assert {len(e.timing.visits_seconds) for e in recording.entries} == {3}
+
+
+def test_what_a_small_part_foretells_to_take_long_is_left_out(monkeypatch):
+    """A part of 10 ms, 8 times: 0.08 s are allowed, 512 times as long are 5.12 s and are not; the warm-up of 9 s is not counted."""
+    clock, spent = [0.0], iter((9.0, 0.01, 9.0, 0.01))
+    monkeypatch.setattr(_foretell.time, "perf_counter", lambda: clock[0])
+
+    def part():
+        clock[0] += next(spent)
+
+    _foretell.refuse_long("a product", part, 8)
+    with pytest.raises(InputError, match=r"a product: a call takes about 5 s here; expected at most 3 s\. Left out\."):
+        _foretell.refuse_long("a product", part, 512)
+
+
+def test_a_ceilings_product_is_foretold_by_one_of_an_eighth_of_its_sides(monkeypatch):
+    """On a CPU a side of 8 foretells one of 64, whose product is 8^3 = 512 times the work."""
+    asked = []
+    monkeypatch.setattr(_ceilings, "refuse_long", lambda who, small, times: asked.append((who, small().shape, times)))
+    monkeypatch.setattr(_ceilings, "measure", lambda *given, **named: "measured")
+    assert _ceilings._gemm_case(devices.find("cpu"), "bfloat16", 64).time(1.0) == "measured"
+    assert asked == [("matrix product bfloat16", (8, 8), 512.0)]
 
 
 def test_the_interval_of_a_case_is_that_between_its_visits(bench, tmp_path):
