@@ -33,7 +33,8 @@ SAVE_EVERY_SECONDS = 5.0
 _LONGEST_MINUTES = 24 * 60
 # Visits to a case, spread over the run: three are the fewest whose spread says something, and what took longer than this is visited once.
 VISITS, _LONG_SECONDS = 3, 10.0
-# So many cases are visited in turn: a round takes half a minute or more, and a short budget still gives most of its cases all visits.
+# So many cases are visited in turn, and near the end as many as all visits are foreseen for: a round takes half a minute or more, and a
+# short budget still gives nearly all of its cases every visit.
 _TURN = 30
 NOT_REACHED = "time did not reach it"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -102,6 +103,7 @@ class _Run:
         self.plan = {_key(name, case): (name, case) for name, case in plan}
         self.given_up: set[str] = set()  # what failed, or takes too long to be visited again
         self.last_save = -SAVE_EVERY_SECONDS
+        self.made, self.spent_seconds = 0, 0.0
 
     def recording(self) -> Recording:
         planned = {key: Entry(name, case.params, None, NOT_REACHED) for key, (name, case) in self.plan.items()}
@@ -124,19 +126,24 @@ class _Run:
     def shares_left(self) -> int:
         return sum(case.shares * (self.visits - self.visited(key)) for key, (_, case) in self.plan.items())
 
-    def waiting(self) -> Iterator[tuple[str, int]]:
+    def waiting(self, left: Callable[[], float]) -> Iterator[tuple[str, int]]:
         """Return each case that waits and the number of its visit: thirty cases in turn, so that their visits lie apart."""
-        keys = list(self.plan)
-        for begin in range(0, len(keys), _TURN):
+        keys = [key for key in self.plan if self.visited(key) < self.visits]
+        while keys:
+            foreseen = left() / (self.visits * max(self.spent_seconds / self.made, SHORTEST_CASE_SECONDS)) if self.made else _TURN
+            turn = max(1, min(_TURN, int(foreseen)))
             for number in range(1, self.visits + 1):
-                yield from ((key, number) for key in keys[begin : begin + _TURN] if self.visited(key) < number)
+                yield from ((key, number) for key in keys[:turn] if self.visited(key) < number)
+            keys = keys[turn:]
 
     def visit(self, key: str, deadline_seconds: float) -> None:
         """Time a case once more; a failure keeps what was there."""
         name, case = self.plan[key]
         begin, before = self.clock(), self.done.get(key)
         entry = _time(name, case, deadline_seconds)
-        if not entry.recorded or self.clock() - begin > _LONG_SECONDS:
+        seconds = self.clock() - begin
+        self.made, self.spent_seconds = self.made + 1, self.spent_seconds + seconds
+        if not entry.recorded or (seconds > _LONG_SECONDS and before is None):
             self.given_up.add(key)
         if before is not None and before.timing is not None:
             if entry.timing is None:
@@ -259,7 +266,7 @@ def _clocks(machine: Machine, device: Device, when: str) -> dict[str, float]:
 def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None, stop: Stop | None) -> None:
     begin = run.clock()
     try:
-        for key, number in run.waiting():
+        for key, number in run.waiting(lambda: budget - (run.clock() - begin)):
             left = budget - (run.clock() - begin)
             if left <= 0 or (stop is not None and stop()):
                 break

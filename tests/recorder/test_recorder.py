@@ -184,6 +184,14 @@ def test_a_case_is_visited_three_times_with_29_others_between(bench, tmp_path):
     assert {len(e.timing.visits_seconds) for e in recording.entries} == {3}
 
 
+def test_near_the_end_of_the_budget_fewer_cases_are_begun_and_all_of_them_visited_three_times(bench, tmp_path):
+    """Cases of a second in 100 s: thirty take 90 s, three more are begun for the 10 s that are left, and one visit of a last is made."""
+    bench("a", [0] * 60, seconds=1.0)
+    recording = bench.run(tmp_path / "r.json", visits=3, minutes=100 / 60)
+    visits = [len(e.timing.visits_seconds or (1,)) for e in recording.entries if e.recorded]
+    assert visits == [3] * 33 + [1]
+
+
 def test_what_a_small_part_foretells_to_take_long_is_left_out(monkeypatch):
     """A part of 10 ms, 8 times: 0.08 s are allowed, 512 times as long are 5.12 s and are not; the warm-up of 9 s is not counted."""
     clock, spent = [0.0], iter((9.0, 0.01, 9.0, 0.01))
