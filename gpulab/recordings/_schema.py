@@ -201,16 +201,17 @@ class Recording(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an entry: the case, its time, its rates."""
-        return ("case", "median", "arithmetic", "memory traffic"), [_row(entry) for entry in self.entries]
+        return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [_row(entry) for entry in self.entries]
 
 
-def _row(entry: Entry) -> tuple[str, str, str, str]:
+def _row(entry: Entry) -> tuple[str, ...]:
     timing = entry.timing
     if timing is None:
-        return entry.key, f"not recorded: {entry.reason}", "", ""
+        return entry.key, f"not recorded: {entry.reason}", "", "", "", ""
     flops = "" if timing.flops is None else format_flops_per_second(timing.flops / timing.median_seconds)
     nbytes = "" if timing.nbytes is None else format_bytes_per_second(timing.nbytes / timing.median_seconds)
-    return entry.key, format_seconds(timing.median_seconds), flops, nbytes
+    interval = "none" if timing.interval_seconds is None else " to ".join(map(format_seconds, timing.interval_seconds))
+    return entry.key, format_seconds(timing.median_seconds), interval, str(max(1, len(timing.visits_seconds))), flops, nbytes
 
 
 def thin(samples_seconds: np.ndarray, keep: int = KEPT_SAMPLES) -> np.ndarray:

@@ -212,7 +212,14 @@ def test_table_has_rates_by_hand():
     """2 GFLOP and 5 MB in a millisecond are 2 TFLOP/s and 5 GB/s."""
     entry = Entry("catalogue", {"workload": "matmul", "n": 1024, "dtype": "float32"}, a_timing(nbytes=5.0e6))
     (row,) = a_recording(entries=(entry,)).table()[1]
-    assert row[1:] == ("1.00 ms", "2.00 TFLOP/s", "5.00 GB/s")
+    assert row[1:] == ("1.00 ms", "900 us to 1.10 ms", "1", "2.00 TFLOP/s", "5.00 GB/s")
+
+
+def test_table_has_the_visits_and_says_where_there_is_no_interval():
+    """Two visits count two; without an interval the cell says so."""
+    entry = Entry("e", {}, a_timing(visits_seconds=(1e-3, 1.1e-3), interval_seconds=None))
+    (row,) = a_recording(entries=(entry,)).table()[1]
+    assert row[2:4] == ("none", "2")
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are():
