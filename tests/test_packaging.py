@@ -64,6 +64,7 @@ def test_every_pin_is_exact_and_fits_what_the_project_requires() -> None:
         assert requirement.specifier.contains(specifier.version), f"{requirement} is not met by the pinned {specifier.version}"
 
 
+@pytest.mark.pins
 def test_pins_cover_every_system_and_python() -> None:
     """Nothing that pip would install on Linux, macOS or Windows with Python 3.11 to 3.13 is left to chance."""
     pinned = pins()
@@ -74,6 +75,7 @@ def test_pins_cover_every_system_and_python() -> None:
             assert marker is None or marker.evaluate({"sys_platform": system}), f"{name}: the pin leaves out {system}"
 
 
+@pytest.mark.pins
 def test_constraints_are_what_the_tool_writes_here() -> None:
     """The environment that runs the tests has the pinned versions, so what passes here is what learners get."""
     for name, pin in pins().items():
@@ -82,6 +84,7 @@ def test_constraints_are_what_the_tool_writes_here() -> None:
             assert make_constraints.metadata.version(name).split("+")[0] == specifier.version, name
 
 
+@pytest.mark.pins
 @pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0"])
 def test_pinned_packages_accept_old_patch_releases(python: str) -> None:
     """Debian 12's Python is 3.11.2; a package that asks for a later patch release could not be installed there."""
@@ -138,6 +141,7 @@ def test_nvidias_compilers_fit_the_cuda_build_of_torch() -> None:
         assert version.startswith("13.0."), name
 
 
+@pytest.mark.pins
 def test_nothing_of_nvidias_compilers_is_asked_for_on_macos() -> None:
     """There are no such wheels for macOS, so an install there must not ask for them."""
     needed = make_constraints.needed_on()

@@ -125,6 +125,7 @@ def test_newest_says_what_differs_from_the_pins() -> None:
     assert newest.newer(pinned, {"numpy": "2.5.0", "jupyter-core": "5.8", "torch": "2.14.0"}) == [
         ("numpy", "2.4.6", "2.5.0"), ("torch", "2.13.0", "2.14.0"),
     ]  # fmt: skip
+    assert not newest.newer(pinned, {"torch": "2.13.0+cpu"}), "the build for a machine without a GPU is the same version"
 
 
 def test_soak_holds_every_benchmark_and_the_newest_dependencies() -> None:
