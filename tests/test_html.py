@@ -5,10 +5,16 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 
 from gpulab._html import _execute, _pages
@@ -90,6 +96,14 @@ END = (
     "### Task\n\n<details><summary>Hint 1</summary>\n\nCount *bytes*.\n\n</details>\n\n"
     "**Before:** nothing. **Next:** [second](02_second.ipynb#top) and [outside](https://example.org/a.ipynb)."
 )
+
+
+def wait_for(there: Callable[[], bool], seconds: float = 60) -> bool:
+    """Wait for a condition; return whether it came."""
+    end = time.monotonic() + seconds
+    while not there() and time.monotonic() < end:
+        time.sleep(0.05)
+    return there()
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +271,42 @@ def test_a_failing_cell_is_named_and_nothing_is_written(tmp_path: Path, capsys: 
     assert "01_first, cell 2" in said
     assert "ZeroDivisionError" in said
     assert not (tmp_path / "pages").exists()
+
+
+WAITING = "import os, pathlib, time\npathlib.Path({place!r}).write_text(str(os.getpid()))\ntime.sleep(120)"
+
+
+def test_an_interrupt_is_one_sentence_and_ends_the_kernel(tmp_path: Path) -> None:
+    """Ctrl-C while a cell runs: no traceback of the libraries beneath, exit code 130, no kernel left, no page written."""
+    source, out, started = tmp_path / "notebooks", tmp_path / "pages", tmp_path / "started"
+    source.mkdir()
+    nbformat.write(notebook(WAITING.format(place=str(started))), source / "01_first.ipynb")
+    command = [sys.executable, "-m", "gpulab.cli", "html", f"--notebooks={source}", f"--out={out}"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert wait_for(lambda: running.poll() is not None or (started.exists() and started.read_text() != ""))
+    running.send_signal(signal.SIGINT)
+    printed, said = running.communicate(timeout=60)
+    assert (running.returncode, printed, said) == (130, "", "gpulab: interrupted.\n")
+    assert not psutil.pid_exists(int(started.read_text()))
+    assert not out.exists()
+
+
+def test_an_interrupt_before_the_first_cell_ends_the_kernel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the start of the kernel's process and its first answer there is nobody else who would end it."""
+    from nbclient import NotebookClient
+
+    begun = []
+
+    def interrupted(client: NotebookClient) -> None:
+        begun.append(client.km.provisioner.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NotebookClient, "start_new_kernel_client", interrupted)
+    nbformat.write(notebook("1"), tmp_path / "01_first.ipynb")
+    with pytest.raises(KeyboardInterrupt):
+        _execute.executed(tmp_path / "01_first.ipynb")
+    assert len(begun) == 1
+    assert not psutil.pid_exists(begun[0])
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

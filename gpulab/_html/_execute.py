@@ -7,6 +7,7 @@ there is something to see.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
@@ -23,6 +24,8 @@ from gpulab.evidence import Environment
 
 # A cell of the course takes seconds; the longest (compiling, ranks) under a minute on a busy machine.
 _CELL_SECONDS = 600
+# How long an interrupted cell may take to reply before its kernel is ended all the same.
+_REPLY_SECONDS = 3.0
 _KEY = "gpulab"
 _LEARNERS = "my-notebooks"  # the working copy, where a learner's files lie
 _QUIET = ["--log-level=40"]  # the kernel warns of a connection that no other machine can reach
@@ -93,7 +96,7 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
             extra_arguments=_QUIET,
         )
         try:
-            with client.setup_kernel():
+            with _ended_when_interrupted(client), client.setup_kernel(), _ended_when_interrupted(client):
                 for index, cell in enumerate(notebook.cells[:last]):
                     if cell.cell_type != "code":
                         continue
@@ -125,6 +128,45 @@ def _rename(value: Any, folder: str) -> Any:
     for key, item in list(items):
         value[key] = _rename(item, folder)
     return value
+
+
+@contextmanager
+def _ended_when_interrupted(client: Any) -> Iterator[None]:
+    """At Ctrl-C, end what nbclient waits for, and then the kernel, without a word.
+
+    An interrupt leaves nbclient's tasks in the loop. They would go on while the kernel is ended, listen on closed sockets, and
+    asyncio would print their tracebacks.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not _inside_a_loop():  # in a notebook's own loop there are tasks of others
+            from jupyter_core.utils import ensure_event_loop
+
+            loop = ensure_event_loop()
+            loop.set_exception_handler(lambda loop, context: None)  # the task that the interrupt hit has an error that nobody asks for
+            loop.run_until_complete(_end(asyncio.all_tasks(loop), client.km))
+        raise
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _end(tasks: set[asyncio.Task[Any]], manager: Any) -> None:
+    """Interrupt the cell, hear its reply, drop what still waits, end the kernel: ended in a cell, it would complain of its sockets."""
+    if tasks and manager is not None and manager.has_kernel:
+        await manager.interrupt_kernel()
+        await asyncio.wait(tasks, timeout=_REPLY_SECONDS)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if manager is not None and manager.has_kernel:
+        await manager.shutdown_kernel()
 
 
 @contextmanager
