@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import setup_env
@@ -174,6 +175,32 @@ def test_damaged_stamp_means_install_again(installer: Installer) -> None:
     setup_env.run([], None)
     assert len(installer.calls) == 2
     assert json.loads(setup_env.STAMP.read_text())["stack"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("free", "course_is_there", "extras", "note"),
+    [
+        (4.9e9, False, ["test", "dev"], "Note: 4.9 GB are free here; this may need 6.5 GB."),  # what an environment with the tests takes
+        (4.9e9, False, [], ""),
+        (2.1e9, False, [], "Note: 2.1 GB are free here; this may need 3.0 GB."),
+        (2.9e9, True, ["test", "dev"], "Note: 2.9 GB are free here; this may need 3.5 GB."),
+        (6.6e9, False, ["test", "dev"], ""),
+        (0.1e9, True, [], ""),
+    ],
+)
+def test_too_little_room_is_said_before_anything_is_fetched(
+    installer: Installer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    free: float, course_is_there: bool, extras: list[str], note: str,
+) -> None:  # fmt: skip
+    """The room is that of what is still to come: the course, its tests, or both."""
+    disk = SimpleNamespace(free=1e12)
+    monkeypatch.setattr(setup_env.shutil, "disk_usage", lambda path: disk)
+    if course_is_there:
+        setup_env.run([], None)
+        assert "Note" not in capsys.readouterr().out
+    disk.free = free
+    setup_env.run(extras, None)
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note")] == ([note] if note else [])
 
 
 def test_environment_of_a_moved_project_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
