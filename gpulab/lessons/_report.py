@@ -242,9 +242,11 @@ def contents(made: StudentReport) -> list[str]:
     kept = sum(isinstance(check.kept, dict) and check.kept.get("kind") != "nothing" for check in made.checks)
     given = sum(prediction.predicted is not None for prediction in made.predictions)
     missing = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") == "nothing"]
+    of_machine = [made.machine.device, "versions of its libraries", "what gpulab doctor looked at", *(["its roofs"] if made.roofs else [])]
     lines = [
-        f"In it: {f'the name {made.name!r}' if made.name else 'no name'}; this machine ({made.machine.device}, versions of its libraries, "
-        f"its roofs); {given} prediction{'s' if given != 1 else ''}; {len(made.checks)} checked exercises, {kept} with your answer.",
+        f"In it: {f'the name {made.name!r}' if made.name else 'no name'}; this machine ({', '.join(of_machine)}); "
+        f"{given} prediction{'s' if given != 1 else ''}; {len(made.checks)} checked exercise{'s' if len(made.checks) != 1 else ''}, "
+        f"{kept} with your answer.",
         "Not in it: your user name, this machine's name, paths, serial numbers.",
     ]
     if sources:

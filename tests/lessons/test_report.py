@@ -122,6 +122,9 @@ def test_one_notebook_alone_and_no_progress_at_all() -> None:
     assert {c.id for c in lessons.report(notebook="02", measure=False).checks} == {"02.8"}
     bare = lessons.report(measure=False, progress=False)
     assert (bare.checks, bare.predictions) == ((), ())
+    assert "roofs" not in _report.contents(bare)[0]  # none were measured, and none are said to be inside
+    assert _report.contents(bare)[0].endswith("; 0 predictions; 0 checked exercises, 0 with your answer.")
+    assert _report.contents(lessons.report(notebook="02", measure=False))[0].endswith("; 1 checked exercise, 1 with your answer.")
     assert bare.machine.doctor["python"] == "ok"
     for wrong in ({"notebook": "77"}, {"name": "x" * 101}, {"name": 5}):
         with pytest.raises(InputError, match="report"):
@@ -137,7 +140,9 @@ def test_the_roofs_are_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) ->
     fake = Ceilings("A CPU", (level,), {"float32": 1e11, "float64": 5e10}, (), Evidence.measured("A CPU", 3), where)
     monkeypatch.setattr(devices, "default", lambda: devices.Device("cpu"))
     monkeypatch.setattr(devices, "ceilings", lambda device: fake)
-    (roof,) = lessons.report().rooflines()
+    made = lessons.report()
+    assert "its roofs)" in _report.contents(made)[0]
+    (roof,) = made.rooflines()
     assert roof.ridge_flops_per_byte("float32") == 5.0
     assert roof.evidence.badge.value == "RECORDED"
     assert roof.evidence.command == "gpulab report"
