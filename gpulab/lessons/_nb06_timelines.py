@@ -42,7 +42,7 @@ class RecordedOptions(Result):
     Attributes
     ----------
     rows : tuple of (str, ...)
-        Machine, what ran, the time of a step with its interval.
+        Machine, what ran and how many steps of it, their time with its interval.
     evidence : Evidence or None
         None where nothing is recorded yet.
     """
@@ -54,8 +54,8 @@ class RecordedOptions(Result):
         return f"<{len(self.rows)} recorded training steps>" if self.rows else "<not recorded yet>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a recorded step."""
-        return ("machine", "training step", "time (RECORDED)"), self.rows or [("no GPU", "not recorded yet", "")]
+        """Return one row a recorded training."""
+        return ("machine", "training, and how many steps of it", "time (RECORDED)"), self.rows or [("no GPU", "not recorded yet", "")]
 
 
 def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
@@ -77,7 +77,7 @@ def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
                 continue
             interval = entry.timing.interval_seconds
             between = "" if interval is None else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
-            what = ", ".join(str(value) for value in entry.params.values())
+            what = ", ".join(f"{value} steps" if name == "steps" else str(value) for name, value in entry.params.items())
             rows.append((name, f"{entry.experiment}: {what}", format_seconds(entry.timing.median_seconds) + between))
             evidence = recording.evidence(entry)
     return RecordedOptions(tuple(rows), evidence)
