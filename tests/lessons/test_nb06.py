@@ -43,7 +43,7 @@ def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:
 
 
 def test_recorded_options_list_what_gpus_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's training steps appear with their number, their interval and its badge; CPUs and other experiments do not; none is "not recorded yet"."""
+    """A GPU's training steps appear with number, interval and badge; CPUs and other experiments do not; none is "not recorded yet"."""
     monkeypatch.setattr(recordings, "readable", dict)
     assert lessons.recorded_options().evidence is None
     assert "not recorded yet" in str(lessons.recorded_options().table())
