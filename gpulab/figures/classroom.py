@@ -48,7 +48,7 @@ def class_roofline(room: Classroom) -> LabFigure:
     """
     drawn = [(student, roof) for student in room.students for roof in student.report.rooflines()[:1] if _usable(roof)]
     if not drawn:
-        return frame("The machines of the class", [], "No report has the roofs of a machine.")
+        return _nothing("The machines of the class", "No report has the roofs of a machine: --doctor-only and --no-measure leave them out.")
     ridges = [roof.ridge_flops_per_byte(_ARITHMETIC, roof.memory[-1].name) for _, roof in drawn]
     low, high = min(ridges) / _ROOM, max(ridges) * _ROOM
     traces = []
@@ -133,14 +133,14 @@ def class_predictions(room: Classroom) -> LabFigure:
     """
     rows = [row for row in room.questions().rows if row.given]
     if not rows:
-        return frame("Predictions against results", [], "No report has a prediction.")
+        return _nothing("Predictions against results", "No report has a prediction.")
     labels = [f"{row.id}  {_short(row.question, _QUESTION)}" for row in rows]
     places = list(range(len(rows), 0, -1))  # the first question on top
     shown = [(x, place) for row, place in zip(rows, places, strict=True) for x in row.ratios]
     xs = [min(max(x, _LOWEST), _HIGHEST) for x, _ in shown]
-    evidence = [roof.evidence for student in room.students for roof in student.report.rooflines()[:1]]
     where = f"{len(room.students)} students' machines, as they report it"
-    badge = [dataclasses.replace(max(evidence, key=lambda each: each.date or ""), device=where)] if evidence else []
+    latest = max(student.report.date for student in room.students)
+    badge = Evidence(Badge.RECORDED, where, date=latest, command="gpulab report")
     base = frame("Predictions against results", badge, _answers(rows), height=150 + _ROW * len(rows))
     plain = base.layout.to_plotly_json()
     marks = {
@@ -155,7 +155,7 @@ def class_predictions(room: Classroom) -> LabFigure:
     one = {"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": MID_GREY, "width": 1}}
     notes = [
         {
-            "x": 1, "xref": "paper", "y": place, "text": ink(f"{row.right} of {row.given}"), "showarrow": False, "xanchor": "left",
+            "x": 1, "xref": "paper", "y": place, "text": ink(f"{row.right} of {row.judged}"), "showarrow": False, "xanchor": "left",
             "xshift": 8, "font": {"size": 11},
         }
         for row, place in zip(rows, places, strict=True)
@@ -175,10 +175,19 @@ def class_predictions(room: Classroom) -> LabFigure:
     )  # fmt: skip
 
 
+def _nothing(title: str, sentence: str) -> LabFigure:
+    """A frame that says why it is empty."""
+    base = frame(title, [], sentence, height=140)
+    plain, hidden = base.layout.to_plotly_json(), {"visible": False}
+    place = {"x": 0, "xref": "paper", "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top"}
+    words = {**place, "text": ink(sentence), "showarrow": False}
+    return composed(base, [], xaxis={**plain["xaxis"], **hidden}, yaxis={**plain["yaxis"], **hidden}, annotations=[words])
+
+
 def _spread(number: int) -> float:
     """A little up or down, the same at every draw, so that equal answers do not hide each other."""
     return ((number * 7) % 11 - 5) * 0.05
 
 
 def _answers(rows: Sequence[QuestionRow]) -> str:
-    return " ".join(f"{row.id}: {row.right} of {row.given} close or right{f'; {row.text}' if row.text else ''}." for row in rows)
+    return " ".join(f"{row.id}: {row.right} of {row.judged} close or right{f'; {row.text}' if row.text else ''}." for row in rows)

@@ -60,8 +60,8 @@ class QuestionRow(Result):
     Attributes
     ----------
     id, question : str
-    given, right, shown : int
-        Students who predicted; who were close or right; to whom the answer was shown.
+    given, judged, right, shown : int
+        Students who predicted; whose machine then measured, so that it can be said; who were close or right; to whom the answer was shown.
     ratios : tuple of float
         predicted / measured, of each student with two numbers above zero.
     choices : tuple of (str, int)
@@ -71,6 +71,7 @@ class QuestionRow(Result):
     id: str
     question: str
     given: int
+    judged: int
     right: int
     shown: int
     ratios: tuple[float, ...]
@@ -78,12 +79,13 @@ class QuestionRow(Result):
 
     @property
     def text(self) -> str:
-        """The answers in a few words."""
-        if self.choices:
-            return "; ".join(f"{count} x {choice}" for choice, count in self.choices[:4])
-        if not self.ratios:
-            return ""
-        return f"median {statistics.median(self.ratios):.3g} x what was measured, from {min(self.ratios):.3g} to {max(self.ratios):.3g}"
+        """The answers in a few words, and how many wait for their measurement."""
+        words = [f"{count} x {choice}" for choice, count in self.choices[:4]]
+        if self.ratios and not words:
+            middle, low, high = statistics.median(self.ratios), min(self.ratios), max(self.ratios)
+            words = [f"median {middle:.3g} x what was measured{f', from {low:.3g} to {high:.3g}' if len(self.ratios) > 1 else ''}"]
+        waiting = self.given - self.judged
+        return "; ".join([*words, *([f"{waiting} not measured yet"] if waiting else [])])
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,7 +104,7 @@ class Questions(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a question."""
-        rows = [(r.id, r.question, f"{r.right} of {r.given}", r.text) for r in self.rows]
+        rows = [(r.id, r.question, f"{r.right} of {r.judged}", r.text) for r in self.rows]
         return ("", "question", "close or right", "answers"), rows or [("(no predictions)", "", "", "")]
 
 
@@ -266,10 +268,11 @@ class Classroom(Result):
             ratios = [r for p in given if (r := _ratio(p)) is not None]
             chosen = [p.predicted for p in given if isinstance(p.predicted, str)]
             counts = sorted(((word, chosen.count(word)) for word in dict.fromkeys(chosen)), key=lambda pair: -pair[1])
+            judged = sum(_verdict(p) != "not measured" for p in given)
             right = sum(_verdict(p) in ("close", "right") for p in given)
             question = next((p.question for _, p in entries if p.question), "")
             answered = sum(p.measured is not None for _, p in entries)
-            rows.append(QuestionRow(id, question, len(given), right, answered, tuple(ratios), tuple(counts)))
+            rows.append(QuestionRow(id, question, len(given), judged, right, answered, tuple(ratios), tuple(counts)))
         return Questions(tuple(rows))
 
     def misconceptions(self) -> Misconceptions:
@@ -302,12 +305,13 @@ def _exercises() -> list[_content.Exercise]:
 
 def _student_row(student: Student) -> tuple[str, ...]:
     report = student.report
-    given = sum(p.predicted is not None for p in report.predictions)
+    given = [p for p in report.predictions if p.predicted is not None]
+    judged = sum(_verdict(p) != "not measured" for p in given)
     close = sum(_verdict(p) in ("close", "right") for p in report.predictions)
     passed = sum(c.state == "passed" for c in report.checks)
     return (
         student.name, line(report.machine.device), str(report.machine.cores), format_bytes(report.machine.memory_bytes),
-        f"{given}, {close} close or right", f"{passed} of {len(report.checks)} tried",
+        f"{len(given)}, {close} of {judged} close or right", f"{passed} of {len(report.checks)} tried",
         ", ".join(map(line, report.machine.to_fix)) or "nothing",
     )  # fmt: skip
 

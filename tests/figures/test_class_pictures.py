@@ -77,5 +77,27 @@ def test_names_are_text_in_pictures(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("draw", [figures.class_roofline, figures.class_predictions])
 def test_an_empty_class_has_a_picture(draw: Any, tmp_path: pathlib.Path) -> None:
-    """With no report there is an empty frame, and the description says so."""
-    assert "No report" in draw(lessons.classroom(tmp_path)).description
+    """With no report there is a frame without axes, whose words say why."""
+    figure = draw(lessons.classroom(tmp_path))
+    assert "No report" in figure.description
+    assert [plain(note.text) for note in figure.layout.annotations] == [figure.description]
+    assert not figure.layout.xaxis.visible
+    assert not figure.layout.yaxis.visible
+
+
+def test_a_prediction_that_was_not_measured_is_not_called_wrong(tmp_path: pathlib.Path) -> None:
+    """Of two predictions one was measured and close: 1 of 1, and one waits; without roofs the picture still says RECORDED."""
+
+    def said(number: int, measured: float | None) -> Any:
+        text = "" if measured is None else "m"
+        prediction = ReportedPrediction("00.3", "How much slower?", 29.0, "p", measured, text, "", "MEASURED", 0)
+        return dataclasses.replace(report_of(number), predictions=(prediction,), roofs=())
+
+    room = a_class(tmp_path, said(0, 30.0), said(1, None))
+    (row,) = room.questions().rows
+    assert (row.given, row.judged, row.right) == (2, 1, 1)
+    assert row.text.endswith("; 1 not measured yet")
+    assert [cells[4] for cells in room.table()[1]] == ["1, 1 of 1 close or right", "1, 0 of 0 close or right"]
+    figure = figures.class_predictions(room)
+    assert "1 of 1" in [plain(note.text) for note in figure.layout.annotations]
+    assert "RECORDED on 2 students' machines" in plain(figure.layout.title.subtitle.text)
