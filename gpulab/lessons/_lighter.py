@@ -416,13 +416,22 @@ def _words(params: Any) -> str:
     return ", ".join(f"{key} {value}" for key, value in params.items())
 
 
+def _by_layer(entry: recordings.Entry) -> tuple[Any, ...]:
+    """What is compared stands together: one layer on as many rows, in one number format, dense before all others."""
+    given = entry.params
+    return (
+        entry.experiment, str(given.get("layer", "")) != "linear", given.get("rows", 0), str(given.get("dtype", "")),
+        str(given.get("form", "")) != "dense", str(given.get("form", "")), given.get("zeros", 0.0), given.get("groups", 0),
+    )  # fmt: skip
+
+
 def recorded_forms() -> RecordedForms:
     """Return what recorded accelerators say of lighter layers (dense, CSR, 2:4, 8 bits, groups); "not recorded yet" without any."""
     rows, evidence = [], None
     for name, recording in recordings.readable().items():
         if recording.environment.device_kind == "cpu":
             continue
-        for entry in recording.entries:
+        for entry in sorted(recording.entries, key=_by_layer):
             if entry.experiment != _EXPERIMENT or entry.timing is None:
                 continue
             took = f"{format_seconds(entry.timing.median_seconds)} {format_interval(entry.timing.interval_seconds)}"
