@@ -16,6 +16,8 @@ def _speedup_of_last(weighing: Any) -> Any:
         return weighing
     if weighing.models[-1].speedup is None:
         raise Unmeasured("there is nothing to compare with. Weigh two models.")
+    if weighing.models[-1].speedup_interval is None:
+        raise Unmeasured("other programs disturbed the times too much for an interval. Run the cell that weighs, and this one, again.")
     return weighing.models[-1].speedup
 
 

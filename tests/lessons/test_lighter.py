@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gpulab import compression, lessons, timing, training
+from gpulab.compression import Weighing
 from gpulab.evidence import Evidence
 from gpulab.lessons import _lighter, _nb07, _nb07_exercises
 from gpulab.lessons._content import Refused, Unmeasured
@@ -132,6 +133,35 @@ def test_nothing_recorded_is_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_lighter.recordings, "readable", dict)
     table = lessons.recorded_forms().table()[1]
     assert list(table) == [("not recorded yet", "", "")]
+
+
+def test_recorded_forms_that_are_compared_stand_together():
+    """In each recording a layer's rows follow one another, its dense form first: then the eye can compare."""
+    rows = [row for row in lessons.recorded_forms().rows if row[0] == "nvidia-h200"]
+    params = [dict(part.split(" ", 1) for part in row[1].split(", ")) for row in rows]
+    groups = [(each["layer"], each.get("rows"), each["dtype"]) for each in params]
+    assert len(groups) > 10
+    starts = [k for k, group in enumerate(groups) if k == 0 or group != groups[k - 1]]
+    assert len(starts) == len(set(groups))
+    for start in starts:
+        if any(each["form"] == "dense" for each, group in zip(params, groups, strict=True) if group == groups[start]):
+            assert params[start]["form"] == "dense"
+
+
+def test_a_gain_without_an_interval_is_no_answer():
+    """Where a neighbour took the interval, 07.1 has no measured answer, and says why; with one it has."""
+
+    def of(interval: Any) -> Any:
+        models = [SimpleNamespace(speedup=None, speedup_interval=None), SimpleNamespace(speedup=3.9, speedup_interval=interval)]
+        return SimpleNamespace(models=models)
+
+    for interval in (None, (0.9, 1.1)):
+        weighing = Weighing("t", "a CPU", 1, tuple(of(interval).models), (), LIVE, None)  # type: ignore[arg-type]
+        if interval is None:
+            with pytest.raises(Unmeasured, match="for an interval"):
+                _nb07.MASKED.outcome(weighing)
+        else:
+            assert _nb07.MASKED.outcome(weighing) == 3.9
 
 
 @pytest.mark.slow
