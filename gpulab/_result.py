@@ -270,6 +270,7 @@ _BADGE_STYLE = {
 }
 _CAPTION_LENGTH, _CAPTION_SHORT = 180, 110  # characters: a longer caption folds to the shorter length
 _NO_BREAK = 26  # characters: a shorter cell is not broken into lines
+_SENTENCE = "10em"  # the least width of a longer one: where the page is narrow the table scrolls, and no cell is a tower of single words
 _BADGE_SHAPE = "display:inline-block;padding:0 0.45em;border-radius:0.3em;font-size:0.85em;font-weight:600;letter-spacing:0.04em"
 
 
@@ -349,5 +350,5 @@ def _row(cells: list[str], style: str) -> str:
 
 
 def _kept_together(text: str, style: str) -> str:
-    """A number and its unit, or a name of a few words, stay on one line."""
-    return f"{style};white-space:nowrap" if len(text) <= _NO_BREAK else style
+    """A number and its unit, or a name of a few words, stay on one line; a sentence keeps room for a few words beside each other."""
+    return f"{style};white-space:nowrap" if len(text) <= _NO_BREAK else f"{style};min-width:{_SENTENCE}"
