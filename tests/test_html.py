@@ -231,6 +231,18 @@ def test_links_lead_to_the_pages(site: Path) -> None:
                 assert (site / "pages" / (target.partition("#")[0] or f"{name}.html")).is_file(), target
 
 
+def test_one_page_alone_has_no_link_into_the_void(site: Path, tmp_path: Path) -> None:
+    """With --only, the name of a notebook without a page stays as words; once that page is there, it is a link."""
+    command = ["html", f"--notebooks={site / 'notebooks'}", f"--executed={site / 'executed'}", f"--out={tmp_path}", "--only"]
+    assert main([*command, "01"]) == 0
+    alone = (tmp_path / "01_first.html").read_text(encoding="utf-8")
+    assert "02_second" not in alone
+    assert "<strong>Next:</strong> second and <a" in alone
+    assert main([*command, "02"]) == 0
+    assert main([*command, "01"]) == 0
+    assert Resources((tmp_path / "01_first.html").read_text(encoding="utf-8")).links["02_second.html#top"][1] == "second"
+
+
 def test_hints_fold(site: Path) -> None:
     """A hint is folded, and the Markdown in it is rendered."""
     hint = page(site).partition("<summary>Hint 1</summary>")[2].partition("</details>")[0]

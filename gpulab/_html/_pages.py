@@ -10,7 +10,7 @@ import importlib.resources
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +110,10 @@ def write_course(
         pages.append(Page(path.stem, _title(notebook, path.stem), notebook, where))
         say(f"{path.name}: {time.monotonic() - start:.0f} s")
     files = {f"{_ASSETS}/{name}": content for name, content in _assets().items()}
+    there = {page.file for page in pages} | {file.name for file in out.glob("*.html")}  # of an earlier run with --only
     for number, page in enumerate(pages):
         around = (pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None)
-        files[page.file] = render(page, *around, solutions=solutions).encode()
+        files[page.file] = render(page, *around, solutions=solutions, there=there).encode()
     files["index.html"] = _index(pages).encode()
     with _writing(out):
         for name, content in files.items():
@@ -159,7 +160,9 @@ def _title(notebook: NotebookNode, name: str) -> str:
     return name
 
 
-def render(page: Page, before: Page | None = None, after: Page | None = None, *, solutions: bool = False) -> str:
+def render(
+    page: Page, before: Page | None = None, after: Page | None = None, *, solutions: bool = False, there: Collection[str] | None = None
+) -> str:
     """Return a notebook as a page of HTML.
 
     Parameters
@@ -168,6 +171,8 @@ def render(page: Page, before: Page | None = None, after: Page | None = None, *,
         The notebook and its neighbours; None where there is none.
     solutions : bool
         Whether a solution stands below each exercise.
+    there : collection of str, optional
+        The pages that there are, by file name: a link to another notebook's is left as its words. None takes all as there.
     """
     from nbconvert import HTMLExporter
     from traitlets.config import Config
@@ -187,7 +192,13 @@ def render(page: Page, before: Page | None = None, after: Page | None = None, *,
         }
     }  # fmt: skip
     text, _ = exporter.from_notebook_node(notebook, resources=resources)
-    text = re.sub(r'(<a\b[^>]*\bhref=")(\d\d_\w+)\.ipynb((?:#[^"]*)?")', r"\1\2.html\3", text)
+
+    def to_page(link: re.Match[str]) -> str:
+        file = f"{link['name']}.html"
+        return f"{link['open']}{file}{link['rest']}{link['words']}</a>" if there is None or file in there else link["words"]
+
+    notebook_link = r'(?P<open><a\b[^>]*\bhref=")(?P<name>\d\d_\w+)\.ipynb(?P<rest>(?:#[^"]*)?"[^>]*>)(?P<words>.*?)</a>'
+    text = re.sub(notebook_link, to_page, text, flags=re.DOTALL)
     return text.replace('class="anchor-link"', 'class="anchor-link" aria-label="Link to this heading"')
 
 
