@@ -115,6 +115,8 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
     asked = _predictions.known(id) or Prediction(id, "", "", ())
     sides, source = _evidence(known, measured, evidence)
     value, text, never = _outcome(asked, known, measured, reason)
+    if value is None and not never:  # what was measured answers nothing, so no badge may stand beside "not measured"
+        sides, source = {}, None
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
     verdict = _verdict_of_never(kept) if never else _verdict(kept, value, ratio, known)

@@ -160,8 +160,12 @@ def test_a_gain_without_an_interval_is_no_answer():
         if interval is None:
             with pytest.raises(Unmeasured, match="for an interval"):
                 _nb07.MASKED.outcome(weighing)
+            shown = lessons.reveal("07.1", weighing)
+            assert (shown.verdict, shown.badges, shown.captions()) == ("not measured", "", [])
+            assert "MEASURED" not in repr(shown) + str(shown.table())
         else:
             assert _nb07.MASKED.outcome(weighing) == 3.9
+            assert lessons.reveal("07.1", weighing).badges == "MEASURED"
 
 
 @pytest.mark.slow
