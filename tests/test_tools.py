@@ -66,11 +66,34 @@ def test_every_notebook_runs_with_and_without_a_browser(browser: bool, monkeypat
     commands = []
     monkeypatch.setattr(run_tests, "has_browser", lambda: browser)
     monkeypatch.setattr(run_tests, "_run", lambda command: commands.append(command) or True)
+    monkeypatch.setattr(run_tests, "_start", lambda command: lambda: True)
     assert run_tests.main(["-k", "transfer"]) == 0
     given = [part for part in commands[-1] if part.endswith(".ipynb")]
     assert given == ([] if browser else [f"notebooks/{path.name}" for path in sorted((run_tests.ROOT / "notebooks").glob("*.ipynb"))])
     assert commands[-1][-2:] == ("-k", "transfer")
     assert {"--nbval-lax", "tests", "gpulab"} <= set(commands[-1])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+@pytest.mark.parametrize(("ends", "found"), [(0, 0), (1, 1)])
+def test_mypy_runs_beside_the_tests_and_is_heard(
+    ends: int, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Pytest begins before mypy has ended; what mypy says comes behind it, and its failure alone fails the run and is named."""
+    waits = "#!/bin/sh\nk=0\nwhile [ ! -e begun ]; do k=$((k + 1)); [ $k -lt 200 ] || exit 9; sleep 0.05; done\n"
+    (tmp_path / "mypy").write_text(f"{waits}echo 'a.py:1: error: mine'; exit {ends}\n")
+    (tmp_path / "pytest").write_text("#!/bin/sh\ntouch begun; echo 'the tests ran'\n")
+    for name in ("ruff", "lint-imports"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+    for program in tmp_path.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setattr(run_tests, "has_browser", lambda: True)
+    monkeypatch.setattr(run_tests, "BIN", tmp_path)
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    assert run_tests.main([]) == found
+    out, err = capfd.readouterr()
+    assert out.index("the tests ran") < out.index("a.py:1: error: mine")
+    assert err.strip() == ("Failed: mypy." if ends else "")
 
 
 def test_soak_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Run every check of the project, the linters first, and report them all: a failing linter does not hide a failing test.
+"""Run every check of the project, the quick linters first, and report them all: a failing linter does not hide a failing test.
 
 python tools/run_tests.py              everything
 python tools/run_tests.py --lint       ruff, its formatter, mypy and import-linter alone
@@ -12,13 +12,17 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 sys.path.append(str(ROOT / "tests" / "browser"))
-LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports", "--no-logo"))
+LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("lint-imports", "--no-logo"))
+# Most of a minute on one core without its cache, while the other would have nothing to do: it runs beside the tests.
+MYPY = ("mypy",)
 PYTEST = (
     # One worker for each of two cores; a file's tests stay together, since nbval runs a notebook's cells in one kernel, and come in the
     # order of tests/conftest.py: xdist's own, by the number of tests, would leave the longest for the end.
@@ -33,12 +37,27 @@ PYTEST = (
 
 
 def _run(command: tuple[str, ...]) -> bool:
-    shown = " ".join(command)
-    print(f"\n== {shown}", flush=True)
+    print(f"\n== {' '.join(command)}", flush=True)
     start = time.monotonic()
     good = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, check=False).returncode == 0
     print(f"== {command[0]}: {'passed' if good else 'FAILED'} in {time.monotonic() - start:.0f} s", flush=True)
     return good
+
+
+def _start(command: tuple[str, ...]) -> Callable[[], bool]:
+    """Run a command beside what comes next; what is returned waits for its end, shows what it said and tells whether it passed."""
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - read and closed at the end
+    process = subprocess.Popen([str(BIN / command[0]), *command[1:]], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+
+    def end() -> bool:
+        good = process.wait() == 0
+        said.seek(0)
+        text = said.read().decode(errors="replace").rstrip()
+        said.close()
+        print(f"\n== {' '.join(command)} (beside the tests)\n{text}\n== {command[0]}: {'passed' if good else 'FAILED'}", flush=True)
+        return good
+
+    return end
 
 
 def has_browser() -> bool:
@@ -66,9 +85,14 @@ def notebooks_for_nbval() -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Run the checks; return the exit code."""
-    results = {" ".join(command[:2]): _run(command) for command in LINTERS}
-    if arguments != ["--lint"]:
-        results["pytest"] = _run(("pytest", *PYTEST, *notebooks_for_nbval(), *arguments))
+    lint_alone = arguments == ["--lint"]
+    results = {" ".join(command[:2]): _run(command) for command in (*LINTERS, *([MYPY] if lint_alone else []))}
+    if not lint_alone:
+        mypy_ended = _start(MYPY)
+        try:
+            results["pytest"] = _run(("pytest", *PYTEST, *notebooks_for_nbval(), *arguments))
+        finally:
+            results["mypy"] = mypy_ended()
     failed = [name for name, good in results.items() if not good]
     if failed:
         print(f"\nFailed: {', '.join(failed)}.", file=sys.stderr)
