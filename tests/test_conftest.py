@@ -87,6 +87,12 @@ def test_workers_begin_with_the_longest_and_keep_files_together(folder: Path) ->
     assert ran[-1][1] == "tests/test_a.py"
 
 
+def test_the_collector_rests_while_tests_are_collected_and_works_while_they_run(folder: Path) -> None:
+    """A module is read without the garbage collector; its tests have it."""
+    (folder / "test_x.py").write_text("import gc\nREAD = gc.isenabled()\ndef test_it(): assert (READ, gc.isenabled()) == (False, True)\n")
+    assert run(folder).returncode == 0
+
+
 def test_home_is_private(folder: Path) -> None:
     """A test that writes to HOME does not touch the user's, and nothing of it stays."""
     (folder / "test_x.py").write_text(
