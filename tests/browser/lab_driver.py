@@ -38,6 +38,8 @@ CHROMIUM_ARGUMENTS = (
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 CONTRAST = ("color-contrast",)
 _START_SECONDS = 90
+# How often the page looks whether a run is over. Playwright would look at each frame, which makes Chromium draw sixty a second meanwhile.
+_LOOK_MILLISECONDS = 100
 _SETTINGS = {
     # JupyterLab draws only the cells in view; a test wants all of them.
     "notebook-extension/tracker": {"windowingMode": "none"},
@@ -213,7 +215,7 @@ class NotebookPage:
 
         self.page.evaluate("() => window.__lab.runAll()")
         try:
-            self.page.wait_for_function("() => window.__lab.done !== null", timeout=seconds * 1000)
+            self.page.wait_for_function("() => window.__lab.done !== null", polling=_LOOK_MILLISECONDS, timeout=seconds * 1000)
         except TooLong as error:
             running = self.page.evaluate("() => window.__lab.running()")
             raise TimeoutError(f"{self.name}: not done after {seconds} s; running: {running}") from error
