@@ -25,9 +25,12 @@ OUTPUTS = ".jp-OutputArea-output"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebook_runs_in_the_browser(course_lab: Lab, open_notebook: Callable[..., NotebookPage], name: str) -> None:
-    """All cells run without an error and print what they must, all is drawn, nothing fetched from outside; axe finds nothing serious."""
-    notebook = open_notebook(course_lab, name, fresh=True)
+def test_notebook_runs_in_the_browser(course_lab: Lab, open_notebook: Callable[..., NotebookPage], name: str, soak: bool) -> None:
+    """All cells run without an error and print what they must, all is drawn, nothing fetched from outside; axe finds nothing serious.
+
+    A worker's first notebook loads JupyterLab; the next ones open in the same tab, as a learner's do (``soak``: each loads it anew).
+    """
+    notebook = open_notebook(course_lab, name, fresh=soak)
     notebook.run_all(RUN_SECONDS)
     assert notebook.kernel_errors() == []
     assert changed_outputs(json.loads((FOLDER / name).read_text(encoding="utf-8")), notebook.code_cells()) == []
