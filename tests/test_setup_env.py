@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -105,6 +106,7 @@ class Installer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.calls: list[tuple[str, ...]] = []
+        self.compiled_after: list[int] = []
         self.fail_at: int | None = None
         self.facts = Facts("Linux", "x86_64")
         monkeypatch.setattr(setup_env, "VENV", tmp_path)
@@ -113,6 +115,7 @@ class Installer:
         monkeypatch.setattr(setup_env, "look_at_machine", lambda: self.facts)
         monkeypatch.setattr(setup_env, "index_answers", lambda index: False)
         monkeypatch.setattr(setup_env, "_pip", self.pip)
+        monkeypatch.setattr(setup_env, "compile_packages", lambda: self.compiled_after.append(len(self.calls)))
 
     def pip(self, *arguments: str) -> None:
         """Record one call of pip, or fail as it would without a network."""
@@ -134,6 +137,32 @@ def test_torch_is_installed_first_at_its_exact_pin(installer: Installer) -> None
     assert setup_env.torch_pin() in first
     assert first.index("-c") + 1 == first.index(str(setup_env.ROOT / "constraints.txt"))
     assert second[-1] == str(setup_env.ROOT)
+
+
+def test_packages_are_compiled_once_when_all_are_there(installer: Installer) -> None:
+    """Pip itself compiles nothing; an install that fails is compiled when it has been taken up again."""
+    installer.fail_at = 2
+    with pytest.raises(setup_env.SetupError):
+        setup_env.run([], None)
+    setup_env.run([], None)
+    assert installer.compiled_after == [4]
+    assert all("--no-compile" in call for call in installer.calls)
+
+
+def test_packages_are_compiled_but_for_what_is_no_python_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In an environment's own folder of packages; a file of another Python stops nothing."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)
+    monkeypatch.setattr(setup_env, "VENV", tmp_path)
+    packages = Path(
+        subprocess.check_output(
+            [setup_env.venv_python(), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+        ).strip()
+    )
+    for name, text in (("a.py", "x = 1\n"), ("b.py", "print 'x'\n"), ("part/c.py", "x = 1\n")):
+        (packages / name).parent.mkdir(exist_ok=True)
+        (packages / name).write_text(text)
+    setup_env.compile_packages()
+    assert sorted(path.name.split(".")[0] for path in packages.rglob("*.pyc")) == ["a", "c"]
 
 
 def test_second_run_does_nothing(installer: Installer) -> None:
