@@ -276,8 +276,6 @@ def _why_convolution(said: float, source: int, wide: int, kernel: int, side: int
 def _why_linear(said: float, source: int, wide: int, kernel: int, side: int) -> str:
     if said == source * wide * side**2:
         return "Each output number, one a pixel and channel, has a weight for each input number, one a pixel and channel."
-    if said == source * side**2 * wide:
-        return "Its outputs are wide x side x side numbers, not one for each channel."
     return "Flatten both images: every one of the outputs has a weight for every one of the inputs (no bias)."
 
 
