@@ -97,6 +97,12 @@ def test_code_cells_are_short_and_free_of_plumbing(path: Path) -> None:
 
 
 @each_notebook
+def test_no_cell_is_empty(path: Path) -> None:
+    """A cell whose content was lost runs without an error, and the prose before it announces what never comes."""
+    assert [cell["id"] for cell in load(path)["cells"] if not source(cell).strip()] == []
+
+
+@each_notebook
 def test_prose_comes_before_code(path: Path) -> None:
     """Code cells follow prose; the longest run without a word is predict, measure, reveal, whose first cell is a question."""
     kinds = [cell["cell_type"] for cell in load(path)["cells"]]
