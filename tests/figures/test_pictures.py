@@ -63,6 +63,7 @@ def test_a_comparison_shows_three_times_and_the_speed_up() -> None:
     assert {t.marker.symbol for t in marks if round(t.y[0]) == 2} == {"line-ns-open", "circle-open", "diamond-open"}
     assert "10.0x" in words(figure)
     assert "[9.00x, 11.0x]" in words(figure)
+    assert all(note.showarrow is False for note in figure.layout.annotations)  # beside the plot there is nothing to point at
     for part in ("MEASURED on A GPU", "RECORDED on Far GPU", "time per call (log scale)", "device finished"):
         assert part in words(figure)
     assert "GPU (measured): finished after 1.00 ms" in figure.description

@@ -52,6 +52,20 @@ def test_a_tenth_is_guessing() -> None:
     assert outcome("05.8", dataclasses.replace(accuracy, loss=float("nan"))) == _nb05.INFINITE
 
 
+def test_where_an_operator_cannot_be_observed_pytorchs_lists_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the manual's "CPU Op-Specific Behavior" and "CUDA Op-Specific Behavior": the CPU's list has neither norm nor softmax."""
+    rows = tuple(precision.AutocastRow(name, None, "float32") for name in _nb05_exercises.OPERATORS)
+    blind = precision.AutocastPolicy("cpu", "bfloat16", rows, Evidence.measured("a CPU"))
+    monkeypatch.setattr(precision, "autocast_policy", lambda *args: blind)
+    assert _nb05_exercises._truth() == {
+        "linear": ("lower", "lower"),
+        "relu": ("inputs", "inputs"),
+        "layer_norm": ("inputs", "float32"),
+        "softmax": ("inputs", "float32"),
+        "cross_entropy": ("float32", "float32"),
+    }
+
+
 def test_the_norms_of_both_devices() -> None:
     """From two policies: the CPU's observed one, and a CUDA that keeps norms in float32 or does not."""
     cpu = precision.autocast_policy("cpu", operators=["layer_norm"])

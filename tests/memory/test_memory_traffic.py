@@ -122,6 +122,20 @@ def test_equal_operators_share_a_row_in_a_long_table():
     assert [row[0] for row in rows] == ["20 x aten.add.Tensor", "together"]
 
 
+@pytest.mark.parametrize(("operators", "rows"), [(11, 11), (12, 12), (13, 1)])
+def test_a_dozen_operators_still_have_a_row_each(operators, rows):
+    """The table keeps to a dozen rows and their sum."""
+
+    def halved(x):
+        for _ in range(operators):
+            x = x * 0.5
+        return x
+
+    t = gl.memory.traffic(halved, torch.ones(10))
+    assert len(t.operators) == operators
+    assert len(t.table()[1]) == rows + 1
+
+
 def test_a_compiled_function_is_counted_as_it_was_written():
     """torch.compile's wrapper is looked through, so nothing is compiled to count."""
     fn = torch.compile(lambda x: x * 2 + 1)

@@ -119,7 +119,9 @@ def test_junk_gets_one_sentence(junk: object) -> None:
 def test_addresses_that_make_no_warp_are_refused() -> None:
     """Too few, misaligned, far apart, no list, flags that are none, sizes that no instruction has."""
     lanes = [4 * lane for lane in range(32)]
-    bad = [(lanes[:31],), ([2 + a for a in lanes],), ([*lanes[:31], 2**40],), (5,), ("text",), (lanes, 4, [1] * 32), (lanes, 4, [True]),
+    assert access_at([*lanes[:31], 2**33 - 4]).sectors == 5  # the last word within 8 GiB of the first
+    bad = [([*lanes[:31], 2**33],), (lanes[:31],),
+           ([2 + a for a in lanes],), ([*lanes[:31], 2**40],), (5,), ("text",), (lanes, 4, [1] * 32), (lanes, 4, [True]),
            (lanes, 3), (lanes, 0), (lanes, 32), ([*lanes[:31], 4.0],)]  # fmt: skip
     for arguments in bad:
         with pytest.raises(InputError, match="expected"):

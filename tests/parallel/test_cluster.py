@@ -119,6 +119,14 @@ def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, o
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "5"])
+def test_a_call_that_may_take_no_time_is_refused(ranks: Ranks, seconds: object) -> None:
+    """Before it reaches a rank; the next call finds them as they were."""
+    with pytest.raises(InputError, match=r"timeout_seconds=.*; expected seconds above 0"):
+        ranks.run(_sum_of_ranks, 1, timeout_seconds=seconds)  # type: ignore[arg-type]
+    assert ranks.ready
+
+
 def test_more_ranks_than_memory_are_refused() -> None:
     """The sentence says what they would need, what is free, and how many fit."""
     before = psutil.Process().children()

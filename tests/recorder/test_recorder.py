@@ -311,6 +311,12 @@ def test_every_registered_experiment_has_unique_cases_on_a_cpu():
     assert {"ceilings", "launch", "catalogue", "transfer", "overlap"} <= {e.name for e in recorder.experiments()}
 
 
+@pytest.mark.parametrize("name", recordings.names())
+def test_what_was_recorded_can_be_recorded_again(name):
+    """Every experiment that a shipped recording holds is registered."""
+    assert {entry.experiment for entry in recordings.load(name).entries} <= {e.name for e in recorder.experiments()}
+
+
 def test_a_second_experiment_of_a_name_is_refused(bench):
     """Two experiments of one name would write over each other's cases."""
     bench("once", [1])

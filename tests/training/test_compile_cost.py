@@ -65,6 +65,20 @@ def test_without_a_compiler_it_is_a_sentence(monkeypatch):
     assert any("g++" in cell for row in c.table()[1] for cell in row)
 
 
+def test_a_call_is_over_when_the_device_is(monkeypatch):
+    """A launch returns at once; the clock is read after the device has finished 5 s of work, not before."""
+    now = [100.0]
+
+    class Accelerator:
+        is_cpu = False
+
+        def synchronize(self):
+            now[0] += 5.0
+
+    monkeypatch.setattr(_compile_cost.time, "perf_counter", lambda: now[0])
+    assert _compile_cost._call("it", lambda: None, (), Accelerator()) == 5.0
+
+
 def test_bad_input():
     """No function, a function that raises, a deadline that is none."""
     with pytest.raises(InputError, match="not its result"):

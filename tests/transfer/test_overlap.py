@@ -1,5 +1,8 @@
 """Overlap: the pipeline by hand, what counts as overlap, and real threads on the CPU (their order, never their speed)."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -119,14 +122,23 @@ def test_chunks_need_not_divide_the_array():
     assert max(lengths[1:8]) - min(lengths[1:8]) <= 1
 
 
-def test_work_that_raises_ends_the_copy_thread():
-    """An error in the work comes out as it is, and no thread is left behind."""
+def test_work_that_raises_ends_the_copy_thread(monkeypatch):
+    """An error in the work of the first chunk comes out as it is, and no thread is left that goes on copying the other seven."""
+    copied = np.copyto
+
+    def slow(here, there):
+        copied(here, there)
+        if threading.current_thread().name == "copy lane":
+            time.sleep(0.05)
 
     def broken(x):
-        raise ZeroDivisionError("in the work")
+        if len(x) < 2**14:
+            raise ZeroDivisionError("in the work")
 
+    monkeypatch.setattr(np, "copyto", slow)
     with pytest.raises(ZeroDivisionError, match="in the work"):
-        transfer.overlap(2**16, 4, work=broken, device="cpu")
+        transfer.overlap(2**16, 8, work=broken, device="cpu")
+    assert "copy lane" not in {thread.name for thread in threading.enumerate()}
     with pytest.raises(InputError):
         transfer.overlap(2**16, 0, device="cpu")
 

@@ -51,7 +51,7 @@ def send(m: SimtMicroscope, **content: Any) -> list[Any]:
     """Send a message from the browser's step controls; return what is answered."""
     answers: list[Any] = []
     m._microscope.send = answers.append
-    m._on_step(None, content, [])
+    m._microscope._handle_custom_msg(content, [])  # as the browser's message arrives
     return answers
 
 
@@ -493,6 +493,6 @@ def test_run_during_a_run_begins_anew_and_waits(monkeypatch: pytest.MonkeyPatch)
     """``run(wait=True)`` right after the start returns with the result and without an error."""
     m = SimtMicroscope("block_sum")
     m.run(wait=True)
+    assert not m.running  # asked first: the result would wait
     assert m.error == ""
     assert m.result.kernel == "block_sum"
-    assert not m.running
