@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html.parser
 import json
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -303,8 +305,9 @@ def test_an_interrupt_is_one_sentence_and_ends_the_kernel(tmp_path: Path) -> Non
     assert not out.exists()
 
 
-def test_an_interrupt_before_the_first_cell_ends_the_kernel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the start of the kernel's process and its first answer there is nobody else who would end it."""
+@pytest.mark.parametrize("where", ["plain", "inside a loop"])
+def test_an_interrupt_before_the_first_cell_ends_the_kernel_too(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the start of the kernel's process and its first answer there is nobody else who would end it, in a notebook either."""
     from nbclient import NotebookClient
 
     begun = []
@@ -315,8 +318,19 @@ def test_an_interrupt_before_the_first_cell_ends_the_kernel_too(tmp_path: Path, 
 
     monkeypatch.setattr(NotebookClient, "start_new_kernel_client", interrupted)
     nbformat.write(notebook("1"), tmp_path / "01_first.ipynb")
-    with pytest.raises(KeyboardInterrupt):
-        _execute.executed(tmp_path / "01_first.ipynb")
+
+    def run() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            _execute.executed(tmp_path / "01_first.ipynb")
+
+    async def inside() -> None:
+        run()
+
+    def alone() -> None:  # a loop of its own, whatever runs in the main thread: the browser tests leave one there
+        asyncio.run(inside()) if where == "inside a loop" else run()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(alone).result()
     assert len(begun) == 1
     assert not psutil.pid_exists(begun[0])
 

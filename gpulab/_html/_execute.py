@@ -140,9 +140,11 @@ def _ended_when_interrupted(client: Any) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if not _inside_a_loop():  # in a notebook's own loop there are tasks of others
-            from jupyter_core.utils import ensure_event_loop
+        from jupyter_core.utils import ensure_event_loop, run_sync
 
+        if _inside_a_loop():  # of a notebook, with tasks of others in it: nbclient's own run in another thread's
+            run_sync(_end)(set(), client.km)
+        else:
             loop = ensure_event_loop()
             loop.set_exception_handler(lambda loop, context: None)  # the task that the interrupt hit has an error that nobody asks for
             loop.run_until_complete(_end(asyncio.all_tasks(loop), client.km))

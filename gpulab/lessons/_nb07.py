@@ -16,9 +16,14 @@ def _speedup_of_last(weighing: Any) -> Any:
         return weighing
     if weighing.models[-1].speedup is None:
         raise Unmeasured("there is nothing to compare with. Weigh two models.")
-    if weighing.models[-1].speedup_interval is None:
-        raise Unmeasured("other programs disturbed the times too much for an interval. Run the cell that weighs, and this one, again.")
-    return weighing.models[-1].speedup
+    return _sure(weighing.models[-1], "weighs")
+
+
+def _sure(row: Any, cell: str) -> float:
+    """Return the speed-up of a row, if it has an interval: a ratio of two moments is no answer."""
+    if row.speedup_interval is None:
+        raise Unmeasured(f"other programs disturbed the times too much for an interval. Run the cell that {cell}, and this one, again.")
+    return float(row.speedup)
 
 
 MASKED = Question(
@@ -148,7 +153,7 @@ DEPTHWISE = Question(
             lambda predicted, measured: predicted < measured, "The full convolution is held back by arithmetic here, and that is what went."
         ),
     ),
-    outcome=lambda found: found.depthwise.speedup if isinstance(found, Grouping) else found,
+    outcome=lambda found: _sure(found.depthwise, "times the groups") if isinstance(found, Grouping) else found,
 )
 
 LESSON = Lesson(

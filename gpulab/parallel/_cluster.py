@@ -130,7 +130,8 @@ class Ranks:
         return self._engines is not None and self._broken is None and not self._engines.deaths()
 
     def __repr__(self) -> str:
-        state = "not started" if self._engines is None else "broken" if self._broken else "ready"
+        ended = "stopped" if self.hosts else "not started"
+        state = ended if self._engines is None else "ready" if self.ready else "broken"
         return f"<Ranks: {self.n} on {len(set(self.hosts)) or 'no'} machine{'' if len(set(self.hosts)) == 1 else 's'}, {state}>"
 
     def __enter__(self) -> Ranks:

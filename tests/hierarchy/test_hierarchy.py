@@ -321,7 +321,7 @@ def test_the_recorder_has_both_experiments_and_their_curves_come_back(own_lock: 
 
     monkeypatch.setattr(experiments, "_sizes", lambda device, first: [(4096, 0), (65536, 0)])
     path = tmp_path / "here.json"
-    recorder.record(path, device="cpu", minutes=1, only=["latency", "bandwidth"], name="here")
+    recorder.record(path, device="cpu", minutes=1, visits=1, only=["latency", "bandwidth"], name="here")
     recording = recordings.read(path)
     curve = hierarchy.recorded_latency(recording)
     assert curve.evidence.badge is Badge.RECORDED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -166,6 +167,15 @@ def test_a_gain_without_an_interval_is_no_answer():
         else:
             assert _nb07.MASKED.outcome(weighing) == 3.9
             assert lessons.reveal("07.1", weighing).badges == "MEASURED"
+
+
+def test_a_depthwise_gain_without_an_interval_is_no_answer(scripted: None):
+    """The scripted clock gives no interval, so 07.12 is not measured; with one it is the ratio."""
+    found = lessons.grouping(device="cpu")
+    with pytest.raises(Unmeasured, match="Run the cell that times the groups"):
+        _nb07.DEPTHWISE.outcome(found)
+    sure = dataclasses.replace(found.depthwise, speedup_interval=(7.5, 8.5))
+    assert _nb07.DEPTHWISE.outcome(dataclasses.replace(found, rows=(*found.rows[:-1], sure))) == 8.0
 
 
 @pytest.mark.slow

@@ -221,6 +221,7 @@ def test_two_clusters_side_by_side_and_an_exception_that_ends_one(ranks: Ranks) 
     """Each has its own ranks; the exception leaves no process, the other goes on, and a second stop does nothing."""
     said: list[tuple[float, str]] = []
     second = gl.parallel.cluster(1, progress=lambda fraction, text: said.append((fraction, text)))
+    assert repr(second) == "<Ranks: 1 on no machines, not started>"
 
     def both() -> None:
         with second:
@@ -237,6 +238,7 @@ def test_two_clusters_side_by_side_and_an_exception_that_ends_one(ranks: Ranks) 
     assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
     assert said[-1] == (1.0, "rank 0 ready")
     second.stop()
+    assert repr(second) == "<Ranks: 1 on 1 machine, stopped>"
     with pytest.raises(RankError, match="not running"):
         second.run(_sum_of_ranks, 1)
     assert ranks.run(_sum_of_ranks, 1) == [1, 1]
