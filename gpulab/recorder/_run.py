@@ -51,7 +51,8 @@ def _plan(device: Device, only: Iterable[str] | None) -> list[tuple[str, Case]]:
 
 
 def _is_long(timing: Timing) -> bool:
-    return timing.first_call_seconds + timing.sample_count * timing.calls_per_sample * timing.median_seconds > _LONG_SECONDS
+    samples_a_visit = timing.sample_count / len(visits_of(timing))
+    return timing.first_call_seconds + samples_a_visit * timing.calls_per_sample * timing.median_seconds > _LONG_SECONDS
 
 
 def _key(experiment: str, case: Case) -> str:

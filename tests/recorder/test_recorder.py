@@ -237,6 +237,13 @@ def test_what_a_stopped_run_visited_once_is_visited_on_and_not_again(bench, tmp_
     assert not bench.log
 
 
+def test_visits_that_are_long_together_are_all_made(bench, tmp_path):
+    """Ten visits of 50 samples of 40 ms: 2 s each are not long, though they make 20 s."""
+    bench("a", [0], seconds=2.0, medians=(0.04,))
+    timing = bench.run(tmp_path / "r.json", visits=10).entries[0].timing
+    assert timing.visits_seconds == (0.04,) * 10
+
+
 def test_what_takes_long_or_fails_is_not_visited_again(bench, tmp_path):
     """A visit of more than ten seconds is enough; so is a failure, which in a later visit leaves what the first gave."""
     bench("long", [0], seconds=10.5)
