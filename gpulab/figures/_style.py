@@ -131,10 +131,10 @@ def more_top(figure: go.Figure, pixels: int) -> None:
 
 
 def badge_text(evidence: Evidence) -> str:
-    """Return the badge, the device and what its kind must say, short enough for a subtitle."""
+    """Return the badge, the device and what its kind must say, short enough for a subtitle of two lines."""
     if evidence.badge is Badge.MODELLED:
         assumptions = evidence.assumptions or ""
-        return f"MODELLED: {textwrap.shorten(assumptions, _SUBTITLE - 10, placeholder=' …')}"
+        return f"MODELLED: {textwrap.shorten(assumptions, 2 * _SUBTITLE - 20, placeholder=' …')}"
     date = f", {evidence.date[:10]}" if evidence.date and evidence.badge is Badge.RECORDED else ""
     where = f" on {evidence.device}" if evidence.device else ""
     return f"{evidence.badge.value}{where}{date}"

@@ -19,10 +19,13 @@ def _speedup_of_last(weighing: Any) -> Any:
     return _sure(weighing.models[-1], "weighs")
 
 
+_DISTURBED = "other programs disturbed the times too much for an interval. Run the cell that {}, and this one, again."
+
+
 def _sure(row: Any, cell: str) -> float:
     """Return the speed-up of a row, if it has an interval: a ratio of two moments is no answer."""
     if row.speedup_interval is None:
-        raise Unmeasured(f"other programs disturbed the times too much for an interval. Run the cell that {cell}, and this one, again.")
+        raise Unmeasured(_DISTURBED.format(cell))
     return float(row.speedup)
 
 
@@ -59,6 +62,10 @@ CSR = Question(
 
 
 def _break_even(race: SparseRace) -> float:
+    shares = [row.share for row in race.rows]
+    first = len(shares) if race.break_even_share is None else shares.index(race.break_even_share)
+    if any(row.ratio_interval is None for row in race.rows[max(first - 1, 0) : first + 1]):  # the last to lose, and the first to win
+        raise Unmeasured(_DISTURBED.format("races"))
     if race.break_even_share is None:
         raise Never(f"none: CSR was not faster at any share that was tried, up to {race.rows[-1].share:.0%}")
     return 100 * race.break_even_share

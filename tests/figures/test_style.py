@@ -76,6 +76,15 @@ def test_the_badge_and_the_description_are_in_the_figure() -> None:
     assert _style.mimebundle(figure)["text/plain"] == "What is seen."
 
 
+def test_what_a_model_assumes_has_two_lines_before_it_is_cut() -> None:
+    """150 characters are all there; of 400 the first two lines are, and say that there is more."""
+    words = [f"word{number:03}" for number in range(50)]
+    whole = _style.frame("Title", Evidence.modelled(" ".join(words[:18]), "x"), "").layout.title.subtitle.text
+    assert (words[17] in whole, whole.count("<br>"), "…" in whole) == (True, 1, False)
+    cut = _style.frame("Title", Evidence.modelled(" ".join(words), "x"), "").layout.title.subtitle.text
+    assert (words[20] in cut, cut.count("<br>"), cut.count("…")) == (True, 1, 1)
+
+
 def test_long_evidence_takes_more_lines_and_more_room() -> None:
     """Many devices wrap, and the plot keeps its height."""
     one = _style.frame("Title", Evidence.measured("x"), "")

@@ -20,9 +20,12 @@ from gpulab.lessons._lighter import SparseRace, SparseRow
 LIVE = Evidence.measured("a CPU")
 
 
-def race(*pairs: tuple[float, float]) -> SparseRace:
-    """Rows of (share, times as fast)."""
-    return SparseRace("x", tuple(SparseRow(share, 1e-3 * ratio, 1e-3, ratio, None) for share, ratio in pairs), LIVE)
+def race(*pairs: tuple[float, float], disturbed: int | None = None) -> SparseRace:
+    """Rows of (share, times as fast); one may be without an interval."""
+    rows = [SparseRow(share, 1e-3 * ratio, 1e-3, ratio, (0.99 * ratio, 1.01 * ratio)) for share, ratio in pairs]
+    if disturbed is not None:
+        rows[disturbed] = dataclasses.replace(rows[disturbed], ratio_interval=None)
+    return SparseRace("x", tuple(rows), LIVE)
 
 
 def test_break_even_is_where_csr_stays_ahead():
@@ -33,6 +36,19 @@ def test_break_even_is_where_csr_stays_ahead():
     assert "none of these" in repr(race((0.5, 0.2)))
     with pytest.raises(Unmeasured, match="any share"):
         _nb07._break_even(race((0.5, 0.2)))
+
+
+def test_a_break_even_between_disturbed_rows_is_no_answer():
+    """Where it lies, the last row to lose and the first to win must have an interval; the others need none."""
+    rows = ((0.5, 0.8), (0.7, 0.9), (0.9, 1.2), (0.98, 3.0))
+    assert _nb07._break_even(race(*rows)) == pytest.approx(90.0)
+    for row in (1, 2):
+        with pytest.raises(Unmeasured, match="disturbed"):
+            _nb07._break_even(race(*rows, disturbed=row))
+    for row in (0, 3):
+        assert _nb07._break_even(race(*rows, disturbed=row)) == pytest.approx(90.0)
+    with pytest.raises(Unmeasured, match="disturbed"):
+        _nb07._break_even(race((0.5, 0.2), (0.9, 0.8), disturbed=1))
 
 
 @pytest.fixture
