@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import devices, hierarchy, models
 from gpulab._result import Result
 from gpulab.devices import Device, Processor, _datasheets
-from gpulab.errors import InputError
+from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
-from gpulab.lessons._recorded_gpus import accelerator_of, recorded_gpus, with_captions
+from gpulab.lessons._recorded_gpus import accelerator_of, limits_of, recorded_gpus, with_captions
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 # The GPU that machines without one are compared with: the one that recordings are made on.
@@ -105,11 +106,10 @@ def _vector(processor: Processor) -> tuple[int, int]:
 
 
 def _figures(capability: str, multiprocessors: int, bandwidth: float, flops: float) -> tuple[str, ...]:
-    sm, lanes = models.sm_limits(capability), _lanes(capability)
-    return (
-        f"{multiprocessors}", str(lanes) if lanes else "not known", f"{sm.warps * 32:,}", format_bytes(sm.registers * _REGISTER_BYTES),
-        format_bytes(sm.shared_bytes), format_bytes_per_second(bandwidth), format_flops_per_second(flops),
-    )  # fmt: skip
+    sm, lanes = limits_of(capability), _lanes(capability)
+    held = (f"{sm.warps * 32:,}", format_bytes(sm.registers * _REGISTER_BYTES), format_bytes(sm.shared_bytes)) if sm else ("not known",) * 3
+    rates = format_bytes_per_second(bandwidth), format_flops_per_second(flops)
+    return (f"{multiprocessors}", str(lanes) if lanes else "not known", *held, *rates)
 
 
 def _lanes(capability: str) -> int:
@@ -150,7 +150,7 @@ def _own(where: Device) -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...
     gpu, shown = devices.machine().accelerators[where.index or 0], devices.ceilings(where)
     # float32 itself, as of the CPU: what Tensor Cores add is notebook 03's.
     rates = shown.bandwidth(), shown.flops_per_second.get("float32", 0.0)
-    return where.name, _figures(gpu.compute_capability or "9.0", gpu.multiprocessors or 1, *rates), shown.evidence, shown.notes
+    return where.name, _figures(gpu.compute_capability or "", gpu.multiprocessors or 1, *rates), shown.evidence, shown.notes
 
 
 def memory_curve(again: bool = False) -> Latency:
@@ -168,9 +168,10 @@ def memory_curve(again: bool = False) -> Latency:
 
 
 def gpu_curves() -> tuple[Latency, ...]:
-    """Return curves of latency of GPUs: your own, measured, else those recorded; empty where there are none."""
+    """Return curves of latency of GPUs: your own CUDA GPU's, measured with CuPy, else those recorded; empty where there are none."""
     where = devices.default()
     if where.torch_type == "cuda":
-        return (hierarchy.latency(device=where, chases=1, deadline=8.0),)
+        with contextlib.suppress(MissingLibraryError):
+            return (hierarchy.latency(device=where, chases=1, deadline=8.0),)
     found = (hierarchy.recorded_latency(recording) for recording in recorded_gpus().values())
     return tuple(curve for curve in found if curve is not None)

@@ -5,13 +5,14 @@ A figure of a recording is looked up and divided here, never typed into a text; 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices, hierarchy, models, recordings
 from gpulab._result import Result, html_caption, html_table
-from gpulab.errors import InputError
+from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
 from gpulab.lessons import _live
@@ -93,7 +94,7 @@ class Launches(Result):
 
 
 def launches(deadline: float = 0.5) -> Launches:
-    """Return what lies between two small kernels: on this machine's CUDA GPU, measured now, else on recorded ones.
+    """Return what lies between two small kernels: on this machine's CUDA GPU, measured now, else (or if it refuses) on recorded ones.
 
     Parameters
     ----------
@@ -106,7 +107,8 @@ def launches(deadline: float = 0.5) -> Launches:
         for params, found in _live.measured("launch", lambda params: True, where, deadline):
             if not isinstance(found, str):
                 rows.append(_launch(where.name, params, found.median_seconds, found.interval_seconds))
-        return Launches(tuple(rows), Evidence.measured(where.name))
+        if rows:
+            return Launches(tuple(rows), Evidence.measured(where.name))
     first: Evidence | None = None
     for recording in recorded_gpus().values():
         for entry in recording.select("launch"):
@@ -127,10 +129,11 @@ def _launch(machine: str, params: Any, seconds: float, interval: tuple[float, fl
 
 
 def gpu_streams() -> tuple[Bandwidth, ...]:
-    """Return curves of bandwidth of GPUs, all multiprocessors reading: your own, measured, else those recorded; empty without any."""
+    """Return curves of bandwidth of GPUs, all multiprocessors reading: your own CUDA GPU's, measured with CuPy, else those recorded."""
     where = devices.default()
     if where.torch_type == "cuda":
-        return (hierarchy.bandwidth(device=where, deadline=6.0),)
+        with contextlib.suppress(MissingLibraryError):
+            return (hierarchy.bandwidth(device=where, deadline=6.0),)
     found = (hierarchy.recorded_bandwidth(recording) for recording in recorded_gpus().values())
     return tuple(curve for curve in found if curve is not None)
 
@@ -179,10 +182,13 @@ class UnderWay(Result):
         The core first.
     evidence : tuple of Evidence
         One a row.
+    missing : str
+        Why there is no GPU, where there is none.
     """
 
     rows: tuple[UnderWayRow, ...]
     evidence: tuple[Evidence, ...]
+    missing: str = NOT_YET
 
     def caption(self) -> str:
         """Return the badge lines."""
@@ -199,7 +205,7 @@ class UnderWay(Result):
             for row in self.rows
         ]  # fmt: skip
         if all(row.workers == 1 for row in self.rows):
-            rows.append((f"a GPU: {NOT_YET}", "", "", "", ""))
+            rows.append((f"a GPU: {self.missing}", "", "", "", ""))
         return ("", "a load waits", "memory moves", "under way: the product", "that is"), rows
 
     def _repr_html_(self) -> str:
@@ -242,13 +248,21 @@ def under_way(curve: Latency, stream: Bandwidth, gpus: Iterable[Latency] = (), s
             "Pass gl.lessons.memory_curve(), gl.hierarchy.bandwidth(), gl.lessons.gpu_curves() and gl.lessons.gpu_streams()."
         )
     rows, evidence = [_under_way(f"one core of {curve.device}", curve, stream, 1, 1)], [curve.evidence]
+    missing = NOT_YET if not far else "its latency and its bandwidth, both, and its multiprocessors are needed"
     for one in far:
-        flow = next((each for each in flows if each.environment == one.environment and each.device == one.device), None)
+        flow = next((each for each in flows if _of_one_machine(one, each)), None)
         shape = _shape(one)
         if flow is not None and shape is not None:
             rows.append(_under_way(one.device, one, flow, *shape))
             evidence.append(one.evidence)
-    return UnderWay(tuple(rows), tuple(evidence))
+    return UnderWay(tuple(rows), tuple(evidence), missing)
+
+
+def _of_one_machine(curve: Latency, stream: Bandwidth) -> bool:
+    """Both measured here, at whatever second, or both of one recording."""
+    if (curve.device, curve.evidence.badge) != (stream.device, stream.evidence.badge):
+        return False
+    return curve.evidence.badge is Badge.MEASURED or curve.environment == stream.environment
 
 
 def _under_way(machine: str, curve: Latency, stream: Bandwidth, workers: int, threads: int) -> UnderWayRow:
@@ -265,13 +279,20 @@ def _shape(curve: Latency) -> tuple[int, int] | None:
     gpu = devices.machine().accelerators[where.index or 0] if where.torch_type == "cuda" else None
     if gpu is None or not gpu.multiprocessors or not gpu.compute_capability:
         return None
-    return gpu.multiprocessors, models.sm_limits(gpu.compute_capability).warps * 32
+    limits = limits_of(gpu.compute_capability)
+    return None if limits is None else (gpu.multiprocessors, limits.warps * 32)
 
 
 def recorded_shape(recording: Recording) -> tuple[int, int] | None:
     """Return the multiprocessors of a recorded GPU and the threads that one keeps at hand; None where the file does not tell."""
     gpu = accelerator_of(recording)
-    return None if gpu is None else (int(gpu["multiprocessors"]), models.sm_limits(str(gpu["compute_capability"])).warps * 32)
+    limits = None if gpu is None else limits_of(str(gpu["compute_capability"]))
+    return None if gpu is None or limits is None else (int(gpu["multiprocessors"]), limits.warps * 32)
+
+
+def limits_of(compute_capability: str) -> models.SmLimits | None:
+    """Return a multiprocessor's limits; None for one that is older, or newer, than those in the table."""
+    return models.sm_limits(compute_capability) if compute_capability in models.compute_capabilities() else None
 
 
 def accelerator_of(recording: Recording) -> Any:

@@ -87,6 +87,9 @@ def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert s.evidence.badge is Badge.MEASURED
     assert "the GPU's rates" in s.caption()
     assert [note.code for note in s.notes].count("throttled") == 1
+    for unknown in ("6.1", None):  # older than the table of limits, or not reported
+        machine.accelerators[0].compute_capability = unknown
+        assert [row[2] for row in lessons.side_by_side().rows][2:5] == ["not known"] * 3
 
 
 def test_the_curve_is_measured_once_and_again_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 from typing import Any
 
 import pytest
 
 from gpulab import devices, hierarchy, lessons, models, recordings, workloads
-from gpulab.errors import InputError
+from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _recorded_gpus
 
@@ -70,6 +71,44 @@ def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row.way, row.seconds) for row in found.rows] == [("stream", pytest.approx(5e-6))]
     assert found.rows[0].interval_seconds == pytest.approx((4e-6, 6e-6))
     assert found.table()[0][0] == "GPU (MEASURED)"
+    monkeypatch.setattr(_recorded_gpus._live, "measured", lambda *given: [(cases[0][0], "not here: x"), (cases[1][0], "not here: y")])
+    assert lessons.launches().table()[0][0] == "GPU (RECORDED)"
+
+
+def test_a_gpu_without_cupy_is_shown_recorded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notebook goes on where only CuPy is missing."""
+    where = devices.Device("cuda", 0)
+    monkeypatch.setattr(devices, "default", lambda: where)
+
+    def without_cupy(**_: Any) -> Any:
+        raise MissingLibraryError("CuPy is not installed")
+
+    monkeypatch.setattr(hierarchy, "latency", without_cupy)
+    monkeypatch.setattr(hierarchy, "bandwidth", without_cupy)
+    curves = [*lessons.gpu_curves(), *lessons.gpu_streams()]
+    assert [one.evidence.badge for one in curves] == [Badge.RECORDED, Badge.RECORDED]
+
+
+def live(curve: Any, second: int) -> Any:
+    """A recorded curve as if it had been measured here, on a machine that looks at its clock."""
+    environment = dataclasses.replace(curve.environment, date=f"2026-01-01T00:00:{second:02}+00:00")
+    return dataclasses.replace(curve, environment=environment, evidence=Evidence.measured(curve.device))
+
+
+@pytest.mark.parametrize(("capability", "rows"), [("9.0", 2), ("6.1", 1)])
+def test_what_was_measured_seconds_apart_belongs_together(monkeypatch: pytest.MonkeyPatch, capability: str, rows: int) -> None:
+    """A GPU's latency and its bandwidth are measured one after the other; one too old for the table of limits is told, not a fault."""
+    curve, stream = lessons.gpu_curves()[0], lessons.gpu_streams()[0]
+    gpu = types.SimpleNamespace(multiprocessors=20, compute_capability=capability)
+    monkeypatch.setattr(_recorded_gpus.devices, "default", lambda: devices.Device("cuda", 0))
+    monkeypatch.setattr(devices, "machine", lambda: types.SimpleNamespace(accelerators=(gpu,)))
+    found = lessons.under_way(curve, stream, [live(curve, 1)], [live(stream, 9)])
+    assert len(found.rows) == rows
+    if rows == 2:
+        assert (found.rows[1].workers, found.rows[1].threads) == (20, 2048)
+    else:
+        assert "multiprocessors are needed" in found.table()[1][-1][0]
+    assert len(lessons.under_way(curve, stream, [live(curve, 1)], [stream]).rows) == 1  # a measured one goes with no recorded one
 
 
 def test_what_is_under_way_is_latency_times_rate() -> None:
