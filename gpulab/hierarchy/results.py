@@ -325,9 +325,9 @@ class Bandwidth(Result):
 
     @property
     def span_ratio(self) -> float:
-        """The fastest point over the slowest, by their fastest samples."""
+        """The fastest point over the slowest larger one, by their fastest samples: small sets are slow for the start of each pass."""
         rates = [p.most_bytes_per_second for p in self.points]
-        return max(rates) / min(rates)
+        return max(rates) / min(rates[rates.index(max(rates)) :])
 
     def levels(self) -> Levels:
         """Return the levels of memory that the fastest samples show, beside the caches that the system reports, and what is not told."""

@@ -77,12 +77,12 @@ COPIES = Question(
     (
         Reading(
             lambda predicted, measured: predicted < 1.5,
-            "The copies are part of the answer whenever your data begin and end in main memory. The link to a GPU is far "
-            "slower than its own memory.",
+            "The copies are part of the answer whenever your data begin and end in main memory. Most GPUs lie behind a link that is far "
+            "slower than their own memory.",
         ),
         Reading(
             lambda predicted, measured: predicted < measured,
-            "The link to a GPU is far slower than its own memory, so for work with little arithmetic the copies decide.",
+            "Most GPUs lie behind a link that is far slower than their own memory, so for work with little arithmetic the copies decide.",
         ),
     ),
     outcome=lambda c: c.rows[-1].with_copies_seconds / c.rows[-1].accelerator_seconds if isinstance(c, _material.Contest) else c,

@@ -94,7 +94,7 @@ def _check_repair(answer: Any) -> str:
             s = simulate(answer, _N // _BLOCK, _BLOCK, x, out)
         except GpulabError as error:
             raise Refused(str(error)) from error
-        if not s.totals.executed_warps or not out.any():
+        if not s.totals.executed_warps:
             raise NotAttempted
         if s.findings:
             raise Refused(f"The microscope found: {s.findings[0]}")
@@ -105,6 +105,11 @@ def _check_repair(answer: Any) -> str:
             raise Refused(
                 f"The results are right, but {s.totals.divergent_branches} of {s.totals.branches} tests still send lanes of "
                 "one warp two ways. Give neighbouring threads the same kind of work, or write it without a branch."
+            )
+        if s.totals.global_bytes_requested < _WARP_BYTES * s.totals.global_requests:  # a conditional expression is counted as no branch
+            raise Refused(
+                "The results are right, but some loads or stores still run with a part of a warp's lanes: a conditional expression whose "
+                "arms load goes both ways too. Load once before it, or give neighbouring threads the same kind of work."
             )
         most = s.totals.global_sectors / s.totals.ideal_global_sectors
     cost = (
@@ -126,6 +131,7 @@ def _compare(out: np.ndarray, expected: np.ndarray) -> None:
         )
 
 
+_WARP_BYTES = 32 * 4  # what a request asks for where every lane wants its float32
 _HEAD = 'def mended(x, out):\n    """Even elements doubled, odd ones negated; 256 elements, 4 blocks of 64 threads."""\n'
 _IMPORT = "from gpulab.kernels import cuda\n\n\n"
 REPAIR = Exercise(
@@ -162,6 +168,9 @@ REPAIR = Exercise(
             "results differ",
         ),
         Usual(_IMPORT + _HEAD + "    i = cuda.grid(1)\n    if i < 128:\n        out[2 * i] = 2 * x[2 * i]", "out[1]: 0"),
+        Usual(_IMPORT + _HEAD + "    i = cuda.grid(1)\n    out[i] = 2 * x[i] if i % 2 == 0 else -x[i]", "whose arms load"),
+        Usual(_IMPORT + _HEAD + "    i = cuda.grid(1)\n    x[i] = 2 * x[i]", "changes x"),
+        Usual(_IMPORT + _HEAD + "    i = cuda.grid(1)\n    y = 2 * x[i]", "out[0]: 0"),
         Usual(_IMPORT + _HEAD + "    i = cuda.grid(1)\n    out[2 * i] = 2 * x[2 * i]", "bounds"),
         Usual("mended = [2, -1]", "expects a kernel"),
     ),

@@ -103,6 +103,11 @@ STALE = Question(
             "numbers, and they are old.",
         ),
         Reading(
+            lambda predicted, measured: predicted > measured > 0,
+            "A part of the copy had arrived by the time you looked, and the rest had not. How much differs from run to run: that is what "
+            "makes the mistake hard to find.",
+        ),
+        Reading(
             lambda predicted, measured: predicted > measured,
             "The copy was quicker than the reading this time. That is what makes the mistake hard to find: it depends on luck.",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,18 @@ def wasteful(device: Any, a: np.ndarray) -> Any:
 def _modelled() -> Any:
     from gpulab import transfer
 
-    return transfer.ModelledDevice(EXERCISE_LINK, processor="nvidia-h200")
+    class Watched(transfer.ModelledDevice):
+        """Knows what it has sent back."""
+
+        fetched: list[Any]
+
+        def to_host(self, a: Any) -> Any:
+            self.fetched.append(super().to_host(a))
+            return self.fetched[-1]
+
+    device = Watched(EXERCISE_LINK, processor="nvidia-h200")
+    device.fetched = []
+    return device
 
 
 def _check_frugal(answer: Any) -> str:
@@ -54,6 +66,13 @@ def _check_frugal(answer: Any) -> str:
         raise Refused("What you returned is still on the device. Fetch the result with device.to_host.")
     if result.shape != expected.shape or not np.array_equal(result, expected):
         raise Refused("The result is not that of a hundred steps. Only the copies may move; the loop still makes every step.")
+    if not any(np.shares_memory(result, one) for one in after.fetched):
+        raise Refused("What you returned was computed on the CPU. Make all hundred steps on the device, and return what you fetch from it.")
+    if fast.calls < _STEPS:
+        raise Refused(
+            f"The device was given {fast.calls} call(s) for a hundred steps, and its bill counts one pass over the data a call. "
+            "Make one call of device.run a step, as the loop did; only the copies may move."
+        )
     gain = slow.total_seconds / fast.total_seconds
     if gain < _LEAST_GAIN:
         raise Refused(
@@ -107,6 +126,18 @@ FRUGAL = Exercise(
             "a hundred steps",
         ),
         Usual(_STEP + _FRUGAL + "    for _ in range(100):\n        a = step(a)\n    return a", "Nothing ran on the device"),
+        Usual(
+            _STEP + _FRUGAL + "    there = device.run(step, device.to_device(a))\n    device.to_host(there)\n"
+            "    for _ in range(100):\n        a = step(a)\n    return a",
+            "computed on the CPU",
+        ),
+        Usual(
+            _STEP
+            + "def hundred(v):\n    for _ in range(100):\n        v = step(v)\n    return v\n\n\n"
+            + _FRUGAL
+            + "    return device.to_host(device.run(hundred, device.to_device(a)))",
+            "one pass over the data a call",
+        ),
         Usual("def frugal(a):\n    return a", "TypeError"),
     ),
 )
@@ -182,7 +213,7 @@ FIT = Exercise(
     return latency, 1 / slope""",
     hints=(
         "seconds = latency + nbytes / bandwidth is a straight line. np.polyfit(nbytes, seconds, 1) returns its slope and its offset.",
-        "The largest copy takes a thousand times as long as the smallest, so its noise alone outweighs the latency. "
+        "The largest copy takes thousands of times as long as the smallest, so its noise alone outweighs the latency. "
         "Weigh each point by one over its time.",
         "np.polyfit takes w=; the bandwidth is one over the slope.",
     ),
@@ -204,7 +235,7 @@ FIT = Exercise(
 # -- 02.8: chunks --------------------------------------------------------------------------------------------------------
 
 CHUNKED_BYTES = 256 * 2**20
-_ENOUGH = 0.8
+_ENOUGH, _NEARLY = 0.8, 0.79
 _MOST_CHUNKS = 10**6
 
 
@@ -220,7 +251,8 @@ def _check_chunks(answer: Any) -> str:
     copy = link.seconds(CHUNKED_BYTES)
     pipelined = transfer.pipeline_seconds(CHUNKED_BYTES, chunks, link, compute)
     share = (copy + compute - pipelined) / min(copy, compute)  # 1: the shorter of the two wholly hidden behind the other
-    said = f"In {chunks} x {format_bytes(CHUNKED_BYTES / chunks)} you reach {share:.0%} of the ideal gain"
+    reached = f"{share:.0%}" if share >= _ENOUGH or share < _NEARLY else f"{math.floor(1000 * share) / 10:g}%"  # never rounded to enough
+    said = f"In {chunks} x {format_bytes(CHUNKED_BYTES / chunks)} you reach {reached} of the ideal gain"
     if share >= _ENOUGH:
         return f"{said} (MODELLED over {EXERCISE_LINK})."
     if chunks == 1:
@@ -228,6 +260,10 @@ def _check_chunks(answer: Any) -> str:
     starts = link.seconds(0) * chunks
     if starts > (1 - _ENOUGH) / 2 * compute:
         raise Refused(f"{said}: starting {chunks} copies alone costs {format_seconds(starts)}. Take fewer, larger chunks.")
+    if share >= _NEARLY:
+        raise Refused(
+            f"{said}: the first chunk alone costs one {chunks}th of it, and the starts of the copies take the rest. Take one more."
+        )
     raise Refused(f"{said}: nothing is computed while the first chunk travels, and it is a large one. Take more, smaller chunks.")
 
 
@@ -245,6 +281,7 @@ CHUNKS = Exercise(
     usual=(
         Usual("chunks = 1", "nothing to compute until"),
         Usual("chunks = 2", "more, smaller chunks"),
+        Usual("chunks = 5", "79.6% of the ideal gain: the first chunk alone costs one 5th"),
         Usual("chunks = 10_000", "fewer, larger chunks"),
         Usual("chunks = 0", "whole number from 1"),
         Usual("chunks = 2.5", "whole number from 1"),
@@ -269,7 +306,12 @@ def _check_share(answer: Any) -> str:
     if one.name == other.name:
         raise Refused(f"The first two both belong to {one.name}; the check expects two libraries that see one buffer.")
     if one.pointer(array) != other.pointer(view) or one.nbytes(array) == 0:
-        raise Refused("The second is a copy: its numbers lie at another address. gl.share makes a view or refuses, and never copies.")
+        raise Refused(
+            "The second is a copy, or begins elsewhere in the buffer: its numbers lie at another address. "
+            "gl.share makes a view or refuses, and never copies."
+        )
+    if third.dtype_name(refused) == "bfloat16":
+        raise Refused("That numpy has no bfloat16 was shown above. Find another reason for a refusal.")
     try:
         arrays.share(refused, "numpy" if third.name == "torch" else "torch")
     except GpulabError as error:
@@ -306,6 +348,11 @@ trio = (a, view, refused)""",
         Usual(
             'import numpy as np\nimport gpulab as gl\n\na = np.zeros(4)\ntrio = (a, gl.share(a, "torch"), np.ones(3))',
             "can be shared without a copy after all",
+        ),
+        Usual(
+            "import numpy as np\nimport torch\nimport gpulab as gl\n\na = np.zeros(4)\n"
+            'trio = (a, gl.share(a, "torch"), torch.zeros(4, dtype=torch.bfloat16))',
+            "was shown above",
         ),
         Usual("import numpy as np\n\na = np.zeros(4)\ntrio = (a, a[:], a)", "both belong to numpy"),
         Usual("trio = ([0.0], [0.0], [0.0])", "must be arrays"),

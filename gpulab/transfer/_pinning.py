@@ -85,7 +85,8 @@ def stale_read(nbytes: int = 256 * 2**20, device: Any = None) -> StaleRead:
     on_gpu = where.torch_type == "cuda"
     check_room("stale_read", where, "to_host" if on_gpu else "host", size)
     at_once, after = _gpu_readings(size, where) if on_gpu else _thread_readings(size)
-    return StaleRead(size, at_once, after, Evidence.measured(where.name, 1))
+    who = where if on_gpu else devices.find("cpu")  # where a thread makes the copy, no accelerator has a part in it
+    return StaleRead(size, at_once, after, Evidence.measured(who.name, 1))
 
 
 def _stale_ratio(target: np.ndarray) -> float:

@@ -139,3 +139,10 @@ def test_a_lowered_curve_never_falls_and_is_never_above(times: list[float]) -> N
     """Against its definition: each value is the least of those from there on."""
     got = _steps.lowered(times)
     assert list(got) == [min(times[k:]) for k in range(len(times))]
+
+
+def test_the_span_of_a_stream_leaves_out_the_small_sets() -> None:
+    """By hand: 80 GB/s at best, 20 at worst of the larger sets: 4; the smallest, at 5 GB/s, pays for the start of its passes."""
+    rates = {4 * KIB: 5e9, 256 * KIB: 80e9, MIB: 40e9, 64 * MIB: 20e9}
+    points = tuple(BandwidthPoint(n, rate, None, rate, 5) for n, rate in rates.items())
+    assert Bandwidth("A CPU", "numpy", "read", points, CACHES[:2], (), LIVE, None).span_ratio == pytest.approx(4.0)
