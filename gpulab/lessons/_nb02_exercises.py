@@ -262,7 +262,7 @@ def _check_chunks(answer: Any) -> str:
         raise Refused(f"{said}: starting {chunks} copies alone costs {format_seconds(starts)}. Take fewer, larger chunks.")
     if share >= _NEARLY:
         raise Refused(
-            f"{said}: the first chunk alone costs one {chunks}th of it, and the starts of the copies take the rest. Take one more."
+            f"{said}: the first chunk alone costs a {chunks}th of it, and the starts of the copies take the rest. Take one more."
         )
     raise Refused(f"{said}: nothing is computed while the first chunk travels, and it is a large one. Take more, smaller chunks.")
 
@@ -281,7 +281,7 @@ CHUNKS = Exercise(
     usual=(
         Usual("chunks = 1", "nothing to compute until"),
         Usual("chunks = 2", "more, smaller chunks"),
-        Usual("chunks = 5", "79.6% of the ideal gain: the first chunk alone costs one 5th"),
+        Usual("chunks = 5", "79.6% of the ideal gain: the first chunk alone costs a 5th"),
         Usual("chunks = 10_000", "fewer, larger chunks"),
         Usual("chunks = 0", "whole number from 1"),
         Usual("chunks = 2.5", "whole number from 1"),
