@@ -261,9 +261,7 @@ def _check_chunks(answer: Any) -> str:
     if starts > (1 - _ENOUGH) / 2 * compute:
         raise Refused(f"{said}: starting {chunks} copies alone costs {format_seconds(starts)}. Take fewer, larger chunks.")
     if share >= _NEARLY:
-        raise Refused(
-            f"{said}: the first chunk alone costs a {chunks}th of it, and the starts of the copies take the rest. Take one more."
-        )
+        raise Refused(f"{said}: the first chunk alone costs a {chunks}th of it, and the starts of the copies take the rest. Take one more.")
     raise Refused(f"{said}: nothing is computed while the first chunk travels, and it is a large one. Take more, smaller chunks.")
 
 
