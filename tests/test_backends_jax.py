@@ -236,3 +236,26 @@ def test_copies_and_comparisons_take_jax_arrays() -> None:
     assert c.max_relative_difference < 1e-5
     wrong = gl.compare({"jax": lambda v: v @ v, "wrong": lambda v: v + v}, x, deadline=0.1)
     assert wrong.speedup is None
+
+
+def test_an_array_is_finished_before_its_memory_is_handed_out() -> None:
+    """JAX answers before it has computed: who is given the address must wait first, and who is refused need not."""
+    waits: list[str] = []
+
+    class Unfinished:
+        """An array as the backend asks it."""
+
+        def __init__(self, places: int) -> None:
+            self.places = places
+
+        def block_until_ready(self) -> None:
+            waits.append("waited")
+
+    backend = _backends.backend("jax")
+    obstacles = {1: None, 2: ("spread", "x")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(backend), "obstacle", lambda self, x, library: obstacles[x.places])
+        assert backend.hazard(Unfinished(2), "numpy") == ("spread", "x")
+        assert waits == []
+        assert backend.hazard(Unfinished(1), "numpy") is None
+    assert waits == ["waited"]

@@ -4,7 +4,8 @@ import platform
 
 import pytest
 
-from gpulab.devices import _cpu, _facts, _host
+from gpulab.devices import Device, _cpu, _facts, _host
+from gpulab.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="reads Linux's system files")
 
@@ -77,3 +78,30 @@ def test_memory_respects_the_container(monkeypatch):
     assert _host.memory_bytes() == 2**20
     assert _host.available_memory_bytes() == 2**19
     assert _host.installed_memory_bytes() > 2**20
+
+
+def test_a_mac_is_read_from_its_system_values(monkeypatch):
+    """As `sysctl` prints them on an M1: four performance cores' caches, no clock; on an Intel Mac the plain names and the features."""
+    values = {
+        "machdep.cpu.brand_string": "Apple M1", "hw.physicalcpu": "8", "hw.perflevel0.l1dcachesize": "131072",
+        "hw.perflevel0.l2cachesize": "12582912", "hw.l1dcachesize": "65536", "kern.hv_vmm_present": "0",
+    }  # fmt: skip
+    monkeypatch.setattr(_cpu, "sysctl", lambda name: values.get(name, ""))
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    found = _cpu._probe_apple()
+    assert (found.name, found.physical_cores, found.simd, found.hypervisor) == ("Apple M1", 8, ("asimd",), None)
+    assert [str(cache) for cache in found.caches] == ["L1d 128 KiB", "L2 12.0 MiB"]
+    assert found.max_clock_hz is None
+    values |= {"hw.cpufrequency_max": "2300000000", "machdep.cpu.features": "SSE2 AVX1.0 FMA", "machdep.cpu.leaf7_features": "AVX2"}
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    found = _cpu._probe_apple()
+    assert (found.max_clock_hz, set(found.simd)) == (2.3e9, {"sse2", "avx", "avx2", "fma"})
+
+
+def test_an_accelerator_is_found_by_its_name_or_has_vanished(monkeypatch):
+    """The second of two, and none after the driver has lost it."""
+    both = tuple(_facts.Accelerator(f"cuda:{index}", f"GPU {index}", "cuda") for index in (0, 1))
+    monkeypatch.setattr(_facts, "_accelerators", lambda torch, driver: both)
+    assert _facts.accelerator(Device("cuda", 1)).name == "GPU 1"
+    with pytest.raises(DeviceError, match="no longer answers"):
+        _facts.accelerator(Device("cuda", 2))

@@ -16,7 +16,7 @@ from made_class import DAMAGED, HOSTILE, NAMES, check_of, make_class, report_of,
 
 from gpulab import cli, lessons
 from gpulab.errors import InputError, RecordingError
-from gpulab.lessons import _class_reading, _content
+from gpulab.lessons import _class_reading, _classroom, _content
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._report_schema import ReportedPrediction
 
@@ -146,6 +146,13 @@ def test_verdicts_and_misconceptions_are_worked_out_again(folder: pathlib.Path) 
     (found,) = [each for each in room.misconceptions().rows if each.id == "00.3"]
     reading = next(r.sentence for r in _content.question("00.3").readings if r.when(1.0, 30.0))
     assert (found.students, found.given, found.sentence) == (2, 3, reading)
+
+
+def test_a_number_in_the_place_of_words_has_no_reading() -> None:
+    """02.1 asks for a name and its first reading looks at the outcome alone: a number, which the page never gives, is explained by none."""
+    readings = _content.question("02.1").readings
+    assert _classroom._reading(readings, _prediction("02.1", "the GPU", "the CPU")).startswith("The copies eat")
+    assert _classroom._reading(readings, _prediction("02.1", 3.0, "the CPU")) == ""
 
 
 def test_three_hundred_reports_are_each_parsed_once(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

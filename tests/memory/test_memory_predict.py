@@ -16,6 +16,7 @@ from gpulab import memory, networks
 from gpulab.errors import DeviceError, InputError, StoppedError
 from gpulab.evidence import Badge
 from gpulab.memory import Prediction
+from gpulab.memory._free import free_bytes_of
 from gpulab.units import parse_bytes
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
@@ -360,3 +361,10 @@ def test_what_is_no_optimizer_is_refused_by_name(name):
     assert {"adam", "adamw", "sgd", "sgd-momentum"} <= set(offered)
     made = [*torch.optim.Optimizer.__subclasses__(), *torch.optim.Adam.__subclasses__()]
     assert set(offered) - {"sgd-momentum"} <= {kind.__name__.lower() for kind in made}
+
+
+def test_a_capacity_may_be_nothing_but_not_less():
+    """0 bytes is a capacity like any other, into which no step fits."""
+    assert free_bytes_of(0, "cuda") == (0, "cuda")
+    with pytest.raises(InputError, match="-1 bytes; expected 0 or more"):
+        free_bytes_of(-1, "cuda")

@@ -154,6 +154,11 @@ def test_progress_says_how_far_and_how_long(bench, tmp_path):
     bench.run(tmp_path / "r.json", minutes=1, progress=lambda fraction, text: seen.append((fraction, text)))
     assert [fraction for fraction, _ in seen] == [0.5, 1.0]
     assert seen[0][1].endswith("50 s left")
+    assert not any("visit" in text for _, text in seen)
+    seen.clear()
+    bench.run(tmp_path / "s.json", minutes=2, visits=2, progress=lambda fraction, text: seen.append((fraction, text)))
+    assert ["visit 1 of 2" in text for _, text in seen] == [True, True, False, False]
+    assert "visit 2 of 2" in seen[-1][1]
 
 
 def test_a_case_gets_a_bounded_share_of_what_is_left(bench, tmp_path):

@@ -114,3 +114,9 @@ def test_on_a_gpu_the_kernels_are_a_lane_of_their_own():
     assert any(span.lane == "device" and span.seconds > 0 for span in p.spans)
     assert p.device_idle_ratio is not None
     assert 0 <= p.device_idle_ratio < 1
+
+
+def test_steps_that_took_no_time_have_no_share_in_them():
+    """Two readings of a coarse clock can be the same: nothing is divided by nothing."""
+    p = Profile("step", "cpu", ((0.0, 0.0),), 0.0, (), (), (), Evidence.measured("a CPU"))
+    assert p.between_ratio == 1.0

@@ -1,0 +1,97 @@
+"""A step as a CUDA graph, with stand-ins for CUDA's streams and graphs: what runs as it is, what is recorded, what is replayed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpulab.evidence import Note
+from gpulab.training._graph import GraphedStep
+
+
+class Step:
+    """A step of training whose loss is the sum of its batch."""
+
+    def __init__(self, log: list[str], *, refuses: bool = False) -> None:
+        self.log, self.refuses = log, refuses
+        self.device = SimpleNamespace(index=0)
+        self.optimizer = SimpleNamespace(zero_grad=lambda set_to_none: None)
+        self.recording = False
+
+    def run(self, batch: tuple[torch.Tensor, torch.Tensor], mark: Any) -> torch.Tensor:
+        """Take one step."""
+        if self.recording and self.refuses:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.log.append("recorded" if self.recording else "run")
+        return batch[0].sum() + batch[1].sum()
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What CUDA was asked for, in order."""
+    seen: list[str] = []
+    stream = SimpleNamespace(wait_stream=lambda other: seen.append("wait"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda other: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("synchronize"))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: seen.append("replay")))
+    return seen
+
+
+def record_with(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stand-in for ``torch.cuda.graph`` tell the step that it is recorded."""
+
+    @contextlib.contextmanager
+    def graph(_: Any) -> Iterator[None]:
+        step.recording = True
+        try:
+            yield
+        finally:
+            step.recording = False
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+
+
+def batch(value: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two numbers of one value."""
+    return torch.full((1,), value), torch.full((1,), value)
+
+
+def test_three_steps_run_the_fourth_is_recorded_and_all_from_there_are_replayed(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three on a side stream, which waits and is waited for; recording runs nothing, so the fourth step is the first replay."""
+    step = Step(log)
+    record_with(step, monkeypatch)
+    notes: list[Note] = []
+    graphed = GraphedStep(step, notes)
+    marks: list[str] = []
+    for number in range(3):
+        assert float(graphed.run(batch(number), marks.append)) == 2 * number
+        assert not graphed.is_recorded
+    assert log == ["wait", "run", "wait"] * 3
+    log.clear()
+    graphed.run(batch(7.0), marks.append)
+    assert (log, graphed.is_recorded) == (["recorded", "replay"], True)
+    graphed.run(batch(8.0), marks.append)
+    assert log == ["recorded", "replay", "replay"]
+    assert marks == ["copy", "graph", "copy", "graph"]
+    assert [float(place) for place in graphed._inputs or ()] == [8.0, 8.0]  # a replay reads the places that were recorded
+    assert notes == []
+
+
+def test_a_step_that_cannot_be_recorded_runs_on_as_it_is(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said once, the device is waited for, and no step is lost."""
+    step = Step(log, refuses=True)
+    record_with(step, monkeypatch)
+    notes: list[Note] = []
+    graphed = GraphedStep(step, notes)
+    losses = [float(graphed.run(batch(number), lambda phase: None)) for number in range(6)]
+    assert losses == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert (log.count("run"), log.count("replay"), log.count("synchronize")) == (6, 0, 1)
+    assert [note.code for note in notes] == ["skipped"]
+    assert "capturing" in notes[0].sentence
