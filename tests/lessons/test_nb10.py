@@ -232,3 +232,11 @@ def test_without_jax_no_time_is_made_up(neither: None) -> None:
     assert "rosetta" in lessons.sharded().reason
     with pytest.raises(InputError, match="whole numbers"):
         lessons.retraces([0])
+
+
+def test_the_plain_clock_waits_for_the_device_after_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time without waiting would be that of the launch: once ahead of the clock, then nine times ten, each with its wait."""
+    log: list[str] = []
+    monkeypatch.setattr(_idioms.devices, "default", lambda: types.SimpleNamespace(synchronize=lambda: log.append("wait")))
+    assert _idioms.plain_clock(lambda names: log.append("call"))({}) > 0
+    assert log == ["call", "wait"] * (1 + 9 * 10)

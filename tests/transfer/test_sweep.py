@@ -2,15 +2,17 @@
 
 import dataclasses
 import threading
+import types
 
 import numpy as np
 import pytest
+import torch
 
 from gpulab import devices, recordings, transfer
 from gpulab.devices import Device
 from gpulab.errors import DeviceError, InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge, Environment
-from gpulab.transfer import Sweep, _copies, _sweep
+from gpulab.transfer import Sweep, _copies, _pinning, _sweep
 
 
 @pytest.fixture
@@ -214,3 +216,24 @@ def test_stale_read_on_a_gpu():
     r = transfer.stale_read(2**28, "cuda")
     assert r.stale_ratio > 0.5
     assert r.after_ratio == 0
+
+
+def test_a_stale_read_on_a_gpu_starts_the_copy_and_looks_at_once(monkeypatch):
+    """With a stand-in for the tensors: a non-blocking copy into pinned memory; the device is waited for before it and between the looks."""
+    log = []
+    values = iter([_pinning._OLD, _pinning._NEW])
+
+    class Pinned:
+        """What ``pin_memory`` returns."""
+
+        def copy_(self, source, non_blocking=False):
+            log.append(("copy", non_blocking))
+
+        def numpy(self):
+            log.append("look")
+            return np.full(4, next(values), dtype=np.uint8)
+
+    device = types.SimpleNamespace(synchronize=lambda: log.append("wait"), name="A GPU")
+    monkeypatch.setattr(torch, "full", lambda *given, **named: types.SimpleNamespace(pin_memory=Pinned))
+    assert _pinning._gpu_readings(4, device) == (1.0, 0.0)
+    assert log == ["wait", ("copy", True), "look", "wait", "look"]
