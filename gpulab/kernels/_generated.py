@@ -1,8 +1,8 @@
 """What ``torch.compile`` wrote: the source of the kernels that Inductor makes of a function.
 
-PyTorch writes C++ for a CPU, which needs a C++ compiler on the machine, and Triton for a GPU. Where it cannot be compiled, what was
-written is shown all the same, with the reason. The hooks are PyTorch's own (``torch._inductor``) and no public interface, so a
-version that lacks them is a reason too, never an error.
+PyTorch writes C++ for a CPU, which needs a C++ compiler on the machine, Triton for most GPUs and Metal for Apple's. Where it cannot be
+compiled, what was written is shown all the same, with the reason. The hooks are PyTorch's own (``torch._inductor``) and no public
+interface, so a version that lacks them is a reason too, never an error.
 """
 
 from __future__ import annotations

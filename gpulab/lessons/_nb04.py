@@ -24,7 +24,7 @@ TRAFFIC = Question(
         ),
         Reading(
             lambda predicted, measured: predicted <= 5.05 and predicted < measured,
-            "Five passes, but two of them do not move the same: the product reads two arrays and writes a third.",
+            "Five passes, but one of them moves more: the last product reads two arrays and writes a third.",
         ),
     ),
     outcome=lambda p: p.bytes_per_element / _GATE_BYTES if isinstance(p, Passes) else p,

@@ -64,8 +64,8 @@ SWALLOWED = Question(
     (
         Reading(
             lambda said, got: said < got,
-            "An update is a thousandth of its weight or less, and bfloat16 has 8 significant bits: half of a unit in the last place is a "
-            "five-hundredth to a two-hundred-and-fiftieth of the weight.",
+            "A typical update is about a thousandth of its weight, and bfloat16 has 8 significant bits: half of a unit in the last place "
+            "is a five-hundredth to a two-hundred-and-fiftieth of the weight.",
         ),
         Reading(lambda said, got: said > got, "Small weights have small spacings: an update of usual size still reaches those."),
     ),
