@@ -16,8 +16,10 @@ from typing import Any
 from gpulab import devices, memory, models, timing, workloads
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
+from gpulab.lessons import _live
 from gpulab.lessons._material import disturbed
+from gpulab.timing.results import format_ratio_interval
 from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds
 
 # A ceiling is the best that was seen; where neighbours were at work it is looked for this often.
@@ -148,11 +150,15 @@ class DensitySweep(Result):
 
     @property
     def free_multiply_adds(self) -> int:
-        """The most multiply-adds a number up to which no pass took twice the shortest time."""
-        least = min(row.seconds for row in self.rows)
-        free = self.rows[0].multiply_adds
-        for row in self.rows:
-            if row.seconds > _MOVED * least:
+        """The most multiply-adds a number up to which, from the fastest pass on, none took twice as long.
+
+        What comes before the fastest does not count: a product of thin rows can be slow by itself.
+        """
+        seconds = [row.seconds for row in self.rows]
+        fastest = seconds.index(min(seconds))
+        free = self.rows[fastest].multiply_adds
+        for row in self.rows[fastest:]:
+            if row.seconds > _MOVED * seconds[fastest]:
                 break
             free = row.multiply_adds
         return free
@@ -226,7 +232,8 @@ def arithmetic_sweep(numbers: int = _NUMBERS, steps: Sequence[int] = _STEPS, dev
 
     rows = [timed(k) for k in steps]
     fastest = min(range(len(rows)), key=lambda i: rows[i].seconds)
-    # A pass with less arithmetic cannot take twice as long as the fastest for its own sake: others were at work, so it is timed once more.
+    # With less arithmetic a pass should not take twice as long as the fastest. Where others were at work it may be their doing, so it is
+    # timed once more; a product of thin rows can be slow by itself, and then stays so.
     rows[:fastest] = [
         timed(row.multiply_adds) if row.notes and row.seconds > _MOVED * rows[fastest].seconds else row for row in rows[:fastest]
     ]
@@ -251,6 +258,10 @@ class FusionGain(Result):
         Why it cannot; else "".
     evidence : Evidence
         MEASURED, or MODELLED where only the bytes are known.
+    speedup, speedup_interval : float or None, (float, float) or None
+        As the race reports them: None where there was none, where the results disagree or a time is impossible.
+    notes : tuple of Note
+        Of the race, and what may be wrong with its times.
     """
 
     label: str
@@ -260,16 +271,24 @@ class FusionGain(Result):
     fused_seconds: float | None
     reason: str
     evidence: Evidence
+    speedup: float | None = None
+    speedup_interval: tuple[float, float] | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
-    def ratio(self) -> float:
-        """How many times as fast the fused pass is: by the times, or, without them, by the bytes."""
-        if self.separate_seconds is None or self.fused_seconds is None:
-            return self.separate_bytes / self.fused_bytes
-        return self.separate_seconds / self.fused_seconds
+    def bytes_ratio(self) -> float:
+        """How many times the bytes of one pass the operators move one by one."""
+        return self.separate_bytes / self.fused_bytes
 
     def __repr__(self) -> str:
-        return f"<{self.label}: fused {format_ratio(self.ratio)} as fast ({self.evidence.badge})>"
+        ratio = format_ratio(self.bytes_ratio) if self.separate_seconds is None else self._raced()
+        return f"<{self.label}: one by one / fused {ratio} ({self.evidence.badge})>"
+
+    def _raced(self) -> str:
+        """The speed-up with its interval and what to know of it, such as "2.9x [2.6x, 3.2x] (contended)"."""
+        codes = ", ".join(dict.fromkeys(note.code for note in self.notes))
+        said = "no speed-up" if self.speedup is None else f"{format_ratio(self.speedup)} {format_ratio_interval(self.speedup_interval)}"
+        return said + (f" ({codes})" if codes else "")
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return both ways, their bytes and their times."""
@@ -280,8 +299,7 @@ class FusionGain(Result):
                 ("fused", self.fused_bytes, self.fused_seconds),
             )
         ]
-        measured = "" if self.separate_seconds is None else format_ratio(self.ratio)
-        rows.append(("one by one / fused", format_ratio(self.separate_bytes / self.fused_bytes), measured or self.reason))
+        rows.append(("one by one / fused", format_ratio(self.bytes_ratio), self.reason or self._raced()))
         return (self.label, "bytes (MODELLED)", "time"), rows
 
 
@@ -313,7 +331,11 @@ def fusion_gain(fn: Callable[..., Any], fused: Callable[..., Any], *args: Any) -
 
     race = timing.compare({"one by one": fn, "fused": fused}, *args, devices=[_device(args)], deadline=_RACE_SECONDS)
     slow, fast = (row.measurement for row in race.rows)
-    return FusionGain(label, moved.nbytes, moved.compulsory_bytes, slow.median_seconds, fast.median_seconds, "", race.evidence)
+    notes = (*race.notes, *(note for m in (slow, fast) for note in m.notes if note.code in _live.doubts(m)))
+    return FusionGain(
+        label, moved.nbytes, moved.compulsory_bytes, slow.median_seconds, fast.median_seconds, "", race.evidence,
+        race.speedup, race.speedup_interval, notes,
+    )  # fmt: skip
 
 
 def _device(args: Sequence[Any]) -> Any:

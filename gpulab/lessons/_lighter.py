@@ -13,7 +13,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
-from gpulab.timing.results import format_interval
+from gpulab.timing.results import format_interval, format_ratio_interval
 from gpulab.units import format_flops, format_flops_per_second, format_ratio, format_seconds
 
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
@@ -148,7 +148,7 @@ def _race(models: dict[str, Any], x: Any, clock: Callable[[], float] | None = No
 def _ratio(ratio: float | None, interval: tuple[float, float] | None) -> str:
     if ratio is None:
         return "not told"
-    return f"{format_ratio(ratio)} " + (f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]" if interval else "(no interval)")
+    return f"{format_ratio(ratio)} {format_ratio_interval(interval)}"
 
 
 # -- convolutions in groups ----------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from typing import Any
 from gpulab import devices
 from gpulab.devices import Device
 from gpulab.errors import message_of
+from gpulab.lessons._content import Unmeasured
 from gpulab.timing import Measurement
 
 Params = Mapping[str, Any]
 # How sampling began and ended; the interval beside the figure says what of that matters.
 _QUIET = ("deadline", "no-interval", "slow-first-call", "too-short")
+DISTURBED = "other programs disturbed the times too much for an interval. Run the cell that {}, and this one, again."
 
 
 def chosen(device: Any) -> Device | None:
@@ -55,3 +57,22 @@ def measured(experiment: str, wanted: Callable[[Params], bool], device: Device, 
 def doubts(m: Measurement) -> tuple[str, ...]:
     """Return the codes of a measurement's notes that say its figure may be wrong."""
     return tuple(dict.fromkeys(note.code for note in m.notes if note.code not in _QUIET))
+
+
+def sure(row: Any, cell: str) -> float:
+    """Return the speed-up of a row, if it has an interval: a ratio of two moments is no answer.
+
+    Parameters
+    ----------
+    row : result with ``speedup`` and ``speedup_interval``
+    cell : str
+        What the cell does that measures it, as in "races".
+
+    Raises
+    ------
+    Unmeasured
+        If it has none.
+    """
+    if row.speedup_interval is None:
+        raise Unmeasured(DISTURBED.format(cell))
+    return float(row.speedup)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpulab.lessons import _live
 from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._density import DensitySweep, FusionGain
 from gpulab.lessons._nb03_exercises import BATCH, EXPLAIN, GAIN, HALVE, PLACE
@@ -128,9 +129,19 @@ FUSED = Question(
             "Six arrays became two, so the bytes allow three times; what else a call costs stays.",
         ),
     ),
-    outcome=lambda gain: gain.ratio if isinstance(gain, FusionGain) else gain,
+    outcome=lambda gain: _gain_of(gain) if isinstance(gain, FusionGain) else gain,
     close_ratio=1.5,
 )
+
+
+def _gain_of(gain: FusionGain) -> float:
+    """Return how many times as fast the fused pass is: by the race, or, where there could be none, by the bytes."""
+    if gain.separate_seconds is None:
+        return gain.bytes_ratio
+    if gain.speedup is None:  # the results disagree, or a time is impossible: the race's first note says which
+        raise Unmeasured(gain.notes[0].sentence if gain.notes else "the race reported no speed-up. Run the cell that races again.")
+    return _live.sure(gain, "races")
+
 
 FAR = Question(
     "03.9",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.compression import Weighing
+from gpulab.lessons import _live
 from gpulab.lessons._content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.lessons._lighter import Grouping, SparseRace
 from gpulab.lessons._nb07_exercises import EXERCISES
@@ -16,17 +17,7 @@ def _speedup_of_last(weighing: Any) -> Any:
         return weighing
     if weighing.models[-1].speedup is None:
         raise Unmeasured("there is nothing to compare with. Weigh two models.")
-    return _sure(weighing.models[-1], "weighs")
-
-
-_DISTURBED = "other programs disturbed the times too much for an interval. Run the cell that {}, and this one, again."
-
-
-def _sure(row: Any, cell: str) -> float:
-    """Return the speed-up of a row, if it has an interval: a ratio of two moments is no answer."""
-    if row.speedup_interval is None:
-        raise Unmeasured(_DISTURBED.format(cell))
-    return float(row.speedup)
+    return _live.sure(weighing.models[-1], "weighs")
 
 
 MASKED = Question(
@@ -65,7 +56,7 @@ def _break_even(race: SparseRace) -> float:
     shares = [row.share for row in race.rows]
     first = len(shares) if race.break_even_share is None else shares.index(race.break_even_share)
     if any(row.ratio_interval is None for row in race.rows[max(first - 1, 0) : first + 1]):  # the last to lose, and the first to win
-        raise Unmeasured(_DISTURBED.format("races"))
+        raise Unmeasured(_live.DISTURBED.format("races"))
     if race.break_even_share is None:
         raise Never(f"none: CSR was not faster at any share that was tried, up to {race.rows[-1].share:.0%}")
     return 100 * race.break_even_share
@@ -160,7 +151,7 @@ DEPTHWISE = Question(
             lambda predicted, measured: predicted < measured, "The full convolution is held back by arithmetic here, and that is what went."
         ),
     ),
-    outcome=lambda found: _sure(found.depthwise, "times the groups") if isinstance(found, Grouping) else found,
+    outcome=lambda found: _live.sure(found.depthwise, "times the groups") if isinstance(found, Grouping) else found,
 )
 
 LESSON = Lesson(

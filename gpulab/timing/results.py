@@ -177,7 +177,7 @@ class Comparison(Result):
         rows = []
         for row in self.rows:
             m = row.measurement
-            speedup = "baseline" if row.speedup is None else f"{format_ratio(row.speedup)} {_ratio_interval(row.speedup_interval)}"
+            speedup = "baseline" if row.speedup is None else f"{format_ratio(row.speedup)} {format_ratio_interval(row.speedup_interval)}"
             rows.append(
                 (
                     row.name,
@@ -197,5 +197,6 @@ def format_interval(interval: tuple[float, float] | None) -> str:
     return "(no interval)" if interval is None else f"[{format_seconds(interval[0])}, {format_seconds(interval[1])}]"
 
 
-def _ratio_interval(interval: tuple[float, float] | None) -> str:
+def format_ratio_interval(interval: tuple[float, float] | None) -> str:
+    """Return an interval of ratios as text: "[2.60x, 3.20x]"."""
     return "(no interval)" if interval is None else f"[{format_ratio(interval[0])}, {format_ratio(interval[1])}]"
