@@ -90,6 +90,11 @@ def _body(tree: ast.FunctionDef) -> list[str]:
     return [ast.dump(node) for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
 
 
+def returns(answer: Any) -> bool:
+    """Return whether a kernel has a ``return``, with which a thread may end before the others."""
+    return any(isinstance(node, ast.Return) for node in ast.walk(read_source(answer).tree))
+
+
 def _run(answer: Any, trial: Trial) -> Simulation:
     try:
         found = simulate(answer, trial.grid, trial.block, *trial.arguments, max_steps=_MOST_STEPS)

@@ -10,7 +10,7 @@ import numpy as np
 from gpulab.kernels import Simulation
 from gpulab.lessons._content import Exercise, Refused, Usual
 from gpulab.lessons._kernel_checks import Trial, run_trials, totals
-from gpulab.lessons._nb04_repairs import HEAD, whole
+from gpulab.lessons._nb04_repairs import HEAD, LEAST_LANES, whole
 from gpulab.units import format_bytes
 
 
@@ -26,7 +26,8 @@ def scan(x, out):
     """out[i] = the sum of x from the first element of i's block up to i; blocks of 128 threads."""
 '''
 _SCAN_SIZES = (128, 384, 200)
-# Seven steps of three accesses by four warps, and the ends, are under 100; one thread alone needs some 400.
+# Seven steps of three accesses by four warps, and the ends, are under 100. One thread alone needs some 400, and some 320 are needed if
+# each thread walks over all that lies before it.
 _MOST_SHARED = 200
 
 
@@ -51,7 +52,8 @@ def _check_scan(answer: Any) -> str:
     if shared > _MOST_SHARED * blocks:
         raise Refused(
             f"The results are right, but a block asks shared memory {shared / blocks:.0f} times; seven steps for all threads need about "
-            "90. Do not let one thread work while 127 wait: in each step every thread adds what lies 1, 2, 4, ... places before it."
+            "90. Whether one thread adds up everything, or each thread walks over all that lies before it: the last one makes 127 "
+            "additions in a row. In each step every thread adds *one* place, 1, 2, 4, ... before it."
         )
     return f"Each element is loaded once, and a block asks shared memory {shared / blocks:.0f} times: the steps grow with the logarithm."
 
@@ -105,7 +107,12 @@ SCAN = Exercise(
         Usual(
             HEAD + _SCAN + _SCAN_BEGIN + "    if t == 0:\n        for k in range(1, 128):\n            tile[k] += tile[k - 1]\n"
             "    cuda.syncthreads()\n" + _SCAN_END,
-            "one thread work while 127 wait",
+            "127 additions in a row",
+        ),
+        Usual(
+            HEAD + _SCAN + _SCAN_BEGIN + "    total = float32(0)\n    for k in range(t + 1):\n        total += tile[k]\n"
+            "    if i < x.size:\n        out[i] = total",
+            "each thread walks over all that lies before it",
         ),
         Usual(
             HEAD
@@ -230,13 +237,19 @@ def _check_softmax(answer: Any) -> str:
     # Three walks by whole warps; 128 threads leave up to four warps part of the way at a row's end.
     most = 3 * sum(rows * (columns // 32 + 4) for rows, columns in _SOFTMAX_SHAPES)
     loads = totals(found, "global_load_requests")
-    if loads > most:
-        raise Refused(
-            f"The results are right, but warps load {loads:,} times; three walks over the rows need at most {most:,}. Share the row "
-            "among the block: thread t takes elements t, t + 128, t + 256, ..."
-        )
     walks = _loaded(found) / (4 * sum(rows * columns for rows, columns in _SOFTMAX_SHAPES))
-    return f"Right, also where exponentials would overflow; each row is loaded {walks:.0f} times. Kept in shared memory it would be once."
+    if loads > most:
+        words = f"The results are right, but warps load {loads:,} times; three walks over the rows need at most {most:,}."
+        if _loaded(found) / 4 / loads >= LEAST_LANES:
+            raise Refused(
+                f"{words} Your warps share the row, but these are {walks:.1f} walks over the rows: reading y again counts as one. Keep the "
+                "exponential in a variable until you have stored it and added it."
+            )
+        raise Refused(f"{words} Share the row among the block: thread t takes elements t, t + 128, t + 256, ...")
+    right = "Right, also where exponentials would overflow; each row is loaded"
+    if round(walks) <= 1:
+        return f"{right} once, and kept."
+    return f"{right} {walks:.0f} times. Kept in shared memory it would be once."
 
 
 def _softmax_text(first: str = "    cuda.syncthreads()\n", largest: str = "tile[0]", divisor: str = "tile[0]") -> str:
@@ -295,8 +308,14 @@ SOFTMAX = Exercise(
             "        for k in range(x.shape[1]):\n            y[row, k] = math.exp(x[row, k] - largest) / total",
             "Share the row among the block",
         ),
+        Usual(
+            _SOFTMAX_HEAD + _SOFTMAX + _softmax_text()
+            .replace("total += math.exp(x[row, k] - largest)", "y[row, k] = math.exp(x[row, k] - largest)\n        total += y[row, k]")
+            .replace("y[row, k] = math.exp(x[row, k] - largest) / tile[0]", "y[row, k] = y[row, k] / tile[0]"),
+            "reading y again counts as one",
+        ),
     ),
-)
+)  # fmt: skip
 
 # -- 04.14: a matmul that moves less -------------------------------------------------------------------------------------
 
@@ -331,12 +350,20 @@ def _matmul_trials() -> list[Trial]:
 
 def _check_matmul(answer: Any) -> str:
     found = run_trials(answer, _MATMUL_STUB, _matmul_trials)
-    moved = found[0].totals.global_bytes_moved
+    count = found[0].totals
+    moved = count.global_bytes_moved
     if moved > _MOST_MOVED:
-        raise Refused(
+        words = (
             f"The results are right, but {format_bytes(moved)} are moved for 64 x 64 matrices; at most {format_bytes(_MOST_MOVED)} are "
-            "allowed. Let the block bring a tile of a and one of b into shared memory, and use each element 16 times."
+            "allowed."
         )
+        if count.global_bytes_requested <= _MOST_MOVED:
+            raise Refused(
+                f"{words} Your threads ask for {format_bytes(count.global_bytes_requested)}, which is little enough, but a request touches "
+                f"{count.sectors_per_request:.1f} sectors where 4 are possible. Neighbouring tx should take neighbouring columns of a, b "
+                "and c (as in 04.4)."
+            )
+        raise Refused(f"{words} Let the block bring a tile of a and one of b into shared memory, and use each element 16 times.")
     return f"{format_bytes(moved)} instead of 1.02 MiB: each element that is loaded is used by 16 threads."
 
 
@@ -374,6 +401,16 @@ MATMUL = Exercise(
     usual=(
         Usual(HEAD + _MATMUL.replace("j, i", "i, j") + _MATMUL_STUB.removeprefix(_MATMUL), "use each element 16 times"),
         Usual(HEAD + _MATMUL + _matmul_text(b_tile=False), "use each element 16 times"),
+        Usual(
+            HEAD
+            + _MATMUL
+            + "    row = 16 * cuda.blockIdx.y\n"
+            + _matmul_text().replace(
+                "tile_a[ty, tx] = a[i, first + tx] if i < a.shape[0] and first + tx < a.shape[1]",
+                "tile_a[tx, ty] = a[row + tx, first + ty] if row + tx < a.shape[0] and first + ty < a.shape[1]",
+            ),
+            "neighbouring columns of a",
+        ),
         Usual(HEAD + _MATMUL + _matmul_text(last=""), "There is a race"),
         Usual(HEAD + _MATMUL + _matmul_text(guard=False), "out of an array's bounds"),
         Usual(HEAD + _MATMUL + _matmul_text().replace("tile_b[k, tx]", "tile_b[tx, k]"), "The result is wrong"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.lessons._content import Exercise, Refused, Usual
-from gpulab.lessons._kernel_checks import Trial, run_trials
+from gpulab.lessons._kernel_checks import Trial, returns, run_trials, totals
 
 HEAD = "from gpulab.kernels import cuda, float32\n\n\n"
 
@@ -79,7 +79,7 @@ _CENTRE_STUB = (
 )
 _MOST_SECTORS = 4.05
 # Few lanes touch few sectors; the last rows and columns may leave some of a warp idle, but not half of it.
-_LEAST_LANES = 16
+LEAST_LANES = 16
 
 
 def _centre_trials() -> list[Trial]:
@@ -104,7 +104,7 @@ def _check_centre(answer: Any) -> str:
             "the same line together should take 32 neighbours. What each thread takes one after the other does not matter."
         )
     lanes = min(s.totals.global_bytes_requested / 4 / max(s.totals.global_requests, 1) for s in found)
-    if lanes < _LEAST_LANES:
+    if lanes < LEAST_LANES:
         raise Refused(
             f"The results are right, but only {lanes:.1f} of a warp's 32 lanes take part in a request, and few lanes touch few sectors. "
             "Let all threads of the launch share the work."
@@ -173,6 +173,8 @@ _SUM_LOOP = "    for step in ({steps}):\n        if t < step:\n            tile[
 _STEPS = "128, 64, 32, 16, 8, 4, 2, 1"
 _SUM_END = "    if t == 0:\n        sums[cuda.blockIdx.x] = tile[0]"
 _BARRIER = "cuda.syncthreads()\n"
+# Without a barrier of the block, and with no race found, no warp can have read what another one wrote.
+_NO_BARRIER = "Right, and without a barrier: no warp reads from shared memory what another one wrote."
 
 
 def _sum_text(before: str = "", inside: str = "", steps: str = _STEPS) -> str:
@@ -196,7 +198,9 @@ def _sum_trials() -> list[Trial]:
 
 
 def _check_sum(answer: Any) -> str:
-    run_trials(answer, _sum_text(), _sum_trials)
+    found = run_trials(answer, _sum_text(), _sum_trials)
+    if not totals(found, "barriers"):
+        return _NO_BARRIER
     return (
         "No race is left: each thread waits before it reads what another one wrote, and before it overwrites what another one still reads."
     )
@@ -251,8 +255,11 @@ def _rotate_trials() -> list[Trial]:
 
 
 def _check_rotate(answer: Any) -> str:
-    run_trials(answer, _ROTATE_STUB, _rotate_trials)
-    return "All threads of a block reach the barrier, also those without an element, and the order of writing and reading is kept."
+    found = run_trials(answer, _ROTATE_STUB, _rotate_trials)
+    if not totals(found, "barriers"):
+        return _NO_BARRIER
+    ended = " (or have ended before it)" if returns(answer) else ""
+    return f"All threads of a block reach the barrier{ended}, also those without an element, and the order of writing and reading is kept."
 
 
 BARRIER = Exercise(
