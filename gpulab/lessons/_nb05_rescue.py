@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 
 _WEIGHT = 1e-6
+_RATE = 0.1 / _WEIGHT
 _BATCH, _BATCHES = 64, 40
 
 
@@ -26,7 +28,7 @@ def _reference(batches: Sequence[tuple[Any, Any]]) -> Any:
     from torch.nn import functional
 
     model = training.task("digits-mlp").make_model(seed=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / _WEIGHT)
+    optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
     for x, y in batches:
         optimizer.zero_grad()
         loss: Any = _WEIGHT * functional.cross_entropy(model(x), y)
@@ -46,9 +48,11 @@ def _check_rescue(answer: Any) -> str:
     seen: set[str] = set()
     layer = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
     handle = layer.register_forward_hook(lambda module, args, output: seen.add(str(output.dtype)))
+    steps = _Steps(model)
     failed: Refused | None = None
     try:
-        _returned(answer, model, batches)
+        with steps:
+            _returned(answer, model, batches)
     except Refused as refused:
         failed = refused
     finally:
@@ -63,6 +67,7 @@ def _check_rescue(answer: Any) -> str:
         raise Refused(
             f"The layers ran in {', '.join(sorted(seen))}. Keep the forward pass under autocast to float16: rescue it, do not avoid it."
         )
+    steps.check()
     after = [p.detach() for p in model.parameters()]
     if not all(bool(torch.isfinite(p).all()) for p in after):
         raise Refused(
@@ -82,6 +87,45 @@ def _check_rescue(answer: Any) -> str:
         )
     right = training.evaluate(model, task).ratio
     return f"Rescued: the weights went the way of float32 (off by {off / wanted:.1%} of it), and {right:.0%} of the test digits are right."
+
+
+class _Steps:
+    """Note which optimizers step a model's weights and at what rate, also from within ``GradScaler.step``.
+
+    By their weights alone, a run whose loss is no longer a millionth, at a rate of 0.1, would pass: nothing is rescued there.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._own = {id(p) for p in model.parameters()}
+        self._made: dict[tuple[type, float], None] = {}
+
+    def __enter__(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        self._handle = register_optimizer_step_pre_hook(self._note)
+
+    def __exit__(self, *raised: object) -> None:
+        self._handle.remove()
+
+    def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            if any(id(p) in self._own for p in group["params"]):
+                self._made[type(optimizer), float(group["lr"])] = None
+
+    def check(self) -> None:
+        """Refuse another optimizer than SGD and another rate than the task's; steps made by hand are judged by the weights."""
+        import torch
+
+        for kind, rate in self._made:
+            if not issubclass(kind, torch.optim.SGD):
+                raise Refused(
+                    f"Your optimizer is {kind.__name__}; it stays SGD, as in the loop above. Mend the gradients, not the optimizer."
+                )
+            if not math.isclose(rate, _RATE, rel_tol=0.01):
+                raise Refused(
+                    f"Your optimizer's rate is {rate:g}; it stays 0.1 / 1e-6, and the loss stays a millionth. "
+                    "Mend the gradients, not the loss."
+                )
 
 
 def _returned(answer: Any, model: Any, batches: Sequence[tuple[Any, Any]]) -> None:
@@ -132,6 +176,12 @@ def train(model, batches):
         Usual(_LOOP_HEAD + _SCALER + _FORWARD + "        scaler.scale(loss).backward()\n        optimizer.step()", "divided by the scale"),
         Usual(_LOOP_HEAD + _FORWARD.replace("float16)", "float16, enabled=False)") + _PLAIN, "do not avoid it"),
         Usual(_LOOP_HEAD.replace("optimizer =", "model.half()\n    optimizer =") + _FORWARD + _PLAIN, "no longer float32"),
+        Usual(
+            _LOOP_HEAD.replace("0.1 / 1e-6", "0.1") + _FORWARD.replace("1e-6 * ", "") + _PLAIN,
+            "rate is 0.1; it stays 0.1 / 1e-6, and the loss stays a millionth",
+        ),
+        Usual(_LOOP_HEAD.replace("0.1 / 1e-6", "0.1") + _SCALER + _FORWARD + _SCALED, "rate is 0.1; it stays 0.1 / 1e-6"),
+        Usual(_LOOP_HEAD.replace("SGD", "Adam").replace("0.1 / 1e-6", "1e-3") + _SCALER + _FORWARD + _SCALED, "it stays SGD"),
         Usual("train = 65536.0", "a function to call"),
     ),
     limit_seconds=60.0,

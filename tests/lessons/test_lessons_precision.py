@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from gpulab import devices, memory, precision, recorder, recordings, timing, training
+from gpulab import devices, lessons, memory, precision, recorder, recordings, timing, training
 from gpulab.devices import environment
 from gpulab.evidence import Badge, Evidence
-from gpulab.lessons import RecordedPrecisions, _content, _live, _nb05, _nb05_exercises, _precisions, products, recorded_precisions
+from gpulab.lessons import (
+    RecordedPrecisions,
+    _content,
+    _live,
+    _nb05,
+    _nb05_exercises,
+    _nb05_rescue,
+    _precisions,
+    products,
+    recorded_precisions,
+)
 from gpulab.lessons._content import Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 
@@ -155,3 +167,37 @@ def test_the_recorders_cases_run_live_and_say_what_is_refused(monkeypatch: pytes
     assert found[0][1].median_seconds > 0
     assert found[1] == ({"n": 2}, "not here: no kernel image")
     assert len(found) == 2
+
+
+MANUAL = """
+import torch
+from torch.nn.functional import cross_entropy
+
+def train(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / 1e-6)
+    for x, y in batches:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = 1e-6 * cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        (loss * 2**16).backward()
+        for p in model.parameters():
+            p.grad /= 2**16
+        {step}
+"""
+BY_HAND = """with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 / 1e-6 * p.grad"""
+
+
+@pytest.mark.parametrize("step", ["optimizer.step()", BY_HAND], ids=["optimizer", "by hand"])
+def test_a_run_may_be_rescued_without_a_scaler(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scale of 2^16, divided out again, is what the scaler does; a step of SGD may be written out. Later steps are not looked at."""
+    looks: list[object] = []
+    note = _nb05_rescue._Steps._note
+    monkeypatch.setattr(_nb05_rescue._Steps, "_note", lambda self, *given: (looks.append(given), note(self, *given))[1])
+    names: dict[str, Any] = {}
+    exec(MANUAL.format(step=step), names)
+    result = lessons.check("05.9", names["train"])
+    assert result.state == "passed", result.message
+    torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0).step()
+    assert len(looks) == (40 if step == "optimizer.step()" else 0)  # one for each batch
