@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulab import devices
 from gpulab._result import Result
@@ -14,11 +15,20 @@ from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
 from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
-from gpulab.recorder import experiments
+from gpulab.recorder import Case, experiments
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds
+from gpulab.workloads._fits import free_bytes
+
+if TYPE_CHECKING:
+    from gpulab.kernels.ladder import Rung
 
 EXPERIMENT = "ladders"
 _LIBRARY = "matmul-library"
+_RUNG_SECONDS = 0.3
+# Of a ladder's first rung, the slowest, which is launched some five times; the rungs after it are several times as fast.
+_LONGEST_LAUNCH_SECONDS = 0.5
+# Of the free memory: the page's earlier arrays are still there, and others may share the GPU.
+_SHARE_OF_FREE = 0.25
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,7 @@ def climb(family: str, n: int | None = None) -> LadderTable:
 
     rungs = ladder.family(family)
     size = rungs[0].sizes[0] if n is None else n
-    timed_n, seconds, times = _times(family, rungs[0].sizes[1:])
+    timed_n, seconds, times = _times(rungs[0])
     rows = [Climb(r.name, r.summary, r.simulate(size), seconds.get(r.name), r.flops(timed_n), r.nbytes(timed_n)) for r in rungs]
     if family == "matmul":
         rows += [Climb(r.name, r.summary, None, seconds.get(r.name), r.flops(timed_n), r.nbytes(timed_n)) for r in ladder.CUDA_RUNGS]
@@ -158,15 +168,16 @@ def climb(family: str, n: int | None = None) -> LadderTable:
     return LadderTable(family, size, timed_n, tuple(rows), counted.evidence, times)
 
 
-def _times(family: str, sizes: Sequence[int]) -> tuple[int, Mapping[str, float], Evidence | None]:
+def _times(first: Rung) -> tuple[int, Mapping[str, float], Evidence | None]:
     """Return the size, the seconds by rung and their evidence: measured here, or recorded; none where there is neither.
 
-    A recording shows the largest size that it has, since starting a kernel hides what the rungs differ in at small ones; measured is the
-    smallest, which is quick on every GPU.
+    Both are of the largest size, of those recorded or of those that this GPU can do: starting a kernel hides what the rungs differ in
+    at small ones.
     """
+    family, sizes = first.family, first.sizes[1:]
     where = devices.default()
     if where.torch_type == "cuda" and importlib.util.find_spec("numba_cuda") is not None:
-        return sizes[0], *_measured(family, sizes[0], where)
+        return _measured(first, where)
     for recording in recorded_gpus().values():
         for n in sorted(sizes, reverse=True):
             found = recording.select(EXPERIMENT, family=family, n=n)
@@ -180,17 +191,43 @@ def _times(family: str, sizes: Sequence[int]) -> tuple[int, Mapping[str, float],
     return sizes[0], {}, None
 
 
-def _measured(family: str, n: int, where: devices.Device) -> tuple[Mapping[str, float], Evidence | None]:
-    best: dict[str, float] = {}
+def _measured(first: Rung, where: devices.Device) -> tuple[int, Mapping[str, float], Evidence | None]:
+    """Time the rungs at the largest size that this GPU does while the learner waits; begin with the first rung, at the smallest."""
     (experiment,) = experiments([EXPERIMENT])
-    for case in experiment.cases(where):
-        if case.params["family"] == family and case.params["n"] == n:
+    cases = [case for case in experiment.cases(where) if case.params["family"] == first.family]
+    trial = _timed(cases, first.sizes[1], only=first.name)
+    n = _largest(first, trial.get(first.name, math.inf), where)
+    best = _timed(cases, n)
+    return n, best, Evidence.measured(where.name) if best else None
+
+
+def _largest(first: Rung, seconds: float, where: devices.Device) -> int:
+    """Return the largest size whose arrays fit and whose launch, by the one that took ``seconds`` at the smallest, is short enough.
+
+    Time grows about as the larger of arithmetic and bytes (up to twice that where a cache held the smaller arrays), so nothing has to be
+    run to know that it would be far too long.
+    """
+    _, smallest, *larger = first.sizes
+    room = min((_SHARE_OF_FREE * free for free in map(free_bytes, (devices.Device("cpu"), where)) if free is not None), default=math.inf)
+    for n in sorted(larger, reverse=True):
+        growth = max(count(n) / count(smallest) for count in (first.flops, first.nbytes) if count(smallest))
+        if growth * seconds <= _LONGEST_LAUNCH_SECONDS and first.nbytes(n) <= room:
+            return n
+    return smallest
+
+
+def _timed(cases: Sequence[Case], n: int, only: str = "") -> dict[str, float]:
+    """Return the seconds at one size by rung, the best of a rung's options."""
+    best: dict[str, float] = {}
+    for case in cases:
+        rung = str(case.params["rung"])
+        if case.params["n"] == n and only in ("", rung):
             try:
-                seconds = case.time(0.3).median_seconds
+                seconds = case.time(_RUNG_SECONDS).median_seconds
             except GpulabError:  # one rung that this GPU refuses leaves its row empty; `make gpu-check` tells why
                 continue
-            best[str(case.params["rung"])] = min(seconds, best.get(str(case.params["rung"]), float("inf")))
-    return best, Evidence.measured(where.name) if best else None
+            best[rung] = min(seconds, best.get(rung, math.inf))
+    return best
 
 
 @dataclass(frozen=True, repr=False)

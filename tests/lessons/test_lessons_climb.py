@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpulab.errors import CompileError, InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _climb, _passes
 from gpulab.lessons._nb04 import LESSON
+from gpulab.recorder import Case, Experiment
 from gpulab.recordings import Entry, Timing
 
 X = np.linspace(-2, 2, 1000, dtype=np.float32)
@@ -146,6 +148,58 @@ def test_a_recorded_ladder_shows_its_largest_size_and_what_each_rung_reaches(mon
     counts, times = products.caption().splitlines()
     assert (counts.split()[0], times.split()[0]) == ("MODELLED", "RECORDED")
     assert "gpulab record" in products._repr_html_()
+
+
+def _scripted_gpu(monkeypatch: pytest.MonkeyPatch, slower: float, free_bytes: float) -> list[tuple[str, int]]:
+    """Stand in for a GPU whose every time is the H200 file's times ``slower``; return the list of what it is asked to run."""
+    asked: list[tuple[str, int]] = []
+    file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
+    entries = [entry for entry in file["entries"] if entry["experiment"] == "ladders"]
+
+    def case(entry: dict[str, Any]) -> Case:
+        name, n = entry["params"]["rung"], entry["params"]["n"]
+
+        def time(deadline_seconds: float) -> Any:
+            asked.append((name, n))
+            return types.SimpleNamespace(median_seconds=slower * entry["timing"]["median_seconds"])
+
+        return Case(entry["params"], time)
+
+    gpu = types.SimpleNamespace(torch_type="cuda", name="A GPU")
+    monkeypatch.setattr(_climb.devices, "default", lambda: gpu)
+    monkeypatch.setattr(_climb, "importlib", types.SimpleNamespace(util=types.SimpleNamespace(find_spec=lambda name: name)))
+    monkeypatch.setattr(_climb, "experiments", lambda names: [Experiment("ladders", "", lambda where: [case(e) for e in entries])])
+    monkeypatch.setattr(_climb, "free_bytes", lambda device: free_bytes if device is gpu else None)
+    return asked
+
+
+def test_a_gpu_is_timed_at_the_largest_size_as_a_recording_is(monkeypatch: pytest.MonkeyPatch):
+    """The recorded GPU itself: 0.1 ms at n = 2048 leave time for 8192, where padded is faster than tiled, which it is not at 2048."""
+    _scripted_gpu(monkeypatch, 1, 141e9)
+    turned, products = lessons.climb("transpose"), lessons.climb("matmul")
+    assert (turned.timed_n, products.timed_n) == (8192, 4096)
+    assert turned.times is not None
+    assert (turned.times.badge, turned.times.device) == (Badge.MEASURED, "A GPU")
+    seconds = {row.rung: row.seconds for row in turned.rows}
+    assert seconds["transpose-padded"] == pytest.approx(260.4e-6, rel=1e-3)
+    assert seconds["transpose-tiled"] == pytest.approx(399.6e-6, rel=1e-3)
+    fastest = next(row.seconds for row in products.rows if row.rung == "matmul-warp-tiled")
+    assert fastest == pytest.approx(3532.8e-6, rel=1e-3)  # the best of its three depths
+
+
+def test_a_slow_gpu_is_not_asked_for_what_would_take_seconds(monkeypatch: pytest.MonkeyPatch):
+    """Forty times slower: the first product of 1024 takes 0.18 s, that of 4096 would take 11 s. A transpose has time for 8192 there too."""
+    asked = _scripted_gpu(monkeypatch, 40, 16e9)
+    assert lessons.climb("matmul").timed_n == 1024
+    assert {n for _, n in asked} == {1024}
+    assert lessons.climb("transpose").timed_n == 8192
+
+
+@pytest.mark.parametrize(("free_bytes", "n"), [(2.2e9, 8192), (2.0e9, 2048)])
+def test_a_full_gpu_is_timed_at_what_fits_a_quarter_of_the_rest(monkeypatch: pytest.MonkeyPatch, free_bytes: float, n: int):
+    """Two matrices of 8192 x 8192 float32 are 537 MB; a quarter of 2.2 GB is 550 MB, of 2.0 GB 500 MB."""
+    _scripted_gpu(monkeypatch, 1, free_bytes)
+    assert lessons.climb("transpose").timed_n == n
 
 
 def test_compiled_gives_facts_or_the_sentence(monkeypatch: pytest.MonkeyPatch):
