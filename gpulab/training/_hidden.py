@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpulab import devices
+from gpulab import _given, devices
 from gpulab._result import Result
 from gpulab.errors import InputError, message_of
 from gpulab.evidence import Evidence, Note
@@ -32,7 +32,7 @@ _OPERATORS = {
     "aten::equal": "reads one number",
 }
 _FETCHES = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
-_AFTER_CPU = ("numpy", "__array__", "tolist")  # what .cpu() fetched waits no second time
+_AFTER_CPU = ("numpy", "__array__", "tolist", "item")  # what .cpu() or .to("cpu") fetched waits no second time
 _WARNING = "called a synchronizing CUDA operation"
 _HERE = str(Path(__file__).resolve().parent.parent)  # gpulab
 
@@ -102,7 +102,7 @@ class HiddenWaits(Result):
         return (f"{self.label}: where the host waits", "what it calls", "times"), rows
 
 
-def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any = None) -> HiddenWaits:
+def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any = None, count_to_cpu: bool = False) -> HiddenWaits:
     """Call a function and return every place at which it makes the host wait for the device.
 
     Parameters
@@ -116,6 +116,10 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
     device : Device or str, optional
         Whose tensors count; None takes the best there is. On a CPU all tensors count, as if they lay on an accelerator; those that an
         optimizer of PyTorch reads itself do not, since it keeps its step counters on the host.
+    count_to_cpu : bool
+        On a CPU: count ``.to("cpu")`` as a fetch, where the word asks for the host and nothing else. Without it such a call counts only
+        on an accelerator, since on a CPU a program that moves its data to its device writes the same. A ``torch.device`` never counts
+        there: one that a tensor or a model gave says where the values lie already.
 
     Returns
     -------
@@ -142,7 +146,7 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
 
     check_count("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)
-    watch = _watch(where.torch_type)
+    watch = _watch(where.torch_type, _given.flag("hidden_waits", "count_to_cpu", count_to_cpu))
     warned = None
     try:
         with _debug_mode(where) as caught, watch:
@@ -185,7 +189,7 @@ class _debug_mode:  # noqa: N801  (a context manager, used like a function)
             self._catch.__exit__(*error)
 
 
-def _watch(device_type: str) -> Any:
+def _watch(device_type: str, count_to_cpu: bool) -> Any:
     """Return a context manager that notes in ``found`` each call that waits; its classes need torch."""
     import torch
     from torch.overrides import TorchFunctionMode
@@ -199,9 +203,14 @@ def _watch(device_type: str) -> Any:
     def there(values: Any) -> bool:
         return any(isinstance(x, torch.Tensor) and x.device.type == device_type for x in tree_leaves(values))
 
+    def to_host(args: Any, kwargs: Any) -> bool:
+        # Without an accelerator "cpu" is where everything lies, so .to(device) says nothing there.
+        wanted = [x for x in (kwargs.get("device"), *args[1:2]) if isinstance(x, str if device_type == "cpu" else (str, torch.device))]
+        return (device_type != "cpu" or count_to_cpu) and any(str(x).partition(":")[0] == "cpu" for x in wanted)
+
     def note(what: str) -> None:
         line = _learners_line()
-        if line is None or (what.startswith(_AFTER_CPU) and last[0] == ("cpu", line)):
+        if line is None or (what.startswith(_AFTER_CPU) and last[0] in (("cpu", line), ("to", line))):
             return
         last[0] = (what.partition(":")[0], line)
         found[line, what] = found.get((line, what), 0) + 1
@@ -217,8 +226,7 @@ def _watch(device_type: str) -> Any:
     class Fetches(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
-            # Without an accelerator "cpu" is where everything lies, so .to(device) says nothing there.
-            fetches = name in _FETCHES or (name == "to" and device_type != "cpu" and _to_host(args, kwargs or {}))
+            fetches = name in _FETCHES or (name == "to" and to_host(args, kwargs or {}))
             if not fetches or inside[0] or not there(args[:1]):
                 return func(*args, **(kwargs or {}))
             note(f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values")
@@ -251,12 +259,6 @@ def _masked(name: str, args: Any) -> str:
         return ""
     masks = [x for x in args[1] if x is not None and str(x.dtype) in ("torch.bool", "torch.uint8")]
     return "a mask: size depends on values" if masks else ""
-
-
-def _to_host(args: Any, kwargs: Any) -> bool:
-    """Return whether ``Tensor.to`` was asked for the host."""
-    wanted = [kwargs.get("device"), *args[1:2]]
-    return any(str(x).partition(":")[0] == "cpu" for x in wanted if x is not None)
 
 
 def _learners_line() -> str | None:

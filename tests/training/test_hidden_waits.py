@@ -47,6 +47,20 @@ def test_what_does_not_wait_is_not_counted(fn):
     assert training.hidden_waits(fn, device="cpu").count == 0
 
 
+def test_a_fetch_by_to_counts_where_it_is_asked():
+    """On a CPU the word counts once with the switch, what is read of it on the line no more, and a device that a tensor gave never."""
+
+    def count(fn, on=True):
+        return training.hidden_waits(fn, device="cpu", count_to_cpu=on).count
+
+    assert count(lambda: X.sum().to("cpu")) == count(lambda: X.sum().to(device="cpu")) == 1
+    assert count(lambda: X.sum().to("cpu"), on=False) == 0
+    assert count(lambda: X.sum().to("cpu").item()) == count(lambda: X.to("cpu").numpy()) == count(lambda: X.sum().cpu().item()) == 1
+    assert count(lambda: X.to(X.device)) == count(lambda: X.to(torch.float64)) == 0
+    with pytest.raises(InputError, match="count_to_cpu"):
+        training.hidden_waits(lambda: None, count_to_cpu="yes")
+
+
 def test_a_training_step():
     """Adam's counters on the host and clipping do not count; the loss that is read does, in each call."""
     model = nn.Linear(4, 2)
