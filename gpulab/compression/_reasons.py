@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gpulab.compression import _integer
 from gpulab.compression.results import Reason
-from gpulab.units import format_flops_per_second, format_seconds
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
+
+# From bytes moved to the best rate, in bytes per second, that the device's memory has shown for them; None where that is not known.
+Roof = Callable[[int], float | None]
 
 # Zeros that training left by chance, and a few per cent of them, change nothing that anybody would ask about.
 _MANY = 0.05
@@ -16,6 +20,8 @@ _MANY = 0.05
 _STARTING, _DISTURBED = 0.5, 1.2
 # FLOPs that fell by so much more than the time did need an explanation.
 _MORE = 1.3
+# A share of the memory's best rate: below it, moving bytes is no great part of the time.
+_MEMORY = 0.3
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Facts:
     seconds: float
     single_seconds: float
     speedup: float | None
-    speedup_low: float | None
+    speedup_low: float | None  # the lower end of its interval; None without one
 
 
 def forms(model: Any, finished: Any) -> tuple[str, ...]:
@@ -58,17 +64,17 @@ def forms(model: Any, finished: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def reasons(first: Facts, one: Facts) -> tuple[Reason, ...]:
-    """Return why ``one`` is not faster than ``first``, or not by as much as its FLOPs fell."""
+def reasons(first: Facts, one: Facts, roof: Roof) -> tuple[Reason, ...]:
+    """Return why ``one`` is not faster than ``first``, or not by as much as its FLOPs fell; nothing where the gain has no interval."""
     if one.speedup is None or one.speedup_low is None:
         return ()
     fell = first.flops / one.flops if one.flops else 1.0
     not_faster = one.speedup_low <= 1
     found = _of_forms(one) if not_faster else []
     if "csr" not in one.forms and fell > _MORE * max(one.speedup, 1 / _MORE):
-        found.append(_of_work(first, one, fell))
+        found.append(_of_work(first, one, fell, roof))
     elif not_faster and not found:
-        found.append(_of_same_work(first, one, fell))
+        found.append(_of_same_work(first, one, fell, roof))
     return tuple(found)
 
 
@@ -105,14 +111,15 @@ def _of_forms(one: Facts) -> list[Reason]:
     return said
 
 
-def _of_work(first: Facts, one: Facts, fell: float) -> Reason:
-    """Return why FLOPs fell and the time did not follow: starting operators, or moving bytes."""
-    gained = one.speedup or 1.0
+def _of_work(first: Facts, one: Facts, fell: float, roof: Roof) -> Reason:
+    """Return why FLOPs fell and the time did not follow: starting operators, moving bytes, or products that are small."""
     # A gain whose interval holds 1 is none.
-    less = f"Its FLOPs fell to 1/{fell:.3g}, its time {f'to 1/{gained:.3g}' if (one.speedup_low or gained) > 1 else 'did not'}"
+    gained = one.speedup if one.speedup_low is not None and one.speedup_low > 1 else None
+    less = f"Its FLOPs fell to 1/{fell:.3g}, its time {f'to 1/{gained:.3g}' if gained is not None else 'did not'}"
     if _is_starting(one):
         return Reason("starting", f"{less}: {_starting(one)}, not of arithmetic.")
-    return Reason("memory", f"{less}: {_rates(first, one)}")
+    memory = _of_memory(first, one, roof)
+    return Reason("memory" if memory else "rate", f"{less}: {_rates(first, one)}{memory or ' Smaller products often reach a lower rate.'}")
 
 
 def _is_starting(one: Facts) -> bool:
@@ -128,19 +135,29 @@ def _starting(one: Facts) -> str:
     )
 
 
-def _of_same_work(first: Facts, one: Facts, fell: float) -> Reason:
+def _of_same_work(first: Facts, one: Facts, fell: float, roof: Roof) -> Reason:
     """Return why a model with about as many FLOPs, or more, takes as long or longer."""
     work = "about as many FLOPs" if 1 / _MORE < fell < _MORE else f"{1 / fell:.3g} times the FLOPs"
     more = bool(first.operators and one.operators and one.operators > first.operators)
     parts = f" in {one.operators} operators, not {first.operators}" if more else ""
-    return Reason("elsewhere", f"It does {work}{parts}: {_rates(first, one)}")
+    return Reason("elsewhere", f"It does {work}{parts}: {_rates(first, one)}{_of_memory(first, one, roof)}")
 
 
 def _rates(first: Facts, one: Facts) -> str:
     reached, before = (format_flops_per_second(each.flops / each.seconds) for each in (one, first))
-    text = f"it reaches {reached} where the first reached {before}."
-    if first.moved_bytes and one.moved_bytes:
-        a, b = first.flops / first.moved_bytes, one.flops / one.moved_bytes
-        if b < a / _MORE:
-            text += f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, so memory has the larger part of the time."
-    return text
+    return f"it reaches {reached} where the first reached {before}."
+
+
+def _of_memory(first: Facts, one: Facts, roof: Roof) -> str:
+    """Return that memory takes a good part of the time, where its bytes are more than before for each FLOP, and come near the best rate."""
+    if not first.moved_bytes or not one.moved_bytes:
+        return ""
+    a, b = first.flops / first.moved_bytes, one.flops / one.moved_bytes
+    best = roof(one.moved_bytes) if b < a / _MORE else None
+    rate = one.moved_bytes / one.seconds
+    if best is None or rate < _MEMORY * best:
+        return ""
+    return (
+        f" Its operators do {b:.3g} FLOP for each byte that they move, not {a:.3g}, and move {format_bytes_per_second(rate)} where the "
+        f"device's memory has shown {format_bytes_per_second(best)} at best: memory takes a good part of the time."
+    )

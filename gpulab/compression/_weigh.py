@@ -10,7 +10,7 @@ from gpulab import devices, memory, timing, training
 from gpulab.compression import _count, _reasons, _storage, _targets
 from gpulab.compression._finish import finish
 from gpulab.compression._prune import sparsity
-from gpulab.compression.results import WeighedModel, Weighing
+from gpulab.compression.results import Reason, WeighedModel, Weighing
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, Note
 
@@ -18,8 +18,6 @@ Models = Any  # a module, several (one a seed), or a mapping from label to eithe
 
 # Two models of different weights never agree to a tolerance; what they have in common is judged by the task's accuracy.
 _ANY = 1e30
-# Without an interval, a ratio within this factor of 1 counts as none.
-_LOOSE = 1.1
 
 
 def weigh(
@@ -65,6 +63,11 @@ def weigh(
         If there are no models, or one does not take the inputs.
     DeviceError, StoppedError
         As for ``gl.measure``.
+
+    Notes
+    -----
+    Where FLOPs fell and the time did not follow, the device's memory is measured once a process (``gl.devices.ceilings``): only bytes that
+    come near its best rate are named as the cause.
     """
     named = _named(models)
     job = training.task(on) if on is not None else None
@@ -87,13 +90,20 @@ def weigh(
         facts[label] = _reasons.Facts(
             label, len(batch), _reasons.forms(several[0], finished[label][0]), sparsity(finished[label][0]),
             flops[label], moved[0], moved[1], many.rows[number].measurement.median_seconds,
-            one.rows[number].measurement.median_seconds, speedup, interval[0] if interval else (speedup or 1.0) / _LOOSE,
+            one.rows[number].measurement.median_seconds, speedup, interval[0] if interval else None,
         )  # fmt: skip
     first = next(iter(facts.values()))
+
+    def roof(nbytes: int) -> float | None:  # measured once a process, and only where it decides; another clock's seconds have none
+        return devices.ceilings(where, stop=stop).bandwidth(nbytes) if clock is None else None
+
     weighed = [
-        _model(label, several, finished[label], facts[label], first, many.rows[number], one.rows[number], accuracies[label])
+        _model(
+            label, several, finished[label], facts[label], _reasons.reasons(first, facts[label], roof), many.rows[number],
+            one.rows[number], accuracies[label],
+        )
         for number, (label, several) in enumerate(named.items())
-    ]
+    ]  # fmt: skip
     measured = many.rows[0].measurement
     notes = (*_broken(accuracies), *_notes_of(many.rows))
     return Weighing(job.name if job is not None else "", where.name, len(batch), tuple(weighed), notes, many.evidence, measured.environment)
@@ -184,7 +194,14 @@ def _traffic(run: Callable[[Any], None], x: Any) -> tuple[int | None, int | None
 
 
 def _model(
-    label: str, given: list[Any], finished: list[Any], facts: _reasons.Facts, first: _reasons.Facts, row: Any, single: Any, accuracies: Any
+    label: str,
+    given: list[Any],
+    finished: list[Any],
+    facts: _reasons.Facts,
+    why: tuple[Reason, ...],
+    row: Any,
+    single: Any,
+    accuracies: Any,
 ) -> WeighedModel:
     m, s = row.measurement, single.measurement
     stored = _count._stored(finished[0])
@@ -204,7 +221,7 @@ def _model(
         speedup=row.speedup,
         speedup_interval=row.speedup_interval,
         accuracies=accuracies,
-        reasons=_reasons.reasons(first, facts),
+        reasons=why,
         evidence=Evidence.measured(m.environment.device, len(m.samples_seconds), m.environment.date),
     )
 

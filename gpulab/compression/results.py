@@ -90,7 +90,8 @@ class Reason(Result):
     Attributes
     ----------
     code : str
-        "dense zeros", "unpacked", "converted", "rounding", "no instructions", "indices", "starting", "memory" or "elsewhere".
+        "dense zeros", "unpacked", "converted", "rounding", "no instructions", "indices", "starting", "memory", "rate" or
+        "elsewhere".
     sentence : str
     """
 

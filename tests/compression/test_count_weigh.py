@@ -11,8 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpulab import compression, networks
-from gpulab.compression import _integer, _reasons
-from gpulab.compression.results import WeighedModel, Weighing
+from gpulab.compression import _integer, _reasons, _weigh
+from gpulab.compression.results import Reason, WeighedModel, Weighing
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.training import Accuracy
@@ -188,9 +188,14 @@ def facts(**changes: object) -> _reasons.Facts:
     return dataclasses.replace(plain, **changes)
 
 
+def reasons(best: float | None = 4e9, **changes: object) -> tuple[Reason, ...]:
+    """The reasons for a model against the plain one, on a memory of 4 GB/s."""
+    return _reasons.reasons(facts(), facts(**changes), lambda nbytes: best)
+
+
 def codes(**changes: object) -> list[str]:
-    """The reasons for a model against the plain one."""
-    return [each.code for each in _reasons.reasons(facts(), facts(**changes))]
+    """Their codes."""
+    return [each.code for each in reasons(**changes)]
 
 
 def test_reasons_follow_from_the_facts():
@@ -212,20 +217,47 @@ def test_reasons_follow_from_the_facts():
 
 def test_sentences_say_what_the_numbers_say():
     """90 % zeros: the sentence has the share; a FLOP count that fell has both ratios and the rates by hand."""
-    zero = _reasons.reasons(facts(), facts(forms=("dense zeros",), zero_share=0.9, speedup=1.0, speedup_low=0.9))
+    zero = reasons(forms=("dense zeros",), zero_share=0.9, speedup=1.0, speedup_low=0.9)
     assert "90%" in zero[0].sentence
-    moved = _reasons.reasons(facts(), facts(flops=1e8, seconds=5e-3, moved_bytes=5 * 10**6, speedup=2.0, speedup_low=1.9))[0].sentence
+    moved = reasons(2e9, flops=1e8, seconds=5e-3, moved_bytes=5 * 10**6, speedup=2.0, speedup_low=1.9)[0].sentence
     assert "1/10" in moved
     assert "1/2," not in moved
     assert "20.0 GFLOP/s where the first reached 100 GFLOP/s" in moved
-    assert "20 FLOP for each byte that they move, not 100" in moved
+    assert "20 FLOP for each byte that they move, not 100, and move 1.00 GB/s where" in moved
+    assert "2.00 GB/s at best: memory" in moved
+
+
+def test_memory_is_blamed_only_near_its_best_rate():
+    """5 MB in 5 ms are 1 GB/s: no cause of anything where a copy runs at 30 GB/s, and one where 3.2 GB/s is all there is."""
+    fell: dict = {"flops": 2.5e8, "moved_bytes": 5_000_000, "seconds": 5e-3, "speedup": 2.0, "speedup_low": 1.9}  # 1 GB/s
+    assert codes(best=3.2e9, **fell) == ["memory"]
+    assert codes(best=3.4e9, **fell) == ["rate"]  # 30 % of it are 1.02 GB/s
+    assert codes(best=None, **fell) == ["rate"]
+    (small,) = reasons(30e9, **fell)
+    assert "memory" not in small.sentence
+    assert "Smaller products often reach a lower rate" in small.sentence
+    (slow,) = reasons(30e9, operators=40, moved_bytes=10**8, seconds=1.0, speedup=0.01, speedup_low=0.009)
+    assert (slow.code, "memory" in slow.sentence) == ("elsewhere", False)
+
+
+def test_without_an_interval_no_cause_is_stated():
+    """A ratio of two moments shows no loss that could have a cause."""
+    for fact in ({"forms": ("dense zeros",), "zero_share": 0.9}, {"flops": 1e8}, {"operators": 40}):
+        assert codes(speedup=0.9, speedup_low=None, **fact) == []
+
+
+def test_the_memorys_rate_is_asked_only_where_it_decides(monkeypatch: pytest.MonkeyPatch):
+    """Models of equal work never cost a measurement of the memory."""
+    monkeypatch.setattr(_weigh.devices, "ceilings", lambda *_, **__: pytest.fail("measured the memory"))
+    same = networks.mlp(8, 8, 2)
+    compression.weigh({"one": same, "two": same}, inputs=torch.zeros(4, 8), deadline=0.02)
 
 
 def test_a_time_of_starting_operators_is_said_and_never_as_a_share_above_one():
     """On a fast GPU 64 items take as long as one: zeros and fewer FLOPs change nothing, and a gain whose interval holds 1 is none."""
     same: dict = {"seconds": 4e-4, "single_seconds": 4.2e-4, "operators": 15, "speedup": 1.004, "speedup_low": 0.99}
-    (zeros,) = _reasons.reasons(facts(), facts(forms=("dense zeros",), zero_share=0.9, **same))
-    (fewer,) = _reasons.reasons(facts(), facts(flops=2.5e8, **same))
+    (zeros,) = reasons(forms=("dense zeros",), zero_share=0.9, **same)
+    (fewer,) = reasons(flops=2.5e8, **same)
     for each in (zeros, fewer):
         assert "64 items take 400 us and a single one 420 us" in each.sentence
         assert "starting 15 operators" in each.sentence
