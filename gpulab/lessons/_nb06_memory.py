@@ -90,13 +90,14 @@ BUDGET = Exercise(
 
 _ROOM = 8 * _MIB
 _ROW_BYTES = 8192  # what one item of the batch takes in each of the step's tensors
+_MOST_STEPS = 100  # halving needs 13 from 4096 down to 1
 
 
 class _Attempts:
     """A training step that needs memory, and a diary of how it was called."""
 
-    def __init__(self) -> None:
-        self.room = memory.limit(_ROOM, "cpu", on_top=True)
+    def __init__(self, room: int = _ROOM) -> None:
+        self.room = memory.limit(room, "cpu", on_top=True)
         self.batches: list[int] = []
         self.held: list[int] = []  # what was there already when a step began
         self.done: list[int] = []
@@ -105,6 +106,13 @@ class _Attempts:
         """Take a step on so many items; four tensors of its size are alive at the end."""
         import torch
 
+        if not isinstance(batch, bool) and batch == 0:
+            raise Refused(
+                "Where not even one item fits, your function calls step(0). A step on no items needs no memory: it succeeds, with a loss "
+                "of nan. End at 1, and raise the error."
+            )
+        if len(self.batches) > _MOST_STEPS:
+            raise Refused(f"Your function called step {_MOST_STEPS} times, at last with {batch}. What does not fit once never will.")
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise InputError(f"step: a batch of {batch!r}; expected a whole number from 1. Halve with //.")
         self.batches.append(batch)
@@ -150,7 +158,23 @@ def _check_recover(answer: Any) -> str:
             )
         if diary.done[-1] != right:
             raise Refused(f"{said} a batch of {right} fits when you halve; your last step had {diary.done[-1]}.")
+    _check_hopeless(answer)
     return "Begun with 1,024 and with 4,096 it ends at 256, which fits; 100 fits at once; and nothing of the failed steps was left alive."
+
+
+def _check_hopeless(answer: Any) -> None:
+    """Refuse a recovery that does not end with an error where not even one item fits."""
+    diary = _Attempts(_ROW_BYTES)  # of the four tensors of one item, one fits
+    try:
+        with diary.room:
+            result = answer(diary.step, 4)
+    except Refused:
+        raise
+    except Exception:
+        return
+    raise Refused(
+        f"In {format_bytes(_ROW_BYTES)} not even one item fits, and you returned {_guard.describe(result)}. Raise an error there."
+    )
 
 
 _RECOVER = '''def recover(step, batch):
@@ -165,16 +189,17 @@ RECOVER = Exercise(
     solution="import torch\n\n\n"
     + _RECOVER
     + """\
-    while True:
+    while batch >= 1:
         try:
             step(batch)
             return batch
         except torch.OutOfMemoryError:
             pass  # nothing here: the error, and what it holds, end with this block
-        batch //= 2""",
+        batch //= 2
+    raise torch.OutOfMemoryError("not even one item fits")""",
     hints=(
         "What is still alive while Python is inside the except block? Do the next try behind it.",
-        "A while loop: try to step and return; except: pass; then, below, batch //= 2.",
+        "A while loop as long as batch >= 1: try to step and return; except: pass; then, below, batch //= 2. And behind the loop?",
     ),
     check=_check_recover,
     limit_seconds=60.0,
@@ -196,6 +221,21 @@ RECOVER = Exercise(
             "import torch\n\n\n" + _RECOVER + "    while True:\n        try:\n            step(batch)\n            return 0\n"
             "        except torch.OutOfMemoryError:\n            pass\n        batch //= 2",
             "Return the batch that fitted",
+        ),
+        Usual(
+            "import torch\n\n\n" + _RECOVER + "    while True:\n        try:\n            step(batch)\n            return batch\n"
+            "        except torch.OutOfMemoryError:\n            pass\n        batch //= 2",
+            "with a loss of nan",
+        ),
+        Usual(
+            "import torch\n\n\n" + _RECOVER + "    while True:\n        try:\n            step(batch)\n            return batch\n"
+            "        except torch.OutOfMemoryError:\n            pass\n        batch = max(1, batch // 2)",
+            "never will",
+        ),
+        Usual(
+            "import torch\n\n\n" + _RECOVER + "    while batch >= 1:\n        try:\n            step(batch)\n            return batch\n"
+            "        except torch.OutOfMemoryError:\n            pass\n        batch //= 2",
+            "Raise an error there",
         ),
     ),
 )  # fmt: skip
