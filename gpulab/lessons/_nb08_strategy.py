@@ -13,6 +13,7 @@ from gpulab.devices.memory_sizes import memory_bytes
 from gpulab.evidence import Evidence
 from gpulab.lessons import _guard
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.parallel.rank_results import RankMemory
 from gpulab.units import format_bytes
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")
@@ -63,17 +64,33 @@ CASES = {
 
 
 @functools.lru_cache(maxsize=32)
-def needed_bytes(letter: str, strategy: str) -> int:
-    """Return what a rank's step needs: one sequence of 1,024 tokens for each rank's part, float32, Adam; MODELLED."""
+def rank_memory(letter: str, strategy: str) -> RankMemory:
+    """Return what a rank's step takes: one sequence of 1,024 tokens for each rank's part, float32, Adam; MODELLED."""
     import torch
 
     case = CASES[letter]
     tokens = torch.zeros(1, _CONTEXT, dtype=torch.int64)
-    memory = parallel.predict_ranks(
+    return parallel.predict_ranks(
         lambda: networks.transformer(_VOCABULARY, case.width, _HEADS, _LAYERS, context=_CONTEXT), tokens, tokens,
         strategy=strategy, ranks=case.gpus,
     )  # fmt: skip
-    return memory.needed_bytes()
+
+
+def needed_bytes(letter: str, strategy: str) -> int:
+    """Return what a GPU must have for it, with the margin."""
+    return rank_memory(letter, strategy).needed_bytes()
+
+
+def _sum(letter: str, strategy: str) -> str:
+    """Return what that is made of."""
+    memory = rank_memory(letter, strategy)
+    states = sum(memory.peak_by_category[part] for part in ("parameters", "gradients", "optimizer"))
+    margin = memory.needed_bytes() - memory.peak_bytes - memory.scratch_bytes
+    parts = (states, memory.peak_bytes - states, memory.scratch_bytes, margin)
+    return (
+        "{} for parameters, gradients and Adam, {} for activations and what is on its way, up to {} inside operators, and {} of margin for "
+        "what no prediction sees"
+    ).format(*map(format_bytes, parts))
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +153,7 @@ def _judged(case: Case, strategy: str) -> str:
     needed, there = needed_bytes(case.letter, strategy), case.gpu_bytes
     said = f"{case.letter}: with {strategy} each of {case.gpus} GPUs needs {format_bytes(needed)} of {format_bytes(there)}"
     if needed > there:
-        raise Refused(f"{said}: it does not fit. What of it does the next stage split?")
+        raise Refused(f"{said}: {_sum(case.letter, strategy)}. So it does not fit. What of it does the next stage split?")
     if strategy == "zero1":  # right by its definition, which needs no more than an all-reduce's traffic
         return f"{said}. (PyTorch's zero1 sends 1.5 times as much as ddp; zero2 sends as much as ddp.)"
     if strategy not in _CHEAP:
@@ -154,7 +171,7 @@ CHOICE = Exercise(
     title="three models, three machines",
     answer_name="choices",
     stub='choices = {"A": ..., "B": ..., "C": ...}  # of "ddp", "zero1", "zero2", "zero3", "tensor"',
-    solution='choices = {"A": "ddp", "B": "zero1", "C": "zero3"}',
+    solution='choices = {"A": "ddp", "B": "zero2", "C": "zero3"}',
     hints=(
         "16 bytes for each parameter without sharding; exercise 08.10 has what each stage leaves. Begin with the one that sends least.",
         "ddp and zero2 send the same. zero3 sends 1.5 times as much, and so does zero1 as PyTorch has it. Tensor parallelism sends inside "
@@ -163,7 +180,7 @@ CHOICE = Exercise(
     check=_check_choices,
     usual=(
         Usual('choices = {"A": "zero3", "B": "zero1", "C": "zero3"}', "do not pay in traffic"),
-        Usual('choices = {"A": "ddp", "B": "ddp", "C": "zero3"}', "it does not fit"),
+        Usual('choices = {"A": "ddp", "B": "ddp", "C": "zero3"}', "of margin"),
         Usual('choices = {"A": "zero1", "B": "zero1", "C": "zero2"}', "it does not fit"),
         Usual('choices = {"A": "tensor", "B": "zero1", "C": "zero3"}', "every layer wait"),
         Usual('choices = {"A": "fsdp", "B": "zero1", "C": "zero3"}', "one of ddp"),
