@@ -185,8 +185,9 @@ def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
         raise Refused("A weight of zero has another code than 0. What was pruned must stay zero: no offset.")
     scales = scales.reshape(-1, 1)
     error = (codes * scales - weight).abs()
-    steps = weight.abs().amax(1, keepdim=True).clamp_min(1e-30) / most
-    if bool((scales > steps * 1.001).any()):
+    largest = weight.abs().amax(1, keepdim=True)
+    # A row of zeros may have any scale: its codes are zero, and each guard against 0 / 0 puts another number there.
+    if bool(((scales > 1.001 * largest / most) & (largest > 0)).any()):
         raise Refused(f"With {bits} bits a row's steps are wider than they need be: its largest magnitude should get the code {most}.")
     if bool((error > 1.01 * scales).any()):
         raise Refused("A weight was cut off at the end of the codes. The largest magnitude of the row must fit: negative ones count too.")
