@@ -190,7 +190,8 @@ def _predictions(lesson: _content.Lesson, questions: dict[str, Asked]) -> str:
     lines = ["| prediction | usual answer | what it points to |", "|---|---|---|"]
     for id, question in lesson.questions.items():
         words = questions[id]
-        how = "" if words.choices else f" Close: within a factor of {question.close_ratio:g}."
+        small = f", or off by {question.close_absolute:g} at most" if question.close_absolute else ""
+        how = "" if words.choices else f" Close: within a factor of {question.close_ratio:g}{small}."
         asks = f"**{id}** {words.text}{f' ({words.unit})' if words.unit else ''}{how}"
         for reading in question.readings:
             lines.append(f"| {_cell(asks)} | {_cell(usual_answer(reading.when, words))} | {_cell(reading.sentence)} |")

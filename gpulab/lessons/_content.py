@@ -64,6 +64,8 @@ class Question:
         For an answer that compares two things: takes what is passed to ``reveal`` and returns the evidence of each by name.
     close_ratio : float
         A prediction within this factor of the measurement counts as close.
+    close_absolute : float
+        So does one that is off by this much at most, in base units: of small counts, 0 and 1 are no factor apart.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Question:
     outcome: Callable[[Any], Any] | None = None
     sides: Callable[[Any], Mapping[str, Evidence]] | None = None
     close_ratio: float = 2.0
+    close_absolute: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gpulab.evidence import Evidence
@@ -10,6 +11,7 @@ from gpulab.lessons._nb06_exercises import BOTTLENECKS, BREAK_EVEN, FRUGAL, STAL
 from gpulab.lessons._nb06_memory import BUDGET, RECOVER
 from gpulab.memory import MemoryTrace
 from gpulab.training import CompileCost, PipelineResult, RaceResult
+from gpulab.units import format_ratio
 
 
 def _sides(p: Any) -> dict[str, Evidence]:
@@ -18,11 +20,35 @@ def _sides(p: Any) -> dict[str, Evidence]:
     return {"the loading": one.evidence, "the accelerator": one.accelerator_evidence} if isinstance(one, PipelineResult) else {}
 
 
+def _are_pipelines(pair: Any) -> bool:
+    return isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(p, PipelineResult) for p in pair)
+
+
 def _gain(pair: Any) -> Any:
     """Return the second pipeline's throughput over the first one's."""
-    if isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(p, PipelineResult) for p in pair):
-        return pair[1].images_per_second / pair[0].images_per_second
-    return pair
+    return pair[1].images_per_second / pair[0].images_per_second if _are_pipelines(pair) else pair
+
+
+def _gain_of_runs(pair: Any) -> Any:
+    """Return the same of two runs one after the other, each with an interval of its own."""
+    if not _are_pipelines(pair):
+        return pair
+    first, second = (p.images_per_second_interval for p in pair)
+    between = None if first is None or second is None else (second[0] / first[1], second[1] / first[0])
+    return _sure(_gain(pair), between, _WORKERS_CLOSE, "both pipelines")
+
+
+_WORKERS_CLOSE, _CHECKPOINT_CLOSE = 1.4, 1.2
+
+
+def _sure(ratio: float, interval: tuple[float, float] | None, close: float, what: str) -> float:
+    """Return a measured ratio whose 95 % interval is no wider than what counts as close to it; else a prediction cannot be judged."""
+    if interval is None:
+        raise Unmeasured(f"other programs disturbed the times too much for an interval. Run {what} again.")
+    if interval[0] < ratio / close or interval[1] > ratio * close:
+        low, high = map(format_ratio, interval)
+        raise Unmeasured(f"the times jumped about so much that it may be {low} or {high}. Run {what} again.")
+    return ratio
 
 
 STALL_SHARE = Question(
@@ -30,8 +56,7 @@ STALL_SHARE = Question(
     (
         Reading(
             lambda predicted, measured: predicted < measured,
-            "A JPEG file takes a processor a millisecond or more to decode, crop and scale, and a batch has many. "
-            "In this loop nothing is computed meanwhile.",
+            "A JPEG file must be decoded, cropped and scaled, and a batch has many. In this loop nothing is computed meanwhile.",
         ),
         Reading(
             lambda predicted, measured: predicted > measured,
@@ -48,7 +73,7 @@ FASTER = Question(
     (
         Reading(
             lambda predicted, measured: predicted > measured,
-            "Only the computing got faster. The time in which the accelerator waits stayed as it was, and it is the larger part.",
+            "Only the computing got faster. The time in which the accelerator waits stayed as it was, and no accelerator shortens it.",
         ),
     ),
     outcome=_gain,
@@ -68,9 +93,9 @@ WORKERS = Question(
             "Workers do not only share the loading: they load while the accelerator computes, so both times overlap.",
         ),
     ),
-    outcome=_gain,
+    outcome=_gain_of_runs,
     sides=_sides,
-    close_ratio=1.4,
+    close_ratio=_WORKERS_CLOSE,
 )
 
 WAITS = Question(
@@ -96,6 +121,9 @@ def _calls(cost: Any) -> Any:
         return cost
     if cost.compile_seconds is None:
         raise Unmeasured(cost.sentence)
+    low, high = cost.saved_interval or (-math.inf, math.inf)
+    if low <= 0 < high:
+        raise Unmeasured("the saving is within the noise. Run the cell that compiles, and this one, again.")
     if cost.break_even_calls is None:
         raise Never(f"never. {cost.sentence}")
     return cost.break_even_calls
@@ -138,7 +166,8 @@ def _slower(race: Any) -> Any:
         return race
     if not race.speedup:
         raise Unmeasured("too few steps were made to time one. Run the cell above again.")
-    return 1 / race.speedup
+    between = None if race.speedup_interval is None else (1 / race.speedup_interval[1], 1 / race.speedup_interval[0])
+    return _sure(1 / race.speedup, between, _CHECKPOINT_CLOSE, "the cell above")
 
 
 CHECKPOINT = Question(
@@ -154,7 +183,7 @@ CHECKPOINT = Question(
         ),
     ),
     outcome=_slower,
-    close_ratio=1.2,
+    close_ratio=_CHECKPOINT_CLOSE,
 )
 
 AGAIN = Question(

@@ -9,6 +9,7 @@ from gpulab.lessons import _live
 from gpulab.lessons._content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.lessons._lighter import Grouping, SparseRace
 from gpulab.lessons._nb07_exercises import EXERCISES
+from gpulab.units import format_ratio
 
 
 def _speedup_of_last(weighing: Any) -> Any:
@@ -52,11 +53,23 @@ CSR = Question(
 )
 
 
+# A share at which CSR gains less than this for sure is one at which it is not faster yet: two that are even are no noise.
+_EVEN = 1.1
+_AGAIN = "Run the cell that {}, and this one, again."
+
+
 def _break_even(race: SparseRace) -> float:
     shares = [row.share for row in race.rows]
     first = len(shares) if race.break_even_share is None else shares.index(race.break_even_share)
-    if any(row.ratio_interval is None for row in race.rows[max(first - 1, 0) : first + 1]):  # the last to lose, and the first to win
-        raise Unmeasured(_live.DISTURBED.format("races"))
+    for row, wins in zip(race.rows[max(first - 1, 0) : first + 1], (False, True) if first else (True,), strict=False):
+        if row.ratio_interval is None:  # the last to lose, and the first to win, decide
+            raise Unmeasured(_live.DISTURBED.format("races"))
+        low, high = row.ratio_interval
+        if low <= 1 if wins else high >= _EVEN:
+            raise Unmeasured(
+                f"at {row.share:.0%} zeros CSR is {format_ratio(low)} to {format_ratio(high)} as fast, which does not tell who wins. "
+                + _AGAIN.format("races")
+            )
     if race.break_even_share is None:
         raise Never(f"none: CSR was not faster at any share that was tried, up to {race.rows[-1].share:.0%}")
     return 100 * race.break_even_share
@@ -94,6 +107,7 @@ CHANGED = Question(
         Reading(lambda predicted, measured: predicted < measured, "A few answers were close calls, and a small push decides them."),
     ),
     close_ratio=3.0,
+    close_absolute=2.0,
 )
 
 CALIBRATION = Question(
@@ -136,7 +150,22 @@ def _fastest(weighing: Weighing) -> str:
     names = [each.label for each in weighing.models]
     if len(names) < len(FASTEST):
         raise Unmeasured("this device has no 8-bit kernels in PyTorch, so there are only two to compare")
-    return FASTEST[min(range(len(FASTEST)), key=lambda k: weighing.models[k].median_seconds)]
+    fastest, second = sorted(range(len(FASTEST)), key=lambda k: weighing.models[k].median_seconds)[:2]
+    if not _is_apart(weighing, fastest, second):
+        raise Unmeasured(f"this run does not tell {names[fastest]} and {names[second]} apart. {_AGAIN.format('weighs')}")
+    return FASTEST[fastest]
+
+
+def _is_apart(weighing: Weighing, fastest: int, second: int) -> bool:
+    """Return whether the first of two models is surely the faster: by their turns where one is what others are compared with."""
+    one, other = (weighing.models[k] for k in (fastest, second))
+    if fastest == 0:
+        return other.faster == "slower"
+    if second == 0:
+        return one.faster == "faster"
+    if one.interval_seconds is None or other.interval_seconds is None:
+        return False
+    return one.interval_seconds[1] < other.interval_seconds[0]
 
 
 DEPTHWISE = Question(

@@ -204,9 +204,9 @@ def _verdict(kept: KeptAnswer | None, value: float | str | None, ratio: float | 
         return "no prediction"
     if isinstance(value, str) or isinstance(kept.value, str):
         return "right" if kept.value == value else "wrong"
-    if ratio is None:
-        return "close" if kept.value == value else "off"
-    return "close" if 1 / known.close_ratio <= ratio <= known.close_ratio else "off"
+    if abs(kept.value - value) <= known.close_absolute:
+        return "close"
+    return "close" if ratio is not None and 1 / known.close_ratio <= ratio <= known.close_ratio else "off"
 
 
 def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | None, known: _content.Question) -> str:

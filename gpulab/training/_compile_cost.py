@@ -85,7 +85,7 @@ class CompileCost(Result):
         if self.compile_seconds is None:
             return f"{self.label} was not compiled: {self.reason}."
         if self.break_even_calls is None:
-            return f"{self.label}: compiling took {format_seconds(self.compile_seconds)} and no call was faster for it."
+            return f"{self.label}: compiling took {format_seconds(self.compile_seconds)}, and no saving was shown."
         return (
             f"{self.label}: {format_seconds(self.compile_seconds)} to compile, {format_seconds(self.saved_seconds or 0)} saved a call; "
             f"it has paid after {self.break_even_calls:,} calls ({self._between})."

@@ -195,16 +195,20 @@ class PipelineResult(Result):
         }[self.bottleneck]
         return f"{waits[0].upper()}{waits[1:]}{what}."
 
+    @property
+    def _between(self) -> str:
+        interval = self.images_per_second_interval
+        if interval is None or self.evidence.badge is Badge.MODELLED:  # what is modelled is always the same: an interval would say nothing
+            return ""
+        return f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
+
     def __repr__(self) -> str:
         who = "no workers" if not self.workers else f"{self.workers} worker{'s' if self.workers != 1 else ''}"
-        rate = f"{self.images_per_second:.0f} images/s"
+        rate = f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
         return f"<{self.steps} steps of {self.batch_size} images, {who}: {rate}, {self.stall_ratio:.0%} stalled>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what a step is made of, the throughput and the stall."""
-        interval = self.images_per_second_interval
-        modelled_loading = self.evidence.badge is Badge.MODELLED  # always the same, so an interval would say nothing
-        between = "" if interval is None or modelled_loading else f"95 % {interval[0]:.0f} to {interval[1]:.0f}"
         loading, modelled = str(self.evidence.badge), str(self.accelerator_evidence.badge)
         both = str(self.weakest_evidence.badge)
         rows = [
@@ -213,7 +217,7 @@ class PipelineResult(Result):
             ("computing on it", format_seconds(self.compute_seconds), modelled),
             ("a step, all in all", format_seconds(self.step_seconds), both),
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
-            ("images per second", f"{self.images_per_second:.0f}" + (f" ({between})" if between else ""), both),
+            ("images per second", f"{self.images_per_second:.0f}" + (f" ({self._between})" if self._between else ""), both),
             ("until the first batch was there", format_seconds(self.startup_seconds), loading),
         ]
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]

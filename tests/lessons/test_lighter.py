@@ -12,9 +12,10 @@ import torch
 
 from gpulab import compression, lessons, timing, training
 from gpulab.compression import Weighing
+from gpulab.compression.results import WeighedModel
 from gpulab.evidence import Evidence
 from gpulab.lessons import _lighter, _nb07, _nb07_exercises
-from gpulab.lessons._content import Refused, Unmeasured
+from gpulab.lessons._content import Never, Refused, Unmeasured
 from gpulab.lessons._lighter import SparseRace, SparseRow
 
 LIVE = Evidence.measured("a CPU")
@@ -49,6 +50,92 @@ def test_a_break_even_between_disturbed_rows_is_no_answer():
         assert _nb07._break_even(race(*rows, disturbed=row)) == pytest.approx(90.0)
     with pytest.raises(Unmeasured, match="disturbed"):
         _nb07._break_even(race((0.5, 0.2), (0.9, 0.8), disturbed=1))
+
+
+def test_a_break_even_at_rows_that_do_not_tell_is_no_answer():
+    """The first to win must win for sure, the last to lose gain less than a tenth for sure; a true tie is no win and no noise."""
+
+    def with_interval(found: SparseRace, row: int, interval: tuple[float, float]) -> SparseRace:
+        rows = list(found.rows)
+        rows[row] = dataclasses.replace(rows[row], ratio_interval=interval)
+        return dataclasses.replace(found, rows=tuple(rows))
+
+    won, lost = race((0.5, 0.8), (0.7, 0.9), (0.9, 1.29), (0.98, 3.0)), race((0.5, 0.2), (0.98, 0.995))
+    for found, row, interval in ((won, 2, (0.2, 7.59)), (won, 1, (0.7, 1.2)), (lost, 1, (0.5, 1.3))):
+        with pytest.raises(Unmeasured, match=f"at {found.rows[row].share:.0%} zeros .* does not tell who wins"):
+            _nb07._break_even(with_interval(found, row, interval))
+    assert _nb07._break_even(with_interval(won, 1, (0.97, 1.03))) == pytest.approx(90.0)
+    assert _nb07._break_even(with_interval(won, 0, (0.2, 7.59))) == pytest.approx(90.0)
+    assert _nb07._break_even(race((0.5, 1.2), (0.98, 3.0))) == pytest.approx(50.0)
+    with pytest.raises(Never, match="any share"):
+        _nb07._break_even(lost)
+
+
+def _weighing(*models: tuple[float, tuple[float, float] | None, tuple[float, float] | None]) -> Weighing:
+    """Three forms by (seconds, interval of the seconds, interval of the gain on the first)."""
+    rows = [
+        WeighedModel(label, 1, 1, 0, (), 1.0, 1, 1, s, span, s, None, gain and sum(gain) / 2, gain, (), (), LIVE)
+        for label, (s, span, gain) in zip(("float32", "8-bit weights", "8-bit kernels"), models, strict=True)
+    ]
+    return Weighing("", "a CPU", 64, tuple(rows), (), LIVE, None)  # type: ignore[arg-type]
+
+
+def test_the_fastest_of_three_forms_must_be_apart_from_the_next():
+    """Against float32 the turns decide; two others by the intervals of their times; overlapping or missing ones are no answer."""
+    wide = (0.1, 9.0)
+    sure = {
+        "8-bit kernels": ((3.0, wide, None), (4.0, wide, (0.6, 0.9)), (1.0, wide, (2.5, 3.5))),
+        "float32": ((1.0, wide, None), (4.0, wide, (0.2, 0.3)), (2.0, wide, (0.4, 0.6))),
+        "8-bit weights, float32 arithmetic": ((3.0, wide, None), (1.0, (0.9, 1.1), (2.5, 3.5)), (2.0, (1.8, 2.2), (1.4, 1.6))),
+    }
+    for name, models in sure.items():
+        assert _nb07.INTEGERS.outcome(_weighing(*models)) == name
+    unsure = (
+        ((3.0, wide, None), (4.0, wide, (0.6, 0.9)), (2.9, wide, (0.9, 1.2))),
+        ((1.0, wide, None), (4.0, wide, (0.2, 0.3)), (1.1, wide, None)),
+        ((3.0, wide, None), (1.0, (0.9, 1.9), (2.5, 3.5)), (2.0, (1.8, 2.2), (1.4, 1.6))),
+        ((3.0, wide, None), (1.0, None, (2.5, 3.5)), (2.0, (1.8, 2.2), (1.4, 1.6))),
+    )
+    for models in unsure:
+        with pytest.raises(Unmeasured, match="does not tell"):
+            _nb07.INTEGERS.outcome(_weighing(*models))
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        lambda s: torch.where(s == 0, 1.0, s),
+        lambda s: s.clamp_min(torch.finfo(torch.float32).eps),  # as PyTorch's observers do
+        lambda s: s.clamp_min(1e-12),
+        lambda s: s + 1e-8,
+    ],
+    ids=["where", "eps", "1e-12", "plus"],
+)
+def test_each_guard_against_a_row_of_zeros_is_right(guard: Any):
+    """What stands in for the scale of a row that holds nothing does not matter: its codes are zero."""
+
+    def quantise(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+        scales = guard(weight.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1))
+        return (weight / scales).round(), scales
+
+    assert "half a step" in _nb07_exercises._check_quantise(quantise)
+
+
+def test_small_counts_are_close_by_their_difference(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    """One changed digit: 0 and 3 are as good as each other within two digits, 5 is off; of fifty, 20 is close by the factor of 3."""
+    monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "progress.json"))
+    for predicted, measured, verdict in (
+        (0, 1, "close"),
+        (3, 1, "close"),
+        (5, 1, "off"),
+        (1, 0, "close"),
+        (3, 0, "off"),
+        (20, 50, "close"),
+    ):
+        (tmp_path / "progress.json").unlink(missing_ok=True)
+        lessons.predict("07.7", "how many?", unit="digits")
+        lessons.answer("07.7", predicted)
+        assert lessons.reveal("07.7", measured).verdict == verdict
 
 
 @pytest.fixture

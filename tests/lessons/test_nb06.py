@@ -6,14 +6,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from gpulab import devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence
-from gpulab.lessons import _nb06
-from gpulab.lessons._content import Unmeasured
+from gpulab.lessons import _nb06, _nb06_exercises
+from gpulab.lessons._content import Never, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
-from gpulab.training import CompileCost
+from gpulab.training import CompileCost, FitResult, PipelineResult, RaceResult, StepSpan
 
 
 def test_pipelines_answer_the_first_questions() -> None:
@@ -27,12 +28,72 @@ def test_pipelines_answer_the_first_questions() -> None:
 
 def test_a_compilation_that_never_pays_is_no_answer() -> None:
     """Slower than before, or not compiled at all: the reveal says so instead of a number."""
-    cost = CompileCost("it", "cpu", 0.0, 2.0, 0.01, 0.005, None, None, 0.0, "", (), Evidence.measured("A CPU"))
+    evidence = Evidence.measured("A CPU")
+    cost = CompileCost("it", "cpu", 0.0, 2.0, 0.01, 0.005, (0.0095, 0.0105), (0.0045, 0.0055), 0.0, "", (), evidence)
     assert _nb06.COMPILE.outcome(cost) == 400
-    with pytest.raises(Unmeasured, match="no call was faster"):
-        _nb06.COMPILE.outcome(dataclasses.replace(cost, compiled_seconds=0.02))
+    with pytest.raises(Never, match="and no saving was shown"):
+        _nb06.COMPILE.outcome(dataclasses.replace(cost, compiled_seconds=0.02, compiled_interval=(0.019, 0.021)))
     with pytest.raises(Unmeasured, match=r"g\+\+"):
         _nb06.COMPILE.outcome(dataclasses.replace(cost, compile_seconds=None, compiled_seconds=None, reason="there is no g++"))
+
+
+def test_a_saving_within_the_noise_is_no_answer() -> None:
+    """Where the ends of both intervals, or none, leave open whether a call is faster, neither a number nor "never" is graded."""
+    cost = CompileCost(
+        "it", "cpu", 0.0, 2.0, 0.01, 0.009, (0.009, 0.011), (0.008, 0.0095), 0.0, "", (), Evidence.measured("A CPU")
+    )  # saves -0.5 to 3 ms
+    for one in (cost, dataclasses.replace(cost, compiled_seconds=0.0105, compiled_interval=(0.0095, 0.012)),
+                dataclasses.replace(cost, eager_interval=None)):  # fmt: skip
+        with pytest.raises(Unmeasured, match="within the noise") as why:
+            _nb06.COMPILE.outcome(one)
+        assert not isinstance(why.value, Never)
+
+
+def _run(step: float, spread: float) -> PipelineResult:
+    """24 steps whose means over blocks of four are 1 - spread and 1 + spread times so many seconds, in turn."""
+    ends, compute = 0.0, []
+    for k in range(24):
+        ends += step * (1 + spread * (-1) ** (k // 4)) if k else step
+        compute.append(StepSpan("compute", k, 0, ends - step / 2, ends))
+    return dataclasses.replace(training.model_pipeline(0.06, 0.02), spans=tuple(compute))
+
+
+def test_two_runs_that_jump_about_are_no_answer() -> None:
+    """Twice the images a second, where both runs were even; with steps that wander by 40 % the ratio may be anything from 1 to 4."""
+    assert _nb06.WORKERS.outcome((_run(0.08, 0.0), _run(0.04, 0.0))) == pytest.approx(2)
+    with pytest.raises(Unmeasured, match="jumped about"):
+        _nb06.WORKERS.outcome((_run(0.08, 0.4), _run(0.04, 0.4)))
+    short = dataclasses.replace(_run(0.04, 0.0), spans=_run(0.04, 0.0).spans[:8])
+    with pytest.raises(Unmeasured, match="for an interval"):
+        _nb06.WORKERS.outcome((_run(0.08, 0.0), short))
+
+
+def test_a_race_of_checkpointing_needs_a_narrow_interval() -> None:
+    """0.75 times the samples a second are 4/3 of the time; without an interval, or with one of 0.5 to 1.1, nothing is graded."""
+    run = FitResult.__new__(FitResult)
+    race = RaceResult("t", ("a", "b"), run, run, 0.75, (0.72, 0.78), None, None, (), Evidence.measured("A CPU"))
+    assert _nb06.CHECKPOINT.outcome(race) == pytest.approx(4 / 3)
+    for interval, says in ((None, "for an interval"), ((0.5, 1.1), "0.91x or 2.00x")):
+        with pytest.raises(Unmeasured, match=says):
+            _nb06.CHECKPOINT.outcome(dataclasses.replace(race, speedup_interval=interval))
+
+
+def test_a_loop_that_fetches_once_at_its_end_is_right() -> None:
+    """06.7 takes .to("cpu") behind the loop, and batches that are moved to where the model lies, as code for any device does."""
+
+    def frugal(model, optimizer, batches):
+        total, right, device = 0.0, 0, next(model.parameters()).device
+        for batch in batches:
+            inputs, labels = (part.to(device) for part in batch)
+            optimizer.zero_grad()
+            scores = model(inputs)
+            loss = torch.nn.functional.cross_entropy(scores, labels)
+            loss.backward()
+            optimizer.step()
+            total, right = total + loss.detach(), right + (scores.argmax(1) == labels).sum()
+        return total.to("cpu").item(), right.to("cpu").item()
+
+    assert "2 waits in all" in _nb06_exercises._check_frugal(frugal)
 
 
 def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:
