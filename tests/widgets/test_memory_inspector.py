@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -282,3 +283,19 @@ def test_the_lists_of_choices_are_the_cores() -> None:
         assert memory.predict(torch.nn.Linear(8, 8), x, loss=torch.sum, optimizer=optimizer).peak_bytes > 0
     for precision in PRECISIONS:
         assert memory.predict(torch.nn.Linear(8, 8), x, loss=torch.sum, precision=precision).precision == precision
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("function", "default"), [("predict", "adam"), ("trace", None)])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_the_call_that_is_shown_names_what_is_not_the_functions_own_choice(
+    function: str, default: str | None, optimizer: str, precision: str
+) -> None:
+    """``predict`` takes Adam if nothing is said, ``trace`` no optimizer at all; a keyword twice would be no Python."""
+    code = StepChoice("mlp", 8, optimizer, precision, False).code(function, '"cpu"')
+    (call,) = [
+        node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and ast.unparse(node.func) == f"gl.memory.{function}"
+    ]
+    words = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg in ("optimizer", "precision", "checkpoint")}
+    expected = {} if optimizer == default else {"optimizer": optimizer}
+    assert words == (expected if precision == "float32" else {**expected, "precision": precision})
