@@ -336,14 +336,23 @@ def inputs() -> Names:
 
 def execute(idiom: Idiom) -> IdiomRun:
     """Run one row; what its libraries refuse becomes its reason."""
-    names = inputs()
+    names, (theirs, why_not) = inputs(), _theirs(idiom)
     try:
         result = _executed(idiom.here, idiom, names)
-    except GpulabError as error:
-        return IdiomRun(idiom.name, "", NOT_HERE, _theirs(idiom), None, message_of(error))
+    except _refusals() as error:
+        return IdiomRun(idiom.name, "", NOT_HERE, theirs, None, message_of(error))
     difference, reason = _held(idiom, result, idiom.expected(names))
-    state = DIFFERS if reason else AGREES
-    return IdiomRun(idiom.name, _place(result), state, _theirs(idiom), difference, reason or _why_not_theirs(idiom))
+    return IdiomRun(idiom.name, _place(result), DIFFERS if reason else AGREES, theirs, difference, reason or why_not)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return what a row's libraries raise for what this device does not have.
+
+    Every row was run on a CPU and on CUDA, so there another error is a row's fault. Elsewhere it may be a thing that PyTorch has not made
+    for that device: Apple's GPU has no float64, and says so with a TypeError.
+    """
+    tried = devices.default().kind in ("cpu", "cuda")
+    return (GpulabError,) if tried else (GpulabError, TypeError, RuntimeError)  # a NotImplementedError is a RuntimeError
 
 
 def _executed(source: str, idiom: Idiom, names: Names) -> Any:
@@ -356,24 +365,26 @@ def _executed(source: str, idiom: Idiom, names: Names) -> Any:
 
 
 def _why_not_theirs(idiom: Idiom) -> str:
-    if not idiom.runs_theirs:
-        return ""
     if idiom.needs_gpu and devices.default().torch_type != "cuda":
         return f"{idiom.tongue}'s own line needs a CUDA device"
     return _library.missing(idiom.library) if idiom.library else ""
 
 
-def _theirs(idiom: Idiom) -> str:
-    """Return what came of the tongue's own line; "" where it is not Python."""
+def _theirs(idiom: Idiom) -> tuple[str, str]:
+    """Return what came of the tongue's own line ("" where it is not Python), and why it was not run."""
     if not idiom.runs_theirs:
-        return ""
-    if _why_not_theirs(idiom):
-        return NOT_HERE
+        return "", ""
+    if why_not := _why_not_theirs(idiom):
+        return NOT_HERE, why_not
     names = inputs()
     if idiom.library:
         _library.load(idiom.library)
-    _, reason = _held(idiom, _executed(idiom.theirs, idiom, names), idiom.expected(names))
-    return DIFFERS if reason else AGREES
+    try:
+        result = _executed(idiom.theirs, idiom, names)
+    except _refusals() as error:
+        return NOT_HERE, message_of(error)
+    _, reason = _held(idiom, result, idiom.expected(names))
+    return (DIFFERS if reason else AGREES), ""
 
 
 def _held(idiom: Idiom, result: Any, expected: Any) -> tuple[float | None, str]:

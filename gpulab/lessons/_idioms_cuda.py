@@ -111,7 +111,8 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "here": "result = gl.measure(lambda: A * 2, deadline=0.1).median_seconds",
         "waits": "for the device, after each sample",
         "where": "they stay",
-        "leaves_out": "Events time what the device did, without the host's part of the call; gl.measure times what a program waits for.",
+        "leaves_out": "Events time from one mark in the stream to the next; if the device waits for the launch, that wait is in it. "
+        "gl.measure times what a program waits for.",
         "expected": plain_clock(lambda names: names["A"] * 2),
         "within": 30.0,
     },

@@ -47,7 +47,8 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "here": "result = torch.zeros(3, 4, device=device, dtype=torch.float64)",
         "waits": "no",
         "where": "made on the device, nothing is copied",
-        "leaves_out": "MATLAB makes doubles unless told otherwise; PyTorch makes float32. zeros(3) is 3 x 3 there, three numbers here.",
+        "leaves_out": "MATLAB makes doubles unless told otherwise; PyTorch makes float32. zeros(3) is 3 x 3 there, three numbers here. "
+        "Apple's GPU has no float64.",
         "expected": lambda names: np.zeros((3, 4)),
         "exact": True,
     },
@@ -249,7 +250,7 @@ x = A.clone().requires_grad_(True)
     },
     {
         "name": "parallel.gpu.CUDAKernel",
-        "theirs": 'k = parallel.gpu.CUDAKernel("scale.ptx", "scale.cu"); y = feval(k, x, 2);',
+        "theirs": 'k = parallel.gpu.CUDAKernel("scale.ptx", "scale.cu");\nk.ThreadBlockSize = 32; y = feval(k, x, 2, numel(x));',
         "here": SCALED_BY_A_KERNEL,
         "waits": "until the kernel is done and x is back",
         "where": "x is copied to the GPU and back; without one, warps are simulated in main memory",

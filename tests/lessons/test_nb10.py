@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab import _backends, lessons, recordings
+from gpulab import _backends, devices, lessons, recordings
+from gpulab.devices import Device
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge
 from gpulab.lessons import _feeding, _idioms, _library, _nb10, _nb10_exercises
@@ -67,6 +68,23 @@ def test_a_row_that_gives_something_else_differs(here: str, says: str) -> None:
     found = _idioms.execute(wrong)
     assert found.state == "differs"
     assert says in found.reason
+
+
+@pytest.mark.parametrize("error", ["TypeError", "RuntimeError", "NotImplementedError"])
+def test_what_a_device_does_not_have_is_the_reason_and_not_an_error(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch says with a TypeError that Apple's GPU has no float64: the row was not run. Where every row was run, it is a row's fault."""
+    gather = next(row for row in IDIOMS if row.name == "gather")
+    bad = f'raise {error}("MPS has no float64")'
+    lacking, theirs = dataclasses.replace(gather, here=bad), dataclasses.replace(gather, runs_theirs=True, theirs=bad)
+    with pytest.raises((TypeError, RuntimeError), match="float64"):
+        _idioms.execute(lacking)
+    names = _idioms.inputs()
+    monkeypatch.setattr(_idioms, "inputs", lambda: dict(names))
+    monkeypatch.setattr(_idioms.devices, "default", lambda: Device("mps"))
+    found = _idioms.execute(lacking)
+    assert (found.state, found.reason) == ("not run here", "MPS has no float64")
+    found = _idioms.execute(theirs)
+    assert (found.state, found.theirs, found.reason) == ("agrees", "not run here", "MPS has no float64")
 
 
 def test_a_time_of_the_wrong_unit_differs() -> None:
