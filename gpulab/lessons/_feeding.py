@@ -17,6 +17,8 @@ from gpulab.units import format_bytes, format_ratio, format_seconds
 
 _LINK = "pcie4-x16"
 _GPU = "nvidia-h200"
+_BOUNDARY_BYTES = 64  # where TensorFlow (as JAX) wants an array to begin that it uses in place
+_OFF_BYTES = 16  # how far behind it a large array of NumPy's begins on Linux: the allocator's header
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,7 +32,9 @@ class Feeding(Result):
     device : str
         Where the graph ran.
     fed_seconds, kept_seconds : float
-        A run with the array in its feed_dict; one that uses a Variable.
+        A run with the array in its feed_dict, off a 64-byte boundary; one that uses a Variable.
+    boundary_seconds : float or None
+        A run that is fed an array that begins on such a boundary; None behind a link, where that makes no difference.
     notes : tuple of str
         What to know of the figures.
     evidence : Evidence
@@ -41,6 +45,7 @@ class Feeding(Result):
     device: str
     fed_seconds: float
     kept_seconds: float
+    boundary_seconds: float | None
     notes: tuple[str, ...]
     evidence: Evidence
 
@@ -54,11 +59,14 @@ class Feeding(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a way."""
+        on = self.boundary_seconds
         rows = [
-            ("fed in every run (feed_dict)", format_bytes(self.nbytes), format_seconds(self.fed_seconds)),
+            (f"fed in every run (feed_dict){'' if on is None else ', off a boundary'}", format_bytes(self.nbytes),
+             format_seconds(self.fed_seconds)),
+            *([] if on is None else [(f"fed, from a {_BOUNDARY_BYTES}-byte boundary", "none, if used in place", format_seconds(on))]),
             ("kept in a Variable", "none", format_seconds(self.kept_seconds)),
             ("fed over kept", "", format_ratio(self.ratio)),
-        ]
+        ]  # fmt: skip
         return (f"session.run on {self.device}", "copied in each run", "time of a run"), rows
 
     def caption(self) -> str:
@@ -100,12 +108,12 @@ def _modelled(nbytes: int, why: str) -> Feeding:
         f"each run copies the array over {link.name} ({link.evidence.assumptions}), then adds it up ({gpu.evidence.assumptions})",
         f"{link.evidence.source}; {gpu.evidence.source}",
     )
-    return Feeding(nbytes, f"{_GPU} behind {link.name}", link.seconds(nbytes) + kept, kept, (why,), evidence)
+    return Feeding(nbytes, f"{_GPU} behind {link.name}", link.seconds(nbytes) + kept, kept, None, (why,), evidence)
 
 
 def _measured(nbytes: int, deadline: float) -> Feeding:
     tf = _library.load("tensorflow")
-    x = np.random.default_rng(0).standard_normal(nbytes // 4, dtype=np.float32)
+    on, x = _arrays(nbytes)
     where = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     with tf.Graph().as_default(), tf.compat.v1.Session() as session, tf.device(f"/{where}:0"):
         fed = tf.compat.v1.placeholder(tf.float32, x.shape)
@@ -116,10 +124,25 @@ def _measured(nbytes: int, deadline: float) -> Feeding:
             "kept": lambda: session.run(from_kept),
             "fed": lambda: session.run(from_fed, feed_dict={fed: x}),
         }
+        if where == "CPU":
+            runs["fed from a boundary"] = lambda: session.run(from_fed, feed_dict={fed: on})
         c = timing.compare(runs, deadline=deadline)
     seconds = {row.name: row.measurement for row in c.rows}
     doubts = tuple(f"{name}: {code}" for name, m in seconds.items() for code in _live.doubts(m))
     device = devices.default() if where == "GPU" else devices.find("cpu")
+    medians = {name: m.median_seconds for name, m in seconds.items()}
     return Feeding(
-        nbytes, device.name, seconds["fed"].median_seconds, seconds["kept"].median_seconds, doubts, Evidence.measured(device.name)
+        nbytes, device.name, medians["fed"], medians["kept"], medians.get("fed from a boundary"), doubts, Evidence.measured(device.name)
     )
+
+
+def _arrays(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same numbers twice: from a 64-byte boundary on, and from a place off one."""
+    numbers = np.random.default_rng(0).standard_normal(nbytes // 4, dtype=np.float32)
+    found = []
+    for off in (0, _OFF_BYTES):
+        room = np.empty(nbytes + 2 * _BOUNDARY_BYTES, np.uint8)
+        begin = -room.ctypes.data % _BOUNDARY_BYTES + off
+        found.append(room[begin : begin + 4 * numbers.size].view(np.float32))
+        found[-1][:] = numbers
+    return found[0], found[1]

@@ -33,8 +33,8 @@ COLUMNS = Question(
     (
         Reading(
             lambda predicted, measured: predicted <= 1.2 < measured,
-            "The same numbers and the same additions, but memory comes in lines of 64 bytes: along a column of an array that lies row by "
-            "row, each line brings one number that is wanted and fifteen that are not.",
+            "The same numbers and the same additions, but memory comes in lines of 64 or 128 bytes: along a column of an array that lies "
+            "row by row, each line brings one number that is wanted, and most of the line is not.",
         ),
         Reading(
             lambda predicted, measured: predicted > measured,
@@ -53,7 +53,11 @@ FEEDING = Question(
             "run sends everything in its feed_dict, each time, whether it changed or not; a Variable is where it was.",
         ),
         Reading(
-            lambda predicted, measured: predicted < measured,
+            lambda predicted, measured: measured <= 1.1 < predicted,
+            "Nothing was copied: without a link TensorFlow may use a fed array where it lies. Behind a link it travels in every run.",
+        ),
+        Reading(
+            lambda predicted, measured: predicted < measured and measured > 1.1,
             "The copy outweighs the work by more than you thought: adding up is little work for each byte.",
         ),
     ),

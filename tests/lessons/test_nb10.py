@@ -173,6 +173,7 @@ def test_feeding_is_modelled_without_tensorflow(neither: None) -> None:
     """One trip of the array over PCI Express 4 (10 us and 26 GB/s) more in each run, and the badge says MODELLED."""
     found = lessons.feeding(26_000_000)
     assert found.evidence.badge is Badge.MODELLED
+    assert found.boundary_seconds is None
     assert found.fed_seconds - found.kept_seconds == pytest.approx(10e-6 + 1e-3, rel=1e-6)
     assert "rosetta" in found.caption()
     with pytest.raises(InputError, match="4096"):
@@ -181,10 +182,22 @@ def test_feeding_is_modelled_without_tensorflow(neither: None) -> None:
 
 @pytest.mark.skipif(not installed("tensorflow"), reason="TensorFlow is not installed: pip install -e '.[rosetta]'")
 def test_feeding_is_measured_with_tensorflow() -> None:
-    """A run that is fed 32 MiB takes longer than one on kept data; both sum up the same."""
+    """A run that is fed 32 MiB takes longer than one on kept data; on a CPU one that is fed from a 64-byte boundary copies nothing."""
     found = _feeding.feeding(32 * 2**20, deadline=0.4)
     assert found.evidence.badge is Badge.MEASURED
     assert found.ratio > 1.3
+    if found.device == devices.find("cpu").name:
+        assert found.boundary_seconds is not None
+        assert found.boundary_seconds < found.fed_seconds / 1.3
+        assert "boundary" in str(found.table())
+
+
+def test_the_two_fed_arrays_begin_where_they_say() -> None:
+    """The same numbers, from a 64-byte boundary on and 16 bytes behind one."""
+    on, off = _feeding._arrays(4096)
+    assert (on.ctypes.data % 64, off.ctypes.data % 64) == (0, 16)
+    assert on.nbytes == off.nbytes == 4096
+    assert np.array_equal(on, off)
 
 
 @pytest.mark.skipif(not installed("tensorflow"), reason="TensorFlow is not installed: pip install -e '.[rosetta]'")
@@ -207,6 +220,14 @@ def test_the_small_session_does_what_tensorflows_does() -> None:
                 names |= {f"loss{suffix}": loss, f"step{suffix}": weights.assign_sub(0.1 * gradient).op}
             session.run([weights.initializer, kept.initializer])
             assert float(run(session, types.SimpleNamespace(**names), x, 5)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_matlabs_column_is_accepted() -> None:
+    """s(1:i) is a column in MATLAB: its numbers in the shape (i, 1), (1, i) or (i,) are the same answer."""
+    answer: dict[str, Any] = {}
+    exec(_nb10_exercises.TRANSLATED.solution, answer)
+    for turned in (lambda r: r[:, None], lambda r: r[None, :], lambda r: r):
+        assert "Three tables" in _nb10_exercises.TRANSLATED.check(lambda x, turned=turned: turned(answer["translated"](x)))
 
 
 def test_columns_are_slower_across_the_rows() -> None:
