@@ -120,6 +120,27 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
     return result
 
 
+def in_turn(function: Any) -> Callable[..., Any]:
+    """Return what calls the learner's function for one input after another: ``ask("For 3 rows", 3)``.
+
+    One that returns nothing for the first input is a stub; one that does so later has forgotten a case, and is told which.
+    """
+    answered = False
+
+    def ask(where: str, *args: Any) -> Any:
+        nonlocal answered
+        try:
+            result = call(function, *args)
+        except NotAttempted as nothing:
+            if answered:
+                raise Refused(f"{where} your function returned nothing.") from nothing
+            raise
+        answered = True
+        return result
+
+    return ask
+
+
 def number(answer: Any, what: str) -> float:
     """Return a learner's number as a float.
 

@@ -74,9 +74,10 @@ _STEPS: tuple[tuple[dict[str, float], list[dict[str, float]], float], ...] = (
 
 
 def _check_together(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for parts, leaves, right in _STEPS:
         mine, theirs = dict(parts), copy.deepcopy(leaves)
-        value = _guard.number(_guard.call(answer, mine, theirs), "how many times as fast")
+        value = _guard.number(ask(f"With {parts} and {leaves}", mine, theirs), "how many times as fast")
         if mine != parts or theirs != leaves:
             raise Refused("Your function changes the parts that it was given: the second call would find a faster step. Copy them first.")
         if math.isclose(value, right, rel_tol=1e-6):
@@ -153,6 +154,24 @@ TOGETHER = Exercise(
     return whole / sum(parts.values())""",
             "changes the parts",
         ),
+        Usual(
+            _TOGETHER
+            + """\
+    rest = dict(parts)
+    for technique in leaves:
+        for part, ratio in technique.items():
+            rest[part] *= ratio
+        return sum(parts.values()) / sum(rest.values())""",
+            "you say 1.429x; it is 1.818x",
+        ),
+        Usual(
+            _TOGETHER
+            + """\
+    if len(leaves) == 1:
+        ((part, ratio),) = leaves[0].items()
+        return sum(parts.values()) / (sum(parts.values()) - parts[part] * (1 - ratio))""",
+            "your function returned nothing",
+        ),
     ),
 )
 
@@ -220,8 +239,9 @@ _PAIRS: tuple[tuple[_Side, _Side, float], ...] = (
 
 
 def _check_samples(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for before, after, right in _PAIRS:
-        value = _guard.number(_guard.call(answer, dict(before), dict(after)), "how many times as fast")
+        value = _guard.number(ask(f"For {before} and {after}", dict(before), dict(after)), "how many times as fast")
         if math.isclose(value, right, rel_tol=1e-6):
             continue
         said = f"For {before} and {after} you say {value:.4g}x; it is {right:.4g}x."
@@ -270,6 +290,11 @@ SAMPLES = Exercise(
         Usual(
             _FAIR + '    rate = lambda run: run["batch_size"] * run["steps"] / run["seconds"]\n    return rate(before) / rate(after)',
             "the other way round",
+        ),
+        Usual(
+            _FAIR + '    if after["batch_size"] > before["batch_size"] and after["seconds"] == before["seconds"]:\n'
+            '        return after["batch_size"] * after["steps"] / (before["batch_size"] * before["steps"])',
+            "'seconds': 8.0} your function returned nothing",
         ),
     ),
 )

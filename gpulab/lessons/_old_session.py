@@ -24,7 +24,8 @@ class Node:
     name: str
     compute: Callable[[_State, np.ndarray | None], Any] | None = None
     is_value: bool = False
-    is_step: bool = False
+    reads: tuple[str, ...] = ()  # of what lives on the device: "data", "weights"
+    writes: str = ""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -50,12 +51,13 @@ class OldModel:
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = tuple(shape)
         self.x = Node("x, a placeholder")
-        self.load = Node("load", self._load)
-        self.step = Node("step", lambda state, fed: self._step(state, self._fed(fed)), is_step=True)
-        self.loss = Node("loss", lambda state, fed: self._loss(state, self._fed(fed)), is_value=True)
-        self.step_kept = Node("step_kept", lambda state, fed: self._step(state, self._kept(state)), is_step=True)
-        self.loss_kept = Node("loss_kept", lambda state, fed: self._loss(state, self._kept(state)), is_value=True)
-        self.weights = Node("weights", lambda state, fed: self._weights(state).copy(), is_value=True)
+        fed, kept = ("weights",), ("weights", "data")
+        self.load = Node("load", self._load, writes="data")
+        self.step = Node("step", lambda state, x: self._step(state, self._fed(x)), False, fed, "weights")
+        self.loss = Node("loss", lambda state, x: self._loss(state, self._fed(x)), True, fed)
+        self.step_kept = Node("step_kept", lambda state, x: self._step(state, self._kept(state)), False, kept, "weights")
+        self.loss_kept = Node("loss_kept", lambda state, x: self._loss(state, self._kept(state)), True, kept)
+        self.weights = Node("weights", lambda state, x: self._weights(state).copy(), True, fed)
 
     def _load(self, state: _State, fed: np.ndarray | None) -> None:
         state.kept = self._fed(fed).copy()
@@ -93,10 +95,13 @@ class OldSession:
     ----------
     runs, steps : int
     fed_bytes, fetched_bytes : int
+    fetched_names : list of str
+        Of the values, in their order.
     """
 
     def __init__(self) -> None:
         self.runs = self.steps = self.fed_bytes = self.fetched_bytes = 0
+        self.fetched_names: list[str] = []
         self._state = _State()
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
@@ -115,17 +120,24 @@ class OldSession:
         Raises
         ------
         InputError
-            If something is no node, or a value that is needed is not fed.
+            If something is no node, a value that is needed is not fed, or one thing changes what another one reads: TensorFlow's run
+            has no order but that of the graph.
         """
         several = isinstance(fetches, (list, tuple))
         nodes = list(fetches) if several else [fetches]
         wrong = next((node for node in nodes if not isinstance(node, Node) or node.compute is None), None)
         if wrong is not None or not nodes:
             raise InputError(f"run: {shown(wrong)} cannot be fetched; expected an operation or a value such as model.loss. Pass one.")
+        race = next(((one, other) for one in nodes for other in nodes if one is not other and one.writes in other.reads), None)
+        if race is not None:
+            raise InputError(
+                f"run: in one run nothing says whether {race[0].name} or {race[1].name} comes first; expected two runs. "
+                f"Run {race[0].name}, then ask for {race[1].name}."
+            )
         fed = self._feed(feed_dict)
         self.runs += 1
-        found = [self._one(node, fed) for node in nodes]
-        return found if several else found[0]
+        found = {node: self._one(node, fed) for node in dict.fromkeys(nodes)}  # one that is asked for twice is computed once
+        return [found[node] for node in nodes] if several else found[nodes[0]]
 
     def _feed(self, feed_dict: Mapping[Any, Any] | None) -> np.ndarray | None:
         if not feed_dict:
@@ -144,8 +156,9 @@ class OldSession:
     def _one(self, node: Node, fed: np.ndarray | None) -> Any:
         assert node.compute is not None
         value = node.compute(self._state, fed)
-        self.steps += node.is_step
+        self.steps += node.writes == "weights"
         if not node.is_value:
             return None
         self.fetched_bytes += value.nbytes
+        self.fetched_names.append(node.name)
         return value

@@ -42,6 +42,8 @@ class PromisingFunction:
         How often it was read.
     fetched : bool
         Whether a result was copied.
+    compiled_on_the_clock : bool
+        Whether the first call, which compiles, came after the clock was first read.
     """
 
     def __init__(self) -> None:
@@ -49,6 +51,7 @@ class PromisingFunction:
         self.now = 1000.0
         self.readings = 0
         self.fetched = False
+        self.compiled_on_the_clock = False
         self._compiled = False
         self._idle_from = 0.0
 
@@ -67,6 +70,7 @@ class PromisingFunction:
         if not self._compiled:
             self.now += self.compile_seconds
             self._compiled = True
+            self.compiled_on_the_clock = self.readings > 0
         self.now += self.dispatch_seconds
         self._idle_from = max(self._idle_from, self.now) + self.work_seconds
         return Promised(self, self._idle_from)
