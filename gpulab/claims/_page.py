@@ -15,8 +15,9 @@ A claim is read as a ratio of two recorded times (the column "read as"). The int
 their least favourable ends. A case agrees where its whole interval lies inside what was promised, and contradicts where all of it lies
 outside; "more than 1x" is contradicted by a gain that is surely below 2 %. A promise made of each case **holds** where none contradicts
 and at least half agree, **fails** where none agrees and at least half contradict, and **holds partly** where some agree and some
-contradict. A promise of the best case ("up to") holds where one case reaches it, and holds partly where one gains at all. What the
-intervals cannot tell is **not decided**. Claims are about the hardware of their time: one that fails here may be true where it was made.
+contradict. A promise of an average is read as one case, the geometric mean of all. A promise of the best case ("up to") holds where one
+case reaches it, and holds partly where one gains at all. What the intervals cannot tell is **not decided**. Claims are about the hardware
+of their time: one that fails here may be true where it was made.
 """
 
 
@@ -24,7 +25,8 @@ def page(ledger: Ledger) -> str:
     """Return the page."""
     claims = {finding.claim.key: finding.claim for finding in ledger.findings}
     counts = ", ".join(f"{count} {verdict}" for verdict, count in ledger.counts().items() if count)
-    parts = [_HEAD, f"{len(claims)} claims: {counts}.\n", _machines(ledger)]
+    verdicts = f"{len(ledger.findings)} verdicts (one for each machine that a claim speaks of)"
+    parts = [_HEAD, f"{len(claims)} claims, {verdicts}: {counts}.\n", _machines(ledger)]
     for theme in dict.fromkeys(claim.theme for claim in claims.values()):
         parts.append(f"## {theme}\n")
         parts.append("| claim | read as | promised | what the recordings say |\n|---|---|---|---|")

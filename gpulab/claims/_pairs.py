@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 
 from gpulab.claims.results import Comparison
@@ -127,6 +128,27 @@ def _inside(experiment: str, part: Callable[[Timing], float | None], keep: Keep 
 def several(*parts: Compare) -> Compare:
     """Return what several comparisons find together."""
     return lambda recording, cpu: [one for part in parts for one in part(recording, cpu)]
+
+
+def average(part: Compare) -> Compare:
+    """Return what sets the geometric mean of all cases in place of the cases: for a promise of an average.
+
+    The interval is the mean of the lower and of the upper ends, so wider than that of a mean whose cases err apart; None where a case has
+    none.
+    """
+
+    def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
+        found = part(recording, cpu)
+        if not found:
+            return []
+        ends = [one.interval for one in found if one.interval is not None]
+        low, high = (statistics.geometric_mean(end) for end in zip(*ends, strict=True)) if ends else (0.0, 0.0)
+        mean = statistics.geometric_mean(one.ratio for one in found)
+        case = f"geometric mean of {len(found)} case{'s' if len(found) != 1 else ''}"
+        keys = (" and ".join(getattr(one, side) for one in found) for side in ("first", "second"))
+        return [Comparison(case, mean, (low, high) if len(ends) == len(found) else None, *keys)]
+
+    return compare
 
 
 def only(params: Mapping[str, tuple[Parameter, ...]]) -> Keep:

@@ -186,7 +186,7 @@ class Ledger(Result):
 
     def __repr__(self) -> str:
         words = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items() if count)
-        return f"<ledger of {len({f.claim.key for f in self.findings})} claims: {words}>"
+        return f"<ledger of {len({f.claim.key for f in self.findings})} claims, {len(self.findings)} verdicts: {words}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Return one row a finding."""

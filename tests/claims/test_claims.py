@@ -240,6 +240,39 @@ def test_promises_in_words(low: float, high: float, of_each: bool, words: str) -
     assert dataclasses.replace(A_CLAIM, low=low, high=high, of_each=of_each).promised == words
 
 
+@pytest.mark.parametrize(
+    ("compiled", "verdict"),
+    [
+        ((1e-3, 1e-3), Verdict.HOLDS),  # 2x and 1x: 1.41x on average, from 1.36x on
+        ((1.6e-3, 1e-3), Verdict.FAILS),  # 1.25x and 1x: 1.12x, up to 1.16x
+        ((1.4e-3, 1e-3), Verdict.UNDECIDED),  # 1.43x and 1x: 1.20x, from 1.15x to 1.24x
+    ],
+)
+def test_an_average_is_judged_as_one(compiled: tuple[float, float], verdict: Verdict) -> None:
+    """A gain "on average" is no promise of each model: the geometric mean of eager over compiled, and of the intervals' ends."""
+    steps = {"precision": "float32", "steps": 10}
+    recording = a_recording("cuda", tuple(
+        Entry("training", {"model": model, **steps, "means": means}, a_timing(seconds, 0.02))
+        for model, eager, fast in zip(("cnn", "transformer"), (2e-3, 1e-3), compiled, strict=True)
+        for means, seconds in (("plain", eager), ("compile", fast))
+    ))  # fmt: skip
+    finding = claims.judge("compile-float32", recording)
+    (only,) = finding.comparisons
+    assert only.ratio == pytest.approx((2e-3 * 1e-3 / (compiled[0] * compiled[1])) ** 0.5)
+    assert only.interval == pytest.approx((only.ratio * 0.98 / 1.02, only.ratio * 1.02 / 0.98))
+    assert (only.case, finding.verdict) == ("geometric mean of 2 cases", verdict)
+
+
+def test_an_average_needs_an_interval_of_each_case() -> None:
+    """One model without an interval leaves the mean without one; none at all is not recorded yet."""
+    params = {"model": "cnn", "precision": "float32", "steps": 10}
+    pair = (Entry("training", {**params, "means": "plain"}, a_timing(2e-3, interval_seconds=None)),
+            Entry("training", {**params, "means": "compile"}, a_timing(1e-3)))  # fmt: skip
+    (only,) = claims.judge("compile-float32", a_recording("cuda", pair)).comparisons
+    assert (only.ratio, only.interval, only.case) == (pytest.approx(2), None, "geometric mean of 1 case")
+    assert claims.judge("compile-float32", a_recording("cuda", ())).verdict is Verdict.MISSING
+
+
 def test_an_empty_recording_decides_nothing() -> None:
     """Not one verdict without a time."""
     ledger = claims.ledger([a_recording("cpu", ()), a_recording("cuda", (), "gpu")])
