@@ -159,7 +159,7 @@ def _date_fault(date: str) -> str:
     if made.tzinfo is None:
         return f"Its date is {shown(date, 40)}, without a time zone"
     late = made - datetime.datetime.now(datetime.timezone.utc) > _TOMORROW
-    return f"Its date, {shown(date, 40)}, is in the future" if late else ""
+    return f"Its date, {shown(date, 40)}, is in the future (or that computer's clock is wrong)" if late else ""
 
 
 def _count_fault(report: StudentReport) -> str:
@@ -201,7 +201,10 @@ def _text_fault(report: StudentReport) -> str:
 
 
 def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student, ...], list[str]]:
-    """Put the files of one student together; the later file of the same notebooks counts."""
+    """Put the files of one student together; the later file of the same notebooks counts.
+
+    One without predictions and exercises, as before class, tells of the machine and takes no other's place.
+    """
     groups: dict[str, list[tuple[str, StudentReport]]] = {}
     for file, report in read:
         name = line(report.name)
@@ -212,16 +215,40 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
         latest = sorted(group, key=lambda pair: datetime.datetime.fromisoformat(pair[1].date), reverse=True)
         name = line(latest[0][1].name) or f"(no name) {latest[0][0]}"
         used: list[tuple[str, StudentReport]] = []
-        for file, report in latest:
-            same = next((one for one, other in used if other.notebook == report.notebook), None)
+        for file, report in [pair for pair in latest if pair[1].predictions or pair[1].checks] or latest:
+            same = next((pair for pair in used if pair[1].notebook == report.notebook), None)
             if same is None:
                 used.append((file, report))
             else:
-                remarks.append(f"{name} handed in twice: {same} is later and counts, {file} does not.")
+                remarks.append(f"{name} handed in twice: {same[0]} is later and counts, {file} does not.{_two(same[1], report)}")
         if len(used) > 1:
-            remarks.append(f"{name} handed in {len(used)} files for different notebooks: {', '.join(f for f, _ in used)} are put together.")
-        students.append(Student(name, tuple(file for file, _ in used), _together([report for _, report in used])))
-    return tuple(sorted(students, key=lambda each: each.name.casefold())), remarks
+            files, machines = ", ".join(file for file, _ in used), _two(*(report for _, report in used))
+            remarks.append(f"{name} handed in {len(used)} files for different notebooks: {files} are put together.{machines}")
+        report = _together([report for _, report in used])
+        if latest[0] not in used:
+            remarks.append(f"{name}: of {latest[0][0]}, which has no predictions and no exercises, only the machine counts.")
+            used.insert(0, latest[0])
+            report = dataclasses.replace(report, machine=latest[0][1].machine)
+        students.append(Student(name, tuple(file for file, _ in used), report))
+    return tuple(sorted(students, key=lambda each: each.name.casefold())), [*remarks, *_versions(students)]
+
+
+def _two(*reports: StudentReport) -> str:
+    """Return the doubt where files of one name come from different machines; "" where they do not."""
+    machines = {(report.machine.system, report.machine.processor, report.machine.memory_bytes) for report in reports}
+    return " They come from different machines: perhaps two students." if len(machines) > 1 else ""
+
+
+def _versions(students: Sequence[Student]) -> list[str]:
+    """Return who has which version of gpulab, where they differ: checks and questions may differ, too."""
+    found: dict[str, list[str]] = {}
+    for student in students:
+        found.setdefault(line(student.report.gpulab_version, 40), []).append(student.name)
+    if len(found) < 2:
+        return []
+    most, *others = sorted(found.items(), key=lambda pair: -len(pair[1]))
+    words = [f"{version} ({', '.join(sorted(names, key=str.casefold))})" for version, names in others]
+    return [f"The versions of gpulab differ: {most[0]} ({len(most[1])} of {len(students)} students), {', '.join(words)}."]
 
 
 def _together(reports: Sequence[StudentReport]) -> StudentReport:

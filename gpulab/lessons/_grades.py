@@ -119,6 +119,8 @@ class Grades(Result):
     ran_code : bool
     answers, checked : int
         Answers of all students, and how many of them differ: equal ones are checked once.
+    notebooks : tuple of str
+        Those that counted.
     """
 
     students: tuple[StudentGrades, ...]
@@ -126,6 +128,7 @@ class Grades(Result):
     ran_code: bool
     answers: int
     checked: int
+    notebooks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<grades of {len(self.students)} students: {self.answers} answers, {self.checked} of them different>"
@@ -145,7 +148,9 @@ class Grades(Result):
     def caption(self) -> str:
         """Return how the grades came about."""
         code = "" if self.ran_code else " Answers that are code were not run."
-        return f"{self.answers} answers checked again, equal ones once ({self.checked}).{code}"
+        why = "the rubric names them" if self.rubric.notebooks else "somebody worked on them"
+        counted = f"Notebooks that counted: {', '.join(self.notebooks)} (because {why})." if self.notebooks else "No notebook counted."
+        return f"{counted} {self.answers} answers checked again, equal ones once ({self.checked}).{code}"
 
     def differences(self) -> Differences:
         """Return where a report claims another outcome than was found."""
@@ -328,7 +333,7 @@ def grade(
         _student(student, exercises, lessons, rules, {id: outcomes[key] for (n, id), key in keys.items() if n == number})
         for number, student in enumerate(room.students)
     )
-    return Grades(students, rules, run_code, len(keys), len(jobs))
+    return Grades(students, rules, run_code, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons))
 
 
 def _counts(lesson: _content.Lesson, room: Classroom, rules: Rubric) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import pathlib
-import re
+import unicodedata
 from typing import Any
+
+_LONGEST_WORD = 40  # characters of a name in a file's name: at most 160 bytes of the 255 that file systems take
 
 
 def add_parser(subparsers: Any) -> None:
@@ -16,7 +19,9 @@ def add_parser(subparsers: Any) -> None:
         help="write what you hand in: machine, predictions, checks",
         description="Write one small file with this machine, your predictions and your checked answers, and say what is in it.",
     )
-    parser.add_argument("--out", metavar="FILE", help="where to write (default: gpulab-report-NAME.json in this folder)")
+    parser.add_argument(
+        "--out", metavar="FILE", help="where to write (default: gpulab-report-NAME.json here, gpulab-doctor-NAME.json with --doctor-only)"
+    )
     parser.add_argument("--name", default="", help="your name, the only personal data in it (default: none)")
     parser.add_argument("--notebook", default="", metavar="02", help="only this notebook (default: all)")
     parser.add_argument("--doctor-only", action="store_true", help="only the machine and what `gpulab doctor` says of it, before class")
@@ -33,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     made = _report.report(
         arguments.name, arguments.notebook, measure=not (arguments.no_measure or arguments.doctor_only), progress=not arguments.doctor_only
     )
-    _report.write_report(made, arguments.out or _default(made.name))
+    _report.write_report(made, arguments.out or _default(made.name, "doctor" if arguments.doctor_only else "report"))
     return 0
 
 
@@ -50,6 +55,9 @@ def _find_progress() -> None:
         print(f"There is no progress at {_store.path()}: go to the folder of your notebooks, or set GPULAB_PROGRESS to the file.")
 
 
-def _default(name: str) -> str:
-    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
-    return f"gpulab-report{f'-{word}' if word else ''}.json"
+def _default(name: str, what: str = "report") -> str:
+    """Return a file's name that tells students apart in one folder: letters of any alphabet, and a short hash where others were lost."""
+    plain = " ".join(unicodedata.normalize("NFC", name).lower().split())
+    word = "-".join("".join(c if c.isalnum() else " " for c in plain).split())[:_LONGEST_WORD].strip("-")
+    lost = hashlib.sha256(plain.encode()).hexdigest()[:4] if word.replace("-", " ") != plain.replace("-", " ") else ""
+    return f"{'-'.join(filter(None, (f'gpulab-{what}', word, lost)))}.json"

@@ -50,6 +50,21 @@ class Rubric(Result):
             raise InputError(f"Rubric: points {shown(amounts)}; expected numbers from 0. Mend the one that is none.")
         if self.open_share is not None and not (_given.is_finite(self.open_share) and 0 <= self.open_share <= 1):
             raise InputError(f"Rubric: open_share={shown(self.open_share)}; expected None or a share from 0 to 1. Pass one of these.")
+        if self.notebooks or self.points:  # else the lessons need not load
+            self._refuse_unknown()
+
+    def _refuse_unknown(self) -> None:
+        numbers = [lesson.notebook[:2] for lesson in _content.lessons()]
+        if not isinstance(self.notebooks, (tuple, list)) or not all(each in numbers for each in self.notebooks):
+            raise InputError(
+                f'Rubric: notebooks={shown(self.notebooks)}; expected several of {", ".join(numbers)}. Pass them such as ("02", "03").'
+            )
+        known = {id for lesson in _content.lessons() for id in lesson.exercises}
+        unknown = next((id for id in self.points if id not in known), None)
+        if unknown is not None:
+            raise InputError(
+                f"Rubric: there is no exercise {shown(unknown)}; expected the number in a notebook, such as 09.3. Mend points."
+            )
 
     def of(self, id: str) -> float:
         """Return the points of an exercise."""
@@ -76,11 +91,7 @@ class Rubric(Result):
             if strange:
                 raise InputError(f"{shown(strange[0])} is nothing that a rubric says")
             notebooks = content.get("notebooks", ())
-            known = {id for lesson in _content.lessons() for id in lesson.exercises}
-            unknown = sorted(set(content.get("points", {})) - known)
-            if unknown:
-                raise InputError(f"there is no exercise {shown(unknown[0])}")
-            return cls(**{**content, "notebooks": tuple(str(each) for each in notebooks)})
+            return cls(**{**content, "notebooks": tuple(notebooks) if isinstance(notebooks, list) else notebooks})
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "

@@ -135,7 +135,7 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "deep": ("[" * 200_000, "not JSON"),
     "deep_inside": (_nested(5000), "not JSON"),
     "future_version": (_changed(lambda d: d.update(schema_version=99)), "Update gpulab"),
-    "future_date": (_changed(lambda d: d.update(date="9999-01-01T00:00:00+00:00")), "in the future"),
+    "future_date": (_changed(lambda d: d.update(date="9999-01-01T00:00:00+00:00")), "in the future (or that computer's clock is wrong)"),
     "nan": (_swapped('"cores": 16', '"cores": NaN'), "bare word NaN"),
     "nan_word": (_changed(lambda d: d["roofs"][0]["flops_per_second"].update(float32="nan")), "no machine has"),
     "overflow": (_swapped('"cores": 16', '"cores": 1e999'), "no float"),

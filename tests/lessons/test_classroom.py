@@ -112,6 +112,42 @@ def test_the_later_file_of_a_student_counts_and_that_is_said(folder: pathlib.Pat
     assert any("put together" in remark for remark in room.remarks)
 
 
+def test_a_file_without_work_never_displaces_one_with_work(folder: pathlib.Path) -> None:
+    """Anna asks the doctor again after she handed in: her work stays, the later machine is taken, and that is said; Ben did so before."""
+    for name, work, doctor in (("Anna", 1, 9), ("Ben", 9, 1)):
+        write(folder, f"{name}-work.json", report_of(3, name, date=f"2026-03-0{work}T10:00:00+00:00"))
+        bare = report_of(4, name, date=f"2026-03-0{doctor}T10:00:00+00:00", predictions=(), checks=(), roofs=())
+        write(folder, f"{name}-doctor.json", bare)
+    write(folder, "Cem.json", bare := dataclasses.replace(bare, name="Cem"))
+    room = lessons.classroom(folder)
+    anna = room.students[0]
+    assert [len(each.report.checks) for each in room.students] == [5, 5, 0]
+    assert len(anna.report.predictions) == 3
+    assert [each.report.machine.device for each in room.students] == ["NVIDIA H200", "NVIDIA GeForce RTX 4070", "NVIDIA H200"]
+    assert [each.files for each in room.students] == [("Anna-doctor.json", "Anna-work.json"), ("Ben-work.json",), ("Cem.json",)]
+    assert room.remarks == ("Anna: of Anna-doctor.json, which has no predictions and no exercises, only the machine counts.",)
+
+
+def test_one_name_on_two_machines_may_be_two_students(folder: pathlib.Path) -> None:
+    """The later file counts, and the doubt is said; from one machine there is none."""
+    for number, name in ((1, "Anna"), (2, "Anna"), (8, "Ben")):
+        write(folder, f"{number}.json", report_of(number, name, date=f"2026-03-0{number}T10:00:00+00:00"))
+    write(folder, "9.json", report_of(8, "Ben", date="2026-03-09T10:00:00+00:00"))
+    assert lessons.classroom(folder).remarks == (
+        "Anna handed in twice: 2.json is later and counts, 1.json does not. They come from different machines: perhaps two students.",
+        "Ben handed in twice: 9.json is later and counts, 8.json does not.",
+    )
+
+
+def test_who_has_another_version_is_named(folder: pathlib.Path) -> None:
+    """Where all have one version nothing is said."""
+    for number in range(3):
+        write(folder, f"{number}.json", report_of(number))
+    assert lessons.classroom(folder).remarks == ()
+    write(folder, "3.json", report_of(3, gpulab_version="0.0.9"))
+    assert lessons.classroom(folder).remarks == ("The versions of gpulab differ: 0.1.0 (3 of 4 students), 0.0.9 (Student 003).",)
+
+
 def test_students_without_a_name_stay_apart(folder: pathlib.Path) -> None:
     """Two files without a name are two students, named by their files."""
     for number in (1, 2):

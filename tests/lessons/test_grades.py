@@ -221,6 +221,11 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
         "",
         "[]",
         '{"points": {"99.9": 1}}',
+        '{"points": {"9.3": 5}}',
+        '{"notebooks": "09"}',
+        '{"notebooks": ["9"]}',
+        '{"notebooks": [9]}',
+        '{"notebooks": {"09": 1}}',
         '{"exercise_points": -1}',
         '{"exercise_points": "a"}',
         '{"x": 1}',
@@ -235,6 +240,36 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
     file.write_text('{"exercise_point": 2}')
     with pytest.raises(InputError, match=r"'exercise_point' is nothing that a rubric says; expected JSON such as"):
         lessons.Rubric.read(file)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"notebooks": "09"}, "notebooks='09'; expected several of 00, 01"),
+        ({"notebooks": ("9",)}, "expected several of 00, 01"),
+        ({"notebooks": ("09", "11")}, "expected several of 00, 01"),
+        ({"notebooks": 9}, "expected several of 00, 01"),
+        ({"points": {"9.3": 5}}, "there is no exercise '9.3'"),
+        ({"points": {"09.1": 5}}, "there is no exercise '09.1'"),  # a question
+    ],
+)
+def test_a_rubric_names_notebooks_and_exercises_that_there_are(wrong: dict[str, Any], says: str) -> None:
+    """A number that is misspelt would count nothing, or everything, without a word."""
+    with pytest.raises(InputError, match=says):
+        lessons.Rubric(**wrong)
+    assert lessons.Rubric(notebooks=("00", "10"), points={"09.3": 0}).notebooks == ("00", "10")
+
+
+def test_the_caption_says_which_notebooks_counted_and_why(folder: pathlib.Path) -> None:
+    """Named by the rubric, worked on by somebody, or none."""
+    write(folder, "a.json", report_of(1, "Anna", predictions=(), checks=(check_of("02.8", "chunks = 16", "passed"),)))
+    room = lessons.classroom(folder)
+    assert "Notebooks that counted: 02 (because somebody worked on them)." in lessons.grade(room, run_code=False).caption()
+    named = lessons.grade(room, lessons.Rubric(notebooks=("03", "09")), run_code=False)
+    assert named.notebooks == ("03", "09")
+    assert "03, 09 (because the rubric names them)." in named.caption()
+    (folder / "a.json").unlink()
+    assert "No notebook counted." in lessons.grade(lessons.classroom(folder)).caption()
 
 
 @pytest.mark.parametrize("changed", [{"seconds": 0}, {"seconds": "x"}, {"memory_bytes": 5}, {"run_code": "yes"}, {"rubric": 5}])

@@ -18,6 +18,7 @@ from gpulab.devices import Accelerator
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.lessons import _class_reading, _report
+from gpulab.lessons._report_command import _default
 from gpulab.lessons._report_schema import StudentReport
 
 USER, HOST, HOME = "annabel77", "anna-laptop-9", "/home/annabel77"
@@ -181,8 +182,27 @@ def test_the_progress_of_the_working_copy_is_found(
     monkeypatch.delenv("GPULAB_PROGRESS", raising=False)
     assert "my-notebooks" in capsys.readouterr().out
     (file,) = (tmp_path / "clone").glob("*.json")
-    assert file.name == "gpulab-report-zo-ngstr-m.json"
+    assert file.name == "gpulab-report-zoë-ångström.json"
     assert [check.id for check in _class_reading.read_report(file).checks] == ["02.8"]
+
+
+def test_the_files_of_a_class_have_names_of_their_own() -> None:
+    """Letters of any alphabet stay, composed or not; where something is lost a hash tells names apart; a doctor's file is another one."""
+    names = ("Anna Berg", "Лена Иванова", "王芳", "Zoe\u0308", "O'Neil", "O.Neil", "☃", "☂", "a" * 99, "a" * 98, "")
+    files = [_default(name) for name in names]
+    assert files[:4] == [f"gpulab-report-{name}.json" for name in ("anna-berg", "лена-иванова", "王芳", "zo\u00eb")]
+    assert files[-1] == "gpulab-report.json"
+    assert len(set(files)) == len(names)
+    assert _default("Anna Berg", "doctor") == "gpulab-doctor-anna-berg.json"
+    assert all(len(file.encode()) < 255 for file in files)
+
+
+def test_a_doctors_file_leaves_the_report_beside_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both commands in one folder, under one name, write two files."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["report", "--no-measure", "--name", "Anna"]) == 0
+    assert cli.main(["report", "--doctor-only", "--name", "Anna"]) == 0
+    assert {file.name for file in tmp_path.glob("gpulab-*.json")} == {"gpulab-report-anna.json", "gpulab-doctor-anna.json"}
 
 
 def test_an_old_progress_file_without_answers_is_no_error(progress_file: pathlib.Path) -> None:
