@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,7 +85,7 @@ def compare_scripts(
 
     Notes
     -----
-    Samples are counted where they enter the model, so a model that was captured in a CUDA graph counts what was captured alone.
+    Samples are counted where they enter the model; those that were captured in a CUDA graph are counted at each replay.
     """
     for name, script in (("before", before), ("after", after)):
         if not callable(script):
@@ -232,17 +233,37 @@ class _Script:
 
 @contextlib.contextmanager
 def _counting(model: Any) -> Iterator[list[int]]:
-    """Count the samples that enter the model while gradients are kept."""
+    """Count the samples that enter the model while gradients are kept.
+
+    While a CUDA graph is captured nothing is computed, and a replay does not call the model: what entered then counts at each replay.
+    """
     import torch
 
-    seen = [0]
+    seen, capturing = [0], list[int]()
+    captured: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    graph: Any = torch.cuda.CUDAGraph
+    begin, end, replay = own = graph.capture_begin, graph.capture_end, graph.replay
 
     def count(module: Any, args: tuple[Any, ...]) -> None:
         if torch.is_grad_enabled() and args and isinstance(args[0], torch.Tensor):
-            seen[0] += len(args[0])
+            (capturing or seen)[0] += len(args[0])
+
+    def counted_begin(one: Any, *args: Any, **named: Any) -> None:
+        begin(one, *args, **named)
+        capturing.append(0)
+
+    def counted_end(one: Any) -> None:
+        captured[one] = capturing.pop() if capturing else 0
+        end(one)
+
+    def counted_replay(one: Any) -> None:
+        seen[0] += captured.get(one, 0)
+        replay(one)
 
     handle = model.register_forward_pre_hook(count)
+    graph.capture_begin, graph.capture_end, graph.replay = counted_begin, counted_end, counted_replay
     try:
         yield seen
     finally:
+        graph.capture_begin, graph.capture_end, graph.replay = own
         handle.remove()

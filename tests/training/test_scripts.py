@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpulab import _files, training
+from gpulab import _files, devices, training
 from gpulab.errors import InputError
 from gpulab.training import Data, ScriptsResult
+from gpulab.training._scripts import samples_of
 
 TASK = "digits-mlp"
 
@@ -96,6 +97,41 @@ def test_a_script_that_returns_before_its_work_is_done_cannot_be_timed() -> None
     with pytest.raises(InputError, match=r"early returned while it was still training \(64 samples"):
         training.compare_scripts(plain, early, TASK, items=32, seeds=1, device="cpu")
     time.sleep(0)
+
+
+class StandInGraph:
+    """What ``torch.cuda.CUDAGraph`` is to its users: work that runs while it is captured is done at each replay."""
+
+    def capture_begin(self) -> None:
+        """Nothing to do: the tests' captured work has no effect of its own."""
+
+    def capture_end(self) -> None:
+        """Nothing to do."""
+
+    def replay(self) -> None:
+        """Nothing to do."""
+
+
+def test_samples_of_a_cuda_graph_count_at_each_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches of 16 before the capture, 16 in it, and six replays: 32 + 6 * 16; of a second graph 3 samples, twice."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", StandInGraph)
+    own = (StandInGraph.capture_begin, StandInGraph.capture_end, StandInGraph.replay)
+
+    def graphed(model: Any, data: Any) -> None:
+        images, _ = data[slice(0, 16)]
+        for _ in range(2):
+            model(images)
+        one, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        for graph, inputs in ((one, images), (other, images[:3])):
+            graph.capture_begin()
+            model(inputs)
+            graph.capture_end()
+        for graph in [one] * 6 + [other] * 2:
+            graph.replay()
+
+    job = training.task(TASK)
+    assert samples_of(graphed, job, Data(*job.train[slice(0, 32)]), devices.find("cpu")) == 32 + 6 * 16 + 2 * 3
+    assert (StandInGraph.capture_begin, StandInGraph.capture_end, StandInGraph.replay) == own
 
 
 @pytest.mark.parametrize(
