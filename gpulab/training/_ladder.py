@@ -39,6 +39,8 @@ _MOST_TURNS = 100_000
 # inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 3 to 100 times.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
 
+_NOTHING = Gain(1.0, (1.0, 1.0))  # of a form over itself
+
 # What the script's models answered, by task, device and options: the same seed and options give the same model, bit for bit, so that a
 # second ladder of one session need not train the slowest form again.
 _scripts: dict[Any, Answers] = {}
@@ -347,7 +349,11 @@ class _Climb:
         names = tuple(one.name for one in here)
         rungs = [names[: k + 1] for k in range(len(names))]
         without = [tuple(other for other in names if other != name) for name in names]
-        forms = list(dict.fromkeys([(), *rungs, *((name,) for name in names), *without, *self.too_slow]))
+        replaced = [self.replaced(name, names) for name in names]
+        forms = list(dict.fromkeys([
+            (), *rungs, *((name,) for name in names), *(form for form, other in zip(without, replaced, strict=True) if not other),
+            *self.too_slow,
+        ]))  # fmt: skip
         for form in forms:
             self._form(form)
         for form in [form for form in self.runs if form not in forms]:
@@ -360,9 +366,9 @@ class _Climb:
         found = [
             Rung(
                 one.name, one.title, one.mends, self.told(rung), self.gain(rung, rung[:-1]), self.gain((one.name,)),
-                self.gain(names, others), what,
+                _NOTHING if other else self.gain(names, others), what,
             )
-            for one, rung, others, what in zip(here, rungs, without, learned, strict=True)
+            for one, rung, others, other, what in zip(here, rungs, without, replaced, learned, strict=True)
         ]  # fmt: skip
         recorded = {one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None}
         return LadderResult(
@@ -380,6 +386,15 @@ class _Climb:
             notes=tuple(self.notes), evidence=Evidence.measured(self.where.name, samples=taken),
             environment=devices.environment(self.where),
         )  # fmt: skip
+
+    def replaced(self, name: str, names: Names) -> bool:
+        """Return whether a later technique sets all that this one sets, and say so: all but it is the same form as all."""
+        mine = self.known[name]
+        later = (self.known[other] for other in names[names.index(name) + 1 :])
+        by = next((other for other in later if mine.options and mine.model is None and set(mine.options) <= set(other.options)), None)
+        if by is not None:
+            self.notes.append(Note("skipped", f"{mine.title}: {by.title} takes its place, so that nothing changes without it at the end."))
+        return by is not None
 
     def told(self, names: Names) -> LadderForm:
         """Return what is told of a form."""

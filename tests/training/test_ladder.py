@@ -85,7 +85,10 @@ def test_techniques_that_mend_the_same_part_give_less_than_their_product() -> No
     assert (found.together.ratio, found.product.ratio) == pytest.approx((8 / 5, 8 / 6 * 8 / 5), rel=1e-3)
     assert found.overstated.verdict == "faster"
     assert "promises more" in found.sentence
-    assert found.rungs[0].removed.verdict == "no difference shown"  # the second one has mended it
+    assert found.rungs[0].removed == Gain(1.0, (1.0, 1.0))  # the second one took its place: the form was not timed against itself
+    assert [note.sentence for note in found.notes if "takes its place" in note.sentence] == [
+        "half: quick takes its place, so that nothing changes without it at the end."
+    ]
     assert f"{found.overstated}" in found.product_evidence.sentence
     assert found.product_evidence.badge == "MODELLED"
 
