@@ -29,8 +29,20 @@ TOGETHER_GAIN = Question(
 
 
 def _most(found: Any) -> Any:
-    """Return the title of the technique that gains most by itself."""
-    return max(found.rungs, key=lambda rung: rung.alone.ratio).title if isinstance(found, LadderResult) else found
+    """Return the title of the technique that gains most by itself, where its interval lies above all others."""
+    if not isinstance(found, LadderResult):
+        return found
+    best, *others = sorted(found.rungs, key=lambda rung: -rung.alone.ratio)
+    near = [one for one in others if not _surely_above(best.alone, one.alone)]
+    if near or best.alone.interval is None:
+        words = ", ".join(f"{one.title} {one.alone}" for one in (best, *near))
+        raise Unmeasured(f"the intervals cannot tell which gains most: {words}. Pass a longer deadline.")
+    return best.title
+
+
+def _surely_above(one: Gain, other: Gain) -> bool:
+    """Return whether the whole interval of one gain lies above that of the other."""
+    return one.interval is not None and other.interval is not None and one.interval[0] > other.interval[1]
 
 
 MOST = Question(
@@ -129,9 +141,11 @@ SAME_SAMPLES = Question(
 
 
 def _graph(found: Any) -> Any:
-    """Return the recorded gain of a CUDA graph."""
+    """Return the recorded gain of a CUDA graph, where it has an interval."""
     if found is None:
         raise Unmeasured("no recorded GPU has timed both.")
+    if isinstance(found, Gain) and found.interval is None:
+        raise Unmeasured(f"{found}: too few steps were recorded. By rule 1 that is a hint and no answer.")
     return found.ratio if isinstance(found, Gain) else found
 
 
@@ -140,7 +154,7 @@ GRAPH = Question(
     (
         Reading(
             lambda predicted, measured: predicted < measured,
-            "A transformer's step in 16 bits is hundreds of small kernels: starting them took longer than running them, and a graph starts "
+            "A transformer's step is hundreds of small kernels: starting them took longer than running them, and a graph starts "
             "them all at once.",
         ),
         Reading(

@@ -27,8 +27,8 @@ _STEPS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "graph": ({}, {"means": "graph"}),
     "prefetch": ({}, {"means": "prefetch"}),
 }
-# Technique -> the claim whose recorded ratios are those of the technique.
-_CLAIMS = {"batch": "larger-batches", "waits": "item-waits", "autotune": "cudnn-autotune"}
+# Technique -> the claim whose recorded ratios are those of the technique, and what was timed where its cases do not say.
+_CLAIMS = {"batch": ("larger-batches", ""), "waits": ("item-waits", "an MLP"), "autotune": ("cudnn-autotune", "one convolution")}
 
 Found = tuple[str, str, Gain, Evidence]  # machine, case, what it gave, evidence
 
@@ -52,7 +52,9 @@ def gains_of(name: str, recording: Recording) -> list[tuple[str, Gain]]:
         steps = recorded_steps(recording, *_STEPS[name])
         return [(f"a step of the {row.model}", Gain(row.speedup, row.speedup_interval)) for row in steps.rows]
     if name in _CLAIMS:
-        return [(one.case, Gain(one.ratio, one.interval)) for one in claims.judge(_CLAIMS[name], recording).comparisons]
+        key, what = _CLAIMS[name]
+        found = claims.judge(key, recording).comparisons
+        return [(", ".join(filter(None, (what, one.case))), Gain(one.ratio, one.interval)) for one in found]
     return []
 
 

@@ -90,7 +90,7 @@ _ALL = (
     Technique("compile", "torch.compile", "starting operators", {"compile": True}),
     Technique("graph", "CUDA graph", "starting operators", {"cuda_graph": True}, lacks=_on_cuda("CUDA graphs need an NVIDIA GPU")),
     Technique("lighter", "depthwise layers", "arithmetic", model=_lighter),
-    Technique("ranks", "parallel ranks", "one device", lacks=_ranks),
+    Technique("ranks", "parallel ranks", "the whole step", lacks=_ranks),
 )
 
 

@@ -55,6 +55,30 @@ def test_a_ladder_answers_the_questions() -> None:
     ]  # fmt: skip
     with pytest.raises(Unmeasured, match="recorded"):
         _nb09.GRAPH.outcome(None)
+    with pytest.raises(Unmeasured, match=r"3\.44x \(no interval\): too few steps"):
+        _nb09.GRAPH.outcome(Gain(3.44, None))
+    assert _nb09.GRAPH.outcome(Gain(3.44, (3.0, 4.0))) == 3.44
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (Gain(3.0, (2.0, 4.0)), Gain(1.5, (1.4, 1.6)), ""),
+        (Gain(3.0, (2.0, 4.0)), Gain(2.9, (2.8, 3.0)), r"fused optimizer 3.00x \[2.00x, 4.00x\], larger batch 2.90x"),
+        (Gain(3.0, (2.9, 3.1)), Gain(2.0, None), "larger batch 2.00x"),
+        (Gain(3.0, None), Gain(2.0, (1.9, 2.1)), "fused optimizer 3.00x"),
+    ],
+)
+def test_which_gains_most_is_answered_by_intervals_alone(first: Gain, second: Gain, says: str) -> None:
+    """Rule 1 holds for the course's own question: where the best two overlap, nobody is told that the other one is wrong."""
+    made = ladder(Gain(1.8, None))
+    rungs = tuple(dataclasses.replace(rung, alone=gain) for rung, gain in zip(made.rungs, (first, second), strict=True))
+    asked = dataclasses.replace(made, rungs=rungs)
+    if not says:
+        assert _nb09.MOST.outcome(asked) == "fused optimizer"
+        return
+    with pytest.raises(Unmeasured, match=says):
+        _nb09.MOST.outcome(asked)
 
 
 def test_the_choices_of_the_notebook_are_those_of_the_answers() -> None:
@@ -107,6 +131,8 @@ def test_recorded_gains_are_those_of_the_recording(monkeypatch: pytest.MonkeyPat
     steps = training.recorded_steps(recordings.load("nvidia-h200"), {}, {"means": "graph"})
     assert {gain.ratio for _, title, _, gain in found.rows if title == "CUDA graph"} == {row.speedup for row in steps.rows}
     assert "parallel ranks" in found.missing
+    assert [case for _, title, case, _ in found.rows if title == "cuDNN autotune"] == ["one convolution"]
+    assert all(case for _, _, case, _ in found.rows)
     assert any(row[1] == "not recorded yet" for row in found.table()[1])
     monkeypatch.setattr(recordings, "readable", dict)
     assert lessons.technique_gains().rows == ()
