@@ -43,6 +43,7 @@ FITTING: dict[str, dict[str, Any]] = {
     "StageSchedule": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "ScheduleRun": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "StagePass": {"stage": 0, "end": 0.2},
+    "Rubric": {"notebooks": ("02",), "points": {"02.5": 2.0}},
 }
 
 
