@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpulab._result import Result
-from gpulab.devices import _device
 from gpulab.devices._diagnose import diagnose
 from gpulab.devices._facts import Facts, gather
 from gpulab.devices._machine import accelerator_text
@@ -225,9 +224,7 @@ def _torch_product(device: str) -> float:
     import torch
 
     ones = torch.ones(_PRODUCT_SIZE, _PRODUCT_SIZE, device=device)
-    total = float((ones @ ones).sum().item())
-    _device.find(device).synchronize()
-    return total
+    return float((ones @ ones).sum().item())  # which waits for the device
 
 
 def _cupy_product() -> float:

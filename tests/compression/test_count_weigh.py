@@ -282,6 +282,8 @@ def test_the_verdict_needs_an_interval():
     assert "without an interval" in w.sentences[0]
     assert weighed(speedup=1.3, speedup_interval=(0.9, 1.7)).faster == "as fast"
     assert weighed(speedup=0.8, speedup_interval=(0.7, 0.9)).faster == "slower"
+    assert weighed(speedup=0.9, speedup_interval=(0.8, 1.0)).faster == "as fast"  # an end that is 1 holds it
+    assert weighed(speedup=1.1, speedup_interval=(1.0, 1.2)).faster == "as fast"
 
 
 @pytest.mark.parametrize(

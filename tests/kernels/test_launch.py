@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +352,7 @@ def test_arrays_with_gaps_are_refused_for_cuda(microscope: list[Microscope]):
 
 _UNDER_NUMBAS_SIMULATOR = """
 import sys
+import types
 sys.path[:0] = {path!r}
 import numpy as np
 from numba import config, cuda
@@ -433,3 +436,26 @@ def test_a_kernel_is_compiled_anew_when_a_name_that_it_uses_changes():
     assert kind == "kernel"
     assert plain.__globals__["helper"] == ("device", helper)
     assert with_helper.__globals__["helper"] is helper
+
+
+def test_waiting_for_a_kernel_is_done_on_its_own_device() -> None:
+    """With a stand-in for numba's CUDA: the second GPU is chosen, waited for, and let go again."""
+    log: list[str] = []
+
+    @contextlib.contextmanager
+    def chosen(index: int) -> Iterator[None]:
+        log.append(f"gpu {index}")
+        yield
+        log.append("let go")
+
+    class Gpus:
+        """numba.cuda.gpus."""
+
+        def __getitem__(self, index: int) -> Any:
+            return chosen(index)
+
+    backend = object.__new__(_launch_numba.NumbaBackend)
+    backend._who, backend._index, backend._function = "launch", 1, len  # type: ignore[assignment]
+    backend._cuda = types.SimpleNamespace(gpus=Gpus(), synchronize=lambda: log.append("waited"))
+    backend.wait()
+    assert log == ["gpu 1", "waited", "let go"]

@@ -17,6 +17,7 @@ from gpulab.errors import DeviceError, InputError, StoppedError
 from gpulab.evidence import Badge
 from gpulab.memory import Prediction
 from gpulab.memory._free import free_bytes_of
+from gpulab.memory._step import FakeScaler
 from gpulab.units import parse_bytes
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
@@ -368,3 +369,16 @@ def test_a_capacity_may_be_nothing_but_not_less():
     assert free_bytes_of(0, "cuda") == (0, "cuda")
     with pytest.raises(InputError, match="-1 bytes; expected 0 or more"):
         free_bytes_of(-1, "cuda")
+
+
+def test_the_stand_in_for_a_scaler_scales_and_takes_it_back():
+    """By hand: the loss times 65,536, and a step of SGD by rate times gradient, as without a scale (PyTorch's GradScaler begins there)."""
+    weight = nn.Parameter(torch.tensor([2.0]))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    scaler = FakeScaler("cpu")
+    scaled = scaler.scale(3 * weight.sum())
+    assert scaled.item() == 6.0 * 65536
+    scaled.backward()
+    assert float(weight.grad) == 3.0 * 65536
+    scaler.step(optimizer)
+    assert weight.item() == 2.0 - 0.5 * 3.0
