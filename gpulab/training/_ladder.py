@@ -237,8 +237,9 @@ class _Climb:
         if missing and technique.options and not any(_has(run, name, value) for name, value in technique.options.items()):
             return missing[0]
         for one, other, words in ((run, self._form(()), "Added to the script"), (None, before, f"Added to {self._words(below)}")):
-            slower = _slower(one or self._form((*below, technique.name), other), other)
-            if slower > _HOPELESS:
+            tried = one or self._form((*below, technique.name), other)
+            if self._hopeless(tried, other):
+                slower = _slower(tried, other)
                 self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
                 return (
                     f"{words}, a sample took {format_ratio(slower)} as long in the first steps: with it inside no combination here would "
@@ -246,6 +247,15 @@ class _Climb:
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None
+
+    def _hopeless(self, run: Run, other: Run) -> bool:
+        """Return whether a run is too slow beside another, in as many steps again, in turns, if it may have been others' doing."""
+        if not _HOPELESS < _slower(run, other) <= _SURELY:
+            return _slower(run, other) > _HOPELESS
+        for _ in range(_WARM_STEPS[self.kind]):
+            other.advance(1)
+            run.advance(1)
+        return _slower(run, other) > _HOPELESS
 
     # -- turns ---------------------------------------------------------------------------------------------------
 

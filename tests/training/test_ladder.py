@@ -11,7 +11,7 @@ from training_clock import Clock
 
 from gpulab import recordings, training
 from gpulab.errors import InputError, StoppedError
-from gpulab.training import Data, Gain, LadderResult, Task, Technique
+from gpulab.training import Data, Gain, LadderResult, Task, Technique, _ladder
 from gpulab.training._evaluate import Answers
 from gpulab.training._seeds import difference_over_seeds
 
@@ -116,6 +116,27 @@ def test_what_slows_every_combination_is_left_out_with_its_figure() -> None:
         scripted(slow, clock=clock)
 
 
+def test_a_busy_moment_makes_no_technique_hopeless() -> None:
+    """Each form's first six steps take 24 s where the script's take 8, as beside another program; from then on 8: it is climbed."""
+    clock = Clock()
+
+    class Disturbed(Slow):
+        """Slow at first."""
+
+        taken = 0
+
+        def step(self, closure: Any = None) -> Any:
+            """Take the time, update."""
+            self.taken += 1
+            self.seconds = 20.0 if self.taken <= 6 else UPDATE
+            return super().step(closure)
+
+    busy = Technique("busy", "busy", options={"optimizer": lambda parameters: Disturbed(parameters, clock, UPDATE)})
+    found = scripted(busy, clock=clock)
+    assert [rung.name for rung in found.rungs] == ["busy"]
+    assert found.rungs[0].alone.ratio == pytest.approx(1.0, rel=1e-3)
+
+
 def test_few_turns_give_no_interval_and_a_deadline_ends_them() -> None:
     """Below 20 turns nothing is claimed; after the deadline the 20 are there."""
     found = scripted(RESIDENT, clock=Clock(), turns=3)
@@ -154,10 +175,11 @@ def test_a_cpu_lacks_what_it_lacks_and_recordings_speak_for_it(monkeypatch: pyte
     assert "no channels to put last" in layout.left_out[0].reason
 
 
-def test_accuracy_is_checked_at_equal_samples_and_a_loss_is_named() -> None:
+def test_accuracy_is_checked_at_equal_samples_and_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate of nearly zero learns nothing: lost, and named once; reading no loss changes no bit; the steps follow from the samples."""
     crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
     chosen = ("waits", crawl, "batch")
+    monkeypatch.setattr(_ladder, "_slower", lambda run, other: 1.0)  # what other programs make of a millisecond is not asked here
     found = training.ladder("digits-mlp", chosen, device="cpu", seeds=2, samples=3200, turns=1)
     waits, crawled, batch = (rung.learned for rung in found.rungs)
     assert waits is not None
