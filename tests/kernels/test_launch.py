@@ -459,3 +459,16 @@ def test_waiting_for_a_kernel_is_done_on_its_own_device() -> None:
     backend._cuda = types.SimpleNamespace(gpus=Gpus(), synchronize=lambda: log.append("waited"))
     backend.wait()
     assert log == ["gpu 1", "waited", "let go"]
+
+
+def test_a_launcher_waits_before_it_fetches() -> None:
+    """``wait`` waits and copies nothing; ``fetch`` copies what is finished."""
+    log: list[str] = []
+    backend = types.SimpleNamespace(wait=lambda: log.append("waited"))
+    travellers = types.SimpleNamespace(back=lambda: log.append("copied"))
+    made = _launch.Launcher("k", backend, lambda: log.append("ran"), travellers, ())  # type: ignore[arg-type]
+    made()
+    made.wait()
+    assert log == ["ran", "waited"]
+    made.fetch()
+    assert log == ["ran", "waited", "waited", "copied"]

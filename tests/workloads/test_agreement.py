@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -167,3 +168,32 @@ def test_gpu_agrees_with_float64(name):
     for a, b in zip(tensors(here), tensors(there), strict=True):
         assert torch.equal(a, b.cpu())
     assert w.difference(w.run(*there), there) <= w.tolerance
+
+
+def _heads(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    scores = np.einsum("...qd,...kd->...qk", q, k) / np.sqrt(q.shape[-1])
+    return np.einsum("...qk,...kd->...qd", _softmax(scores), v)
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-5) * scale + shift
+
+
+IN_NUMPY = {
+    "matmul": np.matmul, "attention": _heads, "solve": np.linalg.solve, "add": np.add, "exp": np.exp, "sum": np.sum, "softmax": _softmax,
+    "gelu": np.vectorize(lambda v: v / 2 * (1 + math.erf(v / math.sqrt(2)))), "layer_norm": _layer_norm, "fft": lambda x: np.fft.fft(x[:, 0] + 1j * x[:, 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(IN_NUMPY))
+def test_each_result_is_what_its_summary_says(name):
+    """In NumPy's words, written from the summaries: that a workload agrees with itself in float64 does not say what it computes."""
+    w = make(name, SMALL[name][-1], "float64")
+    inputs = w.inputs("cpu")
+    np.testing.assert_allclose(w.run(*inputs).numpy(), IN_NUMPY[name](*(x.numpy() for x in inputs)), rtol=1e-8, atol=1e-10)
