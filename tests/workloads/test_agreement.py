@@ -187,7 +187,8 @@ def _layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarr
 
 IN_NUMPY = {
     "matmul": np.matmul, "attention": _heads, "solve": np.linalg.solve, "add": np.add, "exp": np.exp, "sum": np.sum, "softmax": _softmax,
-    "gelu": np.vectorize(lambda v: v / 2 * (1 + math.erf(v / math.sqrt(2)))), "layer_norm": _layer_norm, "fft": lambda x: np.fft.fft(x[:, 0] + 1j * x[:, 1]),
+    "gelu": np.vectorize(lambda v: v / 2 * (1 + math.erf(v / math.sqrt(2)))), "layer_norm": _layer_norm,
+    "fft": lambda x: np.fft.fft(x[:, 0] + 1j * x[:, 1]),
 }  # fmt: skip
 
 
