@@ -367,6 +367,8 @@ def test_what_is_no_optimizer_is_refused_by_name(name):
 def test_a_capacity_may_be_nothing_but_not_less():
     """0 bytes is a capacity like any other, into which no step fits."""
     assert free_bytes_of(0, "cuda") == (0, "cuda")
+    free, kind = free_bytes_of("cpu", "cuda")  # a device speaks for itself
+    assert (free > 0, kind) == (True, "cpu")
     with pytest.raises(InputError, match="-1 bytes; expected 0 or more"):
         free_bytes_of(-1, "cuda")
 

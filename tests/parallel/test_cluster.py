@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import signal
 import socket
@@ -321,3 +322,8 @@ def test_the_guards_own_death_ends_the_ranks_and_is_mended(ranks: Ranks) -> None
     with pytest.raises(GpulabError, match="watches over the engines"):
         ranks.run(_sum_of_ranks, 1)
     assert ranks.recover().run(_sum_of_ranks, 1) == [1, 1]
+
+
+def test_each_rank_has_one_thread_unless_told_otherwise() -> None:
+    """As torchrun sets OMP_NUM_THREADS=1: ranks share the cores, and several threads each would wait for one another."""
+    assert inspect.signature(parallel.cluster).parameters["threads"].default == 1
