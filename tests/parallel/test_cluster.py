@@ -326,4 +326,4 @@ def test_the_guards_own_death_ends_the_ranks_and_is_mended(ranks: Ranks) -> None
 
 def test_each_rank_has_one_thread_unless_told_otherwise() -> None:
     """As torchrun sets OMP_NUM_THREADS=1: ranks share the cores, and several threads each would wait for one another."""
-    assert inspect.signature(parallel.cluster).parameters["threads"].default == 1
+    assert inspect.signature(gl.parallel.cluster).parameters["threads"].default == 1
