@@ -39,7 +39,6 @@ _MOST_TURNS = 100_000
 # inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 3 to 100 times.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
 
-_NOTHING = Gain(1.0, (1.0, 1.0))  # of a form over itself
 
 # What the script's models answered, by task, device and options: the same seed and options give the same model, bit for bit, so that a
 # second ladder of one session need not train the slowest form again.
@@ -358,12 +357,9 @@ class _Climb:
             raise InputError(f"ladder: {self.where.name} has none of these techniques; expected one at least. Pass others.")
         names = tuple(one.name for one in here)
         rungs = [names[: k + 1] for k in range(len(names))]
-        without = [tuple(other for other in names if other != name) for name in names]
-        replaced = [self.replaced(name, names) for name in names]
-        forms = list(dict.fromkeys([
-            (), *rungs, *((name,) for name in names), *(form for form, other in zip(without, replaced, strict=True) if not other),
-            *self.too_slow,
-        ]))  # fmt: skip
+        # Without one that another replaces the training is that of all: no form is timed against itself.
+        without = [names if self.replaced(name, names) else tuple(other for other in names if other != name) for name in names]
+        forms = list(dict.fromkeys([(), *rungs, *((name,) for name in names), *without, *self.too_slow]))
         for form in forms:
             self._form(form)
         for form in [form for form in self.runs if form not in forms]:
@@ -376,9 +372,9 @@ class _Climb:
         found = [
             Rung(
                 one.name, one.title, one.mends, self.told(rung), self.gain(rung, rung[:-1]), self.gain((one.name,)),
-                _NOTHING if other else self.gain(names, others), what,
+                self.gain(names, others), what,
             )
-            for one, rung, others, other, what in zip(here, rungs, without, replaced, learned, strict=True)
+            for one, rung, others, what in zip(here, rungs, without, learned, strict=True)
         ]  # fmt: skip
         recorded = {one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None}
         return LadderResult(
