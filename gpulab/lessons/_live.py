@@ -14,7 +14,8 @@ from gpulab.timing import Measurement
 Params = Mapping[str, Any]
 # How sampling began and ended; the interval beside the figure says what of that matters.
 _QUIET = ("deadline", "no-interval", "slow-first-call", "too-short")
-DISTURBED = "other programs disturbed the times too much for an interval. Run the cell that {}, and this one, again."
+AGAIN = "Run the cell that {}, and this one, again."
+DISTURBED = f"other programs disturbed the times too much for an interval. {AGAIN}"
 
 
 def chosen(device: Any) -> Device | None:

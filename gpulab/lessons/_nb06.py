@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gpulab.evidence import Evidence
+from gpulab.lessons import _live
 from gpulab.lessons._content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.lessons._nb06_exercises import BOTTLENECKS, BREAK_EVEN, FRUGAL, STALL
 from gpulab.lessons._nb06_memory import BUDGET, RECOVER
@@ -35,19 +36,19 @@ def _gain_of_runs(pair: Any) -> Any:
         return pair
     first, second = (p.images_per_second_interval for p in pair)
     between = None if first is None or second is None else (second[0] / first[1], second[1] / first[0])
-    return _sure(_gain(pair), between, _WORKERS_CLOSE, "both pipelines")
+    return _sure(_gain(pair), between, _WORKERS_CLOSE, "runs both pipelines")
 
 
 _WORKERS_CLOSE, _CHECKPOINT_CLOSE = 1.4, 1.2
 
 
-def _sure(ratio: float, interval: tuple[float, float] | None, close: float, what: str) -> float:
+def _sure(ratio: float, interval: tuple[float, float] | None, close: float, cell: str) -> float:
     """Return a measured ratio whose 95 % interval is no wider than what counts as close to it; else a prediction cannot be judged."""
     if interval is None:
-        raise Unmeasured(f"other programs disturbed the times too much for an interval. Run {what} again.")
+        raise Unmeasured(_live.DISTURBED.format(cell))
     if interval[0] < ratio / close or interval[1] > ratio * close:
         low, high = map(format_ratio, interval)
-        raise Unmeasured(f"the times jumped about so much that it may be {low} or {high}. Run {what} again.")
+        raise Unmeasured(f"the times jumped about so much that it may be {low} or {high}. {_live.AGAIN.format(cell)}")
     return ratio
 
 
@@ -123,7 +124,7 @@ def _calls(cost: Any) -> Any:
         raise Unmeasured(cost.sentence)
     low, high = cost.saved_interval or (-math.inf, math.inf)
     if low <= 0 < high:
-        raise Unmeasured("the saving is within the noise. Run the cell that compiles, and this one, again.")
+        raise Unmeasured("the saving is within the noise. " + _live.AGAIN.format("compiles"))
     if cost.break_even_calls is None:
         raise Never(f"never. {cost.sentence}")
     return cost.break_even_calls
@@ -167,7 +168,7 @@ def _slower(race: Any) -> Any:
     if not race.speedup:
         raise Unmeasured("too few steps were made to time one. Run the cell above again.")
     between = None if race.speedup_interval is None else (1 / race.speedup_interval[1], 1 / race.speedup_interval[0])
-    return _sure(1 / race.speedup, between, _CHECKPOINT_CLOSE, "the cell above")
+    return _sure(1 / race.speedup, between, _CHECKPOINT_CLOSE, "races")
 
 
 CHECKPOINT = Question(

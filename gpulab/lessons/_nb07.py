@@ -55,7 +55,6 @@ CSR = Question(
 
 # A share at which CSR gains less than this for sure is one at which it is not faster yet: two that are even are no noise.
 _EVEN = 1.1
-_AGAIN = "Run the cell that {}, and this one, again."
 
 
 def _break_even(race: SparseRace) -> float:
@@ -68,7 +67,7 @@ def _break_even(race: SparseRace) -> float:
         if low <= 1 if wins else high >= _EVEN:
             raise Unmeasured(
                 f"at {row.share:.0%} zeros CSR is {format_ratio(low)} to {format_ratio(high)} as fast, which does not tell who wins. "
-                + _AGAIN.format("races")
+                + _live.AGAIN.format("races")
             )
     if race.break_even_share is None:
         raise Never(f"none: CSR was not faster at any share that was tried, up to {race.rows[-1].share:.0%}")
@@ -152,7 +151,7 @@ def _fastest(weighing: Weighing) -> str:
         raise Unmeasured("this device has no 8-bit kernels in PyTorch, so there are only two to compare")
     fastest, second = sorted(range(len(FASTEST)), key=lambda k: weighing.models[k].median_seconds)[:2]
     if not _is_apart(weighing, fastest, second):
-        raise Unmeasured(f"this run does not tell {names[fastest]} and {names[second]} apart. {_AGAIN.format('weighs')}")
+        raise Unmeasured(f"this run does not tell {names[fastest]} and {names[second]} apart. {_live.AGAIN.format('weighs')}")
     return FASTEST[fastest]
 
 
