@@ -99,18 +99,18 @@ def _check_together(answer: Any) -> str:
 _TOGETHER = '''def together(parts, leaves):
     """How many times as fast? parts: milliseconds by name; leaves: for each technique, the ratio it leaves of some parts."""
 '''
+_REST = """\
+    rest = dict(parts)
+    for technique in leaves:
+        for part, ratio in technique.items():
+            rest[part] *= ratio
+"""
 TOGETHER = Exercise(
     id="09.5",
     title="put the techniques together",
     answer_name="together",
     stub=_TOGETHER + "    ...",
-    solution=_TOGETHER
-    + """\
-    rest = dict(parts)
-    for technique in leaves:
-        for part, ratio in technique.items():
-            rest[part] *= ratio
-    return sum(parts.values()) / sum(rest.values())""",
+    solution=_TOGETHER + _REST + "    return sum(parts.values()) / sum(rest.values())",
     hints=(
         "The parts run one after the other, so a step is their sum. What does each technique do to each part?",
         "Copy the parts, multiply in each technique's ratios part by part, then divide the old sum by the new one.",
@@ -135,13 +135,7 @@ TOGETHER = Exercise(
             "gone for the second",
         ),
         Usual(
-            _TOGETHER
-            + """\
-    rest = dict(parts)
-    for technique in leaves:
-        for part, ratio in technique.items():
-            rest[part] *= ratio
-    return sum(rest.values()) / sum(parts.values())""",
+            _TOGETHER + _REST + "    return sum(rest.values()) / sum(parts.values())",
             "the time that is left",
         ),
         Usual(
@@ -155,13 +149,7 @@ TOGETHER = Exercise(
             "changes the parts",
         ),
         Usual(
-            _TOGETHER
-            + """\
-    rest = dict(parts)
-    for technique in leaves:
-        for part, ratio in technique.items():
-            rest[part] *= ratio
-        return sum(parts.values()) / sum(rest.values())""",
+            _TOGETHER + _REST + "        return sum(parts.values()) / sum(rest.values())",
             "you say 1.429x; it is 1.818x",
         ),
         Usual(
