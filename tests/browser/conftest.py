@@ -41,8 +41,20 @@ def course_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def left_open() -> list[NotebookPage]:
+    """The notebook of ``notebook_of`` that the last test left open, if it passed."""
+    return []
+
+
+def _let_go(left_open: list[NotebookPage]) -> None:
+    """Close what was left open; its tab is the next notebook's."""
+    while left_open:
+        left_open.pop().close(keep=True)
+
+
 @pytest.fixture
-def open_notebook(browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., NotebookPage]]:
+def open_notebook(browser: Any, request: pytest.FixtureRequest, left_open: list[NotebookPage]) -> Iterator[Callable[..., NotebookPage]]:
     """Open a notebook of a server: ``open_notebook(lab, name)``; closed, with its kernel, after the test.
 
     The tab stays for the next test's notebook, but not after a failure, nor where ``fresh`` asked for one of its own.
@@ -51,6 +63,7 @@ def open_notebook(browser: Any, request: pytest.FixtureRequest) -> Iterator[Call
     failed = request.session.testsfailed
 
     def open_one(server: Lab, name: str, *, fresh: bool = False, **size: int) -> NotebookPage:
+        _let_go(left_open)
         page = NotebookPage(browser, server, name, fresh=fresh, **size)
         pages.append((page, fresh))
         return page
@@ -61,17 +74,36 @@ def open_notebook(browser: Any, request: pytest.FixtureRequest) -> Iterator[Call
 
 
 @pytest.fixture
-def notebook_of(lab: Lab, open_notebook: Callable[..., NotebookPage]) -> Callable[..., NotebookPage]:
-    """Open a new notebook of the given code cells, run them all, and return the page: ``notebook_of(["import gpulab as gl", ...])``."""
+def notebook_of(
+    browser: Any, lab: Lab, left_open: list[NotebookPage], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., NotebookPage]]:
+    """Open a new notebook of the given code cells, run them all, and return the page: ``notebook_of(["import gpulab as gl", ...])``.
+
+    A kernel takes longer to import gpulab than most tests take. So where the test before had the same cells, and passed, its notebook is
+    taken again and its cells run once more, as a student would: what they patch must bear that. ``fresh`` asks for a new kernel.
+    """
     numbers = itertools.count()
+    failed = request.session.testsfailed
+    used: list[NotebookPage] = []
 
-    def make(cells: Sequence[str], *, run: bool = True, seconds: float = 120, **size: int) -> NotebookPage:
-        name = f"cells-{next(numbers)}.ipynb"
-        while (Path(lab.root) / name).exists():
+    def make(cells: Sequence[str], *, run: bool = True, seconds: float = 120, fresh: bool = False, **size: int) -> NotebookPage:
+        if left_open and left_open[0].cells == tuple(cells) and run and not fresh:
+            used.append(left_open.pop())
+            used[-1].as_opened(**size)
+        else:
+            _let_go(left_open)
             name = f"cells-{next(numbers)}.ipynb"
-        notebook = open_notebook(lab, lab.write_notebook(name, cells), **size)
+            while (Path(lab.root) / name).exists():
+                name = f"cells-{next(numbers)}.ipynb"
+            used.append(NotebookPage(browser, lab, lab.write_notebook(name, cells), **size))
+            used[-1].cells = tuple(cells)
         if run:
-            notebook.run_all(seconds)
-        return notebook
+            used[-1].run_all(seconds)
+        return used[-1]
 
-    return make
+    yield make
+    passed = request.session.testsfailed == failed
+    if passed and used:
+        left_open.append(used.pop())
+    for notebook in used:
+        notebook.close(keep=passed)

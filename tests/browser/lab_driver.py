@@ -182,19 +182,28 @@ class NotebookPage:
 
     def __init__(self, browser: Any, lab: Lab, name: str, *, width: int = 1400, height: int = 1000, fresh: bool = False) -> None:
         self.lab, self.name = lab, name
+        self.cells: tuple[str, ...] | None = None
+        self.closed = False
         kept = bool(lab.tabs) and not fresh
         self.tab = lab.tabs.pop() if kept else Tab(browser, lab)
         self.page = self.tab.page
         self.errors, self.outside = self.tab.errors, self.tab.outside
-        self.page.set_viewport_size({"width": width, "height": height})
         if kept:
-            self.set_theme("light")
+            self.as_opened(width=width, height=height)
             self.page.evaluate("name => window.__lab.open(name)", name)
         else:
+            self.page.set_viewport_size({"width": width, "height": height})
             self.page.goto(f"{lab.url}/lab/tree/{name}?token={lab.token}&reset", timeout=90_000)
         self._wait_until_open()
         if not kept:
             self.set_theme("light")
+
+    def as_opened(self, *, width: int = 1400, height: int = 1000) -> None:
+        """Bring the tab back to how a new one is: no complaints yet, its size, the light theme."""
+        self.errors.clear()
+        self.outside.clear()
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.set_theme("light")
 
     def _wait_until_open(self) -> None:
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
@@ -269,14 +278,15 @@ class NotebookPage:
         return self.page.evaluate("() => window.__lab.codeCells()")
 
     def close(self, *, keep: bool = False) -> None:
-        """End the kernel; close the tab, or keep it with JupyterLab in it for the next notebook."""
+        """End the kernel; close the tab, or keep it with JupyterLab in it for the next notebook. A second time does nothing."""
+        if self.closed:
+            return
+        self.closed = True
         if not self.page.is_closed():
             self.page.evaluate("() => window.__lab.close()")
         if not keep:
             self.tab.context.close()
             return
-        self.errors.clear()
-        self.outside.clear()
         self.lab.tabs.append(self.tab)
 
 

@@ -161,8 +161,9 @@ import gpulab as gl
 from gpulab import devices, models, timing
 from gpulab.evidence import Evidence
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
+from gpulab.models._ceilings import roofline as real
 
-LIVE, SLOW, real = Evidence.measured("Slow CPU", 30), False, models.roofline
+LIVE, SLOW = Evidence.measured("Slow CPU", 30), False
 FORMATS = ("float32", "float64", "bfloat16", "float16")
 MADE = Roofline("Slow CPU", tuple(ArithmeticRoof(name, 1e11, "now", LIVE) for name in FORMATS),
                 (MemoryRoof("L2", 1e11, 1e6, "now", LIVE), MemoryRoof("DRAM", 1e10, 1e10, "now", LIVE)), (), (), LIVE)

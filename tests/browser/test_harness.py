@@ -65,6 +65,26 @@ def test_a_kept_tab_shows_nothing_of_its_last_notebook(browser: Any, lab: Lab) -
     second.close()
 
 
+def test_a_notebook_is_taken_again_only_by_the_same_cells(notebook_of: Callable[..., NotebookPage], left_open: list[NotebookPage]) -> None:
+    """Whoever asks for the cells of the notebook left open gets it as it was opened, its cells run once more; others get a new kernel."""
+    cells = ["seen = globals().get('seen', 0) + 1\nprint(seen)"]
+    first = notebook_of(cells, fresh=True)
+    assert first.output(0).inner_text().strip() == "1"
+    first.set_theme("dark")
+    first.errors.append("script: mine")
+    left_open.append(first)
+    again = notebook_of(cells, width=900)
+    assert again is first
+    assert again.output(0).inner_text().strip() == "2"
+    assert again.page.evaluate("() => [document.body.dataset.jpThemeLight, window.innerWidth]") == ["true", 900]
+    assert again.errors == []
+    left_open.append(again)
+    other = notebook_of(["print('seen' in globals())"])
+    assert other.output(0).inner_text().strip() == "False"
+    assert other.page.locator(".jp-Notebook").count() == 1
+    assert left_open == []
+
+
 def test_changed_outputs_are_seen(notebook_of: Callable[..., NotebookPage]) -> None:
     """A checked cell whose text, kind or number of outputs differs is named; one that is not checked, and how a text is cut, is not."""
     checked = "# NBVAL_CHECK_OUTPUT\n"

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.browser
 PIPELINE = """
 import functools, time
 import gpulab as gl
+from gpulab.training._pipeline import pipeline as real
 
 SLOW = False
-real = gl.training.pipeline
 
 def small(progress, stop, **given):
     given["step_seconds"] = 0.5 if SLOW else 0.01
