@@ -158,11 +158,14 @@ def test_packages_are_compiled_but_for_what_is_no_python_of_ours(monkeypatch: py
             [setup_env.venv_python(), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
         ).strip()
     )
-    for name, text in (("a.py", "x = 1\n"), ("b.py", "print 'x'\n"), ("part/c.py", "x = 1\n")):
+    monkeypatch.setattr(setup_env, "ROOT", tmp_path)
+    for name, text in (("a.py", "x = 1\n"), ("b.py", "print 'x'\n"), ("part/c.py", "x = 1\n"), ("part/tests/d.py", "x = 1\n")):
         (packages / name).parent.mkdir(exist_ok=True)
         (packages / name).write_text(text)
+    (tmp_path / "gpulab").mkdir()
+    (tmp_path / "gpulab" / "e.py").write_text("x = 1\n")
     setup_env.compile_packages()
-    assert sorted(path.name.split(".")[0] for path in packages.rglob("*.pyc")) == ["a", "c"]
+    assert sorted(path.name.split(".")[0] for path in tmp_path.rglob("*.pyc")) == ["a", "c", "e"]
 
 
 def test_second_run_does_nothing(installer: Installer) -> None:

@@ -10,6 +10,7 @@ The browser runs every cell of every notebook and compares what nbval would comp
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,8 @@ def notebooks_for_nbval() -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Run the checks; return the exit code."""
+    # Hundreds of kernels and ranks are started: where Python is told to write no bytecode, each of them compiles all of gpulab anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     lint_alone = arguments == ["--lint"]
     results = {" ".join(command[:2]): _run(command) for command in (*LINTERS, *([MYPY] if lint_alone else []))}
     if not lint_alone:

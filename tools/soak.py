@@ -13,6 +13,7 @@ the newest versions of all dependencies (tools/newest.py). A kernel that dies is
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -61,6 +62,7 @@ def _write_state(state: dict[str, dict[str, object]]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run what is not done; return 1 if a step failed."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of thousands of kernels and ranks would compile all of gpulab anew
     begins = tuple(word for word in arguments if not word.startswith("-")) or ("",)
     chosen = [step for step in steps() if step[0].startswith(begins)]
     if not chosen:
