@@ -45,6 +45,8 @@ class Rubric(Result):
 
     def __post_init__(self) -> None:
         """Refuse points that are none, and exercises that there are not."""
+        if not isinstance(self.points, Mapping):
+            raise InputError(f'Rubric: points={shown(self.points)}; expected points by exercise. Pass them such as {{"09.3": 2}}.')
         amounts = [self.exercise_points, self.prediction_points, *self.points.values()]
         if not all(_given.is_finite(each) and each >= 0 for each in amounts):
             raise InputError(f"Rubric: points {shown(amounts)}; expected numbers from 0. Mend the one that is none.")
@@ -90,10 +92,13 @@ class Rubric(Result):
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})
             if strange:
                 raise InputError(f"{shown(strange[0])} is nothing that a rubric says")
-            notebooks = content.get("notebooks", ())
-            return cls(**{**content, "notebooks": tuple(notebooks) if isinstance(notebooks, list) else notebooks})
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(
                 f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "
                 '{"exercise_points": 1, "prediction_points": 0.25}. Mend the file.'
             ) from error
+        notebooks = content.get("notebooks", ())
+        try:
+            return cls(**{**content, "notebooks": tuple(notebooks) if isinstance(notebooks, list) else notebooks})
+        except InputError as error:
+            raise InputError(f"Rubric.read: {shown(str(path))}: {str(error).removeprefix('Rubric: ')}") from error

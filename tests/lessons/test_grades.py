@@ -220,6 +220,7 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
     for text in (
         "",
         "[]",
+        '{"points": [1]}',
         '{"points": {"99.9": 1}}',
         '{"points": {"9.3": 5}}',
         '{"notebooks": "09"}',
@@ -233,8 +234,9 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
         '{"exercise_points": NaN}',
     ):
         file.write_text(text)
-        with pytest.raises(InputError):
+        with pytest.raises(InputError) as refused:
             lessons.Rubric.read(file)
+        assert str(refused.value).count("expected") == 1  # not the file's sentence around the rubric's
     with pytest.raises(InputError):
         lessons.Rubric.read(tmp_path / "none.json")
     file.write_text('{"exercise_point": 2}')
