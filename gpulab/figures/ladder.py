@@ -13,7 +13,7 @@ from gpulab.units import format_ratio
 
 _ROW, _AROUND = 34, 170  # pixels: of a row; of title, axis and legend
 _BAR = 14  # pixels
-_FAR = 3.0  # times the largest ratio: an interval that reaches further is cut there by the axis, and told in words
+_FAR = 3.0  # times the largest ratio: an interval that reaches further is cut there, with an arrow, and told in words
 _ROOM = 2.2  # times the furthest bar: what is written to the right of it
 # What an interval allows to say; the words beside each bar say the same.
 _COLORS = {
@@ -49,13 +49,13 @@ def waterfall(result: LadderResult) -> LabFigure:
         words, hover = f"{format_ratio(rung.gain.ratio)}, {rung.gain.verdict}", f"{rung.title}: {rung.gain} over the rung before"
         right = max(before, *_ends(rung.form.over_start, most))
         traces += [_bar(row, before, after, _COLORS[rung.gain.verdict], hover), _text(row, right, words)]
-        traces.append(_whisker(row, rung.form.over_start, palette.marker(Badge.MEASURED, _COLORS[rung.gain.verdict], size=8)))
+        traces += _whisker(row, rung.form.over_start, palette.marker(Badge.MEASURED, _COLORS[rung.gain.verdict], size=8), most)
         before = after
     color = palette.device_color(result.device)
     row = len(result.rungs)
     traces.append(_bar(row, 1.0, result.together.ratio, color, f"all together: {result.together}"))
     traces.append(_text(row, max(1.0, *_ends(result.together, most)), f"{result.together}, MEASURED"))
-    traces.append(_whisker(row, result.together, palette.marker(Badge.MEASURED, color, size=8)))
+    traces += _whisker(row, result.together, palette.marker(Badge.MEASURED, color, size=8), most)
     product = result.product
     traces.append(
         {
@@ -64,7 +64,7 @@ def waterfall(result: LadderResult) -> LabFigure:
         }
     )  # fmt: skip
     traces.append(_text(row + 1, max(1.0, *_ends(product, most)), f"{product}, MODELLED"))
-    traces.append(_whisker(row + 1, product, palette.marker(Badge.MODELLED, color, size=9)))
+    traces += _whisker(row + 1, product, palette.marker(Badge.MODELLED, color, size=9), most)
     ends = [1.0, *_ends(result.together, most), *_ends(product, most)]
     ends += [end for rung in result.rungs for end in _ends(rung.form.over_start, most)]
     figure = composed(base, traces, **_axes(base, names, ends, "times as fast as the script"))
@@ -88,15 +88,17 @@ def ladder_gains(result: LadderResult) -> LabFigure:
     for number, (field, title, symbol, color) in enumerate(_PLACES):
         gains = [getattr(rung, field) for rung in result.rungs]
         ends += [end for gain in gains for end in _ends(gain, most)]
+        rows = [row + 0.22 * (number - 1) for row in range(len(gains))]
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "x": [gain.ratio for gain in gains], "name": ink(title),
-                "y": [row + 0.22 * (number - 1) for row in range(len(gains))], "marker": palette.marker(Badge.MEASURED, color, symbol, 9),
-                "error_x": _error(gains, color),
+                "y": rows, "marker": palette.marker(Badge.MEASURED, color, symbol, 9),
+                "error_x": _error(gains, color, most),
                 "customdata": [f"{name}, {title}: {gain}" for name, gain in zip(names, gains, strict=True)],
                 "hovertemplate": "%{customdata}<extra></extra>",
             }
         )  # fmt: skip
+        traces += _cut(gains, rows, color, most)
     figure = composed(base, traces, **_axes(base, names, ends, "times as fast", room=1.0))
     guide(figure, 1.0, "no gain", bottom=True)
     return figure
@@ -129,17 +131,28 @@ def _text(row: int, place: float, words: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _whisker(row: int, gain: Gain, marker: dict[str, object]) -> dict[str, Any]:
-    return {
+def _whisker(row: float, gain: Gain, marker: dict[str, object], most: float) -> list[dict[str, Any]]:
+    point = {
         "type": "scatter", "mode": "markers", "x": [gain.ratio], "y": [row], "marker": marker, "showlegend": False,
-        "error_x": _error([gain], str(marker["color"])), "hovertemplate": f"over the script: {gain}<extra></extra>",
+        "error_x": _error([gain], str(marker["color"]), most), "hovertemplate": f"over the script: {gain}<extra></extra>",
     }  # fmt: skip
+    return [point, *_cut([gain], [row], str(marker["color"]), most)]
 
 
-def _error(gains: list[Gain], color: str) -> dict[str, Any]:
+def _cut(gains: list[Gain], rows: list[float], color: str, most: float) -> list[dict[str, Any]]:
+    """Return an arrow for each interval that goes on beyond ``most``."""
+    cut = [row for gain, row in zip(gains, rows, strict=True) if gain.interval and gain.interval[1] > most]
+    arrows = {
+        "type": "scatter", "mode": "markers", "x": [most] * len(cut), "y": cut, "showlegend": False, "hoverinfo": "skip",
+        "marker": {"symbol": "triangle-right", "size": 9, "color": color},
+    }  # fmt: skip
+    return [arrows] if cut else []
+
+
+def _error(gains: list[Gain], color: str, most: float) -> dict[str, Any]:
     spans = [gain.interval or (gain.ratio, gain.ratio) for gain in gains]
     return {
-        "type": "data", "symmetric": False, "array": [high - gain.ratio for gain, (_, high) in zip(gains, spans, strict=True)],
+        "type": "data", "symmetric": False, "array": [min(high, most) - gain.ratio for gain, (_, high) in zip(gains, spans, strict=True)],
         "arrayminus": [gain.ratio - low for gain, (low, _) in zip(gains, spans, strict=True)], "color": color, "thickness": 1.5, "width": 5,
     }  # fmt: skip
 

@@ -80,7 +80,18 @@ def test_a_ladder_without_intervals_is_drawn_too() -> None:
 
 
 def test_an_interval_that_reaches_far_does_not_press_the_rest_together() -> None:
-    """On a busy machine a product's interval may reach to hundreds: the axis ends at a few times the largest ratio, the words tell all."""
+    """On a busy machine a product's interval may reach to hundreds: it is cut at three times the largest ratio (3.3); words tell all.
+
+    An arrow says that it goes on, and neither reaches the words, which begin to the right of it.
+    """
     figure = figures.waterfall(dataclasses.replace(RESULT, product=Gain(3.3, (0.5, 700.0))))
     assert 10 ** figure.layout.xaxis.range[1] < 40
-    assert "700x" in figure.data[-2].text[0]
+    words, whisker, arrow = figure.data[-3:]
+    assert "700x" in words.text[0]
+    assert whisker.x[0] + whisker.error_x.array[0] == pytest.approx(9.9)
+    assert (arrow.marker.symbol, list(arrow.x), arrow.y) == ("triangle-right", [pytest.approx(9.9)], whisker.y)
+    assert words.x[0] > 9.9
+    rungs = (dataclasses.replace(RUNGS[0], removed=Gain(1.2, (0.1, 90.0))), *RUNGS[1:])  # the largest of the gains is 2
+    *_, end, arrow = figures.ladder_gains(dataclasses.replace(RESULT, rungs=rungs)).data
+    assert end.error_x.array[0] == pytest.approx(4.8)
+    assert (list(arrow.x), list(arrow.y)) == ([6.0], [end.y[0]])
