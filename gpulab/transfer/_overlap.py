@@ -387,7 +387,6 @@ def _gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> _
             marks = [[event() for _ in range(4)] for _ in parts]
             begin = event()
             begin.record(copy_stream)
-            compute_stream.wait_event(begin)
             for (there, here), (start, there_at, work_at, end) in zip(parts, marks, strict=True):
                 with cuda.stream(copy_stream):
                     start.record()

@@ -1,17 +1,20 @@
 """Overlap: the pipeline by hand, what counts as overlap, and real threads on the CPU (their order, never their speed)."""
 
+import contextlib
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import transfer
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge, Evidence
-from gpulab.transfer import Overlap, Span
+from gpulab.transfer import Overlap, Span, _overlap
 from gpulab.transfer.results import together_seconds
 
 LINK = transfer.link("pcie4", latency_seconds=1e-3, bandwidth_bytes_per_second=1e6)
@@ -158,6 +161,123 @@ def test_measured_for_a_recording():
     serial, chunked = transfer.measure_overlap(2**16, 4, "cpu", deadline=0.1)
     assert serial.nbytes == chunked.nbytes == 2**16
     assert "one after the other" in serial.label
+
+
+class _Stream:
+    """A queue of a simulated GPU: when what was put into it will be done."""
+
+    def __init__(self):
+        self.free = 0.0
+
+    def wait_event(self, event):
+        self.free = max(self.free, event.at)
+
+
+class _Gpu:
+    """Two queues that work side by side: a byte is copied in 1 ms and worked on in 2 ms; the host reads no event before it has waited."""
+
+    index, name = 0, "a simulated GPU"
+
+    def __init__(self, monkeypatch):
+        self.streams, self.unread, self.log = [], set(), []
+        self.current = _Stream()
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self, stream=None):
+                self.at = (stream or gpu.current).free
+                gpu.unread.add(self)
+
+            def elapsed_time(self, later):
+                assert not {self, later} & gpu.unread, "an event was read before the device was waited for"
+                return (later.at - self.at) * 1e3
+
+        def stream():
+            self.streams.append(_Stream())
+            return self.streams[-1]
+
+        @contextlib.contextmanager
+        def inside(chosen):
+            before, self.current = self.current, chosen
+            yield
+            self.current = before
+
+        def copy_(target, source, non_blocking=False):
+            assert non_blocking
+            assert source.shape == target.shape
+            self.current.free += source.nbytes * 1e-3
+            self.log.append(("copy", source.data_ptr(), self.current.free))
+            return target
+
+        cuda = types.SimpleNamespace(Event=Event, Stream=stream, stream=inside, device=lambda index: contextlib.nullcontext())
+        monkeypatch.setattr(torch, "cuda", cuda)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        monkeypatch.setattr(torch.Tensor, "copy_", copy_)
+
+    def __str__(self):
+        return "cpu"
+
+    def synchronize(self):
+        self.log.append(("wait",))
+        self.unread.clear()
+        for one in self.streams:
+            one.free = max(stream.free for stream in self.streams)
+
+    def work(self, x):
+        self.log.append(("work", x.data_ptr(), self.current.free))
+        self.current.free += x.nbytes * 2e-3
+
+
+def test_two_streams_make_a_pipeline(monkeypatch):
+    """Of 12 bytes in 3 chunks: copies end at 4, 8 and 12 ms, each 8 ms of work begins when its chunk is there and the last is done.
+
+    By hand the work ends at 12, 20 and 28 ms. Alone, the copy takes 12 ms and the work 24.
+    """
+    gpu = _Gpu(monkeypatch)
+    lanes = _overlap._gpu_lanes(12, 3, gpu.work, gpu)
+    assert (lanes.copy(), lanes.compute()) == (pytest.approx(0.012), pytest.approx(0.024))
+    gpu.log.clear()
+    seconds, spans = lanes.chunked()
+    assert seconds == pytest.approx(0.028)
+    assert [(s.lane, s.chunk, round(s.start_seconds, 6), round(s.end_seconds, 6)) for s in spans] == [
+        ("copy", 0, 0, 0.004), ("copy", 1, 0.004, 0.008), ("copy", 2, 0.008, 0.012),
+        ("compute", 0, 0.004, 0.012), ("compute", 1, 0.012, 0.02), ("compute", 2, 0.02, 0.028),
+    ]  # fmt: skip
+    copies, works = ([place for what, place, _ in gpu.log[1:-1] if what == name] for name in ("copy", "work"))
+    assert [place - copies[0] for place in copies] == [place - works[0] for place in works] == [0, 4, 8]
+
+
+def test_a_run_in_chunks_begins_when_the_device_is_idle(monkeypatch):
+    """What a caller left in one of the streams is waited for, and not counted into the run."""
+    gpu = _Gpu(monkeypatch)
+    lanes = _overlap._gpu_lanes(8, 2, gpu.work, gpu)
+    gpu.streams[1].free += 1.0
+    assert lanes.chunked()[0] == pytest.approx(0.004 + 2 * 0.008)
+    gpu.log.clear()
+    assert lanes.compute() == pytest.approx(0.016)
+    assert [what for what, *_ in gpu.log] == ["wait", "work", "wait"]
+
+
+def test_the_default_work_takes_about_as_long_as_the_copy(monkeypatch):
+    """Passes by whole numbers: a copy of 12 ms and passes of 5 ms make two; it is one at least, also where nothing takes any time."""
+    assert _overlap._passes_for(12e-3, 5e-3) == 2
+    assert _overlap._passes_for(1e-3, 5e-3) == 1
+    assert _overlap._passes_for(0.0, 0.0) == 1
+    gpu, passed = _Gpu(monkeypatch), []
+
+    def mul_(x, factor):
+        passed.append(factor)
+        gpu.current.free += 4e-3
+        return x
+
+    monkeypatch.setattr(torch.Tensor, "mul_", mul_)
+    lanes = _overlap._gpu_lanes(12, 3, None, gpu)
+    passed.clear()
+    assert lanes.compute() == pytest.approx(0.012)  # three passes of 4 ms for a copy of 12
+    assert len(passed) == 3
 
 
 @pytest.mark.gpu
