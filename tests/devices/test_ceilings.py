@@ -3,12 +3,14 @@
 import itertools
 import math
 import os
+import threading
+import types
 from dataclasses import replace
 
 import pytest
 import torch
 
-from gpulab.devices import Ceilings, MemoryCeiling, _ceilings, _streams, ceilings
+from gpulab.devices import Cache, Ceilings, MemoryCeiling, _ceilings, _streams, ceilings
 from gpulab.devices.conditions import Readings
 from gpulab.errors import StoppedError
 from gpulab.evidence import Note
@@ -201,6 +203,181 @@ def test_a_dtype_that_the_device_lacks_is_left_out_with_a_note(monkeypatch):
     assert "float64" not in _ceilings._products(_ceilings._device.Device("mps"), None, notes)
     assert notes[0].code == "skipped"
     assert "float64" in notes[0].sentence
+
+
+def test_the_clock_is_read_after_the_device_was_waited_for():
+    """Each batch: the clock, the work, the wait, the clock; the first batch warms up and the second says how many calls make one."""
+    log, ticks = [], itertools.count()
+
+    def clock():
+        log.append("clock")
+        return next(ticks) * 1e-3
+
+    _streams.repeated(lambda: log.append("work"), lambda: log.append("wait"), clock, at_least_seconds=3e-3, runs=2)
+    one, three = ["clock", "work", "wait", "clock"], ["clock", *["work"] * 3, "wait", "clock"]
+    assert log == [*one, *one, *three, *three, *three]
+
+
+def test_threads_begin_each_run_together(monkeypatch):
+    """Each thread reads its clock twice a run, and none goes on to a run before all have ended the last: a late one would stream alone."""
+    log, turn = [], threading.Lock()
+    monkeypatch.setattr(_streams, "thread_work", lambda *given: (lambda: None, 100))
+
+    def clock():
+        with turn:
+            log.append(threading.get_ident())
+            return len(log) * 1e-3
+
+    _streams.host_rate("copy", 2**15, 3, clock)
+    runs = [log[k : k + 6] for k in range(0, len(log), 6)]
+    assert len(runs) == _streams.RUNS + 1
+    assert all(sorted(run.count(thread) for thread in set(run)) == [2, 2, 2] for run in runs)
+
+
+def test_the_rate_of_threads_is_all_their_bytes_over_the_whole_span(monkeypatch):
+    """By hand: two threads of 100 bytes; a run from the first start to the last end, the best but the first."""
+    spans = iter([(0.0, 0.1), (5.0, 7.0), (10.0, 11.0), *[(20.0, 29.0)] * (_streams.RUNS - 2)])
+    lock, first = threading.Lock(), {}
+
+    def clock():
+        with lock:
+            run = first.setdefault(threading.get_ident(), [])
+            run.append(None)
+            number = (len(run) - 1) // 2
+            while len(planned) <= number:
+                planned.append(next(spans))
+            return planned[number][(len(run) - 1) % 2]
+
+    planned = []
+    monkeypatch.setattr(_streams, "thread_work", lambda *given: (lambda: None, 100))
+    assert _streams.host_rate("copy", 2**15, 2, clock) == pytest.approx(200 / 1.0)
+
+
+@pytest.mark.parametrize(("operation", "arrays", "result"), [("copy", 2, 1.0), ("read", 1, 256.0), ("triad", 3, 4.0)])
+def test_a_devices_rate_counts_each_array_once(operation, arrays, result, monkeypatch):
+    """A working set of 1 KiB an array at 1 ms a call; the work is a copy, a sum of 256 ones, and 1 + 3 x 1."""
+    given = []
+    monkeypatch.setattr(_streams, "repeated", lambda work, synchronize, clock: given.append((work(), synchronize, clock)) or 1e-3)
+    assert _streams.device_rate(operation, arrays * 1024, "cpu", "wait", "clock") == pytest.approx(arrays * 1024 / 1e-3)
+    ((value, *passed),) = given
+    assert (value == result).all()
+    assert passed == ["wait", "clock"]
+
+
+@pytest.mark.parametrize(("kind", "capability", "override", "has"), [
+    ("cuda", "8.0", None, True), ("cuda", "7.5", None, False), ("cuda", None, None, False), ("cuda", "12.0", None, True),
+    ("cuda", "9.0", "0", False), ("cuda", "9.0", "1", True), ("rocm", "gfx942", None, False), ("cpu", None, None, False),
+])  # fmt: skip
+def test_tf32_is_measured_where_it_is(kind, capability, override, has, monkeypatch):
+    """NVIDIA's GPUs from compute capability 8.0 on (CUDA C++ Programming Guide), unless NVIDIA_TF32_OVERRIDE forbids it."""
+    accelerator = types.SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(_ceilings._facts, "accelerator", lambda device: accelerator)
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    if override is not None:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    asked = []
+    monkeypatch.setattr(_ceilings, "_product_rate", lambda dtype, device, clock: asked.append(dtype) or 1e12)
+    rates = _ceilings._products(_ceilings._device.Device(kind), None, [])
+    assert ("tf32" in rates) == ("tf32" in asked) == has
+    assert {"float64", "float32", "bfloat16", "float16"} <= set(rates)
+
+
+@pytest.mark.parametrize(("rate", "sizes"), [
+    (2 * 256**3 / 1e-3, [256, 512]),  # 1 ms: 8 ms would be a side of 512, and so is twice the first
+    (2 * 256**3 / 1e-6, [256, 2048]),  # a microsecond: a side of 5,120 is wanted, and 2,048 the most on a CPU
+    (2 * 256**3 / 30e-3, [256]),  # 30 ms: twice the side would take 0.24 s, which is too long
+    (2 * 256**3 / 18e-3, [256, 512]),  # 18 ms: 0.144 s
+])  # fmt: skip
+def test_a_product_is_tried_at_the_side_that_takes_eight_milliseconds(rate, sizes, monkeypatch):
+    """On a processor that computes at one rate whatever the side: by n^3, in multiples of 128, within what fits."""
+    tried = []
+
+    def shortest(work, clock, seconds):
+        n = len(work())
+        tried.append(n)
+        return 2 * n**3 / rate
+
+    monkeypatch.setattr(_streams, "shortest", shortest)
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: out)
+    monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self: 2**40))
+    assert _ceilings._product_rate("float32", _ceilings._device.Device("cpu"), None) == pytest.approx(rate)
+    assert tried == sizes
+
+
+def test_the_largest_product_fits_into_a_quarter_of_what_is_free(monkeypatch):
+    """Three matrices and two float32 originals of 8 bytes an element at most: 40 n^2 bytes; of 40 GiB a side of 16,384 is a quarter."""
+    for free, side in ((4 * 40 * 16384**2, 16384), (4 * 40 * 16384**2 - 1, 16256), (1, 128)):
+        monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self, free=free: free))
+        assert _ceilings._fitting_size(_ceilings._device.Device("cpu")) == side
+
+
+def test_each_level_of_memory_is_met_by_a_working_set_of_its_own(monkeypatch):
+    """By hand: half of each cache of all cores but one that lies below the others' sum, and four times the last for main memory."""
+    caches = (Cache("L1d", 2**15, 4), Cache("L2", 2**21, 4), Cache("L3", 2**23, 1))
+    monkeypatch.setattr(_ceilings._cpu, "probe", lambda: types.SimpleNamespace(caches=caches))
+    monkeypatch.setattr(
+        _streams, "host_rate", lambda operation, nbytes, threads, clock, pool: {"copy": 1.0, "read": 3.0, "triad": 2.0}[operation]
+    )
+    monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self: 2**40))
+    monkeypatch.setattr(_ceilings._device.Device, "memory_bytes", property(lambda self: 2**41))
+    notes = []
+    levels = _ceilings._host_memory(2, None, notes, None)
+    # L3: half of 8 MiB is no more than the 8 MiB of L2; DRAM: 4 x 8 MiB is less than the 64 MiB that it has at least.
+    assert [(m.name, m.capacity_bytes, m.working_set_bytes) for m in levels] == [
+        ("L1d", 2**17, 2**16), ("L2", 2**23, 2**22), ("DRAM", 2**41, 2**26),
+    ]  # fmt: skip
+    assert (levels[0].copy_bytes_per_second, levels[0].read_bytes_per_second, levels[0].triad_bytes_per_second) == (1, 3, 2)
+    assert levels[0].bytes_per_second == 3
+    assert notes == []
+    monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self: 2**25))
+    *_, memory = _ceilings._host_memory(2, None, notes, None)
+    assert memory.working_set_bytes == 2**23
+    assert [note.code for note in notes] == ["warm-cache"]
+    assert "8.00 MiB were streamed beside 8.00 MiB of cache" in notes[0].sentence
+
+
+def test_a_devices_memory_is_met_by_3_gib_or_a_quarter_of_what_is_free(monkeypatch):
+    """On an accelerator of 80 GiB, on one with 4 GiB free, and on one that does not say what is free."""
+    given = []
+    monkeypatch.setattr(_streams, "device_rate", lambda *asked: given.append(asked) or float(len(given)))
+    for free, total, working_set, capacity in (
+        (2**36, 80 * 2**30, 3 * 2**30, 80 * 2**30), (2**32, 2**33, 2**30, 2**33), (None, None, 3 * 2**27, math.inf),
+    ):  # fmt: skip
+        device = _Gpu(free, total)
+        (level,) = _ceilings._device_memory(device, "clock")
+        assert (level.name, level.capacity_bytes, level.working_set_bytes) == ("DRAM", capacity, working_set)
+        assert given[-3:] == [(name, working_set, "cuda:0", device.synchronize, "clock") for name in ("copy", "read", "triad")]
+
+
+class _Gpu:
+    """What a measurement asks of a device."""
+
+    def __init__(self, free, total):
+        self.free_bytes, self.memory_bytes = free, total
+
+    def __str__(self):
+        return "cuda:0"
+
+    def synchronize(self):
+        """Nothing to wait for."""
+
+
+@pytest.mark.parametrize(("cores", "quota", "threads"), [(4, None, 4), (4, 2.9, 2), (4, 0.5, 1), (200, None, 64)])
+def test_as_many_threads_stream_as_the_container_grants(cores, quota, threads, monkeypatch):
+    """Whole cores, one at least, 64 at most."""
+    monkeypatch.setattr(_ceilings._cpu, "probe", lambda: types.SimpleNamespace(usable_cores=cores, quota_cores=quota))
+    assert _ceilings._stream_threads() == threads
+
+
+def test_the_table_has_a_row_for_each_level_arithmetic_and_note():
+    """Copy, read and triad apart, in the units of data sheets."""
+    shown = replace(_made_up(), notes=(Note("contended", "others"),)).table()[1]
+    assert shown == [
+        ("L2, 512 KiB streamed", "300 GB/s", "100 GB/s", "200 GB/s"),
+        ("DRAM, 128 MiB streamed", "10.0 GB/s", "20.0 GB/s", "15.0 GB/s"),
+        ("matrix product float32", "200 GFLOP/s", "", ""),
+        ("note: contended", "others", "", ""),
+    ]
 
 
 @pytest.mark.gpu

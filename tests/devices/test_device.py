@@ -140,6 +140,109 @@ def test_a_gpu_that_vanishes_while_the_facts_are_gathered_is_reported(monkeypatc
     assert "stopped answering" in _facts.gather().torch.error
 
 
+def test_each_kind_of_device_is_waited_for_by_its_own_library(monkeypatch):
+    """PyTorch's call for the kind, with the number where it has several; CuPy's where CuPy alone is loaded; none of them for a CPU."""
+    waited = []
+
+    def library(name):
+        return types.SimpleNamespace(synchronize=lambda *index: waited.append((name, *index)))
+
+    torches = types.SimpleNamespace(cuda=library("cuda"), xpu=library("xpu"), mps=library("mps"))
+    monkeypatch.setattr(_device, "_torch", lambda: torches)
+    for device in (Device("cuda", 1), Device("rocm", 2), Device("xpu", 1), Device("mps"), Device("cpu")):
+        device.synchronize()
+    assert waited == [("cuda", 1), ("cuda", 2), ("xpu", 1), ("mps",)]
+    waited.clear()
+    place = types.SimpleNamespace(Device=lambda index: types.SimpleNamespace(synchronize=lambda: waited.append(("cupy", index))))
+    monkeypatch.setattr(_device.sys, "modules", {"cupy": types.SimpleNamespace(cuda=place)})
+    Device("cuda", 1).synchronize()
+    Device("xpu", 1).synchronize()
+    assert waited == [("cupy", 1), ("xpu", 1)]
+
+
+def test_each_kind_of_device_is_asked_for_its_own_memory(monkeypatch):
+    """(Free, in total): CUDA and newer XPU say both; Metal recommends a most, of which what is taken is gone; older XPU a total alone."""
+    both = types.SimpleNamespace(mem_get_info=lambda index: (30 + index, 40), get_device_name=lambda index: f"GPU {index}")
+    metal = types.SimpleNamespace(recommended_max_memory=lambda: 100, driver_allocated_memory=lambda: 30)
+    old = types.SimpleNamespace(
+        get_device_properties=lambda index: types.SimpleNamespace(total_memory=64 + index), get_device_name=lambda index: f"Xe {index}"
+    )
+    torches = types.SimpleNamespace(cuda=both, mps=metal, xpu=both)
+    monkeypatch.setattr(_device, "_torch", lambda: torches)
+    found = [(d.free_bytes, d.memory_bytes) for d in (Device("cuda", 1), Device("rocm"), Device("mps"), Device("xpu", 2))]
+    assert found == [(31, 40), (30, 40), (70, 100), (32, 40)]
+    metal.driver_allocated_memory = lambda: 130
+    assert Device("mps").free_bytes == 0
+    torches.xpu = old
+    assert (Device("xpu", 1).free_bytes, Device("xpu", 1).memory_bytes) == (None, 65)
+    assert [Device("cuda", 1).name, Device("rocm").name, Device("xpu", 1).name] == ["GPU 1", "GPU 0", "Xe 1"]
+    assert Device("mps").name.startswith("Apple GPU (")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip", "xpu", "mps", "kind", "count"),
+    [(True, None, True, True, "cuda", 3), (True, "6.0", True, True, "rocm", 3), (False, None, True, True, "xpu", 2),
+     (False, None, False, True, "mps", 1), (False, None, None, False, None, 0)],
+)  # fmt: skip
+def test_the_ladder_of_accelerators(monkeypatch, cuda, hip, xpu, mps, kind, count):
+    """CUDA or ROCm, then XPU, then MPS, of which there is one; a PyTorch without XPU is not asked for it."""
+    torches = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(is_available=lambda: cuda, device_count=lambda: 3),
+        version=types.SimpleNamespace(hip=hip),
+        backends=types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: mps)),
+    )
+    if xpu is not None:
+        torches.xpu = types.SimpleNamespace(is_available=lambda: xpu, device_count=lambda: 2)
+    monkeypatch.setattr(_device, "_torch", lambda: torches)
+    assert _device.accelerator_kind() == kind
+    assert _device.accelerator_count(kind) == count
+
+
+def test_a_gpu_is_what_pytorch_says_and_what_the_driver_adds(monkeypatch):
+    """By hand: kilohertz become hertz, PyTorch's view counts where both speak, and a GPU that only the driver sees comes last."""
+    from gpulab.devices import _facts, _nvml
+
+    properties = types.SimpleNamespace(
+        total_memory=100, major=9, minor=0, multi_processor_count=132, clock_rate=1_980_000, memory_clock_rate=3_201_000,
+        memory_bus_width=6144, L2_cache_size=60, uuid="GPU-ab",
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(_device, "accelerator_count", lambda kind: 1 if kind else 0)
+    monkeypatch.setattr(Device, "name", property(lambda self: "NVIDIA H200"))
+    monkeypatch.setattr(Device, "free_bytes", property(lambda self: 90))
+    here = _nvml.NvmlGpu("GPU-ab", "driver's name", memory_bytes=200, clock_hz=345e6, power_watts=80.0, mig=False)
+    other = _nvml.NvmlGpu("GPU-cd", "Tesla T4", memory_bytes=16, compute_capability="7.5")
+    both = _facts._accelerators(_facts.Torch("2.11.0", kind="cuda"), _nvml.Driver("580.1", "13.0", None, (other, here)))
+    assert both == (
+        _facts.Accelerator(
+            "cuda:0", "NVIDIA H200", "cuda", 100, 90, "9.0", 132, 345e6, 1.98e9, 3.201e9, 6144, 60, mig=False, power_watts=80.0
+        ),
+        _facts.Accelerator(None, "Tesla T4", "cuda", 16, compute_capability="7.5"),
+    )
+    slice_of_it = _nvml.NvmlGpu("GPU-ef", "NVIDIA H200", mig=True)  # a MIG slice has a UUID of its own: with one GPU it is a part of that
+    (found,) = _facts._accelerators(_facts.Torch("2.11.0", kind="cuda"), _nvml.Driver("580.1", "13.0", None, (slice_of_it,)))
+    assert (found.device, found.mig) == ("cuda:0", True)
+    seen = _facts._accelerators(_facts.Torch("2.11.0", kind="cuda"), _nvml.Driver("580.1", "13.0", None, (slice_of_it, other)))
+    assert [(gpu.device, gpu.mig) for gpu in seen] == [("cuda:0", None), (None, True), (None, None)]
+    assert [gpu.device for gpu in _facts._accelerators(_facts.Torch("2.11.0"), _nvml.Driver("580.1", "13.0", None, (other,)))] == [None]
+
+
+def test_gpus_of_other_makers_are_read_by_their_own_names(monkeypatch):
+    """AMD's architecture stands for the capability, Intel's Xe cores for the multiprocessors, and Metal says its memory alone."""
+    from gpulab.devices import _facts
+
+    monkeypatch.setattr(Device, "name", property(lambda self: "X"))
+    monkeypatch.setattr(Device, "free_bytes", property(lambda self: 5))
+    monkeypatch.setattr(Device, "memory_bytes", property(lambda self: 8))
+    amd = types.SimpleNamespace(gcnArchName="gfx942", major=9, minor=4, multi_processor_count=304, total_memory=7)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: amd)
+    assert _facts._seen_by_torch("rocm", 0) == (_facts.Accelerator("cuda:0", "X", "rocm", 7, 5, "gfx942", 304), "")
+    intel = types.SimpleNamespace(gpu_subslice_count=56, total_memory=7)
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: intel)
+    assert _facts._seen_by_torch("xpu", 1) == (_facts.Accelerator("xpu:1", "X", "xpu", 7, 5, None, 56), "")
+    assert _facts._seen_by_torch("mps", 0) == (_facts.Accelerator("mps:0", "X", "mps", 8, 5), "")
+
+
 @pytest.mark.gpu
 class TestOnAGpu:
     """What needs a CUDA device."""

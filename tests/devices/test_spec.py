@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gpulab.devices import Accelerator, Cache, Processor, arithmetic, spec
+from gpulab.devices import Accelerator, Cache, Processor, arithmetic, memory_sizes, spec
 from gpulab.devices import _datasheets as sheets
 from gpulab.devices._spec import cpu_rates_per_clock, cpu_spec, gpu_spec
 
@@ -244,6 +244,85 @@ def test_a_cpu_bound_states_its_assumptions():
     assert rows[-1][1] == "not stated"
     apple = dataclasses.replace(_cpu(("asimd",)), name="Apple M4")
     assert cpu_spec(apple, 2**34, "Apple M4").peak("float32") is None
+
+
+# Gigabytes of a memory chip (GDDR, 32 pins each) or of a stack (HBM, 1024 pins), from NVIDIA's product pages and the makers' lists.
+_STACKS = {"7.0": 8, "8.0": {"A100 40GB": 8, "A30": 8}, "9.0": {"H200 SXM": 23.5, "H200 NVL": 23.5}}
+
+
+@pytest.mark.parametrize("name", memory_sizes.gpus())
+def test_a_products_memory_is_whole_chips(name):
+    """Bus / pins x gigabytes of a chip; on data-centre boards with GDDR memory a sixteenth is kept for error correction."""
+    part, bits = sheets.part(name), _PRODUCTS[name][1]
+    assert part.name == name
+    stacked = bits >= 2048
+    chips = bits / (1024 if stacked else 32)
+    gigabytes = memory_sizes.memory_bytes(name) / 2**30
+    if stacked:
+        of_one = _STACKS.get(part.compute_capability, 16)
+        of_one = of_one.get(name, 16) if isinstance(of_one, dict) else of_one
+        assert gigabytes == chips * of_one
+    else:
+        kept = 1 / 16 if name in ("T4", "A10", "A40", "L4", "L40", "L40S") else 0  # the workstation's boards ship with it off
+        assert gigabytes / (1 - kept) / chips in (1, 2, 4)  # 1 or 2 GB a chip, or two of 2 GB side by side
+
+
+def test_the_peaks_say_what_they_assume_and_where_they_come_from():
+    """The assumptions are about clocks and units, the source is the document or the device itself, and both stand in their own place."""
+    sheet = gpu_spec(_H200, "NVIDIA H200").evidence
+    assert "every unit busy" in sheet.assumptions
+    assert sheet.source == sheets.part("NVIDIA H200").source
+    assert sheet.device == "NVIDIA H200"
+    own = gpu_spec(dataclasses.replace(_H200, name="NVIDIA Next"), "NVIDIA Next").evidence
+    assert own.source == "the device's own figures"
+    host = cpu_spec(_cpu(("avx2",), clock=5e9), 2**34, "X").evidence
+    assert ("widest units busy" in host.assumptions, host.source, host.device) == (True, "vendors' optimization manuals", "X")
+
+
+@pytest.mark.parametrize(("simd", "l1"), [(("avx2", "fma"), 3 * 32 + 2 * 32), (("avx512f",), 2 * 64 + 2 * 64), (("sve",), 2 * 64 + 2 * 64)])
+def test_a_cores_caches_by_loads_and_stores(simd, l1):
+    """L1: loads and stores a clock by their width; a line of 64 bytes each way from L2, half of one from L3; times cores and clock."""
+    caches = (Cache("L1d", 2**15, 4), Cache("L2", 2**20, 4), Cache("L3", 2**25, 1), Cache("L4", 2**27, 1))
+    found = cpu_spec(dataclasses.replace(_cpu(simd, clock=2e9), caches=caches), 2**34, "X")
+    assert [(m.name, m.bytes_per_second) for m in found.levels] == [
+        ("L1d", 4 * 2e9 * l1), ("L2", 4 * 2e9 * 128), ("L3", 4 * 2e9 * 64), ("DRAM", None),
+    ]  # fmt: skip
+    assert found.levels[0].source == f"4 cores x 2.00 GHz (the system) x {l1} B a clock"
+
+
+@pytest.mark.parametrize(
+    ("simd", "float16", "int8"),
+    [
+        (("avx512f", "avx512_fp16", "amx_int8"), 128, 2048),
+        (("avx512f", "amx_fp16"), 1024, 256),
+        (("asimd", "asimdhp"), 64, 128),
+        (("sve",), 64, 256),
+    ],
+)
+def test_cpu_rates_of_small_formats(simd, float16, int8):
+    """Twice float32 where the instructions take float16, four times for bytes, AMX's tiles by Intel's manual."""
+    rates = cpu_rates_per_clock(simd)
+    assert (rates["float16"], rates["int8"]) == (float16, int8)
+
+
+def test_a_gpus_l2_is_its_multiprocessors_times_64_bytes():
+    """132 x 1,980 MHz x 64 B; none where the size, the clock or the multiprocessors are not known, or the maker is another."""
+    level = gpu_spec(_H200, "NVIDIA H200").levels[0]
+    assert (level.name, level.bytes_per_second) == ("L2", 132 * 1980e6 * 64)
+    next_one = dataclasses.replace(_H200, name="NVIDIA Next")
+    for change in ({"l2_bytes": None}, {"max_clock_hz": None}, {"multiprocessors": None}, {"kind": "rocm"}):
+        assert [m.name for m in gpu_spec(dataclasses.replace(next_one, **change), "NVIDIA Next").levels] == ["DRAM"]
+    slow = dataclasses.replace(_H200, max_clock_hz=None, multiprocessors=None)  # the data sheet knows both
+    assert gpu_spec(slow, "NVIDIA H200").levels[0].bytes_per_second == 132 * 1980e6 * 64
+
+
+def test_the_table_of_a_spec_says_size_rate_and_source():
+    """A level of unknown size says so, and an arithmetic stands with its source."""
+    rows = gpu_spec(dataclasses.replace(_H200, memory_bytes=None), "NVIDIA H200").table()[1]
+    assert rows[-1][:2] == ("DRAM (size not known)", "4.92 TB/s")
+    assert rows[-2][:2] == ("L2 (60.0 MiB)", "16.7 TB/s")
+    assert [row[1] for row in rows if row[0] == "float32"] == ["67.0 TFLOP/s"]
+    assert repr(gpu_spec(_H200, "NVIDIA H200")) == "<DeviceSpec NVIDIA H200: float32 at most 67.0 TFLOP/s, L2, DRAM>"
 
 
 @pytest.fixture
