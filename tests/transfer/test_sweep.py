@@ -1,5 +1,6 @@
 """Sweeps: which points are measured, what is refused, and what a stop leaves. No test looks at how long anything took."""
 
+import contextlib
 import dataclasses
 import threading
 import types
@@ -237,3 +238,120 @@ def test_a_stale_read_on_a_gpu_starts_the_copy_and_looks_at_once(monkeypatch):
     monkeypatch.setattr(torch, "full", lambda *given, **named: types.SimpleNamespace(pin_memory=Pinned))
     assert _pinning._gpu_readings(4, device) == (1.0, 0.0)
     assert log == ["wait", ("copy", True), "look", "wait", "look"]
+
+
+def test_a_stale_read_without_a_gpu_waits_for_its_thread(monkeypatch):
+    """A copy that takes long: at once everything is old, and after the wait nothing."""
+    real, go = np.copyto, threading.Event()
+
+    def slow(target, source):
+        go.wait(5)
+        real(target, source)
+
+    looks = _pinning._stale_ratio
+
+    def look(target):
+        ratio = looks(target)
+        go.set()
+        return ratio
+
+    monkeypatch.setattr(np, "copyto", slow)
+    monkeypatch.setattr(_pinning, "_stale_ratio", look)
+    assert _pinning._thread_readings(10_000) == (1.0, 0.0)
+
+
+def test_the_share_of_old_values_is_seen_from_elements_all_over_the_array():
+    """Of 40,960 elements each tenth is looked at: a quarter that is old counts a quarter."""
+    target = np.full(40_960, _pinning._NEW, dtype=np.uint8)
+    target[-10_240:] = _pinning._OLD
+    assert _pinning._stale_ratio(target) == 0.25
+    assert _pinning._stale_ratio(target[-3:]) == 1.0
+
+
+@pytest.mark.parametrize(("direction", "memory"), [("to_device", "pageable"), ("to_host", "pageable"), ("to_device", "pinned")])
+def test_each_copy_of_pytorchs_is_waited_for(direction, memory, monkeypatch):
+    """The first bytes of ones reach the other buffer, without blocking from pinned memory alone, and then the device is waited for."""
+    log, made = [], []
+    empty, copy_ = torch.empty, torch.Tensor.copy_
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **named: made.append(pin_memory) or empty(*size, **named))
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda b, a, non_blocking=False: log.append((len(a), non_blocking, b)) or copy_(b, a))
+
+    class Gpu:
+        """A device whose memory is the host's."""
+
+        def __str__(self):
+            return "cpu"
+
+        def synchronize(self):
+            log.append("wait")
+
+    buffers = _copies.make_buffers(direction, memory, Gpu(), "torch", 16)
+    buffers.copy(4)()
+    (size, non_blocking, target), waited = log
+    assert (size, non_blocking, waited, made) == (4, memory == "pinned", "wait", [memory == "pinned"])
+    assert target.tolist() == ([1] * 4 if direction == "to_device" else [0] * 4)  # the host's buffer holds ones
+    assert (buffers.direction, buffers.memory, buffers.largest) == (direction, memory, 16)
+
+
+@pytest.mark.parametrize(("direction", "memory"), [("to_device", "pageable"), ("to_host", "pageable"), ("to_device", "pinned")])
+def test_each_copy_of_cupys_is_waited_for(direction, memory, monkeypatch):
+    """On its own device, by ``set`` and ``get`` with a buffer that is there, and then its stream is waited for (CuPy's manual)."""
+    log = []
+
+    class There:
+        """An array on the device."""
+
+        def __init__(self, size):
+            self.size = size
+
+        def __getitem__(self, part):
+            return There(part.stop)
+
+        def set(self, a):
+            log.append(("set", self.size, a.tolist()))
+
+        def get(self, out):
+            log.append(("get", self.size, out.tolist()))
+
+    @contextlib.contextmanager
+    def on(index):
+        log.append(index)
+        yield
+
+    stream = types.SimpleNamespace(synchronize=lambda: log.append("wait"))
+    cupy = types.SimpleNamespace(
+        zeros=lambda size, dtype: There(size), cuda=types.SimpleNamespace(Device=on, get_current_stream=lambda: stream), uint8=np.uint8
+    )
+    monkeypatch.setattr(_copies._backends, "backend", lambda name: types.SimpleNamespace(module=cupy))
+    pinned = types.SimpleNamespace(empty_pinned=lambda shape, dtype: log.append("pinned") or np.zeros(shape, dtype))
+    monkeypatch.setattr(_copies.importlib, "import_module", lambda name: {"cupyx": pinned}[name])
+    buffers = _copies.make_buffers(direction, memory, Device("cuda", 1), "cupy", 16)
+    assert log == ([1] if memory == "pageable" else ["pinned", 1])
+    log.clear()
+    buffers.copy(4)()
+    assert log == [1, ("set" if direction == "to_device" else "get", 4, [1] * 4), "wait"]
+
+
+def test_what_pinning_costs_by_hand(monkeypatch):
+    """A pinning of 30 ms, copies of 2 and 5 ms: it has paid after ten; a third of the time each, and twice the room."""
+    asked = []
+
+    def measured(seconds, samples):
+        environment = types.SimpleNamespace(date="2026-01-02")
+        return types.SimpleNamespace(median_seconds=seconds, samples_seconds=[seconds] * samples, environment=environment)
+
+    monkeypatch.setattr(devices, "find", lambda name: types.SimpleNamespace(torch_type="cuda", name="A GPU"))
+    monkeypatch.setattr(_pinning, "check_room", lambda *given: asked.append(given[2:]))
+    monkeypatch.setattr(
+        _pinning.timing,
+        "measure",
+        lambda fn, **named: asked.append((fn.__name__, named["device"], named["deadline"])) or measured(30e-3, 2),
+    )
+    copies = {"pinned": measured(2e-3, 3), "pageable": measured(5e-3, 4)}
+    monkeypatch.setattr(_pinning, "measure_copy", lambda n, to, memory, where, deadline: asked.append((n, to, deadline)) or copies[memory])
+    cost = transfer.pinning_cost(1024, "cuda", deadline=3.0)
+    assert asked == [("to_device", 2048), ("pin_memory", "cpu", 1.0), (1024, "to_device", 1.0), (1024, "to_device", 1.0)]
+    assert (cost.nbytes, cost.pin_seconds, cost.pinned_copy_seconds, cost.pageable_copy_seconds) == (1024, 30e-3, 2e-3, 5e-3)
+    assert cost.copies_to_pay == pytest.approx(10)
+    assert (cost.evidence.samples, cost.evidence.device, cost.evidence.date) == (9, "A GPU", "2026-01-02")
+    assert dataclasses.replace(cost, pageable_copy_seconds=2e-3).copies_to_pay is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpulab import transfer
 from gpulab.errors import InputError
 from gpulab.transfer import AlphaBeta
-from gpulab.transfer._posterior import student_cdf, student_nodes
+from gpulab.transfer._posterior import _through_origin, student_cdf, student_nodes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from links import KINDS, SIZES, TrueLink
@@ -241,3 +241,22 @@ def test_students_t_as_printed(freedom, t):
     nodes = student_nodes(freedom)
     assert nodes[30] == pytest.approx(0, abs=1e-9)
     assert float(student_cdf(nodes[10:11], freedom)[0]) == pytest.approx(10.5 / 61, abs=1e-9)
+
+
+def test_a_line_through_nothing_by_least_squares():
+    """Sizes so large that no latency shows: slope, scatter and held-out values as NumPy's least squares of the relative errors gives them."""
+    x = np.array([1e6, 2e6, 4e6])
+    y = np.array([1.1e-3, 1.9e-3, 4.2e-3])
+    (fitted,), values, held_out = _through_origin(x, y, y, np.ones(3))
+    relative = (x / y)[:, None]
+    (slope,), (squares,), *_ = np.linalg.lstsq(relative, np.ones(3), rcond=None)
+    assert fitted.coefficients == pytest.approx([0.0, slope])
+    assert fitted.scale == pytest.approx(math.sqrt(squares / 2), rel=1e-6)  # three points, one unknown
+    assert fitted.covariance == pytest.approx(np.diag([0.0, np.linalg.inv(relative.T @ relative)[0, 0]]))
+    assert (fitted.freedom, fitted.weight, fitted.candidate.family) == (2, 1.0, "line")
+    assert values == pytest.approx(slope * x)
+    for k in range(3):
+        rest = np.delete(np.arange(3), k)
+        (without,), *_ = np.linalg.lstsq(relative[rest], np.ones(2), rcond=None)
+        assert held_out[k] == pytest.approx(without * x[k])
+    assert _through_origin(x[:1], y[:1], y[:1], np.ones(1))[0][0].freedom == 1
