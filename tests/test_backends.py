@@ -1,14 +1,16 @@
 """The adapters of the array libraries."""
 
+import contextlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 import torch
 
 from gpulab import _backends
-from gpulab.errors import CopyRequiredError, InputError
+from gpulab.errors import CopyRequiredError, DeviceError, InputError
 
 
 def test_the_owner_of_an_array_is_found_by_its_type():
@@ -72,3 +74,61 @@ def test_a_refusal_of_the_library_itself_is_translated(monkeypatch):
     monkeypatch.setattr(_backends.TorchBackend, "from_dlpack", refuse)
     with pytest.raises(CopyRequiredError, match=r"torch refuses it \(not today\)"):
         _backends.share(np.zeros(2), "torch")
+
+
+def test_cupy_has_finished_with_the_source_before_it_answers(monkeypatch):
+    """By stand-ins for CuPy: on the device asked for, through page-locked memory where that is asked, waited for, and only then given."""
+    log = []
+
+    @contextlib.contextmanager
+    def on(index):
+        log.append(index)
+        yield
+
+    stream = types.SimpleNamespace(synchronize=lambda: log.append("wait"))
+    cupy = types.SimpleNamespace(
+        ndarray=list,
+        asarray=lambda a: log.append(("copy", a)) or ["there"],
+        cuda=types.SimpleNamespace(Device=on, get_current_stream=lambda: stream),
+    )
+    staging = types.SimpleNamespace(empty_like_pinned=lambda a: log.append("pinned") or np.zeros_like(a))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupyx", staging)
+    backend, a = _backends.CupyBackend(), np.arange(3.0)
+    assert backend.from_host(a, "cuda:1", False) == ["there"]
+    assert log == [1, ("copy", a), "wait"]
+    log.clear()
+    assert backend.from_host(a, "cuda", True) == ["there"]
+    place, pinned, (_, source), waited = log
+    assert (place, pinned, waited) == (0, "pinned", "wait")
+    assert source is not a
+    assert source.tolist() == [0, 1, 2]
+    log.clear()
+    assert backend.move(["here"], "cuda:2", False) == ["there"]
+    assert log == [2, ("copy", ["here"])]
+    with pytest.raises(DeviceError, match="cupy has no arrays on 'cpu'"):
+        backend.from_host(a, "cpu", False)
+    with pytest.raises(InputError, match="no dtype"):
+        backend.from_host(np.array(["text"]), "cuda", False)
+
+
+def test_what_cupy_cannot_show_to_others():
+    """NumPy sees main memory only; a negative stride is no block that others take; the rest can be seen. Device, address and order are its own."""
+    backend = _backends.CupyBackend.__new__(_backends.CupyBackend)
+    flags = types.SimpleNamespace(c_contiguous=False)
+    x = types.SimpleNamespace(
+        device=types.SimpleNamespace(id=1),
+        data=types.SimpleNamespace(ptr=4096),
+        strides=(8, -4),
+        flags=flags,
+        get=lambda: "host",
+        copy=lambda: "copy",
+    )
+    assert backend.obstacle(x, "numpy") == ("it is on cuda:1, and numpy sees only main memory", "gl.to_host(x)")
+    assert backend.obstacle(x, "torch") == ("it has a negative stride", "cupy.ascontiguousarray(x)")
+    x.strides = (8, 4)
+    assert backend.obstacle(x, "torch") is None
+    x.strides = (0, 4)
+    assert backend.obstacle(x, "torch") is None
+    assert (backend.device_of(x), backend.pointer(x), backend.is_contiguous(x)) == ("cuda:1", 4096, False)
+    assert (backend.to_host(x), backend.copy(x)) == ("host", "copy")

@@ -10,3 +10,23 @@ def test_every_error_is_a_gpulab_error_and_keeps_its_built_in_parent():
         assert issubclass(getattr(errors, name), parent)
     ours = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, Exception)]
     assert all(issubclass(c, errors.GpulabError) for c in ours)
+
+
+def test_what_is_shown_is_cut_at_its_length_and_not_before():
+    """Ten characters stay, eleven become seven and three dots; lines are joined, a last full stop goes, and a broken repr names the type."""
+
+    class Broken:
+        """An object whose repr fails."""
+
+        def __repr__(self):
+            raise RuntimeError
+
+    assert errors.shown(12345678, 10) == "12345678"
+    assert errors.shown(1234567890, 10) == "1234567890"
+    assert errors.shown(12345678901, 10) == "1234567..."
+    assert errors.shown("a" * 58) == repr("a" * 58)  # sixty with its quotation marks, the most by default
+    assert len(errors.shown("a" * 59)) == 60
+    assert errors.message_of(ValueError("one\n  two.")) == "one two"
+    assert errors.message_of(ValueError("a" * 200)) == "a" * 200
+    assert errors.message_of(ValueError("a" * 201)) == "a" * 197 + "..."
+    assert errors.shown(Broken()) == "<Broken>"

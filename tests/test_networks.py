@@ -134,3 +134,12 @@ def test_groups_must_divide_the_channels():
         networks.resnext(width=12, groups=8)
     with pytest.raises(InputError, match="expansion"):
         networks.mobilenet(expansion=0)
+
+
+def test_every_size_may_be_one():
+    """The smallest network of each kind answers."""
+    assert networks.mlp(1, 1, 1, depth=1)(torch.ones(2, 1)).shape == (2, 1)
+    assert networks.cnn(1, 1, 1, 1)(torch.ones(2, 1, 1, 1)).shape == (2, 1)
+    assert networks.transformer(1, 1, 1, 1, context=1)(torch.zeros(1, 1, dtype=torch.long)).shape == (1, 1, 1)
+    assert networks.mobilenet(1, 1, 1, 1, expansion=1)(torch.ones(2, 1, 3, 3)).shape == (2, 1)
+    assert networks.resnext(1, 1, 2, 1, groups=1)(torch.ones(2, 1, 3, 3)).shape == (2, 1)
