@@ -86,10 +86,11 @@ def test_cupy_has_finished_with_the_source_before_it_answers(monkeypatch):
         yield
 
     stream = types.SimpleNamespace(synchronize=lambda: log.append("wait"))
+    cuda = types.SimpleNamespace(Device=on, get_current_stream=lambda: stream)
     cupy = types.SimpleNamespace(
         ndarray=list,
         asarray=lambda a: log.append(("copy", a)) or ["there"],
-        cuda=types.SimpleNamespace(Device=on, get_current_stream=lambda: stream),
+        cuda=cuda,
     )
     staging = types.SimpleNamespace(empty_like_pinned=lambda a: log.append("pinned") or np.zeros_like(a))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
@@ -113,7 +114,7 @@ def test_cupy_has_finished_with_the_source_before_it_answers(monkeypatch):
 
 
 def test_what_cupy_cannot_show_to_others():
-    """NumPy sees main memory only; a negative stride is no block that others take; the rest can be seen. Device, address and order are its own."""
+    """NumPy sees main memory only; a negative stride is no block that others take; device, address and order are its own."""
     backend = _backends.CupyBackend.__new__(_backends.CupyBackend)
     flags = types.SimpleNamespace(c_contiguous=False)
     x = types.SimpleNamespace(
@@ -124,6 +125,7 @@ def test_what_cupy_cannot_show_to_others():
         get=lambda: "host",
         copy=lambda: "copy",
     )
+    x.get, x.copy = (lambda: "host"), (lambda: "copy")
     assert backend.obstacle(x, "numpy") == ("it is on cuda:1, and numpy sees only main memory", "gl.to_host(x)")
     assert backend.obstacle(x, "torch") == ("it has a negative stride", "cupy.ascontiguousarray(x)")
     x.strides = (8, 4)

@@ -13,7 +13,7 @@ def test_every_error_is_a_gpulab_error_and_keeps_its_built_in_parent():
 
 
 def test_what_is_shown_is_cut_at_its_length_and_not_before():
-    """Ten characters stay, eleven become seven and three dots; lines are joined, a last full stop goes, and a broken repr names the type."""
+    """Ten characters stay, eleven become seven and three dots; lines are joined, a full stop goes, and a broken repr names the type."""
 
     class Broken:
         """An object whose repr fails."""

@@ -345,7 +345,7 @@ def test_what_pinning_costs_by_hand(monkeypatch):
     monkeypatch.setattr(
         _pinning.timing,
         "measure",
-        lambda fn, **named: asked.append((fn.__name__, named["device"], named["deadline"])) or measured(30e-3, 2),
+        lambda fn, device, deadline, label: asked.append((fn.__name__, device, deadline)) or measured(30e-3, 2),
     )
     copies = {"pinned": measured(2e-3, 3), "pageable": measured(5e-3, 4)}
     monkeypatch.setattr(_pinning, "measure_copy", lambda n, to, memory, where, deadline: asked.append((n, to, deadline)) or copies[memory])

@@ -244,7 +244,7 @@ def test_students_t_as_printed(freedom, t):
 
 
 def test_a_line_through_nothing_by_least_squares():
-    """Sizes so large that no latency shows: slope, scatter and held-out values as NumPy's least squares of the relative errors gives them."""
+    """Sizes so large that no latency shows: slope, scatter and held-out values by NumPy's least squares of the relative errors."""
     x = np.array([1e6, 2e6, 4e6])
     y = np.array([1.1e-3, 1.9e-3, 4.2e-3])
     (fitted,), values, held_out = _through_origin(x, y, y, np.ones(3))
