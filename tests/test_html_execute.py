@@ -1,4 +1,4 @@
-"""Running a notebook for its page, with a recorder in the place of nbclient's client and of the kernel: what runs, where, in which order."""
+"""Running a notebook for its page, with a recorder in the place of nbclient's client: what runs, where, in which order."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_settling_cell_settles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_runs_folder_reads_as_the_learners_wherever_it_stands(
     client: type[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In streams, in data and deep inside a widget's state; answers are kept in that folder, and the learner's file is named again later."""
+    """In streams, in data and deep inside a widget's state; answers are kept in that folder, the learner's own file is left alone."""
     monkeypatch.setenv("GPULAB_PROGRESS", "mine.json")
     notebook, _ = _execute.executed(course(tmp_path))
     assert notebook.cells[1].outputs[0].text == "in my-notebooks/data"

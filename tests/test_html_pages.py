@@ -101,7 +101,7 @@ def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(_pages.os, "access", lambda place, mode: place != tmp_path)
     with pytest.raises(InputError, match=r"pages cannot be written to \(Permission denied\); expected a folder of yours"):
         _pages.write_course(tmp_path, tmp_path / "deep" / "pages")
-    with pytest.raises(InputError, match="no notebook begins with any name in .*none: there are no notebooks there"):
+    with pytest.raises(InputError, match=r"no notebook begins with any name in .*none: there are no notebooks there"):
         _pages.write_course(tmp_path / "empty", tmp_path / "pages")
 
 
