@@ -239,14 +239,15 @@ def guide(figure: go.Figure, value: float, text: str, axis: str = "x", bottom: b
     position = math.log10(value)  # annotations on log axes take the exponent
     end = (0, "bottom") if bottom else (1, "top")
     stroke = {"color": MID_GREY, "width": 1.5, "dash": "dash"}
+    other = {"x": "y", "y": "x"}[axis]
+    ends = {f"{axis}0": value, f"{axis}1": value, f"{axis}ref": axis, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
+    figure.add_shape(type="line", line=stroke, **ends)
     if axis == "x":
-        figure.add_shape(type="line", x0=value, x1=value, xref="x", y0=0, y1=1, yref="paper", line=stroke)
         figure.add_annotation(
             x=position, xref="x", y=end[0], yref="paper", text=ink(text), showarrow=False,
             xanchor="right" if before else "left", yanchor=end[1], xshift=-5 if before else 5,
         )  # fmt: skip
     else:
-        figure.add_shape(type="line", x0=0, x1=1, xref="paper", y0=value, y1=value, yref="y", line=stroke)
         figure.add_annotation(x=1, xref="paper", y=position, yref="y", text=ink(text), showarrow=False, xanchor="right", yanchor="bottom")
 
 
@@ -254,7 +255,8 @@ def linear_axis(high: float, title: str, text: Callable[[float], str], low: floa
     """Return a linear axis from ``low`` to a little over ``high`` with round ticks (powers of two where ``binary``)."""
     span = max(high - low, 1e-300)
     step = round_step(span / 5, binary)
-    ticks = [k * step for k in range(math.ceil(low / step), math.floor((high + 0.02 * span) / step) + 1)]
+    first = math.ceil(low / step - 1e-9)  # 20e-6 / 5e-6 is a little over 4
+    ticks = [k * step for k in range(first, math.floor((high + 0.02 * span) / step) + 1)]
     return {
         "type": "linear", "tickmode": "array", "tickvals": ticks, "ticktext": [ink(text(t)) for t in ticks], "tickprefix": "",
         "ticksuffix": "", "range": [low, high + 0.06 * span], "title": {"text": ink(title)},

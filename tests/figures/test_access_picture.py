@@ -78,3 +78,45 @@ def test_no_active_lane_is_drawn_as_nothing() -> None:
     figure = figures.access(models.access_pattern(active_lanes=0))
     assert boxes(named(figure)["moved"]) == 0
     assert figure.description == "No lane is active: no request is made."
+
+
+def test_each_lane_stands_in_its_sector_and_in_its_bank() -> None:
+    """Three lanes, 16 elements of 4 bytes apart from the second on: bytes 4, 68, 132 in sectors 0, 2, 4; words 1, 17, 33 in banks 1, 17, 1."""
+    figure = figures.access(models.access_pattern(16, 1, active_lanes=3))
+    frames, used = named(figure)["moved"], named(figure)["used"]
+    corners = [[(frames.x[k + i], frames.y[k + i]) for i in range(6)] for k in range(0, 18, 6)]
+    for k, corner in enumerate(corners):
+        (left, bottom), (right, _), (_, top), *_ = corner
+        assert right - left == 32
+        assert used.x[6 * k : 6 * k + 2] == (left + 4, left + 8), "the element lies 4 bytes inside its sector"
+        assert (used.y[6 * k], used.y[6 * k + 2]) == (bottom, top)
+    lefts = [corner[0][0] for corner in corners]
+    assert lefts[0] + 32 < lefts[1] < lefts[1] + 32 < lefts[2]
+    numbers, addresses = (t for t in figure.data if t.type == "scatter" and t.mode == "text")
+    assert numbers.x == tuple(left + 6 for left in lefts)
+    assert addresses.x == tuple(lefts)
+    assert all(y > top for y in addresses.y)
+    assert texts(figure) == ["0", "1", "2", "byte 0", "byte 64", "byte 128"]
+    assert numbers.customdata[2] == "lane 2: 4 bytes from byte 132"
+    first, more = named(figure)["first word of a bank"], named(figure)["one more wavefront"]
+    assert (first.x, first.base, first.y, [plain(t) for t in first.text]) == ((1, 17), (0, 0), (1, 1), ["0", "1"])
+    assert (more.x, more.base, more.y, [plain(t) for t in more.text]) == ((1,), (1,), (1,), ["2"])
+    assert (first.customdata[1], more.customdata[0]) == ("bank 17, word at byte 68: lane 1", "bank 1, word at byte 132: lane 2")
+    assert "The sectors begin at byte 0, 64, 128. The busiest bank is 1." in figure.description
+    assert (
+        [plain(t) for t in figure.layout.xaxis2.ticktext] == [str(t) for t in figure.layout.xaxis2.tickvals] == ["0", "8", "16", "24", "31"]
+    )
+
+
+def test_the_second_pass_of_wide_elements_stands_beside_the_first() -> None:
+    """8-byte elements: lanes 0 to 15 in the banks from 0 on, lanes 16 to 31 in 32 further places, with the banks' numbers once more."""
+    figure = figures.access(models.access_pattern(1, 0, 8))
+    bars = named(figure)["first word of a bank"]
+    start = bars.x[32]
+    assert list(bars.x) == [*range(32), *range(start, start + 32)]
+    assert start > 32
+    assert bars.customdata[32] == "bank 0, word at byte 128: lane 16"
+    values, marks = figure.layout.xaxis2.tickvals, [plain(t) for t in figure.layout.xaxis2.ticktext]
+    assert [value - start for value in values[4:]] == list(values[:4]) == [0, 8, 16, 24]
+    assert marks == ["0", "8", "16", "24"] * 2
+    assert plain(figure.layout.xaxis2.title.text) == "bank, once for each half-warp"

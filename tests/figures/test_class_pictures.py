@@ -101,3 +101,49 @@ def test_a_prediction_that_was_not_measured_is_not_called_wrong(tmp_path: pathli
     figure = figures.class_predictions(room)
     assert "1 of 1" in [plain(note.text) for note in figure.layout.annotations]
     assert "RECORDED on 2 students' machines" in plain(figure.layout.title.subtitle.text)
+
+
+def test_all_machines_of_a_kind_are_one_broken_line(tmp_path: pathlib.Path) -> None:
+    """CPUs with ridges at 5 and 20, a GPU at 10: each roof rises at its rate to its ridge, and stays at its top over the whole axis."""
+    room = a_class(tmp_path, with_roofs(0, 1e11, 2e10), with_roofs(1, 4e11, 2e10), with_roofs(4, 4e13, 4e12))
+    figure = figures.class_roofline(room)
+    cpus, cpu_ridges, gpus, gpu_ridges = figure.data
+    low, high = cpus.x[0], cpus.x[2]
+    assert low < 5
+    assert high > 20
+    assert cpus.x == (low, 5, high, None, low, 20, high, None)
+    assert cpus.y == pytest.approx((low * 2e10, 1e11, 1e11, None, low * 2e10, 4e11, 4e11, None))
+    assert gpus.x == (low, 10, high, None)
+    assert gpus.y == pytest.approx((low * 4e12, 4e13, 4e13, None))
+    assert (cpu_ridges.x, gpu_ridges.x) == ((5, 20), (10,))
+    assert [plain(t.name) for t in figure.data] == [
+        "roofs of 2 CPUs (recorded)", "their ridges (CPU)", "roofs of 1 GPU (recorded)", "their ridges (GPU)",
+    ]  # fmt: skip
+    assert "median 10" in figure.description
+    assert gpu_ridges.customdata[0].endswith("40.0 TFLOP/s, 4.00 TB/s, ridge 10 FLOP a byte")
+
+
+def test_equal_predictions_lie_beside_each_other_in_their_questions_row(tmp_path: pathlib.Path) -> None:
+    """Five say 30 of 30: five marks at 1, none on another, each nearest to its own row; a millionfold stands at the edge."""
+
+    def said(number: int, second: float) -> Any:
+        questions = (("00.3", "How much slower?", 30.0), ("00.4", "How much faster?", second))
+        rows = tuple(ReportedPrediction(id, text, x, "p", 30.0, "m", "right", "MEASURED", 0) for id, text, x in questions)
+        return dataclasses.replace(report_of(number), predictions=rows)
+
+    figure = figures.class_predictions(a_class(tmp_path, *(said(k, 3e7 if k == 4 else 3.0) for k in range(5))))
+    (marks,) = figure.data
+    places = list(figure.layout.yaxis.tickvals)
+    assert [plain(text).partition("  ")[0] for text in figure.layout.yaxis.ticktext] == ["00.3", "00.4"]
+    assert places == [2, 1]
+    assert marks.x[:5] == (1.0,) * 5
+    assert len(set(marks.y[:5])) == 5
+    assert all(abs(y - 2) < 0.5 for y in marks.y[:5])
+    assert all(abs(y - 1) < 0.5 for y in marks.y[5:])
+    assert list(marks.x[5:]) == pytest.approx([0.1] * 4 + [1e4])
+    assert marks.customdata[9] == "1e+06 times what was measured"
+    assert [(plain(a.text), a.y) for a in figure.layout.annotations[:2]] == [("5 of 5", 2), ("0 of 5", 1)]
+    assert (figure.layout.shapes[1].x0, figure.layout.shapes[1].x1) == (1, 1)
+    low, high = figure.layout.yaxis.range
+    assert low < 1
+    assert high > 2

@@ -68,3 +68,31 @@ def test_several_sweeps_are_told_apart_and_models_only_on_request():
     assert len(figures.collectives(several, algorithms=["tree"]).data) == 4
     words = figure.layout.meta if isinstance(figure.layout.meta, str) else str(figure.layout.meta)
     assert "among 4 ranks" in words
+
+
+def test_rates_have_the_intervals_of_their_times_turned_round():
+    """A time 10 % longer is a rate divided by 1.1; bytes, which are counted, have no bars; the words have time, rate and bytes."""
+    s = swept()
+    points = figures.collectives(s, "bus").data[-1]
+    assert list(points.error_y.array) == pytest.approx([y / 0.9 - y for y in points.y])
+    assert list(points.error_y.arrayminus) == pytest.approx([y - y / 1.1 for y in points.y])
+    first = s.points[0]
+    # Of an all-reduce over four ranks each link carries 2 x 3/4 of the payload.
+    assert points.y[0] == pytest.approx(1.5 * first.nbytes / first.median_seconds)
+    assert points.customdata[0].startswith("4.00 KiB: ")
+    assert "bus bandwidth" in points.customdata[0]
+    assert "sent by the busiest rank" in points.customdata[0]
+    sent = figures.collectives(s, "sent").data[-1]
+    assert set(sent.error_y.array) == set(sent.error_y.arrayminus) == {0}
+
+
+def test_a_models_line_runs_from_the_smallest_payload_to_the_largest():
+    """In each quantity the ring's own line passes through the points that were made by its formula, over their whole range."""
+    s = swept()
+    for quantity in ("seconds", "bus"):
+        line, *_, points = figures.collectives(s, quantity).data
+        assert (line.x[0], line.x[-1]) == pytest.approx((points.x[0], points.x[-1]))
+        assert (line.y[0], line.y[-1]) == pytest.approx((points.y[0], points.y[-1]), rel=0.03)
+    figure = figures.collectives(swept(link=5e7), "bus")
+    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(5e7, 5e7)]
+    assert figures.collectives(swept(link=5e7)).layout.shapes == ()

@@ -78,3 +78,87 @@ def test_bad_input_is_named() -> None:
         figures.number_line([])
     with pytest.raises(InputError, match="one Number or two"):
         figures.number_line([1.0])  # type: ignore[list-item]
+
+
+def test_bits_stand_side_by_side_and_each_format_on_its_level() -> None:
+    """Sixteen places from 0 on; a legend names each field once for both formats; the held number lies on the level of its bits."""
+    numbers = [precision.number(1.05, "float8_e4m3fn"), precision.number(1.05, "bfloat16")]
+    figure = figures.number_line(numbers)
+    boxes = [trace for trace in figure.data if trace.marker.symbol == "square-open"]
+    eight, sixteen = boxes[:3], boxes[3:]
+    assert [x for trace in eight for x in trace.x] == list(range(8))
+    assert [x for trace in sixteen for x in trace.x] == list(range(16))
+    assert [trace.showlegend for trace in boxes] == [True] * 3 + [False] * 3
+    upper, lower = ({y for trace in some for y in trace.y} for some in (eight, sixteen))
+    assert len(upper) == len(lower) == 1
+    assert min(upper) > max(lower)
+    held = [trace for trace in figure.data if trace.name and "the number held" in trace.name]
+    assert [(trace.x[0], {trace.y[0]}) for trace in held] == [
+        (1.0, upper),
+        (1.046875, lower),
+    ]  # 1 + 6/128: 1.05 is nearer than to 1.0546875
+    assert [trace.showlegend for trace in held] == [True, False]
+    assert "float8_e4m3fn 1" in held[0].text[0]
+    assert "bfloat16 1.046875" in held[1].text[0]
+    dots = [trace for trace in figure.data if trace.marker.symbol in ("circle-open", "diamond-open")]
+    assert [set(trace.y) for trace in dots] == [upper]
+    band = next(trace for trace in figure.data if trace.mode == "lines")  # of bfloat16's numbers, which are too close to draw
+    assert set(band.y) == lower
+
+
+def test_the_line_shows_as_many_numbers_on_either_side() -> None:
+    """Around 2.5 in float8_e4m3fn steps are 1/4: the coarser format decides the width; a number that is asked for shifts the middle half way."""
+    one = figures.number_line(precision.number(2.5, "float8_e4m3fn")).layout.xaxis2.range
+    assert sum(one) / 2 == 2.5
+    both = [precision.number(2.5, name) for name in ("float16", "float8_e4m3fn")]
+    assert figures.number_line(both).layout.xaxis2.range == one
+    low, high = figures.number_line(precision.number(2.6, "float8_e4m3fn")).layout.xaxis2.range
+    assert (low + high) / 2 == pytest.approx(2.55)
+    assert high - low == pytest.approx(one[1] - one[0])
+
+
+def test_below_its_end_a_format_is_named_there_too() -> None:
+    """-70000 overflows float16 to minus infinity: the line ends at -65504, and nothing is held."""
+    figure = figures.number_line(precision.number(-70000.0, "float16"))
+    (word,) = [trace for trace in figure.data if trace.text and "ends at" in str(trace.text)]
+    assert word.x[0] == -65504
+    assert not any(trace.name and "held" in trace.name for trace in figure.data)
+    few = figures.number_line([precision.number(1.0, "float32"), precision.number(1.0, "bfloat16")])
+    low, high = few.layout.xaxis2.range
+    band = next(trace for trace in few.data if trace.mode == "lines")
+    assert band.x == (low, high)
+
+
+def test_the_edges_of_a_window_belong_to_the_side_that_rounding_says() -> None:
+    """By hand for float16: from 2^-25 on a number rounds up to the least subnormal 2^-24; 2^-14 is normal; 2^15 is held, 2^16 overflows."""
+    counts = {-26: 1, -25: 2, -15: 3, -14: 4, 15: 5, 16: 5}
+    values = [1.5 * 2.0**exponent for exponent, count in counts.items() for _ in range(count)]
+    figure = figures.gradient_window(precision.gradient_window(values, "float16", 1))
+    bars = {trace.name.split(">")[1].split("<")[0]: (trace.x, trace.y) for trace in figure.data}
+    assert bars == {
+        "becomes zero": ((-25.5,), (0.05,)), "subnormal: fewer digits": ((-24.5, -14.5), (0.1, 0.15)),
+        "normal: all digits": ((-13.5, 15.5), (0.2, 0.25)), "beyond the largest": ((16.5,), (0.25,)),
+    }  # fmt: skip
+    assert figure.data[0].customdata == ("2^-26",)
+    assert figure.layout.yaxis.range[1] > 0.25
+    low, high = figure.layout.xaxis.range
+    assert low < -26 < 17 < high
+    ticks = figure.layout.xaxis.tickvals
+    assert [f"2^{tick}" in text for tick, text in zip(ticks, figure.layout.xaxis.ticktext, strict=True)] == [True] * len(ticks)
+    assert {-24, 16} <= set(ticks)
+    names = [text.text.split(">")[1].split("<")[0] for text in figure.layout.annotations]
+    assert (names, [text.x for text in figure.layout.annotations]) == (
+        ["zero below", "full digits from here", "overflow from here"], [-25, -14, 16],
+    )  # fmt: skip
+    assert [text.xanchor for text in figure.layout.annotations] == ["left", "left", "right"], "the last one would leave the picture"
+    scaled = figures.gradient_window(precision.gradient_window(values, "float16", 1024))
+    assert scaled.data[-1].customdata == ("2^15", "2^16")  # as they were before scaling
+
+
+def test_a_thin_tail_of_small_gradients_is_left_out() -> None:
+    """One of ten thousand far below does not press the others together; a hundred of them are shown."""
+    many = [1.5] * 10_000
+    for few, shown in ((1, False), (100, True)):
+        window = precision.gradient_window([*many, *[1.5 * 2.0**-100] * few], "float16", 1)
+        low, _ = figures.gradient_window(window).layout.xaxis.range
+        assert (low < -100) is shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 import plotly.graph_objects as go
@@ -89,3 +90,54 @@ def test_parallel_chains_beside_the_ideal() -> None:
     ideal = next(t for t in figure.data if t.line.dash == "dash")
     assert list(ideal.y) == pytest.approx([80e-9, 40e-9, 20e-9])
     assert "2.00x" in figure.layout.meta["description"]
+
+
+def test_levels_are_named_in_the_middle_of_their_flat_part() -> None:
+    """In logarithms: from 4 KiB to where the first level ends, and from where the second begins to 2 MiB, at their times."""
+    made = curve()
+    figure = figures.latency(made)
+    first, second = (a for a in figure.layout.annotations if " ns" in a.text)
+    begin, end = made.levels().levels[0].between_bytes  # type: ignore[misc]
+    assert 32 * KIB <= begin < end <= 64 * KIB
+    assert first.x == pytest.approx((12 * math.log10(2) + math.log10(begin)) / 2)
+    assert second.x == pytest.approx((math.log10(end) + 21 * math.log10(2)) / 2)
+    assert (first.y, second.y) == pytest.approx((math.log10(1.9e-9), math.log10(19e-9)))
+    assert (first.yanchor, second.yanchor) == ("bottom", "top")
+    assert (first.yshift, second.yshift) == (8, -8)
+
+
+def test_each_reported_cache_is_a_line_at_its_size_and_far_ones_share_a_row() -> None:
+    """8 KiB and 1 MiB are seven doublings apart on an axis of nine: both names in the first row; a size at the axis' end has no line."""
+    caches = (Reported("L1d", 8.0 * KIB), Reported("L2", 2.0**20), Reported("no", 4.0 * KIB), Reported("far", 2.0**21))
+    figure = figures.latency(dataclasses.replace(curve(), reported=caches))
+    lines = [shape for shape in figure.layout.shapes if shape.x0 == shape.x1]
+    assert [line.x0 for line in lines] == [8 * KIB, 2**20]
+    labels = [a for a in figure.layout.annotations if "the system says" in a.text]
+    assert [(label.x, label.yshift) for label in labels] == [(math.log10(8 * KIB), 0), (math.log10(2**20), 0)]
+
+
+def test_bars_and_words_are_those_of_each_point() -> None:
+    """Ten percent to either side where there is an interval; the axis holds their ends; the words have size and time, or size and rate."""
+    figure = figures.latency(curve())
+    marks = next(t for t in figure.data if t.mode == "markers")
+    assert list(marks.error_y.array) == pytest.approx([0] + [0.1 * t for t in TIMES[1:]])
+    assert list(marks.error_y.arrayminus) == pytest.approx([0] + [0.1 * t for t in TIMES[1:]])
+    assert (marks.customdata[0], marks.customdata[-1]) == ("4.00 KiB: 2.00 ns", "2.00 MiB: 20.0 ns")
+    low, high = figure.layout.yaxis.range
+    assert low < math.log10(0.9 * 2e-9)
+    assert high > math.log10(1.1 * 20e-9)
+    points = tuple(BandwidthPoint(n, r, (0.9 * r, 1.1 * r), 1.2 * r, 5) for n, r in ((8 * KIB, 4e10), (2**20, 1e10)))
+    live = Bandwidth("A CPU", "numpy", "read", points, CACHES, (), LIVE, None)
+    rates = figures.bandwidth(live, beside=[dataclasses.replace(live, device="B CPU")])
+    best, marks, *_ = rates.data
+    assert (best.x, best.y) == ((8 * KIB, 2**20), pytest.approx((4.8e10, 1.2e10)))
+    assert marks.x == (8 * KIB, 2**20)
+    assert marks.customdata == ("8.00 KiB: 40.0 GB/s", "1.00 MiB: 10.0 GB/s")
+    assert "Beside it B CPU, measured: from 8.00 KiB 40.0 GB/s to 1.00 MiB 10.0 GB/s." in rates.description
+    assert [shape.x0 for shape in rates.layout.shapes] == [32 * KIB, 64 * KIB] * (len(rates.layout.shapes) // 2)
+    chains = tuple(ParallelPoint(n, t, None, t, 5) for n, t in ((1, 80e-9), (2, 50e-9), (4, 40e-9)))
+    both = figures.parallel_chains(ParallelChains("A CPU", "python", 2**20, chains, (), LIVE, None))
+    marks = next(t for t in both.data if t.mode == "markers")
+    assert (marks.x, marks.y) == ((1, 2, 4), (80e-9, 50e-9, 40e-9))
+    assert list(both.layout.xaxis.tickvals) == [1, 2, 4]
+    assert marks.customdata[1] == "2 chains: 50.0 ns"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 from gpulab import devices, figures, memory, transfer
+from gpulab.devices._cpu import Cache
+from gpulab.devices._facts import Accelerator, Memory
 from gpulab.evidence import Evidence
 from gpulab.memory import MemoryTrace, Timeline
 from gpulab.timing import Comparison, ComparisonRow, Measurement
@@ -303,3 +306,146 @@ def test_every_figure_can_be_sent_and_says_its_evidence(make: Any) -> None:
     assert figure.description
     assert re.search("MEASURED|RECORDED|MODELLED", words(figure))
     assert figure.layout.xaxis.title.text
+
+
+def test_a_machines_memories_are_its_own() -> None:
+    """By hand: a cache in four copies, 8 of 16 GiB granted, a GPU with its L2 and free memory, and one that is not used."""
+    caches = (Cache("L1d", 32 * 2**10, 4), Cache("L3", 2**23, 1))
+    gpus = (
+        Accelerator("cuda:0", "A GPU", "cuda", memory_bytes=2**36, free_bytes=2**35, l2_bytes=2**25),
+        Accelerator(None, "Another", "cuda", memory_bytes=2**34),
+    )
+    here = devices.machine()
+    made = dataclasses.replace(here, processor=dataclasses.replace(here.processor, caches=caches), accelerators=gpus)
+    granted = dataclasses.replace(made, memory=Memory(2**34, 2**31, 2**33))
+    figure = figures.machine(granted)
+    marks = [(t.y[0], t.x[0], re.sub("<.*?>", "", t.text[0])) for t in figure.data if t.mode == "markers+text"]
+    assert marks == [
+        ("CPU L1d", 2**15, "32.0 KiB x 4"), ("CPU L3", 2**23, "8.00 MiB"), ("main memory", 2**33, "8.00 GiB, 2.00 GiB free"),
+        ("cuda:0 L2", 2**25, "32.0 MiB"), ("cuda:0 memory", 2**36, "64.0 GiB, 32.0 GiB free"), ("cuda (unused) memory", 2**34, "16.0 GiB"),
+    ]  # fmt: skip
+    assert [t.x[1] for t in figure.data if t.mode == "lines"] == [size for _, size, _ in marks]
+    low, high = figure.layout.xaxis.range
+    assert all(low < math.log10(size) < high for _, size, _ in marks)
+    assert list(figure.layout.yaxis.tickvals) == [name for name, *_ in marks]
+    whole = figures.machine(dataclasses.replace(made, memory=Memory(2**34, 2**31)))
+    assert [t.x[0] for t in whole.data if t.mode == "markers+text" and t.y[0] == "main memory"] == [2**34]
+
+
+def test_a_predictions_bar_adds_up_to_what_is_needed() -> None:
+    """Part by part, the scratch and the margin: rows with the names given, else with the model's; free memory near by widens the axis."""
+    p = memory.predict(torch.nn.Linear(100, 100), torch.zeros(1, 100), loss=torch.sum)
+    need = p.needed_bytes("cpu")
+    figure = figures.memory_prediction([p, p], labels=("one", "two"), free_bytes=3 * need)
+    parts = {re.sub("<.*?>", "", t.name): t.x for t in figure.data}
+    assert [sum(x[k] for x in parts.values()) for k in (0, 1)] == [need, need]
+    assert parts["parameters"] == (4 * (100 * 100 + 100),) * 2
+    assert parts["margin"] == (need - p.peak_bytes - p.scratch_bytes,) * 2
+    assert all(t.y == ("one", "two") for t in figure.data)
+    assert figure.layout.barmode == "stack"
+    assert figure.layout.xaxis.range[1] > 3 * need
+    assert "one: peak" in figure.description
+    assert {*figures.memory_prediction(p).data[0].y} == {f"{p.label}, {p.precision}"}
+    assert figures.memory_prediction(p).layout.xaxis.range[1] < 1.2 * need
+
+
+def test_a_snapshots_parts_are_one_bar() -> None:
+    """Each part that is not empty has its bytes, and the axis ends behind the whole."""
+    s = memory.Snapshot("cuda:0", "A GPU", 2**30, {"tensors": 2**29, "free": 2**29, "cache": 0}, (), (), LIVE)
+    figure = figures.memory_snapshot(s)
+    assert [(re.sub("<.*?>", "", t.name), t.x, t.y) for t in figure.data] == [
+        ("tensors", (2**29,), ("cuda:0",)), ("free", (2**29,), ("cuda:0",)),
+    ]  # fmt: skip
+    assert 2**30 <= figure.layout.xaxis.range[1] < 1.2 * 2**30
+    assert figure.data[0].customdata == ("512 MiB",)
+    assert figure.description == "1.00 GiB of A GPU: tensors 512 MiB, free 512 MiB, cache 0 B."
+
+
+def test_a_timelines_peak_is_marked_where_it_is() -> None:
+    """At the second of four operators, at its height, with the label on the side that has room; all bytes of all operators are drawn."""
+    figure = figures.memory_timeline(trace([5, 100, 4, 1]))
+    (peak,) = [a for a in figure.layout.annotations if "peak" in a.text]
+    assert (peak.x, peak.y, peak.xanchor) == (1, 110, "left")
+    assert [(list(t.x), list(t.y)) for t in figure.data] == [([0, 1, 2, 3], [10] * 4), ([0, 1, 2, 3], [5, 100, 4, 1])]
+    assert figure.layout.yaxis.range[1] > 110
+    (late,) = [a for a in figures.memory_timeline(trace([5, 4, 1, 100])).layout.annotations if "peak" in a.text]
+    assert (late.x, late.xanchor) == (3, "right")
+
+
+def test_rates_of_a_sweep_have_the_intervals_of_their_times_turned_round() -> None:
+    """A time 1 % of the latency longer is a rate that much lower; points without an interval have no bar; the words have both figures."""
+    s = sweep_of(LIVE)
+    first, last = s.points[0], s.points[10]
+    rate = figures.sweep(s, quantity="rate").data[0]
+    assert rate.y[0] == pytest.approx(first.nbytes / first.median_seconds)
+    low, high = first.interval_seconds  # type: ignore[misc]
+    assert rate.error_y.array[0] == pytest.approx(first.nbytes / low - rate.y[0])
+    assert rate.error_y.arrayminus[0] == pytest.approx(rate.y[0] - first.nbytes / high)
+    time = figures.sweep(s).data[0]
+    assert (time.y[0], time.error_y.array[0], time.error_y.arrayminus[0]) == pytest.approx((first.median_seconds, 1e-7, 1e-7))
+    assert list(time.x) == [2**k for k in range(10, 31, 2)]
+    assert time.customdata[0] == "1.00 KiB: 10.1 us, 101 MB/s"  # 10 us + 1024 B / 10 GB/s
+    assert last.nbytes == 2**30
+    bare = dataclasses.replace(s, points=tuple(dataclasses.replace(p, interval_seconds=None) for p in s.points))
+    for quantity in ("seconds", "rate"):
+        assert set(figures.sweep(bare, quantity=quantity).data[0].error_y.array) == {0}
+
+
+def test_a_fits_band_goes_out_above_and_back_below() -> None:
+    """Of times and of rates: the line within the band everywhere, over all sizes; a predicted rate is the size over its time."""
+    s = sweep_of(LIVE)
+    fit = s.fit("to_device")
+    for quantity in ("seconds", "rate"):
+        figure = figures.sweep(s, fit, quantity, at_bytes=1e6)
+        band, line = figure.data[:2]
+        n = len(line.x)
+        assert (line.x[0], line.x[-1]) == pytest.approx((2**10, 2**30))
+        assert band.x == (*line.x, *line.x[::-1])
+        assert all(low <= y <= high for high, y, low in zip(band.y[:n], line.y, band.y[: -n - 1 : -1], strict=True))
+        (mark,) = [t for t in figure.data if len(t.y) == 1]
+        assert mark.y[0] == pytest.approx(110e-6 if quantity == "seconds" else 1e6 / 110e-6, rel=0.01)
+        assert mark.error_y.array[0] > 0
+        assert mark.error_y.arrayminus[0] > 0
+    road = transfer.link("pcie4", latency_seconds=1e-6, bandwidth_bytes_per_second=1e9)
+    (line,) = figures.sweep(None, quantity="rate", links=[road]).data
+    assert line.y[-1] == pytest.approx(1e9, rel=0.01)
+    assert line.y[0] == pytest.approx(1024 / (1e-6 + 1024 / 1e9))
+
+
+def test_a_break_evens_lines_are_the_two_times() -> None:
+    """CPU and accelerator over the sizes, with the line at the size from which it wins."""
+    rows = (BreakEvenRow(64, 1e-4, 2e-4, 1e4), BreakEvenRow(128, 8e-4, 3e-4, 4e4))
+    figure = figures.break_even(BreakEven("matmul", 80, "found", "It wins from 80 on.", rows, (), MODEL))
+    assert [(t.x, t.y) for t in figure.data] == [((64, 128), (1e-4, 8e-4)), ((64, 128), (2e-4, 3e-4))]
+    assert [shape.x0 for shape in figure.layout.shapes] == [80]
+    assert figure.data[1].customdata == ("200 us", "300 us")
+    assert "n = 64: CPU 100 us, accelerator 200 us" in figure.description
+
+
+def test_bounds_of_an_overlap_stand_at_their_times() -> None:
+    """Both lines from the axis upwards, and each bar with its chunk, its place and its time."""
+    spans = (Span("copy", 0, 0.0, 1e-3), Span("copy", 1, 1e-3, 2e-3), Span("compute", 0, 1e-3, 2.5e-3))
+    times = {"copy_seconds": 2e-3, "compute_seconds": 1.5e-3, "seconds": 2.5e-3}
+    figure = figures.overlap(Overlap(device="A GPU", nbytes=2**20, chunks=2, **times, timeline=spans, notes=(), evidence=LIVE))
+    assert [(shape.x0, shape.x1, shape.y0) for shape in figure.layout.shapes] == [(2e-3, 2e-3, 0), (pytest.approx(3.5e-3),) * 2 + (0,)]
+    copies, computes = figure.data
+    assert list(copies.x) == pytest.approx([1e-3, 1e-3])
+    assert (computes.base, set(copies.y), set(computes.y)) == ((1e-3,), {"copy"}, {"compute"})
+    assert copies.customdata == ("copy 1: 1.00 ms", "copy 2: 1.00 ms")
+    assert figure.layout.xaxis.range[1] >= 3.5e-3
+    assert figure.layout.barmode == "overlay"
+    assert "2 chunks of 512 KiB" in re.sub("<.*?>", "", figure.layout.title.text)
+
+
+def test_a_measurements_samples_stand_in_the_order_taken() -> None:
+    """From 1 on; the median is a line over the whole width and the interval a band around it; without one there is no band."""
+    m = dataclasses.replace(measured("cpu", 1e-3, LIVE), interval_seconds=(0.9e-3, 1.2e-3))
+    figure = figures.measurement(m)
+    band, middle = figure.layout.shapes
+    assert list(figure.data[0].x) == [*range(1, len(m.samples_seconds) + 1)]
+    assert (band.y0, band.y1, middle.y0, middle.y1) == (0.9e-3, 1.2e-3, 1e-3, 1e-3)
+    assert (band.x0, band.x1, middle.x0, middle.x1) == (0, 1, 0, 1)
+    assert len(figures.measurement(dataclasses.replace(m, interval_seconds=None)).layout.shapes) == 1
+    same = figures.measurement(dataclasses.replace(m, samples_seconds=np.array([1e-3, 1e-3])))
+    low, high = same.layout.yaxis.range
+    assert low < 1e-3 < high

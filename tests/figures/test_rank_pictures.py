@@ -123,3 +123,57 @@ def test_many_narrow_passes_have_no_text() -> None:
     figure = figures.pipeline_schedule(models.pipeline_schedule(8, 32, "1f1b", forward=1, backward=40))
     assert set(trace(figure, "forward").text) == {""}
     assert trace(figure, "forward").marker.line.width < trace(figure, "backward").marker.line.width
+
+
+def test_each_bar_lies_on_its_ranks_lane_for_its_time(timeline: RankTimeline) -> None:
+    """Every kind, by hand from the spans: the lanes of the two threads, the time since the first step, the mark of the second step."""
+    figure = figures.rank_timeline(timeline)
+    top, below = figure.layout.yaxis.tickvals[:2]
+    assert list(trace(figure, "forward").y) == [top, top, below]
+    expected = {"backward": [(top, 0.03, 0.03), (below, 0.03, 0.05)], "optimizer and the rest": [(top, 0.08, 0.01)]}
+    expected["waits"] = [(top, 0.06, 0.02)]
+    for name, bars in expected.items():
+        t = trace(figure, name)
+        assert list(zip(t.y, t.base, t.x, strict=True)) == [pytest.approx(bar) for bar in bars]
+    assert (trace(figure, "communication").base[0], trace(figure, "communication").x[0]) == pytest.approx((0.06, 0.02))
+    assert [(shape.x0, shape.x1, shape.y0, shape.y1) for shape in figure.layout.shapes] == [(0.1, 0.1, 0, 1)]
+    assert figure.layout.annotations[0].x == 0.1
+    assert figure.layout.xaxis.range[0] == 0
+    low, high = figure.layout.yaxis.range  # y grows downwards
+    assert high < top < below < max(figure.layout.yaxis.tickvals) < low
+
+
+def test_a_run_and_its_timetable_share_the_scale_and_the_place() -> None:
+    """Both stages of both halves have rows; waiting is what no pass fills, to the end of the longer pass; words say when each pass is."""
+    passes = (
+        StagePass(0, "forward", 0, 2, 0, 0.0, 1.0), StagePass(1, "forward", 0, 2, 0, 1.5, 2.5),
+        StagePass(1, "backward", 0, 2, 0, 2.5, 4.5), StagePass(0, "backward", 0, 2, 0, 5.0, 7.0),
+    )  # fmt: skip
+    run = ScheduleRun("split", 2, 2, 1, 0.5, 1.0, (0.57,), passes, (2, 1), (), HERE, devices.environment("cpu"))
+    figure = figures.pipeline_schedule(run)
+    waits = trace(figure, "waits (measured)")
+    assert sorted(zip(waits.y, waits.base, waits.x, strict=True)) == [(0, 1.0, 4.0), (1, 0.0, 1.5), (1, 4.5, 2.5)]
+    backward = trace(figure, "backward (measured)")
+    assert list(zip(backward.y, backward.base, backward.x, strict=True)) == [(1, 2.5, 2.0), (0, 5.0, 2.0)]
+    assert backward.customdata[1] == "stage 0: backward of the whole batch: 5 to 7"
+    assert figure.layout.xaxis.range[0] == 0
+    assert 7.0 <= figure.layout.xaxis.range[1] < 8.0
+    upper, lower = figure.layout.yaxis.domain, figure.layout.yaxis2.domain
+    assert upper[1] == 1.0
+    assert lower[0] == pytest.approx(0.0)
+    assert upper[1] - upper[0] == pytest.approx(lower[1] - lower[0])  # two stages each
+    assert ticks(figure.layout.yaxis2) == ["stage 0, holds 2", "stage 1, holds 2"]  # each the whole batch of two
+    alone = figures.pipeline_schedule(run.model)
+    assert alone.layout.yaxis.domain == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.5, "forward"), (0.06, "F"), (0.001, "")],
+)
+def test_a_bar_has_the_word_that_fits(share: float, said: str) -> None:
+    """The whole word on a wide bar, its first letter on a narrow one, nothing on a sliver; what moves bytes has no letter."""
+    spans = tuple(RankSpan(0, kind, name, a, a + share) for kind, name, a in (("compute", "forward", 0.0), ("communication", "send", 0.5)))
+    figure = figures.rank_timeline(RankTimeline("x", 1, spans, (), 1.0, (), HERE))
+    assert plain(trace(figure, "forward").text[0]) == said
+    assert trace(figure, "communication").text[0] == ""

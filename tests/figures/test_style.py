@@ -123,3 +123,101 @@ def test_a_device_has_one_colour_by_any_of_its_names() -> None:
     assert palette.device_color("cpu") != palette.device_color("cuda:0")
     assert palette.device_color("cuda:0") == palette.device_color("cuda") == palette.device_color("mps")
     assert palette.device_color("abacus") == palette.GREY
+
+
+def plain(texts: object) -> list[str]:
+    """Texts without mark-up."""
+    return [re.sub("<.*?>", "", text) for text in texts]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1, 1e4, [1, 10, 100, 1e3, 1e4]),  # decades
+        (1, 30, [1, 3, 10, 30]),  # two a decade, as decades alone are too few
+        (1, 10, [1, 3, 10]),
+        (2, 11, [2, 5, 10]),
+        (2, 9, [2, 3, 4, 5, 6, 7, 8, 9]),
+        (1, 1e20, [1, 1e3, 1e6, 1e9, 1e12, 1e15, 1e18]),  # 21 decades, every third of them: at most eight
+        (10, 11, [10, 10.5, 11]),  # within a digit: in equal steps
+        (1, 1.9, [1, 1.2, 1.4, 1.6, 1.8]),
+        (100, 102, [100, 101, 102]),
+    ],
+)
+def test_the_ticks_of_a_log_axis_are_round(low: float, high: float, ticks: list[float]) -> None:
+    """By hand: the coarsest of 1, of 1 and 3, of 1, 2 and 5, of all digits, and of equal steps that gives three."""
+    assert _style._log_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_a_log_axis_has_a_margin_on_both_sides() -> None:
+    """6 % of five decades; a single value has its place in the middle."""
+    assert _style.count_axis([1.0, 1e5], "")["range"] == pytest.approx([-0.3, 5.3])
+    low, high = _style.count_axis([100.0], "")["range"]
+    assert (low + high) / 2 == pytest.approx(2)
+    assert _style.bytes_axis([4.0, 2.0**16, 2.0**30])["tickvals"] == [2.0**e for e in (0, 4, 8, 12, 16, 20, 24, 28)]
+    assert _style.bytes_axis([2.0**5, 2.0**8])["tickvals"] == [32.0, 64.0, 128.0, 256.0]
+
+
+@pytest.mark.parametrize(
+    ("axis", "texts", "title"),
+    [
+        (_style.rate_axis([1e3, 1e7], "rate"), ["1 kB/s", "10 kB/s", "100 kB/s", "1 MB/s", "10 MB/s"], "rate"),
+        (_style.rate_axis([1e12, 1e16], "", "FLOP/s"), ["1 TFLOP/s", "10 TFLOP/s", "100 TFLOP/s", "1 PFLOP/s", "10 PFLOP/s"], ""),
+        (_style.rate_axis([1.0, 100.0], "", "X"), ["1 X", "10 X", "100 X"], ""),
+        (_style.count_axis([0.1, 1000.0], "n"), ["0.1", "1", "10", "100", "1,000"], "n"),
+        (_style.ratio_axis([0.5, 2.0], "r"), ["0.5x", "1x", "2x"], "r"),
+        (_style.loss_axis([0.01, 1.0]), ["0.01", "0.1", "1"], "loss"),
+        (_style.seconds_axis([1e-3, 0.1]), ["1 ms", "10 ms", "100 ms"], "seconds per call"),
+        (_style.linear_seconds_axis(2.5e-3, "time"), ["0", "0.5", "1", "1.5", "2", "2.5"], "time (ms)"),
+        (_style.linear_seconds_axis(1.0, "time"), ["0", "0.2", "0.4", "0.6", "0.8", "1"], "time (s)"),
+        (_style.linear_seconds_axis(1e-9, "time"), ["0", "0.2", "0.4", "0.6", "0.8", "1"], "time (ns)"),
+        (_style.linear_seconds_axis(40e-6, "time", low=20e-6), ["20", "25", "30", "35", "40"], "time (us)"),
+        (_style.linear_bytes_axis(5.0 * 2**30, "b"), ["0 B", "1 GiB", "2 GiB", "3 GiB", "4 GiB", "5 GiB"], "b"),
+        (_style.linear_rate_axis(5e9, "r"), ["0 B/s", "1 GB/s", "2 GB/s", "3 GB/s", "4 GB/s", "5 GB/s"], "r"),
+        (_style.linear_axis(12.0, "l", "{:g}".format, 10.0), ["10", "10.5", "11", "11.5", "12"], "l"),
+    ],
+)  # fmt: skip
+def test_every_axis_writes_its_ticks(axis: dict[str, object], texts: list[str], title: str) -> None:
+    """Hand-written: decimal prefixes for rates, binary ones for storage, one unit along a linear axis of time."""
+    assert plain(axis["ticktext"]) == texts
+    assert plain([axis["title"]["text"]]) == [title]  # type: ignore[index]
+    low, high = axis["range"]  # type: ignore[misc]
+    ends = [math.log10(tick) for tick in axis["tickvals"]] if axis["type"] == "log" else axis["tickvals"]  # type: ignore[union-attr, attr-defined]
+    assert low <= ends[0] * (1 + 1e-9) < ends[-1] < high  # type: ignore[index]
+
+
+def test_a_linear_axis_begins_where_it_is_told() -> None:
+    """From 10 to a little over 12, not from 0 and not by a margin of the whole."""
+    low, high = _style.linear_axis(12.0, "", "{:g}".format, 10.0)["range"]
+    assert low == 10.0
+    assert 12.0 < high < 12.5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "binary", "step"),
+    [(1, False, 1), (1.5, False, 2), (2.1, False, 5), (5.1, False, 10), (0.03, False, 0.05), (3, True, 4), (4, True, 4), (0.3, True, 1)],
+)
+def test_a_round_step_is_the_next_one(wanted: float, binary: bool, step: float) -> None:
+    """Of 1, 2, 5 and 10, or of the powers of two."""
+    assert _style.round_step(wanted, binary) == pytest.approx(step)
+
+
+def test_a_guide_crosses_the_whole_plot_and_has_its_name_at_its_value() -> None:
+    """The line takes the value, its name the exponent: that is how plotly places each on a log axis."""
+    figure = _style.frame("", [], "")
+    _style.guide(figure, 100.0, "upright")
+    _style.guide(figure, 1000.0, "level", axis="y")
+    _style.guide(figure, 10.0, "low", bottom=True)
+    upright, level, _ = figure.layout.shapes
+    assert (upright.x0, upright.x1, upright.y0, upright.y1, upright.xref, upright.yref) == (100, 100, 0, 1, "x", "paper")
+    assert (level.x0, level.x1, level.y0, level.y1, level.xref, level.yref) == (0, 1, 1000, 1000, "paper", "y")
+    assert [(a.x, a.y, a.xref, a.yref) for a in figure.layout.annotations] == [
+        (2, 1, "x", "paper"), (1, 3, "paper", "y"), (1, 0, "x", "paper"),
+    ]  # fmt: skip
+    assert plain(a.text for a in figure.layout.annotations) == ["upright", "level", "low"]
+
+
+def test_a_recorded_badge_says_its_day_and_a_measured_one_does_not() -> None:
+    """The date is what a recording must say; without a device there is no "on"."""
+    assert _style.badge_text(Evidence(Badge.RECORDED, "A GPU", date="2026-03-04T05:06:07", command="x")) == "RECORDED on A GPU, 2026-03-04"
+    assert _style.badge_text(Evidence(Badge.MEASURED, "A GPU", date="2026-03-04")) == "MEASURED on A GPU"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
@@ -89,3 +90,41 @@ def test_the_words_under_two_bars_stand_below_each_other() -> None:
     """A number and its unit on two lines: on one, those of neighbours would touch."""
     words = [re.sub("<span[^>]*>|</span>", "", text) for text in figures.race(_lost((2.0,), (2.0,))).layout.xaxis3.ticktext]
     assert words == ["first<br>1.00<br>MiB", "second<br>2.00<br>MiB"]
+
+
+def test_a_run_that_timed_no_parts_says_so(run: training.FitResult) -> None:
+    """The axis for the parts stays one that can be drawn, and the description does not invent any."""
+    figure = figures.training(dataclasses.replace(run, phase_seconds={}))
+    assert "no step was timed part by part" in figure.description
+    assert figure.layout.xaxis2.range[1] > 0
+    assert not [trace for trace in figure.data if trace.type == "bar"]
+    whole = sum(run.phase_seconds.values())
+    timed = figures.training(run).layout
+    assert whole < timed.xaxis2.range[1] < 1.2 * whole
+    assert timed.barmode == "stack"
+
+
+def test_bars_say_whose_they_are_and_how_high() -> None:
+    """Rates of 100 and 50 and a memory that is not known: under each bar its side and its figure; the axes hold them."""
+    nan = float("nan")
+    moment = training.Moment(("a", "b"), ((2.0,), (2.0, 1.0, nan)), (100.0, 50.0), (2**20, None), 9, Evidence.measured("Slow CPU"))
+    figure = figures.race(moment)
+    texts = [[re.sub("<[^b].*?>|</.*?>", "", text) for text in axis.ticktext] for axis in (figure.layout.xaxis2, figure.layout.xaxis3)]
+    assert texts == [["first<br>100", "second<br>50"], ["first<br>1.00<br>MiB", "second<br>not<br>known"]]
+    assert figure.layout.xaxis2.tickvals == figure.layout.xaxis3.tickvals == (0, 1)
+    rates, peaks = (trace for trace in figure.data if trace.type == "bar")
+    assert (rates.x, rates.y, peaks.y) == ((0, 1), (100.0, 50.0), (2**20, 0.0))
+    assert (rates.xaxis, rates.yaxis, peaks.xaxis, peaks.yaxis) == ("x2", "y2", "x3", "y3")
+    assert 100 < figure.layout.yaxis2.range[1] < 150
+    assert 2**20 < figure.layout.yaxis3.range[1] < 1.5 * 2**20
+    (single,) = [trace for trace in figure.data if trace.type == "scatter" and trace.mode == "markers"]
+    assert list(single.y) == [2.0]  # one loss is a point, as there is no line yet
+    assert "b against a: step 3 of 9" in re.sub("<.*?>", "", figure.layout.title.text)
+
+
+def test_a_long_curve_is_thinned_evenly() -> None:
+    """Of 6000 losses every tenth is drawn, at its own step, and the mean of twenty ends at its last step."""
+    losses = tuple(np.arange(6000.0))
+    thin, bold = figures.race(training.Moment(("a", "b"), (losses, ()), (None, None), (None, None), 6000, Evidence.measured("x"))).data[:2]
+    assert list(thin.x) == list(thin.y) == list(range(0, 6000, 10))
+    assert (bold.x[0], bold.y[0]) == (19, pytest.approx(9.5))  # the mean of 0 to 19
