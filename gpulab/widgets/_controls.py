@@ -7,6 +7,7 @@ Plain data; the panel in the browser is drawn from ``describe()`` and sends back
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,7 +81,10 @@ class Control:
 
 
 def _pairs(options: Sequence[Any]) -> list[tuple[Any, str]]:
-    return [option if isinstance(option, tuple) else (option, str(option)) for option in options]
+    """Return value and text of each option; of those with one text, such as two recordings of one processor, each says its value too."""
+    pairs = [option if isinstance(option, tuple) else (option, str(option)) for option in options]
+    times = Counter(text for _, text in pairs)
+    return [(value, f"{text}, {value}" if times[text] > 1 else text) for value, text in pairs]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,6 @@ def _in_words(finding: Finding) -> str:
 
 def _cells(counts: Counts) -> list[dict[str, Any]]:
     """Return the counts of a line as texts, each with whether it is worth a look."""
-    if not counts.executed_warps and not counts.branches:
-        return [{"text": "", "look": False}] * 5
     sectors, ideal, ways = counts.sectors_per_request, counts.ideal_sectors_per_request, counts.conflict_ways
     requests = [f"{n:,} {space}" for n, space in ((counts.global_requests, "device"), (counts.shared_requests, "shared")) if n]
     ratio = counts.active_ratio

@@ -212,7 +212,7 @@ def test_roofline_every_control(notebook_of: Callable[..., NotebookPage]) -> Non
     shown(notebook, "Slow CPU (measured)")
     assert state(notebook, "r.result.points[0].label, r.values['deadline'], len(r.result.points)") == "matmul n=64 float64 0.2 5"
     readable(notebook)
-    area.get_by_label("Beside it").select_option("AMD EPYC (2 cores) (recorded)")
+    area.get_by_label("Beside it").select_option("AMD EPYC (2 cores) (recorded), amd-epyc-2-cores")
     shown(notebook, "roofs of AMD EPYC (2 cores) (recorded)")
     readable(notebook)
     area.get_by_label("Number format").select_option("float32")

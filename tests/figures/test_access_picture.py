@@ -81,7 +81,7 @@ def test_no_active_lane_is_drawn_as_nothing() -> None:
 
 
 def test_each_lane_stands_in_its_sector_and_in_its_bank() -> None:
-    """Three lanes, 16 elements of 4 bytes apart from the second on: bytes 4, 68, 132 in sectors 0, 2, 4; words 1, 17, 33 in banks 1, 17, 1."""
+    """Three lanes, 16 elements apart from the second on: bytes 4, 68, 132 in sectors 0, 2, 4; words 1, 17, 33 in banks 1, 17, 1."""
     figure = figures.access(models.access_pattern(16, 1, active_lanes=3))
     frames, used = named(figure)["moved"], named(figure)["used"]
     corners = [[(frames.x[k + i], frames.y[k + i]) for i in range(6)] for k in range(0, 18, 6)]

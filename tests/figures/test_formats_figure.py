@@ -107,7 +107,7 @@ def test_bits_stand_side_by_side_and_each_format_on_its_level() -> None:
 
 
 def test_the_line_shows_as_many_numbers_on_either_side() -> None:
-    """Around 2.5 in float8_e4m3fn steps are 1/4: the coarser format decides the width; a number that is asked for shifts the middle half way."""
+    """Around 2.5 in float8_e4m3fn steps are 1/4: the coarser format decides the width; what is asked for shifts it half way."""
     one = figures.number_line(precision.number(2.5, "float8_e4m3fn")).layout.xaxis2.range
     assert sum(one) / 2 == 2.5
     both = [precision.number(2.5, name) for name in ("float16", "float8_e4m3fn")]

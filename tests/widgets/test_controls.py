@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.errors import InputError
-from gpulab.widgets._controls import Choice, Number, Several, Slider, Switch
+from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, Switch
 
 CHOICE = Choice(name="kind", label="Kind", options=("a", "b", ("c", "the third")), default="b")
 SLIDER = Slider(name="size", label="Size", options=[(64, "64"), (128, "128")])
@@ -91,3 +92,93 @@ def test_what_the_panel_gets_is_json() -> None:
     for control in (CHOICE, SLIDER, NUMBER, SWITCH, SEVERAL, Number(name="x", label="x", default=0.0)):
         text = json.dumps({**control.describe(), "raw": control.raw(control.initial)}, allow_nan=False)
         assert control.name in text
+
+
+def test_each_kind_describes_itself_to_the_panel() -> None:
+    """The whole description of each kind, as the script in the browser reads it."""
+    named = {"name": "x", "label": "X", "help": "H."}
+    few = ("a", ("b", "the b"))
+    number = {"kind": "number", "unit": "", "integer": False, "suggestions": [], "min": None, "max": None}
+    for control, expected in (
+        (Choice(**named, options=few), {"kind": "choice", "options": ["a", "the b"]}),
+        (Choice(**named, options=few, radio=True), {"kind": "radio", "options": ["a", "the b"]}),
+        (Slider(**named, options=few), {"kind": "slider", "options": ["a", "the b"]}),
+        (Several(**named, options=few), {"kind": "several", "options": ["a", "the b"]}),
+        (Switch(**named), {"kind": "switch"}),
+        (Number(**named, default=1.0), number),
+        (
+            Number(**named, default=1, minimum=0, maximum=9, integer=True, unit="ms", suggestions=(1, 2)),
+            {**number, "unit": "ms", "integer": True, "suggestions": [1, 2], "min": 0, "max": 9},
+        ),
+    ):
+        assert control.describe() == {**named, **expected}
+
+
+def test_each_kind_begins_with_its_default() -> None:
+    """A default that is not among the options gives way to the first of them; of several, only those that there are are ticked."""
+    assert (CHOICE.initial, SLIDER.initial, NUMBER.initial, SWITCH.initial, SEVERAL.initial) == ("b", 64, 8, False, ("cpu",))
+    assert Choice(name="x", label="X", options=("a", "b"), default="gone").initial == "a"
+    assert Several(name="x", label="X", options=("a", "b")).initial == ()
+    assert Several(name="x", label="X", options=("a", "b"), default=("gone", "b")).initial == ("b",)
+    assert Switch(name="x", label="X", default=True).initial is True
+    assert Number(name="x", label="X", default=0.5).check("0.25") == 0.25
+
+
+def test_what_a_control_decides_and_where_it_is_shown() -> None:
+    """By default all actions and every view; else those named; what only shows decides none."""
+    plain, some = Switch(name="x", label="X"), Switch(name="x", label="X", for_actions=("fit",), views=("sweep",))
+    assert (plain.decides("run"), plain.on_screen("any"), plain.on_screen(None)) == (True, True, True)
+    assert (some.decides("fit"), some.decides("run")) == (True, False)
+    assert (some.on_screen("sweep"), some.on_screen("other"), some.on_screen(None)) == (True, False, True)
+    assert not Switch(name="x", label="X", shows_only=True).decides("run")
+    assert not Switch(name="x", label="X", shows_only=True, for_actions=("run",)).decides("run")
+
+
+def test_a_kind_without_a_gate_of_its_own_takes_nothing() -> None:
+    """The parent of all kinds neither begins with a value nor lets one pass."""
+    with pytest.raises(NotImplementedError):
+        _ = Control(name="x", label="X").initial
+    for gate in (Control(name="x", label="X").check, Control(name="x", label="X").read):
+        with pytest.raises(NotImplementedError):
+            gate(1)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({}, "a number"), ({"minimum": 0}, "a number of at least 0"), ({"maximum": 2.5, "integer": True}, "a whole number of at most 2.5"),
+        ({"minimum": 0, "maximum": 1e16}, "a number from 0 to 1e+16"),
+    ],
+)  # fmt: skip
+def test_a_refused_number_is_told_the_bounds_that_there_are(bounds: dict[str, object], words: str) -> None:
+    """None, one of them, or both."""
+    with pytest.raises(InputError, match=f"^x: nothing was typed; expected {re.escape(words)}\\. Type one, such as 1\\.$"):
+        Number(name="x", label="x", default=1, **bounds).check("")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^x: 'five' will not do; expected"):
+        Number(name="x", label="x", default=1).check("five")
+
+
+def test_bounds_are_inside_and_indices_are_not_beyond() -> None:
+    """1 and 100 are taken; of three options 0 and 2; true is no index; of very many options the first and the last are named."""
+    assert (NUMBER.check(1), NUMBER.check(100)) == (1, 100)
+    assert (CHOICE.read(0), CHOICE.read(2.0)) == ("a", "c")
+    assert [CHOICE.raw(value) for value in ("a", "b", "c")] == [0, 1, 2]
+    assert SEVERAL.raw(("cpu", "cuda:0")) == [0, 1]
+    assert SEVERAL.read([1, 0]) == ("cpu", "cuda:0")
+    assert SEVERAL.read(1) == SEVERAL.check("cuda:0") == ("cuda:0",)
+    for raw in (True, -1, 3, "0"):
+        with pytest.raises(InputError, match="expected 0 to 2"):
+            CHOICE.read(raw)
+    with pytest.raises(InputError, match=r"expected one of 0, 1, 2, \.\.\., 40\. "):
+        Slider(name="x", label="x", options=range(41)).check(99)
+    with pytest.raises(InputError, match=r"expected one of 0, 1, 2, 3, .*38, 39\. "):
+        Slider(name="x", label="x", options=range(40)).check(99)
+
+
+def test_options_of_one_text_are_told_apart() -> None:
+    """Two recordings of one processor each say their own name; what is unlike the others stays as it is."""
+    control = Choice(name="x", label="X", options=(("a-1", "EPYC"), ("a-2", "EPYC"), ("b", "H200")))
+    assert control.describe()["options"] == ["EPYC, a-1", "EPYC, a-2", "H200"]
+    assert (control.check("EPYC, a-2"), control.check("a-1"), control.read(1)) == ("a-2", "a-1", "a-2")
+    with pytest.raises(InputError, match="expected one of EPYC, a-1, EPYC, a-2, H200"):
+        control.check("EPYC")

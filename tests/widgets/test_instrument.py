@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -366,3 +367,126 @@ def test_closing_stops_the_work(gate: Gate) -> None:
     probe.close()
     assert job is not None
     assert job.join(SECONDS)
+
+
+def test_the_kernels_message_says_which_cell_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JupyterLab names the cell in the request's metadata; a request without it, and no kernel at all, are no cell."""
+    import IPython
+
+    parent: dict[str, Any] = {"metadata": {"cellId": "cell-a"}, "header": {"msg_id": "run-1"}}
+    kernel = type("Kernel", (), {"get_parent": lambda self, channel: parent if channel == "shell" else {}})()
+    monkeypatch.setattr(IPython, "get_ipython", lambda: types.SimpleNamespace(kernel=kernel))
+    assert _cells._current() == ("cell-a", "run-1")
+    parent["header"] = {}
+    assert _cells._current() == ("cell-a", "")
+    parent.clear()
+    assert _cells._current() is None
+    monkeypatch.setattr(IPython, "get_ipython", lambda: None)
+    assert _cells._current() is None
+
+
+def test_an_instrument_registers_with_the_cell_that_makes_it(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made again by a later run of its cell, the one before stops by itself; two of one run live side by side."""
+    monkeypatch.setattr(_cells, "_MADE", {})
+    monkeypatch.setattr(_cells, "_current", lambda: ("cell-c", "run-1"))
+    old, beside = Probe(gate), Probe()
+    old.run()
+    assert gate.entered.wait(SECONDS)
+    monkeypatch.setattr(_cells, "_current", lambda: ("cell-c", "run-2"))
+    new = Probe()
+    assert old._job is not None
+    assert old._job.join(SECONDS)
+    assert old.result == "stopped early"
+    (execution, kept) = _cells._MADE["cell-c"]
+    assert (execution, [reference() for reference in kept]) == ("run-2", [new])
+    assert not beside.running
+
+
+def test_buttons_and_controls_are_drawn_as_they_are_declared(gate: Gate) -> None:
+    """Before, during and after a run: the buttons, which stands out, what is hidden, the progress and the count of runs."""
+    probe = Probe(gate)
+    panel = probe._panel
+    assert (panel.title, probe._results.label) == ("Probe", "Results of Probe")
+    assert panel.actions == [{"name": "run", "label": "Run", "help": ""}, {"name": "other", "label": "Other", "help": ""}]
+    assert panel.first == "run"
+    assert [(c["name"], c["hidden"]) for c in panel.spec] == [("kind", False), ("n", False), ("shown", False)]
+    assert probe._picture.outputs == ()
+    probe.run("other")
+    assert gate.entered.wait(SECONDS)
+    assert (panel.state, panel.action, probe._results.busy, panel.ended) == ("running", "other", True, 0)
+    gate.go.set()
+    assert probe._job is not None
+    assert probe._job.join(SECONDS)
+    assert (panel.state, panel.action, probe._results.busy, panel.ended, panel.fraction) == ("idle", "", False, 1, 0.0)
+    assert (probe.latest, panel.progress) == ("other", "Other: done")
+    assert probe.results == {"other": "finished"}
+    assert repr(probe) == "<Probe kind='small', n=4, shown=False>"
+
+
+def test_every_message_of_the_browser_is_answered_with_its_number() -> None:
+    """The script in the browser waits for it, whether the message was taken, refused or none at all."""
+    probe = Probe()
+    answers: list[Any] = []
+    probe._panel.send = answers.append
+    send(probe, do="set", name="n", raw="5", seq=1)
+    send(probe, do="set", name="n", raw="junk", seq=2)
+    send(probe, do="run", action="fly", seq=3)
+    probe._panel._handle_custom_msg("text", [])
+    assert answers == [{"ack": 1}, {"ack": 2}, {"ack": 3}, {"ack": None}]
+
+
+def test_what_a_subclass_must_give_is_asked_for() -> None:
+    """Without ``draw`` there is no instrument; without ``work`` or ``code_for`` their call fails aloud."""
+    with pytest.raises(NotImplementedError):
+        Instrument()
+    with pytest.raises(NotImplementedError):
+        Instrument.work(Probe(), "run", {}, print, bool)
+    with pytest.raises(NotImplementedError):
+        Instrument.code_for(Probe(), {})
+
+
+def test_an_instrument_without_buttons_says_so() -> None:
+    """It only redraws: to run it is refused."""
+
+    class Still(Probe):
+        actions = ()
+
+    assert (Still()._panel.actions, Still()._panel.first) == ([], "")
+    with pytest.raises(InputError, match="expected one of none: this instrument only redraws"):
+        Still().run()
+
+
+def test_a_view_shows_its_own_controls_and_its_own_button() -> None:
+    """The control named ``view`` decides what is on the screen, which button stands out, and whose moved controls are told of."""
+
+    class Views(Probe):
+        def make_controls(self) -> list[Any]:
+            """A view, and a control for each."""
+            return [
+                Choice(name="view", label="View", options=("run", "other"), shows_only=True),
+                Number(name="n", label="n", default=4, views=("run",), for_actions=("run",)),
+                Switch(name="also", label="Also", views=("other",), for_actions=("other",)),
+            ]
+
+        def changed(self, name: str) -> None:
+            """Nothing depends on another control."""
+
+    probe = Views()
+    hidden = {c["name"]: c["hidden"] for c in probe._panel.spec}
+    assert (hidden, probe._panel.first) == ({"view": False, "n": False, "also": True}, "run")
+    send(probe, do="set", name="n", raw="x", seq=1)
+    assert probe.error
+    probe.set(view="other")
+    assert probe.error == "", "what was refused is no longer on the screen"
+    hidden = {c["name"]: c["hidden"] for c in probe._panel.spec}
+    assert (hidden, probe._panel.first) == ({"view": False, "n": True, "also": False}, "other")
+    probe.run("other", wait=True)
+    probe.run("run", wait=True)
+    probe.set(n=5)
+    assert probe._results.message == ""
+    probe.set(also=True)
+    assert probe._results.message == "The controls have moved since this was made: press Other to make it again."
+    probe.set(view="run")
+    assert probe._results.message == "The controls have moved since this was made: press Run to make it again."
+    probe.set(n=4)
+    assert probe._results.message == ""

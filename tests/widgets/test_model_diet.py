@@ -205,3 +205,14 @@ def test_junk_is_refused_in_one_sentence() -> None:
                 d.set(**{name: value})
             assert len(str(caught.value)) < 800
     assert d.values == before
+
+
+@pytest.mark.parametrize("name", ["zeros", "channels", "fine_tune"])
+def test_every_share_that_can_be_chosen_is_one_that_a_recipe_takes(name: str) -> None:
+    """From nothing up to less than all of it, rising, written in per cent."""
+    d = ModelDiet()
+    shares = d.controls[name].options  # type: ignore[attr-defined]
+    assert [text for _, text in shares] == ["none", *(f"{round(100 * share)}%" for share, _ in shares[1:])]
+    assert [share for share, _ in shares] == sorted({share for share, _ in shares})
+    for share, _ in shares:
+        assert getattr(dataclasses.replace(d.recipe(), **{name: share}), name) == share

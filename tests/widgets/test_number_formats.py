@@ -100,3 +100,19 @@ def test_it_redraws_within_a_tenth_of_a_second() -> None:
     """The best of ten moves, in this process's own time, so that a busy machine does not count."""
     n = NumberFormats(format="float32", beside="float16")
     assert in_a_tenth_of_a_second(lambda steps: n.set(steps=steps), range(1, 11))
+
+
+@pytest.mark.parametrize(
+    ("format", "names"),
+    [
+        ("int8", ["-128", "64", "32", "16", "8", "4", "2", "1"]),
+        ("float8_e4m3fn", ["s", "e3", "e2", "e1", "e0", "m1", "m2", "m3"]),
+        ("float8_e5m2", ["s", "e4", "e3", "e2", "e1", "e0", "m1", "m2"]),
+    ],
+)
+def test_each_bit_is_named_by_what_it_is_worth(format: str, names: list[str]) -> None:
+    """By hand: two's complement; sign, exponent and mantissa, each from the bit that is worth most. The names follow the format."""
+    n = NumberFormats()
+    n.set(format=format)
+    (spec,) = (control for control in n._panel.spec if control["name"] == "bits")
+    assert spec["options"] == names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from stand_in_ranks import StandInRanks, living
 
 from gpulab import devices, models, parallel
 from gpulab.errors import InputError, RankError, StoppedError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 from gpulab.parallel import ScheduleRun
 from gpulab.widgets import PipelineSchedule
 from gpulab.widgets._ranks import LIVE
@@ -193,3 +194,23 @@ def test_the_code_gives_the_same_result(core: dict[str, Any], values: dict[str, 
     monkeypatch.setattr(parallel, "run_schedule", lambda ranks, *a, **k: run(ranks, *a, **k, steps=3, progress=lambda *_: None, stop=None))
     exec(p.code, space)
     assert core["calls"] == called * 2
+
+
+def test_a_runs_notes_stand_apart_from_its_table(core: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of a run is a note with its code, and no row; the words have both bubbles and their difference."""
+    run = parallel.run_schedule
+    note = Note("contended", "Another process was active.")
+    changed = {"notes": (note,), "bubble_ratios": (0.4, 0.4, 0.4)}
+    monkeypatch.setattr(parallel, "run_schedule", lambda *a, **k: dataclasses.replace(run(*a, **k), **changed))
+    p = PipelineSchedule(schedule="1f1b", stages=2, microbatches=4)
+    p.run(wait=True)
+    assert p._results.notes == [{"code": "contended", "sentence": "Another process was active."}]
+    headers, rows = p.results["measure"].table()
+    assert p._results.headers == list(headers)
+    assert p._results.rows == [[str(cell) for cell in row] for row in rows if not row[0].startswith("note: ")]
+    assert len(p._results.rows) == len(rows) - 1
+    # Two stages and four microbatches: 1 of 5 waits, so 20 %.
+    assert p._results.message.startswith(
+        "Measured, the stages wait 40.0% of the time; the timetable says 20.0%. The difference of +20.0 points"
+    )
+    assert "A stage held 2 microbatches at most." in p._results.message

@@ -9,7 +9,7 @@ import pytest
 
 from gpulab import training
 from gpulab.errors import InputError, StoppedError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 from gpulab.widgets import PipelineTimeline
 
 HERE = Evidence.measured("A CPU", 24)
@@ -103,3 +103,18 @@ def test_errors_and_stops_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert t.error == "pipeline: told to fail; expected more. Try later."
     with pytest.raises(InputError, match="Workers"):
         t.set(workers=99)
+
+
+def test_notes_stand_apart_from_the_table(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's notes are notes, with their code; the table has the other rows of the result's own, in order."""
+    run = training.pipeline
+    note = Note("contended", "Another process was active.")
+    monkeypatch.setattr(training, "pipeline", lambda **given: dataclasses.replace(run(**given), notes=(note,)))
+    t = PipelineTimeline()
+    t.run(wait=True)
+    assert t._results.notes == [{"code": "contended", "sentence": "Another process was active."}]
+    headers, rows = t.result.table()
+    assert t._results.headers == list(headers)
+    assert [row[0].startswith("note: ") for row in rows].count(True) == 1
+    assert t._results.rows == [[str(cell) for cell in row] for row in rows if not row[0].startswith("note: ")]
+    assert len(t._results.rows) == len(rows) - 1

@@ -1,0 +1,82 @@
+"""A panel tells the browser of itself when it is told to, and of each change once."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+import anywidget
+import pytest
+import traitlets
+
+from gpulab import widgets
+from gpulab.widgets._panels import ControlsPanel, Panel, ResultsPanel, script
+
+
+class Made(Panel):
+    """A panel with one trait."""
+
+    text = traitlets.Unicode("at first").tag(sync=True)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the browser is told of: the text of each panel at that moment."""
+    told: list[str] = []
+    monkeypatch.setattr(anywidget.AnyWidget, "open", lambda panel: told.append(panel.text))
+    return told
+
+
+def test_a_panel_for_later_is_told_as_it_is_by_then(opened: list[str]) -> None:
+    """One message with all that was written until then; any other panel is told of at once; a box that opens its parts finds it told."""
+    panel = Made(later=True)
+    panel.write(text="by then")
+    panel.open()
+    assert opened == []
+    panel.open_now()
+    assert opened == ["by then"]
+    panel.open()
+    assert opened == ["by then"] * 2
+    Made(text="here")
+    assert opened[2:] == ["here"]
+
+
+def test_what_is_equal_is_not_sent_again() -> None:
+    """A trait that changes is one change, one that stays is none, an unknown one is an error."""
+    panel = ResultsPanel()
+    seen: list[tuple[str, Any]] = []
+    panel.observe(lambda change: seen.append((change["name"], change["new"])), names=["rows", "message"])
+    panel.write(rows=[["1"]], message="")
+    panel.write(rows=[["1"]], message="x")
+    assert seen == [("rows", [["1"]]), ("message", "x")]
+    with pytest.raises(AttributeError):
+        panel.write(nosuch=1)
+
+
+def test_a_new_panel_is_at_rest() -> None:
+    """Idle, nothing done yet, no error, not busy."""
+    panel = ControlsPanel()
+    assert (panel.state, panel.fraction, panel.ended, panel.error, panel.error_control) == ("idle", 0.0, 0, "", "")
+    assert ResultsPanel().busy is False
+
+
+@pytest.mark.parametrize("name", ["controls.js", "results.js", "prediction.js", "simt_microscope.js"])
+def test_each_script_has_the_shared_helpers_before_it(name: str) -> None:
+    """A browser gets one text, with what it calls above the call."""
+    assert script(name).startswith(script("dom.js")[: len(script("dom.js")) // 2])
+    assert "export default" in script(name)
+
+
+def test_what_instruments_pass_around_cannot_be_changed() -> None:
+    """Controls, buttons, drawings, launches: threads share them, so none may change under another's hands."""
+    modules = [importlib.import_module(f"gpulab.widgets.{each.name}") for each in pkgutil.iter_modules(widgets.__path__)]
+    made = {
+        kind for module in modules for _, kind in inspect.getmembers(module, dataclasses.is_dataclass) if kind.__module__ == module.__name__
+    }
+    assert len(made) > 10
+    assert [kind.__name__ for kind in made if not kind.__dataclass_params__.frozen] == []
+    controls = {kind for kind in made if kind.__module__.endswith("_controls")}
+    assert [kind.__name__ for kind in controls for field in dataclasses.fields(kind) if not field.kw_only] == []
