@@ -83,7 +83,10 @@ def test_other_quantities(quantity: str, last: float) -> None:
     """Efficiency in percent of the ranks, or the seconds of a step with their own interval."""
     points = _trace(figures.scaling(_result(), quantity=quantity), "(measured)")  # type: ignore[arg-type]
     assert points["y"][-1] == pytest.approx(last, rel=0.001)
-    assert points["error_y"]["array"][-1] > 0
+    up, down = (0.1, 0.2) if quantity == "efficiency" else (0.2, 0.1)  # of the speed-up, or of the seconds, as the points were made
+    assert points["error_y"]["array"][-1] == pytest.approx(up * last, rel=0.002)
+    assert points["error_y"]["arrayminus"][-1] == pytest.approx(down * last, rel=0.002)
+    assert points["customdata"][0].startswith("1 rank, measured: step 100 ms")
 
 
 def test_global_batch_lines() -> None:

@@ -142,6 +142,7 @@ def plain(texts: object) -> list[str]:
         (10, 11, [10, 10.5, 11]),  # within a digit: in equal steps
         (1, 1.9, [1, 1.2, 1.4, 1.6, 1.8]),
         (100, 102, [100, 101, 102]),
+        (8, 12, [8, 9, 10]),
     ],
 )
 def test_the_ticks_of_a_log_axis_are_round(low: float, high: float, ticks: list[float]) -> None:
