@@ -7,7 +7,6 @@ import json
 import re
 from pathlib import Path
 
-import make_misconceptions
 import pytest
 
 from gpulab.lessons import _content
@@ -83,56 +82,6 @@ def test_plans_name_sections_that_exist_and_ask_for_what_lies_in_them() -> None:
             asked = {id for id in re.findall(r"\d\d\.\d+", student) if id.startswith(number)}
             assert asked <= allowed, (number, asked - allowed)
     assert seen > 12
-
-
-def test_page_of_misconceptions_is_what_the_lessons_say() -> None:
-    """The page is made from the lessons' own content; when that changes, the page must be written again."""
-    assert (DOCS / "misconceptions.md").read_text(encoding="utf-8") == make_misconceptions.page(), (
-        "run: .venv/bin/python tools/make_misconceptions.py"
-    )
-
-
-def test_every_usual_answer_is_put_into_words() -> None:
-    """No condition is left as Python, and none is empty."""
-    for lesson in _content.lessons():
-        asked = {each.id: each for each in make_misconceptions.asked(ROOT / "notebooks" / f"{lesson.notebook}.ipynb")}
-        assert set(asked) == set(lesson.questions), "the notebook asks what the lesson knows"
-        for id, question in lesson.questions.items():
-            for reading in question.readings:
-                words = make_misconceptions.usual_answer(reading.when, asked[id])
-                assert words, id
-                assert "`" not in words, (id, words)
-
-
-@pytest.mark.parametrize(
-    ("when", "choices", "words"),
-    [
-        (lambda said, got: said < got, (), "less than what comes out"),
-        (lambda said, got: said > 20 * got, (), "more than 20 times what comes out"),
-        (lambda said, got: said < got / 2, (), "less than half of what comes out"),
-        (lambda said, got: said <= 1.5 < got, (), "up to 1.5x, where more than 1.5x comes out"),
-        (lambda said, got: said > 50 > got, (), "more than 50x, where less than 50x comes out"),
-        (lambda said, got: 0.2 < said / got < 0.35, (), "between 0.2 and 0.35 of what comes out"),
-        (lambda said, _: said == "a", ("a", "b", "c"), "*a*"),
-        (lambda said, got: said == "a" and got == "c", ("a", "b", "c"), "*a*, where *c* comes out"),
-        (lambda said, got: got == "b", ("a", "b", "c"), "*a* or *c*, where *b* comes out"),
-    ],
-)
-def test_conditions_in_words(when: object, choices: tuple[str, ...], words: str) -> None:
-    """Comparisons are read from the lambda; choices are tried one by one."""
-    asked = make_misconceptions.Asked("99.1", "?", "" if choices else "x", choices)
-    assert make_misconceptions.usual_answer(when, asked) == words  # type: ignore[arg-type]
-
-
-def test_choices_that_the_package_lists(tmp_path: Path) -> None:
-    """A question may take its choices from gpulab; the page has them as the learner sees them."""
-    cell = {
-        "cell_type": "code",
-        "source": '%load_ext gpulab\ngl.lessons.predict("99.1", "Which?", choices=list(gl.precision.formats())[:2])',
-    }
-    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": [cell]}))
-    (asked,) = make_misconceptions.asked(tmp_path / "n.ipynb")
-    assert asked == make_misconceptions.Asked("99.1", "Which?", "", ("float64", "float32"))
 
 
 def test_glossary_is_sorted_and_each_term_is_in_its_notebook() -> None:
