@@ -49,8 +49,8 @@ class Case(Result):
 
     @property
     def parameter_count(self) -> int:
-        """Of the whole model: 12 width squared and 13 width a layer, both embeddings, the positions, the last norm, the output's bias."""
-        return _LAYERS * (12 * self.width**2 + 13 * self.width) + (2 * _VOCABULARY + _CONTEXT + 2) * self.width + _VOCABULARY
+        """Of the whole model: 12 width squared and 13 width a layer, embedding and output, positions, the last norm."""
+        return _LAYERS * (12 * self.width**2 + 13 * self.width) + (2 * _VOCABULARY + _CONTEXT + 2) * self.width
 
 
 CASES = {
