@@ -196,6 +196,15 @@ def test_a_live_device_keeps_the_bill():
     assert device.report().copies == 0
 
 
+def test_a_live_device_is_waited_for_before_each_look_at_the_clock(monkeypatch: pytest.MonkeyPatch):
+    """What was queued before is not on the bill, and what a step queued is: wait, look, work, wait, look."""
+    log: list[str] = []
+    device = LiveDevice(Device("cpu"), clock=lambda: (log.append("look"), 0.0)[1])
+    monkeypatch.setattr(Device, "synchronize", lambda self: log.append("wait"))
+    device.run(lambda: log.append("work"))
+    assert log == ["wait", "look", "work", "wait", "look"]
+
+
 def test_the_bill_leaves_out_what_gpulab_does(monkeypatch: pytest.MonkeyPatch):
     """Looking up devices and free memory takes longer than a small copy, and is on nobody's bill."""
     now = [0.0]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gpulab import lessons, models
 from gpulab.evidence import Evidence
-from gpulab.lessons import _checks, _nb08, _nb08_exercises, _nb08_timelines
-from gpulab.lessons._content import Unmeasured
+from gpulab.lessons import _checks, _nb08, _nb08_exercises, _nb08_export, _nb08_ring, _nb08_timelines
+from gpulab.lessons._content import Refused, Unmeasured
 from gpulab.parallel.results import RankSpan, RankTimeline
 
 LIVE = Evidence.measured("a CPU")
@@ -83,6 +91,80 @@ def test_the_bubble_has_exactly_two_right_answers():
     right = [plan for plan in plans if _checks._examine(_nb08_exercises.BUBBLE, plan).state == "passed"]
     assert right == [{"microbatches": m, "schedule": "1f1b"} for m in (32, 48)]
     assert models.pipeline_schedule(4, 32, "1f1b").bubble_ratio == pytest.approx(3 / 35)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a group of processes")
+def test_what_torchrun_left_behind_is_ended_and_taken_away():
+    """A run whose time is up is killed, and is no zombie of the notebook's afterwards; one that has ended is left alone."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True, text=True)
+    _nb08_export._end(process)
+    assert process.returncode == -signal.SIGKILL
+    ended = SimpleNamespace(poll=lambda: 0)
+    _nb08_export._end(ended)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("[rank0]: ValueError: no\nmore", "ValueError: no"),
+        ("  raise ValueError('a')\n  File \"torch/distributed/run.py\" RankError\nlast line", "last line"),
+        ("", "nothing was printed"),
+        ("KeyError: 'x'", "KeyError: 'x'"),
+    ],
+)
+def test_the_last_words_of_a_run_are_its_error(said: str, words: str):
+    """The rank's own error, without the prefix of torchrun and without torchrun's own lines; else the last line."""
+    assert _nb08_export._last_words(said) == words
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ([[1.0] * 20, [1.0] * 19 + [1.01]], "different losses"),
+        ([[2.0] + [1.0] * 19] * 2, "first loss is 2.0000 in place of 1.0000"),
+        ([[1.0] * 7 + [1.1] + [1.0] * 12] * 2, "From step 7 on the loss differs: 1.1000 in place of 1.0000"),
+        ([[1.0] * 19], "returned 19 losses; the check expects 20"),
+        ([5], "Rank 0 returned a int (5)"),
+        ([[1.0] * 20, [1.0] * 19 + [float("nan")]], "different losses"),
+        ([[1.0009] * 20] * 2, ""),
+    ],
+)
+def test_the_losses_of_a_run_are_judged_step_by_step(monkeypatch: pytest.MonkeyPatch, returned: list[Any], says: str):
+    """Against one process whose loss is always 1: within a thousandth they are the same, and the first that differs is told."""
+    monkeypatch.setattr(_nb08_export, "reference", lambda: [1.0] * 20)
+    if not says:
+        _nb08_export._judge(returned)
+        return
+    with pytest.raises(Refused, match=re.escape(says)):
+        _nb08_export._judge(returned)
+
+
+_REPORT = {"rank": 1, "sent": 0, "collectives": [], "kind": "Tensor", "shape": (10,), "equal": True, "own": False}
+
+
+@pytest.mark.parametrize(
+    ("reports", "says"),
+    [
+        ([_REPORT | {"sent": 128}] * 2, ""),  # 2 (3 - 1) parts of 4 numbers of 8 bytes
+        (
+            [_REPORT, _REPORT | {"rank": 2, "sent": 129}],
+            "rank 2 sends 129 bytes, 1.61 times the data. In a ring nobody sends more than 128",
+        ),
+        ([_REPORT | {"equal": False}, _REPORT], "on rank 1 the sums are wrong. The sum has to reach every rank"),
+        ([_REPORT | {"rank": k, "equal": False} for k in range(3)], "on ranks 0, 1, 2 the sums are wrong. Which part"),
+        ([_REPORT | {"rank": k, "equal": False, "own": True} for k in range(3)], "Each rank has its own x still"),
+        ([_REPORT | {"shape": (), "kind": "int"}], "rank 1 got a int"),
+        ([_REPORT | {"shape": (9,)}], "returned the shape (9,); the check expects (10,). 3 does not divide 10"),
+        ([_REPORT | {"collectives": ["all_reduce"]}], "calls all_reduce"),
+    ],
+)
+def test_a_ring_is_judged_by_its_sums_and_its_bytes(reports: list[dict[str, Any]], says: str):
+    """Ten numbers on three ranks: a ring hands on 2 (n - 1) parts, the largest of 4 numbers (by hand)."""
+    if not says:
+        _nb08_ring._judge(3, 10, reports)
+        return
+    with pytest.raises(Refused, match=re.escape(says)):
+        _nb08_ring._judge(3, 10, reports)
 
 
 def test_memory_per_rank_by_hand():

@@ -16,8 +16,9 @@ from gpulab import _backends, devices, lessons, recordings
 from gpulab.devices import Device
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge
-from gpulab.lessons import _feeding, _idioms, _library, _nb10, _nb10_exercises
+from gpulab.lessons import _feeding, _idioms, _library, _nb10, _nb10_exercises, _retraces
 from gpulab.lessons._old_session import OldModel, OldSession
+from gpulab.lessons._promises import PromisingFunction
 
 IDIOMS = [row for tongue in lessons.tongues() for row in _idioms._of(tongue)]
 ASKED = ("gpuArray", "gather", "gpuDevice", "gpuDeviceTable", "existsOnGPU", "arrayfun", "bsxfun", "pagefun", "gputimeit", "wait",
@@ -246,6 +247,104 @@ def test_jax_compiles_once_for_each_shape() -> None:
     assert found.new_seconds is not None
     assert found.known_seconds is not None
     assert found.new_seconds > found.known_seconds
+
+
+def test_a_call_of_jax_is_timed_until_its_result_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JAX whose calls return at once, trace a new shape for 3 s, and have their result a second later (by hand)."""
+    now, seen = [0.0], set()
+
+    class Later:
+        shape = (1, 64)
+
+        def __init__(self, shape: tuple[int, ...] = (1, 64)) -> None:
+            self.shape = shape
+
+        def __matmul__(self, other: Any) -> Later:
+            return self
+
+        def block_until_ready(self) -> Later:
+            now[0] += 1.0
+            return self
+
+    def jit(function: Any) -> Any:
+        def call(x: Later) -> Any:
+            if x.shape not in seen:
+                seen.add(x.shape)
+                now[0] += 3.0
+                function(x)
+            return Later()
+
+        return call
+
+    numpy = types.SimpleNamespace(ones=Later, tanh=lambda x: x)
+    jax = types.SimpleNamespace(jit=jit, numpy=numpy, device_put=lambda x: Later(x.shape))
+    monkeypatch.setattr(_retraces._library, "missing", lambda name: "")
+    monkeypatch.setattr(_retraces._library, "load", lambda name: jax)
+    monkeypatch.setattr(_retraces._library, "device_of_jax", lambda: "cpu")
+    monkeypatch.setattr(_retraces, "perf_counter", lambda: now[0])
+    found = lessons.retraces([3, 3, 5, 3])
+    assert (found.count, found.new_seconds, found.known_seconds, found.evidence.samples) == (2, 4.0, 1.0, 4)
+    assert lessons.retraces([7]).known_seconds is None
+
+
+def test_a_promised_result_is_there_when_numpy_has_it() -> None:
+    """Compiling 1.5 s, returning after 20 us, 4 ms of work and 1 ms of copying; a second call waits for nothing but its own."""
+    function = PromisingFunction()
+    first = function(0)
+    assert function.now == pytest.approx(1000 + 1.5 + 20e-6)
+    assert np.asarray(first).shape == (3,)
+    assert function.now == pytest.approx(1000 + 1.5 + 20e-6 + 4e-3 + 1e-3)
+    assert (function.fetched, function.compiled_on_the_clock) == (True, False)
+    start = function.clock()
+    function(0).block_until_ready()
+    assert function.clock() - start == pytest.approx(function.true_seconds) == pytest.approx(4.02e-3)
+
+
+def test_a_session_in_small_keeps_its_bill_and_learns_by_hand() -> None:
+    """Rows (1, 1) and (0, 2) both want 2: a loss of 4; a step of 0.1 * 2 / 2 * (2, 2 + 4); then errors of 1.2 and 0.8."""
+    x = np.array([[1, 1], [0, 2]], np.float32)
+    session, model = OldSession(), OldModel((2, 2))
+    fed = {model.x: x}
+    assert session.run(model.loss, fed) == 4
+    assert session.run([model.step], fed) == [None]
+    assert session.run(model.weights) == pytest.approx([0.2, 0.6])
+    assert (session.runs, session.steps, session.fed_bytes, session.fetched_bytes) == (3, 1, 2 * 16, 4 + 8)
+    session.run(model.load, fed)
+    x[:] = 0  # what was loaded is a copy
+    loss, same = session.run([model.loss_kept, model.loss_kept])
+    assert loss == same == pytest.approx((1.2**2 + 0.8**2) / 2)
+    session.run(model.step_kept)
+    assert session.run(model.weights) == pytest.approx([0.2 + 0.1 * 1.2, 0.6 + 0.1 * (1.2 + 2 * 0.8)])
+    assert (session.runs, session.steps, session.fed_bytes) == (7, 2, 3 * 16)
+    assert session.fetched_names == ["loss", "weights", "loss_kept", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("fetches", "feeds", "says"),
+    [
+        ("loss", None, "a value for the placeholder x is missing"),
+        ("loss_kept", None, "nothing was loaded"),
+        ("x", None, "cannot be fetched"),
+        ("", None, "cannot be fetched"),
+        ("step weights", "x", "nothing says whether step or weights comes first"),
+        ("load loss_kept", "x", "nothing says whether load or loss_kept comes first"),
+        ("loss", "loss", "expected the placeholder"),
+        ("loss", "row", "expected the placeholder and a NumPy array of rows"),
+        ("loss", "list", "was fed a list"),
+        ("loss", "two", "expected one placeholder and its value"),
+        ("loss", "number", "expected one placeholder and its value"),
+    ],
+)
+def test_a_session_refuses_what_tensorflow_refuses(fetches: str, feeds: str | None, says: str) -> None:
+    """Each in one sentence, and nothing is put on the bill."""
+    model, session, x = OldModel((2, 2)), OldSession(), np.ones((2, 2), np.float32)
+    fed = {
+        None: None, "x": {model.x: x}, "loss": {model.loss: x}, "row": {model.x: x[0]}, "list": {model.x: [[1, 2]]},
+        "two": {model.x: x, model.loss: x}, "number": 5,
+    }[feeds]  # fmt: skip
+    with pytest.raises(InputError, match=says):
+        session.run([getattr(model, name) for name in fetches.split()], fed)  # type: ignore[arg-type]
+    assert (session.steps, session.fetched_bytes) == (0, 0)
 
 
 @pytest.mark.skipif(not installed("jax"), reason="JAX is not installed: pip install -e '.[rosetta]'")
