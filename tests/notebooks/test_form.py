@@ -5,6 +5,7 @@ That they run is nbval's business (``make test`` gives it every notebook) and th
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -100,6 +101,28 @@ def test_code_cells_are_short_and_free_of_plumbing(path: Path) -> None:
 def test_no_cell_is_empty(path: Path) -> None:
     """A cell whose content was lost runs without an error, and the prose before it announces what never comes."""
     assert [cell["id"] for cell in load(path)["cells"] if not source(cell).strip()] == []
+
+
+@each_notebook
+def test_every_cell_shows_something_or_makes_what_comes_after(path: Path) -> None:
+    """A cell that does neither has lost what its prose announces; none ends in a bare pass."""
+    code = [source(cell) for cell in load(path)["cells"] if cell["cell_type"] == "code" and not source(cell).startswith("%%")]
+    trees = [ast.parse(re.sub(r"^%.*$", "", text, flags=re.MULTILINE)) for text in code]
+    later: set[str] = set()
+    for text, tree in zip(reversed(code), reversed(trees), strict=True):
+        inside = list(ast.walk(tree))
+        names = [node for node in inside if isinstance(node, ast.Name)]
+        made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        made |= {alias.name.split(".")[-1] for node in inside if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}
+        made |= {alias.asname for node in inside if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names if alias.asname}
+        shows = [node for node in inside if isinstance(node, (ast.Expr, ast.FunctionDef)) and not _is_words(node)]
+        assert shows or made & later or text.startswith("%"), text
+        assert not (tree.body and isinstance(tree.body[-1], ast.Pass)), text
+        later |= {node.id for node in names}
+
+
+def _is_words(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 @each_notebook
