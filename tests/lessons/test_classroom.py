@@ -191,6 +191,90 @@ def test_a_number_in_the_place_of_words_has_no_reading() -> None:
     assert _classroom._reading(readings, _prediction("02.1", 3.0, "the CPU")) == ""
 
 
+def test_the_tables_of_a_class_by_hand(folder: pathlib.Path) -> None:
+    """Two students: one close and one 30 times too low, one passed at the second try, the other wrong at the fourth with the solution."""
+    wrong = dataclasses.replace(check_of("02.8", "chunks = 1", "wrong", 4), solution_shown=True)
+    no_words = ReportedPrediction("02.1", "Who?", "the CPU", "the CPU", None, "", "", "", 0)
+    write(folder, "a.json", report_of(
+        3, "Anna", predictions=(_prediction("00.3", 29.0, 30.0), no_words), checks=(check_of("02.8", "chunks = 16", "passed", 2),),
+    ))  # fmt: skip
+    write(folder, "b.json", report_of(1, "Ben", predictions=(_prediction("00.3", 1.0, 30.0),), checks=(wrong,)))
+    (folder / "c.json").write_text("{")
+    (folder / "notes.txt").write_text("x")
+    room = lessons.classroom(folder)
+    assert repr(room) == "<2 students, 1 file that cannot be read>"
+    assert room.table()[1] == [
+        ("Anna", "NVIDIA GeForce RTX 4070", "24", "32.0 GiB", "2, 1 of 1 close or right", "1 of 1 tried", "cupy"),
+        ("Ben", "AMD Ryzen 7 7840U (16 cores)", "16", "32.0 GiB", "1, 0 of 1 close or right", "0 of 1 tried", "nothing"),
+    ]
+    assert [(row[0], *row[2:]) for row in room.questions().table()[1]] == [
+        ("00.3", "1 of 2", "median 0.5 x what was measured, from 0.0333 to 0.967"), ("02.1", "0 of 0", "1 x the CPU; 1 not measured yet"),
+    ]  # fmt: skip
+    assert repr(room.questions()) == "<2 questions, 3 predictions>"
+    reading = _content.question("00.3").readings[0].sentence
+    assert room.misconceptions().table()[1] == [("00.3", "1 of 2", reading)]
+    title = _content.exercise("02.8").title
+    assert room.exercises().table()[1] == [("02.8", title, "1 of 2", "3", "1")]
+    (refused, remark) = room.problems.table()[1]
+    assert refused[0] == "c.json"
+    assert remark == ("remark", "1 file that is not .json passed over.")
+    assert [repr(each) for each in (room.misconceptions(), room.exercises(), room.problems)] == [
+        "<1 misconceptions>", "<1 exercises>", "<1 files that cannot be read, 1 remarks>",
+    ]  # fmt: skip
+
+
+def test_what_fails_most_comes_first(folder: pathlib.Path) -> None:
+    """02.8 fails for two of three, and 02.2 for the only one who tried; the one that all pass is last."""
+    right = {"02.2": _content.exercise("02.2").solution, "02.8": "chunks = 16", "03.10": 'explained = ("lines", 64 * 2**20)'}
+    for number, states in enumerate(("wrong wrong passed", "- wrong passed", "- passed passed")):
+        given = zip(right, states.split(), strict=True)
+        checks = tuple(check_of(id, right[id], state) for id, state in given if state != "-")
+        write(folder, f"{number}.json", report_of(number, checks=checks))
+    assert [(row.id, row.tried, row.passed) for row in lessons.classroom(folder).exercises().rows] == [
+        ("02.8", 3, 1), ("02.2", 1, 0), ("03.10", 3, 3),
+    ]  # fmt: skip
+
+
+AT_MOST = {
+    "a million tries": (lambda d: d["checks"][0].update(attempts=10**6), lambda d: d["checks"][0].update(attempts=10**6 + 1)),
+    "a million hints": (lambda d: d["checks"][0].update(hints=10**6), lambda d: d["checks"][0].update(hints=10**6 + 1)),
+    "an unknown state": (lambda d: d["checks"][0].update(state="wrong"), lambda d: d["checks"][0].update(state="great")),
+    "1,000 characters": (
+        lambda d: d["predictions"][0].update(question="x" * 1000), lambda d: d["predictions"][0].update(question="x" * 1001)
+    ),
+    "cores": (lambda d: d["machine"].update(cores=100_000), lambda d: d["machine"].update(cores=100_001)),
+    "no core": (lambda d: d["machine"].update(cores=1), lambda d: d["machine"].update(cores=0)),
+    "memory": (lambda d: d["machine"].update(memory_bytes=2**60), lambda d: d["machine"].update(memory_bytes=2**60 + 1)),
+    "a rate": (lambda d: d["roofs"][0]["flops_per_second"].update(x=1.0), lambda d: d["roofs"][0]["flops_per_second"].update(x=0.9)),
+    "a great rate": (
+        lambda d: d["roofs"][0]["flops_per_second"].update(x=1e21), lambda d: d["roofs"][0]["flops_per_second"].update(x=1.1e21),
+    ),
+    "eight roofs": (lambda d: d.update(roofs=d["roofs"] * 8), lambda d: d.update(roofs=d["roofs"] * 9)),
+    "nothing predicted": (lambda d: d["predictions"][0].update(predicted=0.0), lambda d: d["predictions"][0].update(predicted=-0.1)),
+    "a time zone": (lambda d: d.update(date="2026-03-01T10:00:00+00:00"), lambda d: d.update(date="2026-03-01T10:00:00")),
+    "entries": (
+        lambda d: d.update(measurements=[], checks=[{**d["checks"][0], "id": str(k)} for k in range(1000)]),
+        lambda d: d.update(measurements=[], checks=[{**d["checks"][0], "id": str(k)} for k in range(1001)]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", AT_MOST)
+def test_a_report_may_hold_so_much_and_no_more(what: str, folder: pathlib.Path) -> None:
+    """The most that is read, and the least that is refused, in one field of a good report."""
+    plain = json.dumps(report_of(2).to_dict())
+    for change, read in zip(AT_MOST[what], (True, False), strict=True):
+        data = json.loads(plain)
+        change(data)
+        file = folder / "one.json"
+        file.write_text(json.dumps(data))
+        if read:
+            assert _class_reading.read_report(file).name == "Student 002"
+        else:
+            with pytest.raises(RecordingError, match="expected what `gpulab report` writes"):
+                _class_reading.read_report(file)
+
+
 def test_three_hundred_reports_are_each_parsed_once(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class of 300 with 20 bad files: every file is opened once, so that the time grows with the class and no faster."""
     make_class(folder, 300, 20)

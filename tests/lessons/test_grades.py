@@ -18,6 +18,7 @@ from made_class import check_of, report_of, write
 from gpulab import lessons
 from gpulab.errors import InputError
 from gpulab.lessons import _answers, _content
+from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._regrade import Regrader
 from gpulab.lessons._report_schema import ReportedCheck
 
@@ -209,6 +210,48 @@ def test_what_the_students_machine_gave_decides(folder: pathlib.Path) -> None:
         write(folder, f"{name}.json", report_of(1, name, checks=(ReportedCheck("03.6", "passed", 1, 0, False, kept, seen),)))
     grades = lessons.grade(lessons.classroom(folder), lessons.Rubric(notebooks=("03",)))
     assert [next(g.found for g in s.grades if g.id == "03.6") for s in grades.students] == ["passed", "wrong", "open", "open"]
+
+
+def test_the_tables_of_grades_by_hand() -> None:
+    """Two of three points and half of two questions; a student who did nothing; the reason that most give comes first."""
+    right, wrong = Grade("02.2", "passed", "passed", "", 2.0, 2.0), Grade("02.5", "passed", "wrong", "too few", 0.0, 1.0)
+    lost = Grade("02.8", "passed", "open", "a Tensor", 0.0, 0.0)
+    none = tuple(Grade(id, "not attempted", found, said, 0.0, 1.0) for id, found, said in (
+        ("02.2", "wrong", "no number"), ("02.5", "wrong", "too many"), ("02.8", "not attempted", ""),
+    ))  # fmt: skip
+    anna = StudentGrades("Anna", ("a.json", "b.json"), (right, wrong, lost), 1, 2, 0.5)
+    three = (anna, StudentGrades("Ben", ("c.json",), none, 0, 2, 0.5), StudentGrades("=Cem", ("d.json",), (wrong,), 0, 0, 0.0))
+    grades = Grades(three, lessons.Rubric(), True, 6, 5, ("02",))
+    assert grades.table()[1] == [
+        ("Anna", "2.5", "4", "62 %", "1", "02.5", "02.8", "02.5", "1 of 2"),
+        ("Ben", "0", "4", "0 %", "0", "02.2, 02.5", "", "02.2, 02.5", "0 of 2"),
+        ("=Cem", "0", "1", "0 %", "0", "02.5", "", "02.5", "0 of 0"),
+    ]
+    assert grades.failing().rows == (("02.5", 3, 3, "too few", 2), ("02.2", 1, 2, "no number", 1))
+    assert grades.failing().table()[1] == [("02.5", "3 of 3", "too few", "2"), ("02.2", "1 of 2", "no number", "1")]
+    assert grades.differences().rows[0] == ("Anna", "02.5", "passed", "wrong", "too few")
+    assert grades.csv().splitlines() == [
+        "student,file,points,of,percent,predictions,passed,wrong,cannot be checked here,reported otherwise,"
+        "exercise 02.2,exercise 02.5,exercise 02.8",
+        'Anna,"a.json, b.json",2.5,4,62.5,1,1,02.5,02.8,02.5,2,0,',
+        "Ben,c.json,0,4,0.0,0,0,02.2 02.5,,02.2 02.5,0,0,0",
+        "'=Cem,d.json,0,1,0.0,0,0,02.5,,02.5,,0,",
+    ]
+    said = "<grades of 3 students: 6 answers, 5 of them different>", "<2 exercises with wrong answers>"
+    assert (repr(grades), repr(grades.failing())) == said
+    nobody = Grades((), lessons.Rubric(), True, 0, 0)
+    assert [table.table()[1] for table in (nobody.failing(), nobody.differences())] == [
+        [("(none)", "", "", "")],
+        [("(none)", "", "", "", "")],
+    ]
+    assert nobody.table()[1][0][0] == "(no students)"
+
+
+def test_the_grading_process_is_taken_away() -> None:
+    """When the grading ends its process has ended too, and is no zombie."""
+    with Regrader() as asked:
+        process = asked._started()
+    assert process.returncode is not None
 
 
 def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:

@@ -246,6 +246,38 @@ def test_progress_counts_predictions_and_exercises():
     assert "1 of 1 exercises passed" in repr(kept)
 
 
+def test_the_table_of_progress_by_hand(progress_file: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    """Not begun; then answered and tried once, wrongly; then shown and passed; then afresh, in one sentence."""
+    rows = [("91.1", "prediction", "not answered yet", "open", ""), ("91.2", "exercise", "twice", "not attempted", "")]
+    assert lessons.progress().table()[1] == rows
+    lessons.predict("91.1", "How long?", unit="us")
+    lessons.answer("91.1", 5)
+    lessons.check("91.2", lambda x: x)
+    now = lessons.progress()
+    assert now.table()[1] == [
+        ("91.1", "prediction", "How long?", "predicted", "5.00 us"), ("91.2", "exercise", "twice", "wrong", "1 attempt"),
+    ]  # fmt: skip
+    said = "0 of 1 exercises passed, 1 of 1 predictions given"
+    assert now.caption() == f"{said}. Kept in {progress_file}"
+    assert repr(now).splitlines() == [
+        f"{said} ({progress_file})",
+        "  91.1  prediction  predicted      How long? 5.00 us",
+        "  91.2  exercise    wrong          twice 1 attempt",
+    ]
+    lessons.reveal("91.1", 500e-6)
+    lessons.check("91.2", lambda x: 2 * x)
+    found = lessons.progress()
+    assert [row.state for row in found.rows] == ["off", "passed"]
+    assert (found.rows[1].detail, found.passed, found.predicted) == ("2 attempts", 1, 1)
+    capsys.readouterr()
+    lessons.start_again("91_test")
+    assert capsys.readouterr().out == "2 answers of notebook 91 moved into the history of progress.json; you start afresh.\n"
+    assert lessons.progress().table()[1] == rows
+    lessons.predict("91.1", "How long?", unit="us")
+    lessons.reveal("91.1", 500e-6)
+    assert (lessons.progress().rows[0].state, lessons.progress().predicted) == ("no prediction", 0)
+
+
 def test_progress_of_one_notebook():
     """A notebook's number chooses; one that is not there is refused."""
     assert lessons.progress("91").exercises == 1

@@ -13,7 +13,7 @@ from gpulab import lessons
 from gpulab.devices import environment
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Badge, Evidence
-from gpulab.lessons import _content, _quantities
+from gpulab.lessons import _content, _quantities, _store
 from gpulab.lessons._content import Question, Reading
 from gpulab.timing.results import Measurement
 
@@ -254,6 +254,49 @@ def test_a_usual_wrong_answer_gets_its_sentence(monkeypatch: pytest.MonkeyPatch)
     lessons.predict("90.1", "How long?", unit="us")
     lessons.answer("90.1", 1000)
     assert lessons.reveal("90.1", 1e-6).sentence == "You said 1000x too much. You thought that the call waits."
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "verdict", "sentence"),
+    [
+        (1.0, 2.0, "close", "You were close."),
+        (2.0, 1.0, "close", "You were close."),
+        (1.0, 2.1, "off", "You said 2.10x too little. Too low."),
+        (2.1, 1.0, "off", "You said 2.10x too much. Not low."),
+        (0.0, 0.5, "close", "You were close."),
+        (0.5, 0.0, "close", "You were close."),
+        (0.6, 0.0, "off", "Not low."),
+        (0.0, 3.0, "off", "Too low."),
+        (0.0, 0.0, "close", "You were close."),
+    ],
+)
+def test_what_is_close_by_hand(predicted: float, measured: float, verdict: str, sentence: str, monkeypatch: pytest.MonkeyPatch):
+    """Within a factor of two or by a half, both ends included; else the factor, where there is one, and the reading that fits."""
+    readings = (Reading(lambda said, got: said < got, "Too low."), Reading(lambda said, got: True, "Not low."))
+    monkeypatch.setattr(_content, "question", lambda id: Question(id, readings, close_absolute=0.5))
+    asked = lessons.predict("90.1", "How many?", unit="calls")
+    lessons.answer("90.1", predicted)
+    shown = lessons.reveal("90.1", measured)
+    assert (shown.verdict, shown.sentence) == (verdict, sentence)
+    assert shown.table()[1] == [("How many?", asked.text_of(predicted), asked.text_of(measured))]
+
+
+def test_a_reveal_that_nobody_predicted_can_be_followed_by_one_that_counts():
+    """What was shown first stays, unless nothing was measured then; the question's words are kept for the table of progress."""
+    asked = lessons.predict("90.1", "How long?", unit="us")
+    assert asked.status == "No prediction yet."
+    lessons.reveal("90.1", None, reason="no GPU")
+    assert asked.revealed is None
+    lessons.reveal("90.1", 3e-6)
+    assert asked.status == "No prediction was given; the answer was 3.00 us (MEASURED)."
+    assert _store.read()["predictions"]["90.1"]["question"] == "How long?"
+    lessons.reveal("90.1", 4e-6)
+    assert asked.revealed == "4.00 us (MEASURED)"
+    other = lessons.predict("90.2", "How long?", unit="us")
+    lessons.answer("90.2", 1)
+    for seconds in (3e-6, 4e-6):
+        lessons.reveal("90.2", seconds)
+    assert other.revealed == "3.00 us (MEASURED)"
 
 
 def test_observers_hear_answers_and_the_reveal():

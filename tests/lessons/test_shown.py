@@ -143,7 +143,8 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
     ),
     "contest": (
         Contest(
-            "add float32", "n", "a chip", (ContestRow(64, 1e-3, 1e-6, 2e-6, 3e-3, "contended"), ContestRow(8, 1.0, 2.0, 3.0, 4.0)), MODEL, LIVE
+            "add float32", "n", "a chip",
+            (ContestRow(64, 1e-3, 1e-6, 2e-6, 3e-3, "contended"), ContestRow(8, 1.0, 2.0, 3.0, 4.0)), MODEL, LIVE,
         ),
         ("n", "CPU (MEASURED)", "MODELLED: returned", "MODELLED: done", "MODELLED: with copies", "notes on the CPU"),
         [("64", "1.00 ms", "1.00 us", "2.00 us", "3.00 ms", "contended"), ("8", "1.00 s", "2.00 s", "3.00 s", "4.00 s", "none")],
@@ -332,7 +333,10 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
     ),
     "claims about the ladder": (
         LadderClaims(
-            tuple(("fused", one) for one in (finding("a", "holds", "1.5x", "2.0x", "3.0x"), finding("a", "fails", "1.1x"), finding("b", "open")))
+            (
+                ("fused", finding("a", "holds", "1.5x", "2.0x", "3.0x")), ("fused", finding("a", "fails", "1.1x")),
+                ("fused", finding("b", "open")),
+            )
         ),
         ("technique", "what was published", "promised", "machine (RECORDED)", "verdict", "recorded, with its interval"),
         [
