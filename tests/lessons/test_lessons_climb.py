@@ -47,6 +47,8 @@ def test_passes_refuse_what_is_no_array():
     for x in ([1, 2], None, 5, np.zeros(0)):
         with pytest.raises(InputError, match="numpy_passes: x="):
             lessons.numpy_passes(np.sqrt, x)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="numpy_passes: fn="):
+        lessons.numpy_passes(5, X)  # type: ignore[arg-type]
 
 
 def test_spellings_name_what_was_not_run(monkeypatch: pytest.MonkeyPatch):

@@ -175,6 +175,23 @@ def test_a_modelled_accelerator_has_a_pageable_link():
     assert gpu.report().copy_seconds == pytest.approx(1e-3 + 10e-6)
 
 
+def test_a_recorded_opponent_is_an_accelerator_with_its_copies(monkeypatch: pytest.MonkeyPatch):
+    """Of four recordings a CPU's, one without copies and one that lacks a size are passed over; the times are those of the fourth."""
+
+    def machine(kind: str, copies: float | None) -> types.SimpleNamespace:
+        environment, evidence = types.SimpleNamespace(device_kind=kind), types.SimpleNamespace(device=f"the {kind}")
+        return types.SimpleNamespace(
+            environment=environment, evidence=evidence, launch_seconds=1.0, median_seconds=2.0, with_transfer_seconds=copies
+        )
+
+    there = {"a": machine("cpu", 3.0), "b": machine("cuda", None), "d": machine("rocm", 3.0)}
+    monkeypatch.setattr(_material, "recorded", lambda name, n, dtype: there | ({"c": machine("xpu", 3.0)} if n == 16 else {}))
+    monkeypatch.setattr(devices, "default", lambda: Device("cpu"))
+    works = [workloads.get("matmul")(n=n) for n in (16, 32)]
+    name, evidence, times = _material._opponent(works)
+    assert (name, evidence.device, times(works[1])) == ("the rocm", "the rocm", (1.0, 2.0, 3.0))
+
+
 def test_a_contest_of_nothing_is_refused():
     """An unknown workload names the known ones."""
     with pytest.raises(InputError, match="matmul, add"):

@@ -55,6 +55,14 @@ def test_answers_are_read_with_and_without_their_unit(unit: str, answer: object,
     assert _quantities.unit(unit).parse(answer) == pytest.approx(base, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("unit", "base"), [("us", 42e-6), ("MiB", 42 * 2**20), ("GB/s", 42e9), ("x", 42.0), ("%", 42.0), ("calls", 42.0), ("", 42.0)]
+)
+def test_the_example_of_a_unit_can_be_answered(unit: str, base: float) -> None:
+    """What the placeholder shows is 42 of that unit, whatever is asked."""
+    assert _quantities.unit(unit).parse(_quantities.unit(unit).example) == pytest.approx(base)
+
+
 def test_one_of_a_thing_is_singular() -> None:
     """A count of one is told in the singular, any other in the plural."""
     digits = _quantities.unit("digits")
