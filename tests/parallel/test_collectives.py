@@ -4,11 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from gpulab import models
 from gpulab.errors import InputError, StoppedError
-from gpulab.evidence import Evidence
-from gpulab.parallel import CollectivePoint, CollectiveSweep, sweep
+from gpulab.evidence import Evidence, Note
+from gpulab.parallel import CollectivePoint, CollectiveSweep, _sweep, _sweep_step, sweep
 from gpulab.parallel._sweep import OPERATIONS, _elements, call_seconds, unused_link
 
 
@@ -134,3 +136,192 @@ def test_a_barrier_in_the_tree_costs_more_for_large_and_less_for_small_payloads(
     assert tree[0] < ring[0]
     assert tree[-1] > ring[-1]
     assert swept.bus_bytes_per_second(swept.points[-1]) == pytest.approx(1e9, rel=0.1)
+
+
+class MadeRanks:
+    """Two ranks, and a clock that runs while they call: 10 ms for each call and 100 ms for each request; the link is told in bytes."""
+
+    n, hosts = 2, ("a", "b")
+
+    def __init__(self, seconds, clocks=("x", "x"), sent=((100, None), (90, None))):
+        self.now, self.seconds, self.clocks, self.sent = 50.0, seconds, clocks, sent
+        self.asked = []
+
+    def monotonic(self):
+        """Return the seconds so far."""
+        return self.now
+
+    def run(self, function, *given):
+        """Answer as the ranks would."""
+        if function is _sweep_step.facts:
+            return [{"clock": clock, "backend": "gloo"} for clock in self.clocks]
+        self.asked.append((function.__name__, *given))
+        if function is _sweep_step.sent_bytes:
+            return list(self.sent)
+        count = given[-1]
+        self.now += 0.1 + 0.01 * count
+        times = [self.seconds(len(self.asked), k) for k in range(count)]
+        return [([(0.0, t) for t in times], 0.25), ([(1.0, t + 1.0) for t in times], 0.75)]
+
+
+def swept(monkeypatch, ranks, elements, deadline, stop=None):
+    """Sweep an all-reduce on made ranks."""
+    monkeypatch.setattr(_sweep, "time", ranks)
+    return _sweep._Runner(ranks, "all_reduce", elements, deadline, None, stop).result()
+
+
+def test_each_size_is_called_until_its_interval_is_narrow(monkeypatch):
+    """Equal calls are enough when there are twenty: five that tell how long one takes, then fifteen; then the bytes; then the next size."""
+    ranks = MadeRanks(lambda request, k: 2.0)
+    done = swept(monkeypatch, ranks, (2, 8), 100.0)
+    assert ranks.asked == [
+        ("timed_calls", "all_reduce", 2, 5), ("timed_calls", "all_reduce", 2, 15), ("sent_bytes", "all_reduce", 2),
+        ("timed_calls", "all_reduce", 8, 5), ("timed_calls", "all_reduce", 8, 15), ("sent_bytes", "all_reduce", 8),
+    ]  # fmt: skip
+    # From when the last rank had entered, at 1, until the last had its result, at 3; a ring of two sends the payload once from each.
+    assert done.points == (
+        CollectivePoint(8, 2.0, (2.0, 2.0), 20, (100, 90), (8.0, 8.0)), CollectivePoint(32, 2.0, (2.0, 2.0), 20, (100, 90), (32.0, 32.0)),
+    )  # fmt: skip
+    assert (done.ranks, done.hosts, done.backend, done.wire_reason, done.notes) == (2, 2, "gloo", None, ())
+    assert done.evidence.samples == 40
+
+
+def test_calls_that_differ_take_their_share_of_the_time_in_chunks(monkeypatch):
+    """Times from 1 to 3 s are never narrow: of 8 s the first of two sizes has 4, in chunks of 0.3 s at the pace of the last one."""
+    ranks = MadeRanks(lambda request, k: 1.0 + 2.0 * (k % 2))
+    done = swept(monkeypatch, ranks, (2, 8), 8.0)
+    first = [given[-1] for given in ranks.asked[: ranks.asked.index(("sent_bytes", "all_reduce", 2))]]
+    # Five took 0.15 s: 0.03 each, so ten in 0.3 s, but twenty are needed: fifteen. These took 0.25 s: 0.0167 each, so eighteen; and so on.
+    assert first[:4] == [5, 15, 18, 19]
+    assert sum(0.1 + 0.01 * count for count in first[:-1]) < 4.0 <= sum(0.1 + 0.01 * count for count in first)
+    assert len(done.points) == 2
+    assert ranks.now == pytest.approx(58.0, abs=0.6)
+    assert done.points[0].samples == sum(first)
+
+
+def test_no_size_takes_more_calls_than_it_may(monkeypatch):
+    """With an hour and times that are never narrow it ends at 2,000 calls."""
+    ranks = MadeRanks(lambda request, k: 1.0 + 2.0 * (k % 2))
+    assert swept(monkeypatch, ranks, (2,), 3600.0).points[0].samples == 2000
+
+
+def test_what_a_sweep_could_not_do_is_noted(monkeypatch):
+    """No clock in common; bytes that one rank cannot count, so none, with its reason; calls that are too few; and how far it came."""
+    stops = iter([False, True, True])
+    ranks = MadeRanks(lambda request, k: 2.0, clocks=("x", "y"), sent=((100, None), (None, "no such count")))
+    done = swept(monkeypatch, ranks, (2, 8, 16), 100.0, lambda: next(stops))
+    assert [(p.nbytes, p.median_seconds, p.interval_seconds, p.samples, p.sent_bytes) for p in done.points] == [(8, 2.0, None, 5, None)]
+    assert done.wire_reason == "no such count"
+    assert [note.code for note in done.notes] == ["stopped", "no-interval", "skipped"]
+    assert "after 1 of 3 sizes" in done.notes[0].sentence
+    assert done.notes[1].sentence.startswith("1 of 1 sizes; 8 B: ")
+    assert "no clock in common" in done.notes[2].sentence
+
+
+def test_links_that_are_not_what_limits_are_noted_with_the_wait_of_both_ranks(monkeypatch):
+    """Of 2 s a link of 10 MB/s is used for 1 s by 10 MB; ranks waited a quarter and three quarters of the time for a core: half."""
+    monkeypatch.setattr(_sweep, "link_limit", lambda ranks: 10e6)
+    done = swept(monkeypatch, MadeRanks(lambda request, k: 2.0), (2_500_000,), 10.0)
+    assert done.link_bytes_per_second == 10e6
+    assert [note.code for note in done.notes] == ["contended"]
+    assert "are used 50 % of the time; a rank's threads waited for a core 50 % of the time" in done.notes[0].sentence
+
+
+def test_each_call_that_is_timed_comes_after_a_meeting_and_is_waited_for(monkeypatch):
+    """Of three calls the first is not timed; the device ends each before the clock is read; bytes count between meetings."""
+    told = []
+    clock = itertools.count(10.0)
+    monkeypatch.setattr(_sweep_step, "_call", lambda *given: (lambda: told.append("call"), lambda: told.append("wait")))
+    monkeypatch.setattr(_sweep_step.time, "perf_counter", lambda: told.append("clock") or next(clock))
+    monkeypatch.setattr(dist, "barrier", lambda: told.append("meet"))
+    monkeypatch.setattr(_sweep_step.conditions, "read", lambda device: _Readings())
+    times, waited = _sweep_step.timed_calls("all_reduce", 8, 2)
+    assert told == [
+        "meet",
+        "clock",
+        "call",
+        "wait",
+        "meet",
+        *["clock", "call", "wait", "clock"],
+        "meet",
+        *["clock", "call", "wait", "clock"],
+    ]
+    assert (times, waited) == ([(11.0, 12.0), (13.0, 14.0)], None)
+    # Of 2 s a thread waited half a second, or for longer than there was, as two threads may; where either reading lacks it, nothing is told.
+    for first, last, share in ((1.0, 1.5, 0.25), (1.0, 9.0, 1.0), (None, 1.0, None), (1.0, None, None)):
+        readings = iter((_Readings(4.0, first), _Readings(6.0, last)))
+        monkeypatch.setattr(_sweep_step.conditions, "read", lambda device, readings=readings: next(readings))
+        assert _sweep_step.timed_calls("all_reduce", 8, 1)[1] == share
+    told.clear()
+    counts = iter((1000, 1030, 2030 + 30))
+    monkeypatch.setattr(_sweep_step, "wire_bytes", lambda: told.append("count") or _wire(next(counts)))
+    assert _sweep_step.sent_bytes("all_reduce", 8) == (1000, None)  # 1,030 with a meeting, of which one alone sends 30
+    assert told == ["meet", "meet", "count", "meet", "count", "call", "wait", "meet", "count"]
+
+
+class _Readings:
+    def __init__(self, seconds=0.0, delay=None):
+        self.seconds, self.process_run_delay_seconds = seconds, delay
+
+
+def _wire(sent):
+    from gpulab.parallel import WireBytes
+
+    return WireBytes(sent, 0, 0, (1,), None, Evidence.measured("x"))
+
+
+def test_ranks_that_talk_through_nccl_call_on_their_gpus(monkeypatch):
+    """Tensors of the asked size on the GPU of the local number, which is waited for; shapes by hand for twelve elements of three."""
+    made, told = [], []
+    zeros = torch.zeros
+
+    def on_meta(*shape, device):
+        made.append((shape[0], device))
+        return zeros(*shape, device="meta")
+
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch, "zeros", on_meta)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", told.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("wait"))
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(dist, "gather", lambda part, parts, root: told.append((part.numel(), parts, root)))
+    call, wait = _sweep_step._call("gather", 12, 0)
+    call()
+    wait()
+    assert made == [(12, "cuda:1"), (4, "cuda:1"), (0, "cuda:1")]
+    assert told == ["cuda:1", (4, None, 0), "wait"]
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    call, _ = _sweep_step._call("gather", 12, 0)
+    call()
+    part, parts, root = told[-1]
+    assert (part, [one.numel() for one in parts], root) == (4, [4, 4, 4], 0)
+    for operation, new, old in (
+        ("all_gather", "all_gather_single", "all_gather_into_tensor"), ("reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor"),
+    ):  # fmt: skip
+        got, given = (12, 4) if operation == "all_gather" else (4, 12)
+        for name in (new, old):  # torch 2.13's own name where it is there, else the one before
+            monkeypatch.setattr(dist, name, lambda a, b, name=name: told.append((name, a.numel(), b.numel())), raising=False)
+        _sweep_step._call(operation, 12, 0)[0]()
+        monkeypatch.delattr(dist, new)
+        _sweep_step._call(operation, 12, 0)[0]()
+        assert told[-3::2] == [(new, got, given), (old, got, given)]
+
+
+def test_the_table_of_a_sweep_by_hand():
+    """Two ranks that sum 8 MB in 10 ms run a bus of 800 MB/s; the busiest rank by the formula is shown; what is missing stays empty."""
+    evidence = Evidence.measured("x", 1)
+    points = (
+        CollectivePoint(4096, 1e-3, None, 5, None, (4096.0, 4096.0)),
+        CollectivePoint(8_000_000, 1e-2, (9e-3, 1.1e-2), 40, (7, 9), (5.0, 8.0)),
+    )  # fmt: skip
+    made = CollectiveSweep("all_reduce", "ring", 2, 1, "gloo", "float32", points, 10e6, "why", (Note("stopped", "Here."),), evidence, None)
+    assert made.table()[1] == [
+        ("4.00 KiB", "1.00 ms", "", "4.10 MB/s", "not counted", "4.00 KiB", "5"),
+        ("7.63 MiB", "10.0 ms", "9.00 ms to 11.0 ms", "800 MB/s", "9 B", "8 B", "40"),
+        ("note: stopped", "Here.", "", "", "", "", ""),
+    ]
+    assert repr(made) == "<all_reduce among 2 ranks, links of 10.0 MB/s: 7.63 MiB in 10.0 ms, 2 sizes>"
+    assert made.caption().endswith(" · bytes on the wire: why")

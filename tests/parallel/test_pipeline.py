@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from thread_ranks import ThreadRanks
 
 from gpulab import networks, parallel
 from gpulab.errors import InputError, StoppedError
 from gpulab.models import StagePass, pipeline_schedule
-from gpulab.parallel import ScheduleRun
+from gpulab.parallel import ScheduleRun, _run_schedule
 from gpulab.parallel._strategies_pipeline import layers_of, stages_of
 
 QUICK = {"forward_seconds": 0.004, "backward_seconds": 0.008}
@@ -149,6 +151,7 @@ def test_a_stop_keeps_what_was_measured(four_ranks: Any) -> None:
         ({"schedule": "spiral"}, "expected one of: split"), ({"microbatches": 3}, "Pass microbatches=4"),
         ({"microbatches": 0}, "microbatches is 0"), ({"forward_seconds": 0}, "forward_seconds is 0"),
         ({"backward_seconds": float("nan")}, "backward_seconds is nan"), ({"steps": 0}, "steps is 0"),
+        ({"steps": 51}, "whole number from 1 to 50"), ({"forward_seconds": 0.00099}, "at least 0.001"),
         ({"forward_seconds": 9.0}, "a step of these would take"), ({"schedule": "interleaved", "microbatches": 6}, "Pass microbatches=8"),
     ],
 )  # fmt: skip
@@ -176,6 +179,64 @@ def test_the_words_of_a_run() -> None:
     lane = [(span.kind, span.name, span.begin_seconds, span.end_seconds) for span in r.timeline.lane(0)]
     assert lane == [("compute", "forward 0", 0.0, 1.0), ("idle", "recv", 1.0, 4.5), ("compute", "backward 0", 4.5, 6.5)]
     assert r.timeline.lane(1)[-1].end_seconds == 6.5
-    assert r.table()[1][0][1:] == ("3.00 s of 6.50 s", "53.8%", "1", "100 B")
+    assert r.table()[1] == [
+        ("stage 0", "3.00 s of 6.50 s", "53.8%", "1", "100 B"), ("stage 1", "3.00 s of 6.50 s", "53.8%", "1", "50 B"),
+        # One microbatch through two stages and back is 3 + 3 seconds, of which each stage works half.
+        ("bubble measured", "50.0% to 60.0% in 3 steps", "51.0%", "", ""), ("in the timetable", "6.00 s", "50.0%", "1", ""),
+        ("by formula", r.model.bubble_formula, "50.0%", "", ""),
+    ]  # fmt: skip
     assert repr(r) == "<gpipe on 2 ranks: bubble 51.0% measured, 50.0% in theory>"
     assert ScheduleRun.from_dict(r.to_dict()) == r
+
+
+def test_clocks_of_other_machines_are_set_by_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks whose clocks are 100 s ahead and 7 s behind add as much less and more; found to a second, with ranks that are threads."""
+    ranks = ThreadRanks(monkeypatch, (0.0, 100.0, -7.0))
+    assert ranks.run(_run_schedule._clock_shift) == pytest.approx([0.0, -100.0, 7.0], abs=1.0)
+    assert len(ranks.sent) == 2 * 2 * 10  # ten questions from each of two ranks, and as many answers
+
+
+def test_passes_are_told_from_the_begin_of_the_first_one() -> None:
+    """The first begins at 5 on stage 1; all move by 5, and come in the order in which they begin; the bubble is what none of them fills."""
+    stages = [[StagePass(0, "forward", 2, 3, 1, 7.0, 8.0)], [StagePass(1, "backward", 0, 1, 0, 5.0, 9.0)]]
+    passes = _run_schedule._from_the_first(stages)
+    assert passes == (StagePass(1, "backward", 0, 1, 0, 0.0, 4.0), StagePass(0, "forward", 2, 3, 1, 2.0, 3.0))
+    assert _run_schedule._bubble(passes, 2) == 1 - (4 + 1) / (2 * 4)
+
+
+def test_a_step_begins_when_every_rank_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The passes of the step before are forgotten, the ranks meet, and only then the step is taken."""
+    stage = _run_schedule._Stage(0, 2, 0.0, {"forward": 0.0, "backward": 0.0})
+    done: list[Any] = []
+    monkeypatch.setattr(_run_schedule._Engine, "stage", stage)
+    monkeypatch.setattr(dist, "barrier", lambda: done.append("meet"))
+    stage.passes = [StagePass(0, "forward", 0, 1, 0, 0.0, 1.0)]
+    stage.take_step = lambda: done.append(list(stage.passes))
+    assert _run_schedule._step() == []
+    assert done == ["meet", []]
+    _run_schedule._clear()
+    assert _run_schedule._Engine.stage is None
+
+
+def test_an_uncut_step_gives_each_stage_the_gradients_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three stages that are threads: after a step each one's gradients are those of one process, though only messages went between."""
+    torch.manual_seed(0)
+    parts = [torch.nn.Linear(4, 4) for _ in range(3)]
+    batch = torch.randn(6, 4)
+    _run_schedule._loss(torch.nn.Sequential(*parts)(batch), batch).backward()
+    whole = [[p.grad.clone() for p in part.parameters()] for part in parts]
+    for part in parts:
+        part.zero_grad()
+        monkeypatch.setattr(part, "zero_grad", lambda **_: None)  # what the step clears is looked at here
+    ranks = ThreadRanks(monkeypatch, (0.0, 0.0, 0.0))
+
+    def step() -> list[tuple[str, int]]:
+        stage = _run_schedule._Stage(ranks.rank(), 3, 0.0, {"forward": 0.0, "backward": 0.0})
+        _run_schedule._uncut(stage, "split", [parts[ranks.rank()]], batch, 2)()
+        return [(one.kind, one.count) for one in stage.passes]
+
+    assert ranks.run(step) == [[("forward", 2), ("backward", 2)]] * 3
+    for part, expected in zip(parts, whole, strict=True):
+        for parameter, gradient in zip(part.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+    assert sorted(ranks.sent) == [(0, 1), (1, 0), (1, 2), (2, 1)]

@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 
 import gpulab as gl
-from gpulab import models, training
+from gpulab import devices, models, training
 from gpulab.errors import InputError, StoppedError
-from gpulab.evidence import Badge
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.parallel import _global_batch, _scaling, _scaling_step
 from gpulab.parallel._scaling_step import MODELS, StepModel, StepSpec, Turns
+from gpulab.parallel.scaling_results import ScalingMeasurement, ScalingResult
 
 ONE, ALPHA, RATE, BYTES = 0.1, 50e-6, 1e9, 4_000_000
 
@@ -179,6 +180,118 @@ def test_result_round_trip_and_table() -> None:
     assert [row[0] for row in rows] == ["1 rank", "2 ranks", "4 ranks", "link", "each step", "note: contended"]
     with pytest.raises(InputError, match="3 ranks were not measured"):
         found.at(3)
+
+
+class Clock:
+    """Seconds that pass only when a step is taken; ``told`` has what happened, in order."""
+
+    def __init__(self) -> None:
+        self.now, self.told = 10.0, []  # type: ignore[var-annotated]
+
+    def perf_counter(self) -> float:
+        """Return the seconds so far."""
+        self.told.append("clock")
+        return self.now
+
+    def step(self) -> None:
+        """Take a step: the first two last 1 s, the others 3."""
+        self.told.append("step")
+        self.now += 1.0 if self.told.count("step") <= 2 else 3.0
+
+
+def test_an_accelerator_is_waited_for_before_the_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two samples of two steps, the first of 1 s and the second of 3 s each, between waits for the device; on a CPU nobody waits."""
+    for device, wait in (("cuda:1", ["wait for cuda:1"]), ("cpu", [])):
+        clock, job = Clock(), object.__new__(_scaling_step.Job)
+        job.spec, job.device = StepSpec(MODELS["mlp"], 240, False, (1,), None, 2), device
+        monkeypatch.setattr(_scaling_step, "time", clock)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda where, clock=clock: clock.told.append(f"wait for {where}"))
+        assert job._samples(clock.step, 2) == [1.0, 3.0]
+        assert clock.told == [*wait, "clock", *["step", "step", *wait, "clock"] * 2]
+
+
+def test_ranks_meet_before_each_turn_and_the_first_step_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job for one and four ranks on a rank that belongs to four alone: a meeting a turn, of three steps the last two."""
+    told: list[str] = []
+    job = object.__new__(_scaling_step.Job)
+    job.spec, job.steps, job.device = StepSpec(MODELS["mlp"], 240, False, (1, 4)), {4: lambda: told.append("step")}, "cpu"
+    monkeypatch.setattr(dist, "barrier", lambda: told.append("meet"))
+    seconds = iter(range(100))
+    monkeypatch.setattr(job, "_samples", lambda step, count: [step() or next(seconds) for _ in range(count)])
+    taken = job.turns(2, 2)
+    assert told == ["meet", "meet", "step", "step", "step"] * 2
+    assert (taken.seconds, taken.alone_seconds) == ({4: [1, 2, 4, 5]}, 0.0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_collective_is_timed_between_a_meeting_and_its_result(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """Each time ranks meet, a device has ended its work, the call is made and its device waited for; the first time does not count."""
+    clock = Clock()
+    wait = [] if device == "cpu" else [f"wait for {device}"]
+
+    def reduce(tensor: torch.Tensor) -> None:
+        clock.told.append(f"{tensor.nbytes} bytes")
+        clock.now += 2.0
+
+    monkeypatch.setattr(_scaling_step, "_device", lambda rank: device)
+    monkeypatch.setattr(_scaling_step, "time", clock)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda where: clock.told.append(f"wait for {where}"))
+    for name, value in {"get_rank": lambda: 0, "get_world_size": lambda: 3, "all_reduce": reduce}.items():
+        monkeypatch.setattr(dist, name, value)
+    monkeypatch.setattr(dist, "barrier", lambda: clock.told.append("meet"))
+    # 1,000 bytes are 250 float32, of which three ranks can share 249.
+    assert _scaling_step.collective_times("all_reduce", 1000, 2) == [(12.0, 14.0), (14.0, 16.0)]
+    assert clock.told == ["meet", *wait, "clock", "996 bytes", *wait, "clock"] * 3
+
+
+def test_ranks_that_talk_through_nccl_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the local number, which torchrun gives too, around again where there are fewer; with gloo they compute on the CPU."""
+    chosen: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert _scaling_step._device(0) == "cuda:1"
+    monkeypatch.delenv("LOCAL_RANK")
+    assert _scaling_step._device(2) == "cuda:0"
+    assert chosen == ["cuda:1", "cuda:0"]
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    assert _scaling_step._device(2) == "cpu"
+
+
+def test_what_strikes_all_numbers_of_ranks_alike_leaves_their_ratio() -> None:
+    """Steps grow tenfold while the machine is disturbed, of one rank and of two alike: the speed-up is 1.6 with no width at all."""
+    one = np.linspace(0.1, 1.0, 40)
+    spec = StepSpec(MODELS["mlp"], 240, False, (1, 2))
+    point = _scaling._point(spec, 2, {1: one, 2: one / 1.6}, 0.5, 0.4)
+    assert (point.speedup, point.batch, point.predicted_seconds, point.predicted_overlapped_seconds) == (pytest.approx(1.6), 120, 0.5, 0.4)
+    assert point.speedup_interval == pytest.approx((1.6, 1.6))
+    first = _scaling._point(spec, 1, {1: one, 2: one / 1.6}, None, None)
+    assert (first.speedup, first.speedup_interval, first.efficiency_interval) == (1.0, (1.0, 1.0), (1.0, 1.0))
+
+
+def test_the_table_of_measured_scaling_by_hand() -> None:
+    """100 ms on one rank and 62.5 on two: 1.6 times the samples, 80 % each; the link, what a step moves, and the notes below."""
+    evidence = Evidence.measured("a device", 40)
+    points = (
+        ScalingMeasurement(1, 240, np.array([0.1]), 0.1, None, 1.0, (1.0, 1.0), 0.1, 0.1),
+        ScalingMeasurement(2, 120, np.array([0.0625]), 0.0625, (0.06, 0.065), 1.6, (1.5, 1.7), 0.07, 0.05),
+        ScalingMeasurement(4, 60, np.array([0.05]), 0.05, None, None, None, None, None),
+    )
+    r = ScalingResult(
+        "a net", "strong", "a timed wait", 4_000_000, 8, 1, points, 50e-6, 1e9, None, None, (Note("skipped", "Why."),), evidence,
+        devices.environment("cpu"),
+    )  # fmt: skip
+    assert r.table()[1] == [
+        ("1 rank", "240", "100 ms (no interval)", "1.00x [1.00x, 1.00x]", "100 %", "100 ms"),
+        ("2 ranks", "120", "62.5 ms [60.0 ms, 65.0 ms]", "1.60x [1.50x, 1.70x]", "80 %", "50.0 ms to 70.0 ms"),
+        ("4 ranks", "60", "50.0 ms (no interval)", "", "", "not predicted"),
+        ("link", "50.0 us a message and 1.00 GB/s, from the measured all-reduce", "", "", "", ""),
+        ("each step", "3.81 MiB of gradients; compute is a timed wait; 8 processors among the ranks", "", "", "", ""),
+        ("note: skipped", "Why.", "", "", "", ""),
+    ]
+    assert points[1].efficiency_interval == (0.75, 0.85)
+    assert points[1].samples_per_second == 240 / 0.0625
 
 
 def test_times_of_a_collective() -> None:

@@ -27,6 +27,16 @@ def transformer(**options: Any) -> torch.nn.Module:
     return networks.transformer(80, **{"width": 24, "heads": 3, "layers": 1, "context": 64, **options})
 
 
+class SharesWithItsHead(torch.nn.Module):
+    """Two blocks of a list, and a head that has the first one's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)])
+        self.head = torch.nn.Linear(64, 64)
+        self.head.weight = self.blocks[0].weight
+
+
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("ddp", {"batch_size": 9}, "a batch of 9 does not divide over the 2 ranks of ddp", "batch_size=8"),
     ("zero3", {"batch_size": 1}, "a batch of 1 does not divide", "batch_size=2"),
@@ -35,6 +45,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("sequence", {"model": networks.cnn()}, "does not know how to split a SmallCNN", "zero3"),
     ("tensor", {"task": "digits-mlp", "model": networks.mlp(64, 33, 10)}, "cannot split 33 features", "hidden=34"),
     ("zero3", {"task": "digits-mlp", "model": Shares()}, "share a weight", "ddp"),
+    ("zero2", {"task": "digits-mlp", "model": SharesWithItsHead()}, "share a weight", "ddp"),
     ("ddp", {"model": transformer(dropout=0.1)}, "drops values at random (p=0.1)", "dropout=0"),
     ("ddp", {"task": "digits-mlp", "model": networks.mlp(dropout=0.2)}, "drops values at random (p=0.2)", "dropout=0"),
     ("ddp", {"model": transformer().requires_grad_(False)}, "no parameter that requires a gradient", "Unfreeze"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from thread_ranks import ThreadRanks
 
 from gpulab.evidence import Evidence
-from gpulab.parallel import RankTimeline
+from gpulab.parallel import RankTimeline, _timeline
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._timeline import RankNotes, timeline
 from gpulab.parallel.results import RankSpan
@@ -126,3 +127,40 @@ def test_time_that_two_spans_share_counts_once() -> None:
     assert lanes.seconds(0) == {"compute": 9, "communication": 4, "idle": 0}
     assert lanes.overlap_seconds(0) == 3
     assert RankTimeline.from_dict(json.loads(json.dumps(lanes.to_dict()))) == lanes
+
+
+def test_the_tail_of_a_pass_is_that_of_its_last_collective() -> None:
+    """What the thread waited for at the end bears the name of what was entered last, not of what came before or after."""
+    calls = (call(0, "reduce_scatter", 1.0, 2.0), call(1, "all_reduce", 3.0, 5.0), call(2, "broadcast", 6.0, 6.5, root=0))
+    late = (call(0, "reduce_scatter", 1.0, 2.0), call(1, "all_reduce", 4.5, 5.0), call(2, "broadcast", 6.0, 6.5, root=0))
+    mine, other = (RankNotes((("backward", 0.0, 5.0),), each, (), (5.0,), (0.0,), 7.0) for each in (calls, late))
+    lanes = timeline("ddp", [mine, other], HERE)
+    assert spans(lanes, 0, "idle") == [("all_reduce", 3, 4.5)]
+    assert spans(lanes, 0, "compute") == [("backward", 0, 3)]
+
+
+def test_a_wait_that_is_noted_twice_is_idle_once() -> None:
+    """Waits for two collectives from 2 to 5 and from 3 to 6, which the other rank enters at 7: idle is 2 to 5, then 5 to 6."""
+    calls = (call(0, "all_reduce", 1.0, 8.0), call(1, "all_gather", 1.5, 8.0))
+    mine = RankNotes((), calls, ((0, 2.0, 5.0), (1, 3.0, 6.0)), (), (0.0,), 8.0)
+    other = RankNotes((), (call(0, "all_reduce", 7.0, 8.0), call(1, "all_gather", 7.0, 8.0)), (), (), (0.0,), 8.0)
+    lanes = timeline("twice", [mine, other], HERE)
+    assert spans(lanes, 0, "idle") == [("all_reduce", 2, 5), ("all_gather", 5, 6)]
+    assert lanes.seconds(0)["idle"] == pytest.approx(4)
+
+
+def test_steps_begin_with_the_first_rank_and_the_end_is_the_last_ones() -> None:
+    """Ranks begin steps at 1 and 4, and at 2 and 3; the lanes begin at 1, so the steps at 0 and 2, and the end, at 9, is 8."""
+    notes = [RankNotes((), (), (), (), (1.0, 4.0), 9.0), RankNotes((), (), (), (), (2.0, 3.0), 8.0)]
+    lanes = timeline("steps", notes, HERE)
+    assert (lanes.steps, lanes.end_seconds) == ((0.0, 2.0), 8.0)
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+def test_how_far_clocks_are_ahead_is_asked_of_each_rank(monkeypatch: pytest.MonkeyPatch, machines: int) -> None:
+    """Three ranks that are threads; on machines of their own their clocks run 100 s ahead and 7 s behind, which is found to a second."""
+    ranks = ThreadRanks(monkeypatch, (0.0, 100.0, -7.0))
+    monkeypatch.setattr(_timeline, "_machine", lambda: f"machine {ranks.rank() % machines}")
+    found = ranks.run(_timeline.clocks_ahead)
+    assert found == ([0.0, 0.0, 0.0] if machines == 1 else pytest.approx([0.0, 100.0, -7.0], abs=1.0))
+    assert len(ranks.sent) == (0 if machines == 1 else 2 * 2 * 8)  # eight questions to each of two ranks, and as many answers

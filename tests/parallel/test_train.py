@@ -1,0 +1,190 @@
+"""What a training over ranks reports, from outcomes made by hand; and what a rank does between two readings of its clock."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gpulab import networks, parallel
+from gpulab.parallel import _strategies_worker as worker
+from gpulab.parallel import _train
+from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel._strategies import strategy_named
+from gpulab.parallel._strategies_worker import Job, Outcome
+from gpulab.parallel._timeline import RankNotes
+
+
+def _job(**changed: Any) -> Job:
+    given = {
+        "strategy": "ddp", "task": "digits-mlp", "model": None, "steps": 4, "batch_size": 8, "dtype": "float64", "optimizer": "sgd",
+        "learning_rate": 0.1, "microbatches": 1, "bucket_bytes": 1024, "seed": 0,
+    }  # fmt: skip
+    return Job(**{**given, **changed})
+
+
+def _call(number: int, name: str, nbytes: int, begin: float, root: int | None = None) -> CollectiveCall:
+    return CollectiveCall(number, name, f"c10d.{name}", "float64", nbytes, nbytes, (0, 1), root, begin, begin + 0.5, "completion", 0.0)
+
+
+def _outcome(shares: list[float], seconds: list[float], value: float, peak: int, wire: int | None) -> Outcome:
+    """Two observed steps of 2 s, in each an all-reduce of 800 bytes; after the second a broadcast of 100 from rank 1."""
+    calls = (_call(0, "all_reduce", 800, 1.0), _call(1, "all_reduce", 800, 3.0), _call(2, "broadcast", 100, 3.6, root=1))
+    notes = RankNotes((("backward", 0.0, 4.0),), calls, (), (), (0.0, 2.0), 4.2)
+    return Outcome(shares, {"w": torch.tensor([value])}, seconds, peak, {"parameters": peak}, {"parameters": peak}, notes, wire)
+
+
+def _result(outcomes: list[Outcome], single: Outcome, **job: Any) -> parallel.StrategyResult:
+    return _train._result(strategy_named("ddp"), _job(**job), torch.nn.Linear(2, 3), single, outcomes, 1)
+
+
+def test_a_result_by_hand() -> None:
+    """Losses add up over ranks, a step takes as long as on its slowest rank, and bytes and calls are those of one step of two."""
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, earlier=[{"w": torch.tensor([9.0])}, {"w": torch.tensor([8.0])}])
+    outcomes = [
+        _outcome([1.0, 1.0, 1.0, 0.5], [5.0, 1.0, 1.0, 2.0], 2.0, 300, 1701),
+        _outcome([3.0, 2.0, 1.0, 0.5], [4.0, 2.0, 1.0, 3.0], 2.0, 200, None),
+    ]
+    r = _result(outcomes, single)
+    assert r.losses.tolist() == [4.0, 3.0, 2.0, 1.0] == r.single_losses.tolist()
+    assert r.step_seconds.tolist() == [5.0, 2.0, 1.0, 3.0]
+    assert (r.ranks, r.steps, r.agrees, r.state_difference, r.parameter_count) == (2, 4, True, 0.0, 2 * 3 + 3)
+    assert (r.strategy, r.model, r.dtype, r.optimizer, r.batch_size) == ("ddp", "Linear on digits-mlp", "float64", "sgd", 8)
+    assert r.timeline.label == "ddp on 2 ranks"
+    for report, (peak, ring, wire) in zip(r.reports, ((300, 800, 850), (200, 850, None)), strict=True):
+        assert (report.peak_bytes, report.peak_by_category) == (peak, {"parameters": peak})
+        assert report.calls == {"all_reduce": 1, "broadcast": 0}
+        assert report.payload_bytes == {"all_reduce": 800, "broadcast": 50}
+        # A ring of two sends 2 (2 - 1) / 2 of the payload from each rank; the broadcast's 100 bytes go out from its root alone.
+        assert (report.ring_bytes, report.wire_bytes) == (ring, wire)
+
+
+def test_what_stopped_early_is_set_beside_as_many_steps_of_one_process() -> None:
+    """Three of four steps: one process's state after its third is compared, its first three losses, and a note says so."""
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, earlier=[{"w": torch.tensor([9.0])}, {"w": torch.tensor([8.0])}])
+    outcomes = [_outcome([2.0, 1.5, 1.0], [1.0, 1.0, 1.0], 8.0, 1, None) for _ in range(2)]
+    r = _result(outcomes, single)
+    assert (r.steps, r.agrees, r.single_losses.tolist()) == (3, True, [4.0, 3.0, 2.0])
+    assert [(note.code, "3 of 4 steps" in note.sentence) for note in r.notes] == [("stopped", True)]
+
+
+def test_the_step_from_which_losses_differ_is_told() -> None:
+    """Wrong in the third step (number 2) and after it; where only the parameters differ, that is told."""
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])})
+    wrong = _result([_outcome([4.0, 3.0, 2.5, 1.5], [1.0] * 4, 2.0, 1, None)], single)
+    assert wrong.loss_difference == 0.5  # of the last: over the larger of 1 and the loss
+    assert "from step 2 on (largest difference 5.0e-01, parameters 0.0e+00" in wrong.notes[0].sentence
+    drifted = _result([_outcome([4.0, 3.0, 2.0, 1.0], [1.0] * 4, 3.0, 1, None)], single)
+    assert "in no step, but the parameters do" in drifted.notes[0].sentence
+
+
+def test_the_table_of_a_result_by_hand() -> None:
+    """Memory, payload and time a step: two steps had 4 s of work, and data moved for three times half a second."""
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])})
+    r = _result([_outcome([4.0, 3.0, 2.0, 1.0], [1.0] * 4, 2.0, 300, 1701)], single)
+    assert r.seconds(0) == pytest.approx({"compute": 2.0, "communication": 3 * 0.5 / 2, "idle": 0.0})
+    rows = {row[0]: row[1:] for row in r.table()[1]}
+    assert rows["computes what one process computes"] == ("yes",)
+    assert rows["peak memory of tensors"] == ("300 B",)
+    assert (rows["- parameters at most"], rows["- gradients at most"]) == (("300 B",), ("0 B",))
+    assert rows["payload of collectives a step"] == ("850 B",)
+    assert rows["sent on the wire"] == ("850 B",)
+    assert rows["compute a step"] == ("2.00 s",)
+
+
+def test_one_rank_is_a_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken, and a cluster of one asked for."""
+    asked: list[int] = []
+
+    def started(n: int, **_: Any) -> Any:
+        asked.append(n)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_train, "cluster", started)
+    with pytest.raises(ZeroDivisionError):
+        parallel.train(1, "ddp", task="digits-mlp", steps=3)
+    assert asked == [1]
+
+
+def test_the_single_process_is_trained_once_for_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept by what it depends on, weights too, but not by the strategy."""
+    ran: list[int] = []
+
+    def run(function: Any, job: Job, model: Any) -> list[Any]:
+        ran.append(job.seed)
+        return [Outcome([float(job.seed)], {}), None]
+
+    ranks: Any = SimpleNamespace(run=run)
+    monkeypatch.setattr(_train, "_references", type(_train._references)())
+    model = networks.mlp(4, 4, 2)
+    assert _train._reference(ranks, _job(seed=1), model).shares == [1.0]
+    assert _train._reference(ranks, _job(seed=1, strategy="data", bucket_bytes=1, microbatches=2), model).shares == [1.0]
+    assert ran == [1]
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    for changed in ({"seed": 1}, {"steps": 5}, {"batch_size": 9}, {"dtype": "float32"}, {"optimizer": "adam"}, {"learning_rate": 0.2}):
+        before = len(ran)
+        _train._reference(ranks, _job(**{"seed": 1, **changed}), model)
+        assert len(ran) == before + 1, changed
+
+
+def test_of_nine_kept_runs_the_one_least_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight seeds are kept; the first is used again, so a ninth takes the place of the second."""
+    ran: list[int] = []
+
+    def run(function: Any, job: Job, model: Any) -> list[Any]:
+        ran.append(job.seed)
+        return [Outcome([float(job.seed)], {}), None]
+
+    monkeypatch.setattr(_train, "_references", type(_train._references)())
+    model = networks.mlp(4, 4, 2)
+    for seed in (0, 1, 2, 3, 4, 5, 6, 7, 0, 8, 0, 1):
+        assert _train._reference(SimpleNamespace(run=run), _job(seed=seed), model).shares == [seed]  # type: ignore[arg-type]
+    assert ran == [0, 1, 2, 3, 4, 5, 6, 7, 8, 1]
+
+
+def test_a_gpu_is_waited_for_before_the_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step's time ends when its device is done; on a CPU there is nothing to wait for."""
+    for kind, expected in (("cuda", ["clock", "step", "wait for cuda:1", "clock"]), ("cpu", ["clock", "step", "clock"])):
+        told: list[str] = []
+        clock = iter((5.0, 7.5))
+        run = object.__new__(worker._Work)
+        run.begins, run.shares, run.seconds = [], [], []
+        run.setting = SimpleNamespace(device=torch.device(kind, 1) if kind == "cuda" else torch.device("cpu"))  # type: ignore[assignment]
+        run.trainer = SimpleNamespace(step=lambda batch, told=told: told.append("step"))  # type: ignore[assignment]
+        monkeypatch.setattr(
+            worker, "time", SimpleNamespace(perf_counter=lambda told=told, clock=clock: told.append("clock") or next(clock))
+        )
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device, told=told: told.append(f"wait for {device}"))
+        run._step(None)
+        assert (told, run.begins, run.seconds) == (expected, [5.0], [2.5])
+
+
+def test_a_rank_that_talks_through_nccl_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its local number, 0 where nobody gave one; else the processor."""
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert worker._device() == torch.device("cuda", 2)
+    monkeypatch.delenv("LOCAL_RANK")
+    assert worker._device() == torch.device("cuda", 0)
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    assert worker._device() == torch.device("cpu")
+
+
+def test_the_most_of_each_category_is_counted_event_by_event() -> None:
+    """Two of 100 bytes that live one after the other and overlap at one operator, one that lives to the end, one never met."""
+
+    def record(category: str | None, nbytes: int, born: int, died: int) -> Any:
+        return SimpleNamespace(category=category, nbytes=nbytes, born=born, died=died)
+
+    tracker = SimpleNamespace(
+        operators=["a", "b", "c", "d"],
+        records=[
+            record("gradients", 100, 0, 2), record("gradients", 100, 1, 3), record("inputs", 7, 3, 99), record(None, 5, 2, 3),
+            record("optimizer", 9, 4, 9),
+        ],
+    )  # fmt: skip
+    assert worker.most_by_category(tracker) == {"gradients": 200, "inputs": 7, "temporary": 5}
