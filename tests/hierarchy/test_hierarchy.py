@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpulab import hierarchy
 from gpulab.devices import Device
 from gpulab.errors import InputError, MissingLibraryError, OutOfMemoryError, StoppedError
-from gpulab.evidence import Badge
+from gpulab.evidence import Badge, Note
 from gpulab.hierarchy import HOPS_PER_CALL, _chains, _given, _latency, _parallel, _streams
 from gpulab.recorder import _hierarchy as experiments
 
@@ -162,6 +162,7 @@ def test_a_scripted_machine_is_read_exactly(scripted: Clock) -> None:
     assert [p.median_seconds for p in curve.points] == pytest.approx(expected)
     assert [p.least_seconds for p in curve.points] == pytest.approx(expected)
     assert {p.chases for p in curve.points} == {2}
+    assert [p.interval_seconds for p in curve.points] == [pytest.approx((seconds, seconds)) for seconds in expected]
     assert curve.floor_seconds == pytest.approx(2e-9)
     assert curve.span_ratio == pytest.approx(50)
     assert [(level.name, level.between_bytes) for level in curve.levels().levels] == [
@@ -208,7 +209,8 @@ def test_littles_law_on_a_scripted_machine(scripted: Clock) -> None:
     assert [p.chains for p in both.points] == [1, 2, 4, 8, 16]
     assert [both.under_way(p) for p in both.points] == pytest.approx([1, 2, 4, 8, 8])
     assert both.gain == pytest.approx(8)
-    assert both.points[0].seconds_per_hop == pytest.approx(100e-9)
+    for point, seconds in zip(both.points, (100e-9, 50e-9, 25e-9, 12.5e-9, 12.5e-9), strict=True):
+        assert (point.seconds_per_hop, point.interval_seconds) == (pytest.approx(seconds), pytest.approx((seconds, seconds)))
 
 
 def test_a_scripted_stream_is_read_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +224,63 @@ def test_a_scripted_stream_is_read_exactly(monkeypatch: pytest.MonkeyPatch) -> N
     curve = hierarchy.bandwidth([4096], deadline=0.1, clock=clock)
     assert curve.points[0].bytes_per_second == pytest.approx(8e9)
     assert curve.points[0].most_bytes_per_second == pytest.approx(8e9)
+    assert curve.points[0].interval_bytes_per_second == pytest.approx((8e9, 8e9))
     assert curve.notes == ()
+
+
+def _chased(nbytes: int, seconds: list[float], interval: tuple[float, float] | None) -> types.SimpleNamespace:
+    """A measurement of calls, as far as a point looks."""
+    return types.SimpleNamespace(median_seconds=sorted(seconds)[len(seconds) // 2], samples_seconds=seconds, interval_seconds=interval)
+
+
+def test_a_point_joins_its_chases_by_hand() -> None:
+    """Medians of 2, 6 and 4 calls' seconds: 4; intervals from the lowest to the highest end; the fastest sample of all; seven samples."""
+    each = [_chased(1, [1.0, 2.0, 9.0], (1.0, 3.0)), _chased(1, [6.0], (5.0, 7.0)), _chased(1, [3.0, 4.0, 5.0], (0.5, 5.0))]
+    point = _latency._point(64, each)  # type: ignore[arg-type]
+    assert (point.nbytes, point.chases, point.samples) == (64, 3, 7)
+    assert [HOPS_PER_CALL * v for v in (point.median_seconds, point.least_seconds, *point.interval_seconds)] == [4.0, 1.0, 0.5, 7.0]
+    assert _latency._point(64, [*each, _chased(1, [1.0], None)]).interval_seconds is None  # type: ignore[arg-type, list-item]
+    one = _parallel._point(4, each[0])  # type: ignore[arg-type]
+    assert [HOPS_PER_CALL * v for v in (one.seconds_per_hop, one.least_seconds, *one.interval_seconds)] == [2.0, 1.0, 1.0, 3.0]
+    assert (one.chains, one.samples) == (4, 3)
+    rate = _streams._point(64, types.SimpleNamespace(**vars(each[0]), nbytes=6.0))  # type: ignore[arg-type]
+    assert (rate.bytes_per_second, rate.most_bytes_per_second, rate.interval_bytes_per_second, rate.samples) == (3.0, 6.0, (2.0, 6.0), 3)
+
+
+def test_a_run_shares_its_time_and_tells_of_it() -> None:
+    """Of 8 s for four points each has two, and what one does not use goes to the others; no less than 30 ms; notes are counted by code."""
+    clock, told = Clock(), []
+    run = _given.Run("latency", 4, 8.0, progress=lambda part, text: told.append((part, text)), stop=None, clock=clock)
+    assert (run.share, run.over) == (2.0, False)
+    run.say("first")
+    noted = types.SimpleNamespace(notes=(Note("contended", "One."), Note("other", "Not told.")))
+    assert run.measured(noted) is noted  # type: ignore[arg-type, comparison-overlap]
+    clock.now += 5.0
+    assert run.share == 1.0
+    run.measured(types.SimpleNamespace(notes=(Note("contended", "Two."),)))  # type: ignore[arg-type]
+    run.say("third")
+    clock.now += 3.0
+    assert (run.share, run.over) == (0.03, True)
+    assert run.finished() == (Note("contended", "2 of 2 measurements; the first: One."),)
+    assert told == [(0.0, "first"), (0.5, "third"), (1.0, "done")]
+
+
+def test_a_set_is_walked_through_once_before_it_is_measured() -> None:
+    """A call has 8,192 hops: one call for a set of fewer lines, three for 20,000; a huge one is walked through a million hops of it."""
+    for lines, calls in ((100, 1), (20_000, 3), (10**8, 129)):
+        clock, before = Clock(), []
+
+        def walk(clock: Clock = clock, before: list[float] = before) -> None:
+            clock.now += 1.0
+            before.append(clock.now)
+
+        begun: list[int] = []
+        real = _latency.timing.measure
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_latency.timing, "measure", lambda work, begun=begun, before=before, **_: begun.append(len(before)))
+            _latency.walked(types.SimpleNamespace(walk=walk), Device("cpu"), lines * _chains.LINE_BYTES, deadline=1.0)  # type: ignore[arg-type]
+        assert _latency.timing.measure is real
+        assert begun == [calls]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -70,6 +70,21 @@ def test_slow_growth_is_no_step() -> None:
     assert any("L1d 32.0 KiB, L2 512 KiB, L3 8.00 MiB" in sentence for sentence in found.cannot_tell)
 
 
+def test_a_rise_of_a_tenth_for_each_doubling_is_a_step() -> None:
+    """Twelve percent for each of three doublings are 40 percent in all, and a step; eight percent for each of five are not."""
+    sizes = [2**k for k in range(12, 24)]
+    steady = [2.0] * 4
+    found = curve([*steady, 2 * 1.12, 2 * 1.12**2, *[2 * 1.12**3] * 6], sizes, ()).levels()
+    assert [level.between_bytes for level in found.levels] == [(2**15, 2**18), None]
+    assert len(curve([*steady, *(2 * 1.08**k for k in range(1, 6)), *[2 * 1.08**5] * 3], sizes, ()).levels().levels) == 1
+
+
+def test_a_cache_four_doublings_off_is_the_furthest() -> None:
+    """Of 32 KiB: 512 KiB is a cache whose end it may be, 600 KiB is not."""
+    assert _steps.matched([32 * KIB], [512 * KIB]) == [0]
+    assert _steps.matched([32 * KIB], [600 * KIB]) == [None]
+
+
 def test_a_small_rise_is_no_step() -> None:
     """Fifteen percent at once are within the noise; a third is a step."""
     small, large = [2.0] * 15 + [2.3] * 15, [2.0] * 15 + [2.7] * 15
