@@ -176,7 +176,7 @@ class _Runner:
             )
             calls = min(calls, _MOST_CALLS - len(seconds))
         interval, why = median_interval(np.array(seconds))
-        if interval is None and why is not None:
+        if why is not None:
             self.slow.append(f"{format_bytes(nbytes)}: {why}")
         cost = models.collective_cost(self.operation, nbytes, self.ranks.n, algorithm)
         counted = self.ranks.run(_sweep_step.sent_bytes, self.operation, elements)

@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -22,7 +23,7 @@ import torch.distributed as dist
 
 import gpulab as gl
 from gpulab.errors import GpulabError, InputError, OutOfMemoryError, RankError
-from gpulab.parallel import Ranks, _group
+from gpulab.parallel import Ranks, _engines, _group, _rank
 
 # A killed kernel's processes are gone after this; the guard looks twenty times a second, and ends them in well under a second.
 GONE_WITHIN = 10.0
@@ -156,6 +157,48 @@ def test_nccl_without_a_gpu_for_each_rank_is_refused(asked: str) -> None:
     """One sentence that names the ranks, in place of PyTorch's own failure inside them."""
     with pytest.raises(InputError, match=r"not enough for ranks 1 and 3; .*backend='gloo'"):
         _group.choose_backend(asked, [0, -1, 0, -2])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the loopback is called lo on Linux only")
+def test_a_rank_is_reached_by_the_address_on_the_way() -> None:
+    """Towards this machine that is the loopback's, whose interface gloo is told; an address of nobody's has none."""
+    assert _rank.address_towards("127.0.0.1") == "127.0.0.1"
+    assert _rank._interface_of("127.0.0.1") == "lo"
+    assert _rank._interface_of("203.0.113.7") == ""  # kept for documentation: RFC 5737
+
+
+def test_engines_are_told_in_the_order_of_ranks_with_a_fraction_that_rises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of two engines one comes first, then both: a start from 0.5 goes by 0.7 to 0.9; their processes say which is which rank."""
+    engines = _engines.LocalEngines(2, 1)
+    orders: list[tuple[str, str]] = []
+    told: list[tuple[float, str]] = []
+    coming = iter(({4}, {4}, {4, 7}, {4, 7, 9}))
+
+    class Client:
+        ids: set[int] = {4}
+
+        def __getitem__(self, ids: list[int]) -> Client:
+            assert ids == [7, 9]  # 4 belongs to the engines before
+            return self
+
+        def apply_async(self, function: object) -> Client:
+            return self
+
+        def get(self, seconds: float) -> list[int]:
+            return [202, 201]
+
+    def wait(condition: Callable[[], bool], *_: object, **__: object) -> None:
+        while not condition():
+            engines.client.ids = next(coming)
+
+    pids = {"engine 1.0": 201, "engine 1.1": 202}
+    engines.client = Client()
+    engines.guarded = SimpleNamespace(folder=tmp_path, pids=pids, order=lambda what, **given: orders.append((what, given["name"])))  # type: ignore[assignment]
+    monkeypatch.setattr(engines, "_wait", wait)
+    engines._launch(lambda fraction, text: told.append((round(fraction, 9), text)), 0.5)
+    assert orders == [("engine", "engine 1.0"), ("engine", "engine 1.1")]
+    assert told == [(0.5, "0 of 2 engines are there"), (0.7, "1 of 2 engines are there"), (0.9, "2 of 2 engines are there")]
+    assert engines.ids == (9, 7)
 
 
 def test_a_port_in_use_is_named(ranks: Ranks) -> None:

@@ -247,7 +247,7 @@ def test_each_call_that_is_timed_comes_after_a_meeting_and_is_waited_for(monkeyp
         *["clock", "call", "wait", "clock"],
     ]
     assert (times, waited) == ([(11.0, 12.0), (13.0, 14.0)], None)
-    # Of 2 s a thread waited half a second, or for longer than there was, as two threads may; where either reading lacks it, nothing is told.
+    # Of 2 s a thread waited half a second, or longer than there was, as two may; where either reading lacks it, nothing is told.
     for first, last, share in ((1.0, 1.5, 0.25), (1.0, 9.0, 1.0), (None, 1.0, None), (1.0, None, None)):
         readings = iter((_Readings(4.0, first), _Readings(6.0, last)))
         monkeypatch.setattr(_sweep_step.conditions, "read", lambda device, readings=readings: next(readings))

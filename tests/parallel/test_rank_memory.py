@@ -12,7 +12,9 @@ import torch
 import gpulab as gl
 from gpulab import networks
 from gpulab.errors import InputError, StoppedError
-from gpulab.parallel import Ranks, predict_ranks
+from gpulab.evidence import Evidence, Note
+from gpulab.memory.results import LiveTensor
+from gpulab.parallel import RankMemory, Ranks, predict_ranks
 from gpulab.parallel._strategies import strategies
 
 # The bound that predictions are held to; benchmarks/rank_memory.py has the whole matrix at 2 and 4 ranks.
@@ -166,6 +168,28 @@ def test_result_goes_through_json() -> None:
     assert p.parameter_count == gl.parallel.gpt_shape("course").parameter_count
     assert p.fits("T4")
     assert not p.fits(2**20)
+
+
+def test_the_table_of_a_rank_by_hand() -> None:
+    """The peak and its parts that are not empty, what is kept, the largest tensors with shape or "scalar", and the notes."""
+    tensors = (
+        LiveTensor(name="w", nbytes=8192, shape=(64, 32), dtype="float32", category="gradients", operator="aten.mm"),
+        LiveTensor(name="", nbytes=4, shape=(), dtype="int64", category="inputs", operator="aten.add"),
+    )
+    parts = {"parameters": 1024, "optimizer": 0, "gradients": 8192}
+    r = RankMemory(
+        "net", "zero3", 8, 1, 9216, 100, 2048, 9000, parts, "aten.mm", "backward", tensors, 10, "adam", "float32", False, 1,
+        (Note("stopped", "Here."),), Evidence.measured("x"),
+    )  # fmt: skip
+    assert r.table() == (("net: zero3, rank 1 of 8", "bytes"), [
+        ("peak, backward: aten.mm", "9.00 KiB"), ("- parameters", "1.00 KiB"), ("- gradients", "8.00 KiB"),
+        ("inside operators (upper estimate)", "100 B"), ("kept between steps", "2.00 KiB"),
+        ("at the peak: w (gradients, 64x32 float32)", "8.00 KiB"), ("at the peak: aten.add (inputs, scalar int64)", "4 B"),
+        ("note: stopped", "Here."),
+    ])  # fmt: skip
+    needed = r.needed_bytes()
+    assert needed > 9216 + 100
+    assert (r.fits(needed), r.fits(needed - 1)) == (True, False)
 
 
 def wide() -> Any:

@@ -54,6 +54,23 @@ def test_parameters_are_counted_right(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "layers", "width", "head_width"),
+    [("125M", 12, 768, 64), ("1.3B", 24, 2048, 128), ("7B", 32, 4096, 128), ("70B", 86, 8192, 128)],
+)
+def test_shapes_are_those_that_were_published(name: str, layers: int, width: int, head_width: int) -> None:
+    """GPT-3's table 2.1 (Brown et al., 2020), its 2,048 tokens and GPT-2's 50,257 words; Llama 2 70B's width and heads of 128.
+
+    Of the 70B the layers are those with which this transformer has as many parameters.
+    """
+    shape = gpt_shape(name)
+    assert (shape.layers, shape.width, shape.width / shape.heads) == (layers, width, head_width)
+    assert (shape.vocabulary, shape.context) == (50_257, 2_048)
+    nominal = float(name[:-1]) * {"M": 1e6, "B": 1e9}[name[-1]]
+    tied = shape.parameter_count - shape.vocabulary * shape.width  # as GPT-3 counts: its output layer is its embedding
+    assert tied == pytest.approx(nominal, rel=0.07)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"ranks": 0}, "ranks is 0"),

@@ -33,6 +33,17 @@ class Layer(torch.nn.Linear):
         return F.relu(super().forward(x)) * SCALE
 
 
+class Thin(Layer):
+    """A class whose own body needs names of the file, and one of the language."""
+
+    slope = float(SCALE)
+
+
+def uses_a_class_of_a_class() -> float:
+    """Needs a class, which needs another one, which needs a module."""
+    return Thin(1, 1).slope
+
+
 def mean_over_ranks(value: torch.Tensor) -> torch.Tensor:
     """Average over the ranks."""
     dist.all_reduce(value)
@@ -84,6 +95,15 @@ def test_the_script_has_what_the_function_needs_and_no_more(tmp_path: Path) -> N
     assert "LOCK" not in text
     assert "\n__name__ = " not in text
     assert '"""Average over the ranks."""' in text
+
+
+def test_a_class_brings_what_its_body_and_its_bases_need(tmp_path: Path) -> None:
+    """The class that it inherits from and a constant come first; what the language has is not written down."""
+    text = _script(tmp_path / "work.py", uses_a_class_of_a_class).read_text()
+    order = [text.index(words) for words in ("\nSCALE = 3", "\nclass Layer(", "\nclass Thin(", "\ndef uses_a_class_of_a_class")]
+    assert order == sorted(order)
+    assert "float =" not in text
+    assert "import float" not in text
 
 
 def test_an_installed_function_is_imported(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ def test_a_count_over_a_closed_socket_is_refused_and_a_new_one_counts_in_full():
     assert (between.sent_bytes, between.received_bytes, between.repeated_bytes) == (250, 40, 2)
     with pytest.raises(InputError, match="1 of 2 sockets of the earlier count are closed"):
         earlier.since(later)
-    assert between.table()[1][0] == ("sent", "250 B")
+    assert between.table()[1] == [("sent", "250 B"), ("received", "40 B"), ("sent again", "2 B")]
+    assert repr(between) == "<bytes on the wire: 250 B sent, 40 B received through 2 sockets>"
+    assert repr(earlier) == "<bytes on the wire: 100 B sent, 50 B received through 1 socket>"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps these counters")
