@@ -127,10 +127,10 @@ class AccessPattern(Result):
         """Two sentences: device memory, then shared memory."""
         if not any(self.active):
             return "No lane is active: no request is made."
-        lanes = sum(self.active)
+        lanes = "1 lane needs" if sum(self.active) == 1 else f"{sum(self.active)} lanes need"
         moved = f"{self.sectors} sector{'s' if self.sectors != 1 else ''} ({format_bytes(self.bytes_moved)})"
         device = (
-            f"{lanes} lane{'s' if lanes != 1 else ''} need {format_bytes(self.bytes_needed)}; device memory moves {moved}, of which "
+            f"{lanes} {format_bytes(self.bytes_needed)}; device memory moves {moved}, of which "
             f"{100 * self.efficiency:.3g} % are used; {self.ideal_sectors} would do."
         )
         if self.conflict_ways <= 1:

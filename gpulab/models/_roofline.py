@@ -224,9 +224,10 @@ class Roofline(Result):
         fits = [level for level in self.memory if working_set_bytes <= level.capacity_bytes or level.name == "DRAM"]
         if not fits:
             known = ", ".join(level.name for level in self.memory) or "none"
+            held = "any working set" if working_set_bytes == math.inf else format_bytes(working_set_bytes)
             raise InputError(
-                f"roofline: the rate of {self.device}'s main memory is not stated (levels: {known}); expected one that holds "
-                f'{format_bytes(working_set_bytes)}. Use ceilings="measured", or name a level.'
+                f"roofline: the rate of {self.device}'s main memory is not stated (levels: {known}); expected one that holds {held}. "
+                'Use ceilings="measured", or name a level.'
             )
         return fits[0]
 

@@ -23,6 +23,7 @@ MOST_RANKS = 2**20
 # The backward pass has two matrix products for each one of the forward pass, and gradients are ready only there.
 # Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1: 2 N operations a token forward, 4 N backward.
 BACKWARD_SHARE = 2 / 3
+_MOST_NAMED = 20  # points that a message lists
 _LARGEST = 1e30  # bytes, seconds and rates beyond are slips, and their products would leave the range of a float
 
 
@@ -111,7 +112,8 @@ class ScalingCurve(Result):
         for point in self.points:
             if point.ranks == ranks:
                 return point
-        there = ", ".join(str(point.ranks) for point in self.points[:20])
+        there = ", ".join(str(point.ranks) for point in self.points[:_MOST_NAMED])
+        there += ", ..." if len(self.points) > _MOST_NAMED else ""
         raise InputError(f"at: {shown(ranks)} ranks are not among the points ({there}); expected one of them. Ask for it in ranks=.")
 
     def __repr__(self) -> str:

@@ -112,7 +112,7 @@ def test_inactive_lanes_are_not_looked_at() -> None:
 def test_junk_gets_one_sentence(junk: object) -> None:
     """Strides, offsets, sizes and lanes that are no whole numbers of their range."""
     for name in ("stride_elements", "offset_elements", "element_bytes", "active_lanes"):
-        with pytest.raises(InputError, match=name):
+        with pytest.raises(InputError, match=f"^access_pattern: {name}="):
             access_pattern(**{name: junk})
 
 
@@ -124,7 +124,7 @@ def test_addresses_that_make_no_warp_are_refused() -> None:
            ([2 + a for a in lanes],), ([*lanes[:31], 2**40],), (5,), ("text",), (lanes, 4, [1] * 32), (lanes, 4, [True]),
            (lanes, 3), (lanes, 0), (lanes, 32), ([*lanes[:31], 4.0],)]  # fmt: skip
     for arguments in bad:
-        with pytest.raises(InputError, match="expected"):
+        with pytest.raises(InputError, match=r"^access_at: .*expected"):
             access_at(*arguments)
 
 
@@ -135,3 +135,23 @@ def test_the_explanation_has_the_counts() -> None:
     assert "12.5 %" in text
     assert "8 words meet" in text
     assert "no two words" in access_pattern(1).explanation
+
+
+def test_an_access_as_a_table_and_in_words() -> None:
+    """By hand: elements of 8 bytes at every second place from byte 8 on end at byte 511; in each half-warp two words meet."""
+    wide = access_pattern(2, 1, 8)
+    assert repr(wide) == "<access of 32 lanes x 8 B: 16 sectors (ideal 8), 4 wavefronts (ideal 2)>"
+    assert wide.table() == (
+        ("one warp", "touched", "ideal"),
+        [("sectors of a request", "16", "8"), ("bytes moved", "512", "256 needed"), ("share of them used", "50.0%", "100.0%"),
+         ("wavefronts in shared memory", "4", "2"), ("words in the busiest bank", "2", "1")],
+    )  # fmt: skip
+    assert wide.explanation == (
+        "32 lanes need 256 B; device memory moves 16 sectors (512 B), of which 50 % are used; 8 would do. In shared memory 2 words meet in "
+        "one bank: 4 wavefronts for 2."
+    )
+    assert access_pattern(active_lanes=1).explanation == (
+        "1 lane needs 4 B; device memory moves 1 sector (32 B), of which 12.5 % are used; 1 would do. In shared memory no two words meet "
+        "in a bank: 1 wavefront."
+    )
+    assert access_pattern(element_bytes=8).explanation.endswith("no two words meet in a bank: 2 wavefronts.")

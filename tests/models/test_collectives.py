@@ -313,3 +313,70 @@ def test_no_message_is_told_where_none_is_sent() -> None:
             models.collective_message(
                 operation, ranks, models.collective_algorithms(operation)[0], latency_seconds=1e-5, bandwidth_bytes_per_second=1e9
             )
+
+
+def test_a_cost_as_a_table_and_in_words():
+    """4 ranks, 8 MiB, 1 ms, 1 MiB/s by hand: 6 messages of 2 MiB; a barrier moves nothing and has no bandwidth; a broadcast has one."""
+    cost = models.collective_cost("all_reduce", 2**23, 4, "ring", latency_seconds=1e-3, bandwidth_bytes_per_second=2**20)
+    assert repr(cost) == "<all_reduce of 8.00 MiB among 4 by ring: 6 steps, 12.0 MiB in turn, 12.0 s>"
+    assert cost.table() == (
+        ("all_reduce of 8.00 MiB, 4 ranks, ring", ""),
+        [("messages in turn", "6"), ("bytes in turn", "12.0 MiB"), ("sent by rank 0", "12.0 MiB"), ("time", "12.0 s"),
+         ("bus bandwidth", "1.05 MB/s")],
+    )  # fmt: skip
+    barrier = models.collective_cost("barrier", 0, 5, latency_seconds=1e-3)
+    assert [row[0] for row in barrier.table()[1]] == ["messages in turn", "bytes in turn", "sent by rank 0", "time"]
+    assert models.collective_cost("broadcast", 1e6, 4, bandwidth_bytes_per_second=2e6).table()[1][-1] == ("bus bandwidth", "1.00 MB/s")
+    assert models.collective_cost("reduce_scatter", 1.0, 2).evidence.assumptions.startswith(
+        "ring: parts passed on, each rank adding its own;"
+    )
+
+
+def test_gloo_among_three_ranks_round_the_second():
+    """6 float32 in parts of 8 bytes, rank 1 the root, by hand: parts of two segments, trees that fold round, 96 and 48 bytes a message."""
+    by_hand = {
+        "all_reduce": [32 + 8 * 144] * 3,
+        "reduce_scatter": [32 + 8 * 144] * 3,
+        "all_gather": [16 + 4 * 144] * 3,
+        "all_to_all": [16 + 2 * 144] * 3,
+        "broadcast": [48, 2 * (24 + 96), 48],
+        "gather": [8 + 96, 2 * 48, 8 + 96],
+        "scatter": [48, 2 * (8 + 96), 48],
+        "reduce": [16 + 4 * 144 + 8 + 96, 16 + 4 * 144 + 2 * 48, 16 + 4 * 144 + 8 + 96],
+        "barrier": [2 * 144] * 3,
+    }
+    assert {operation: list(models.gloo_wire_bytes(operation, 6, 3, root=1)) for operation in by_hand} == by_hand
+
+
+def test_gloos_reduce_cuts_between_elements():
+    """5 float32 over 2 ranks, by hand: segments of 8 bytes, not of 5; rank 0 passes on the half full one, rank 1 two and its part of 4."""
+    assert models.gloo_wire_bytes("reduce", 5, 2) == (4 + 96 + 3 * 48, 16 + 4 + 3 * 96 + 48)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: models.gloo_wire_bytes("sum", 4, 2), "^gloo_wire_bytes: operation is 'sum'"),
+        (lambda: models.gloo_wire_bytes("barrier", 4, 1), "^gloo_wire_bytes: ranks is 1; expected a whole number from 2"),
+        (lambda: models.gloo_wire_bytes("barrier", -1, 2), "^gloo_wire_bytes: elements is -1; expected a whole number from 0"),
+        (
+            lambda: models.gloo_wire_bytes("barrier", 4, 2, element_bytes=0),
+            "^gloo_wire_bytes: element_bytes is 0; expected a whole number from 1",
+        ),
+        (lambda: models.gloo_wire_bytes("reduce", 4, 2, root=-1), "^gloo_wire_bytes: root is -1; expected a rank from 0 to 1"),
+        (lambda: models.gloo_wire_bytes("reduce", 4, 2, root=True), "^gloo_wire_bytes: root is True"),
+        (lambda: models.collective_algorithms("sum"), "^collective_algorithms: operation is 'sum'"),
+        (lambda: models.bus_bandwidth("sum", 1, 2, 1.0), "^bus_bandwidth: operation is 'sum'"),
+        (lambda: models.collective_cost("sum", 1, 2), "^collective_cost: operation is 'sum'"),
+        (lambda: models.collective_cost("all_reduce", 1, 2**20 + 1), "^collective_cost: ranks is 1048577; .* 1 to 1,048,576"),
+        (lambda: models.collective_cost("all_reduce", 1, True), "^collective_cost: ranks is True"),
+        (lambda: models.collective_cost("all_reduce", 1e30, 2), r"^collective_cost: nbytes is 1e\+30"),
+        (lambda: models.collective_cost("broadcast", 1, 4).sent_bytes(0, root=True), "^sent_bytes: root is True; .* 0 to 3"),
+        (lambda: models.collective_cost("broadcast", 1, 4).sent_bytes(-1), "^sent_bytes: rank is -1"),
+    ],
+)
+def test_each_refusal_names_its_function(call, words):
+    """The function that was called, the argument and its value come first; the bound itself is the last that is let through."""
+    with pytest.raises(InputError, match=words):
+        call()
+    assert models.collective_cost("all_reduce", 0, 2**20).seconds == 0

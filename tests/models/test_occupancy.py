@@ -192,6 +192,62 @@ def test_every_explanation_is_a_few_short_sentences() -> None:
     assert seen == {"warps", "registers", "shared", "blocks"}
 
 
+# By hand, as the launches above; what would lift it is the nearest value that gives more warps.
+SAID = [
+    ((1024, 32), {}, "All 64 warp slots are taken: no launch can hold more."),
+    ((768, 16, 0, "8.0"), {}, "A block has 24 warps: 2 blocks fill 48 of 64 warp slots, and one more does not fit. "
+     "With 800 threads a block it is 2 blocks (78.1 %)."),
+    ((1024, 16, 0, "8.6"), {}, "A block has 32 warps: 1 block fills 32 of 48 warp slots, and one more does not fit. "
+     "With 768 threads a block it is 2 blocks (100 %)."),
+    ((512, 64), {}, "The register file holds 32 warps of 64 registers a thread: 2 blocks. "
+     "With at most 40 registers a thread it is 3 blocks (75 %)."),  # 48 warps leave 1,365 registers each, in steps of 256
+    ((1024, 65), {}, "The register file holds 28 warps of 65 registers a thread, fewer than the 32 that one block counts for: it can't be "
+     "launched. With at most 64 registers a thread it is 1 block (50 %)."),
+    ((256, 32, 48 * 1024, "8.6"), {}, "Shared memory of 100 KiB holds 2 blocks of 50,176 bytes (1,024 for the driver). "
+     "With at most 33,024 bytes of shared memory a block it is 3 blocks (50 %)."),  # a third of 102,400 in steps of 128, less 1,024
+    ((128, 32, 60 * 1024, "7.5"), {}, "Shared memory of 64.0 KiB holds 1 block of 61,440 bytes. "
+     "With at most 32,768 bytes of shared memory a block it is 2 blocks (25 %)."),
+    ((128, 32, 300 * 1024), {}, "A block asks for 300 KiB of shared memory; 9.0 gives a block at most 227 KiB: it can't be launched. "
+     "With at most 232,448 bytes of shared memory a block it is 1 block (6.25 %)."),
+    ((256, 32, 64 * 1024), {"opt_in": False}, "A block asks for 64.0 KiB of shared memory, and more than 48 KiB need opt_in=True: it can't "
+     "be launched. With opt_in=True it is 3 blocks (37.5 %)."),
+    ((128, 32, 19 * 1024, "8.0"), {"carveout_percent": 50}, "Shared memory of 100 KiB holds 5 blocks of 20,480 bytes (1,024 for the "
+     "driver). With a carve-out of 61 % it is 6 blocks (37.5 %)."),  # 61 % of 164 KiB are just over 100 KiB
+    ((1, 16, 0, "7.5"), {}, "An SM takes at most 16 blocks, and 16 of 1 warp each fill 16 of 32 warp slots. "
+     "With 64 threads a block it is 16 blocks (100 %). The last warp of each block uses 1 of its 32 lanes."),
+    ((128, 32), {"barriers_per_block": 16}, "An SM has 64 barriers, enough for 4 blocks of 16 barriers each. "
+     "With at most 12 barriers a block it is 5 blocks (31.2 %)."),
+    ((128, 32, 0, "10.0"), {"virtual_resources": 9}, "An SM has 128 virtual resources, for 14 blocks of 9 each. "
+     "With 160 threads a block it is 12 blocks (93.8 %)."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("launch", "options", "words"), SAID)
+def test_what_limits_in_full(launch: tuple, options: dict, words: str) -> None:
+    """One of each cause and of each remedy, to the letter: singular and plural, and every number by hand."""
+    assert occupancy(*launch, **options).explanation == words
+
+
+def test_a_launch_and_a_sweep_as_tables() -> None:
+    """By hand: 1,280 registers a warp; 21,024 bytes in steps of 128; 64 barriers by twos; a resource without a limit has no row."""
+    headers, rows = occupancy(128, 40, 20_000, barriers_per_block=2).table()
+    assert headers == ("one SM of 9.0", "one block takes", "blocks allowed")
+    assert rows[:-1] == [
+        ("warps", "4 of 64", "16"), ("registers", "5,120 of 65,536", "12"), ("shared", "21,120 of 233,472 bytes", "11 (the limit)"),
+        ("blocks", "1 of 32", "32"), ("barriers", "2 of 64", "32"), ("occupancy", "44 of 64 warps", "68.8%"),
+    ]  # fmt: skip
+    assert rows[-1][0] == "why"
+    assert repr(occupancy(1024, 16, 0, "8.6")) == "<occupancy 67% on 8.6: 1 block, 32 of 48 warps, limited by warps>"
+    sweep = occupancy_sweep(occupancy(256, 64), "registers_per_thread", [32, 40, 41, 255])
+    assert repr(sweep) == "<occupancy over registers_per_thread, 4 values, 12% to 100%>"
+    assert sweep.steps() == (1, 2, 3)
+    assert sweep.table() == (
+        ("registers_per_thread", "blocks", "occupancy", "limited by"),
+        [("32", "8", "100.0%", "warps"), ("40", "6", "75.0%", "registers"), ("41", "5", "62.5%", "registers"),
+         ("255", "1", "12.5%", "registers")],
+    )  # fmt: skip
+
+
 def test_a_started_warp_counts_whole() -> None:
     """A block of 33 threads takes two warps, and the explanation says how few lanes of the second work."""
     assert occupancy(33, 32).warps_per_block == 2
@@ -223,7 +279,7 @@ def test_junk_gets_one_sentence(junk: object) -> None:
         "carveout": lambda: occupancy(256, 32, carveout_percent=junk if junk not in (0, None) else 101),
     }
     for name, call in calls.items():
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError, match=r"^(occupancy|sm_limits): ") as caught:
             call()
         assert name in str(caught.value) or "threads" in str(caught.value) or "registers a thread" in str(caught.value)
         assert len(str(caught.value)) < 400
@@ -264,7 +320,7 @@ def test_a_sweep_equals_single_launches() -> None:
                                  ("registers_per_thread", [[1], [2]]), ("registers_per_thread", "all"), (None,)], ids=str)  # fmt: skip
 def test_a_sweep_refuses_what_it_cannot_try(bad: tuple) -> None:
     """An unknown axis, no values, or values that are no whole numbers in one row."""
-    with pytest.raises(InputError, match="expected"):
+    with pytest.raises(InputError, match=r"^occupancy_(sweep|table): .*expected"):
         occupancy_sweep(occupancy(256, 64), *bad)
     with pytest.raises(InputError, match="launch is 'x'"):
         occupancy_sweep("x")
@@ -277,7 +333,7 @@ def test_tables_take_arrays_that_broadcast() -> None:
     assert table.limiter[0].tolist() == ["blocks", "registers", "registers"]
     assert table.ratio.shape == (3, 3)
     for bad in ([[1, 2], [1, 2, 3]], [[1.0], [1]], [[True], [1]], [[0], [1]], [[1], [-1]], ["a", 1], [[[1], [1, 2]], 1]):
-        with pytest.raises(InputError, match="expected"):
+        with pytest.raises(InputError, match=r"^occupancy_table: .*expected"):
             occupancy_table(*bad)
     with pytest.raises(InputError, match="opt_in"):
         occupancy_table(32, 32, opt_in=1)

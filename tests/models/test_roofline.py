@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -219,7 +222,8 @@ def test_bad_input_gets_one_sentence() -> None:
         lambda: roofline("no-such-recording", "recorded"),
     ]
     for i, call in enumerate(calls):
-        with pytest.raises((InputError, DeviceError, RecordingError), match="expected") as caught:
+        by = "^(place|place_workload|attainable_flops_per_second|with_points|roofline|recordings.load|device): .*expected"
+        with pytest.raises((InputError, DeviceError, RecordingError), match=by) as caught:
             call()
         assert len(str(caught.value)) < 500, i
     assert RooflinePoint.__doc__
@@ -238,3 +242,58 @@ def test_a_placed_measurement_keeps_its_interval() -> None:
     assert (point.seconds, point.interval_seconds) == (2.0, (1.5, 3.0))
     assert RooflinePoint.from_dict(json.loads(json.dumps(point.to_dict()))) == point
     assert MADE.place_workload(work).interval_seconds is None
+
+
+def test_roofs_and_points_as_tables_and_in_words() -> None:
+    """By hand: 2 GFLOP over 12 GB at 100 GB/s; a copy in its own unit; a register loop on its roof; notes below; rates with units."""
+    axpy = MADE.place("axpy", 2e9, 12e9, seconds=0.15, evidence=MEASURED)
+    copy, loop = MADE.place("copy", 0, 1e9), MADE.place("loop", 1e9, 0, seconds=1e-3, evidence=MEASURED)
+    assert repr(axpy) == "<axpy: 0.167 FLOP a byte, so DRAM binds: at least 120 ms. It took 150 ms: 80 % of the roof>"
+    assert repr(copy) == "<copy: no arithmetic, so DRAM binds: at least 10.0 ms>"
+    assert loop.explanation == "loop: no traffic, so float32 binds: at least 1.00 ms. It took 1.00 ms: 100 % of the roof."
+    headers = ("work", "FLOP a byte", "bound by", "attainable", "reached", "of the roof")
+    rows = [
+        ("axpy", "0.167", "memory (DRAM)", "16.7 GFLOP/s", "13.3 GFLOP/s", "80 % (MEASURED)"),
+        ("copy", "0", "memory (DRAM)", "100 GB/s", "not measured", ""),
+        ("loop", "inf", "arithmetic (float32)", "1.00 TFLOP/s", "1.00 TFLOP/s", "100 % (MEASURED)"),
+    ]
+    assert axpy.table() == (headers, rows[:1])
+    noted = dataclasses.replace(MADE, notes=(Note("contended", "A neighbour."),))
+    assert noted.with_points([axpy, copy, loop]).table() == (headers, [*rows, ("note: contended", "A neighbour.", "", "", "", "")])
+    assert noted.table() == (
+        ("a machine", "at most", "source"),
+        [("float32", "1.00 TFLOP/s", "sheet"), ("float16", "8.00 TFLOP/s", "sheet"), ("L2", "1.00 TB/s", "sheet"),
+         ("DRAM", "100 GB/s", "sheet"), ("note: contended", "A neighbour.", "")],
+    )  # fmt: skip
+    rates = "float32 1.00 TFLOP/s, float16 8.00 TFLOP/s, L2 1.00 TB/s, DRAM 100 GB/s"
+    assert repr(MADE) == f"<roofline of a machine (MODELLED): {rates}, 0 points>"
+    assert repr(noted.with_points([axpy])) == f"<roofline of a machine (MODELLED): {rates}, 1 points, notes: contended>"
+
+
+def test_a_convolution_runs_in_tf32_where_the_roofs_have_it() -> None:
+    """PyTorch permits TF32 for convolutions of float32 and not for products; a roofline without such a roof has float32 alone."""
+    tf32 = dataclasses.replace(MADE, arithmetic=(*MADE.arithmetic, ArithmeticRoof("tf32", 4e12, "sheet", SHEET)))
+    work = {name: gl.workloads.get(name)() for name in ("conv2d", "matmul")}
+    assert {name: tf32.place_workload(one).arithmetic for name, one in work.items()} == {"conv2d": "tf32", "matmul": "float32"}
+    assert MADE.place_workload(work["conv2d"]).arithmetic == "float32"
+
+
+def test_what_is_not_there_is_told_with_what_is() -> None:
+    """The roofs that there are, by name; a working set in its unit; devices, three products, and the recordings."""
+    cache = Roofline("a chip", MADE.arithmetic, MADE.memory[:1], (), (), SHEET)
+    for call, words in (
+        (lambda: MADE.arithmetic_roof("int4"), "no roof 'int4' among the arithmetic of a machine; expected one of: float32, float16."),
+        (lambda: MADE.memory_roof("L9"), "no roof 'L9' among the memory of a machine; expected one of: L2, DRAM."),
+        (cache.memory_roof, "a chip's main memory is not stated (levels: L2); expected one that holds any working set."),
+        (lambda: cache.memory_roof(working_set_bytes=2**21), "expected one that holds 2.00 MiB."),
+        (lambda: dataclasses.replace(cache, memory=()).memory_roof(), "(levels: none)"),
+        (lambda: dataclasses.replace(cache, arithmetic=()).arithmetic_roof(), "expected one of: none is known."),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)) as caught:
+            call()
+        assert str(caught.value).startswith("roofline: ")
+    with pytest.raises(DeviceError) as refused:
+        roofline("no such device")
+    first = ", ".join(part.name for part in itertools.islice(_datasheets.PARTS, 3))
+    there = f"expected one of {', '.join(map(str, gl.devices.available()))}; a product such as {first}; or a recording ("
+    assert there + ", ".join(gl.recordings.names()) + ")" in str(refused.value)

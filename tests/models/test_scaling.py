@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -244,6 +246,18 @@ def test_students_t_against_the_tables() -> None:
         (lambda: models.serial_share([1, 2.5], [1.0, 1.0]), "2.5 ranks"),
         (lambda: models.serial_share([1, 2], [1.0, 0.6], [(1.1, 0.9), (0.5, 0.7)]), "low below high"),
         (lambda: models.serial_share([1, 2], [1.0, 0.6], [(0.9, 1.1)]), "1 intervals for 2 times"),
+        (lambda: models.serial_share(3, [1.0]), "ranks is 3; expected several values"),
+        (lambda: models.serial_share([1, 2], 3), "seconds is 3; expected several values"),
+        (lambda: models.serial_share([1, 2], [1.0, 0.6], 3), "intervals_seconds is 3; expected several values"),
+        (lambda: models.serial_share([1, 2], [1.0, 0.6], [3, 4]), "intervals_seconds is 3; expected several values"),
+        (lambda: models.serial_share([1, 2], [1.0, 0.6], [(0.9, 1.1, 2.0), (0.5, 0.7)]), "is no interval"),
+        (lambda: models.serial_share([1, 2], [1.0, 3.0]), None),
+        (lambda: models.serial_share([0, 2], [1.0, 1.0]), "0 ranks; expected whole numbers from 1 to 1,048,576"),
+        (lambda: models.amdahl(0.1, range(1, 31)).at(31), "(" + ", ".join(map(str, range(1, 21))) + ", ...)"),
+        (lambda: models.amdahl(0.1, range(1, 21)).at(31), ", 19, 20)"),
+        (lambda: models.scaling(1.0, 2e30, 0, 1.0, 2), "parameter_bytes is 2e+30; expected a finite number from 0"),
+        (lambda: models.scaling(1.0, 1, 0, 1.0, 2, serial_share=-0.1), "serial_share is -0.1"),
+        (lambda: models.scaling(1.0, 1, 0, 1.0, 5.5), "ranks is 5.5"),
         (lambda: models.serial_share([1, 100], [0.001, 1.0]), None),
     ],
 )
@@ -256,3 +270,60 @@ def test_refusals(call: Any, words: str | None) -> None:
     with pytest.raises(InputError) as failure:
         call()
     assert words in str(failure.value)
+    assert re.match("(amdahl|gustafson|scaling|serial_share|at): ", str(failure.value))
+
+
+def test_curves_as_tables_and_in_words() -> None:
+    """By hand: 0.1 + 0.9 / 9 of 2 s; 0.1 + 9.9 times; 0.5 s on two processors and half of 0.156 s. Ideal to the letter and the unit."""
+    headers = ("ranks", "step", "communication", "waited for", "speed-up", "efficiency")
+    law = models.amdahl(0.1, [1, 9], seconds=2.0)
+    assert repr(law) == "<Amdahl's law: 5.00x on 9 ranks, at most 10.0x>"
+    assert law.table() == (
+        headers, [("1", "2.00 s", "0 s", "0 s", "1.00x", "100 %"), ("9", "400 ms", "0 s", "0 s", "5.00x", "55.6 %")],
+    )  # fmt: skip
+    assert repr(models.gustafson(0.1, 11)) == "<Gustafson's law: 10.0x on 11 ranks, at most infinite>"
+    ring = models.scaling(1.0, 100, ranks=[1, 4], overlap=0.5, processors=2, **STEP)
+    assert ring.label == "ring all-reduce, strong"
+    assert ring.table()[1][1] == ("4", "578 ms", "156 ms", "78.0 ms", "1.73x", "43.3 %")
+    assert ring.evidence.assumptions == (
+        "the batch is divided evenly; compute takes 1.00 s on one rank; a ring averages 100 B of gradients over links of 1.00 ms a message "
+        "and 1.00 kB/s, 50 % of it beside the backward pass at most; more than 2 ranks compute in turns"
+    )
+    weak = models.scaling(1.0, 100, ranks=4, mode="weak", **STEP)
+    assert weak.label == "ring all-reduce, weak"
+    assert str(weak.evidence.assumptions).startswith("each rank has the batch of one; ")
+    assert str(weak.evidence.assumptions).endswith("0 % of it beside the backward pass at most")
+    assert str(law.evidence.assumptions).startswith("10 % of the time on one rank cannot be divided")
+    assert str(models.gustafson(0.25, 2).evidence.assumptions).startswith("25 % of the time is serial and does not grow")
+
+
+def test_a_fit_as_a_table_and_in_words() -> None:
+    """2 of 10 s did not divide. Two points alone have neither an interval nor a scatter; of four, NumPy's fit tells the scatter."""
+    bare = models.serial_share([1, 2], [10.0, 6.0])
+    words = "20 % of the time on one rank did not divide (no interval); by Amdahl's law no number of ranks is more than 5 times as fast."
+    assert repr(bare) == f"<serial share: {words}>"
+    assert bare.table() == (
+        ("fit of Amdahl's law", ""),
+        [("serial share", "20 %"), ("95 %", "none"), ("one rank", "10.0 s"), ("by 2 ranks alone", "20 % from 6.00 s")],
+    )
+    assert bare.evidence.known_error is None
+    known = models.serial_share([1, 2], [10.0, 6.0], [(9.9, 10.1), (5.9, 6.1)])
+    low, high = known.interval or (0.0, 0.0)
+    assert known.table()[1][1] == ("95 %", f"{100 * low:.3g} % to {100 * high:.3g} %")
+    assert f"(95 %: {100 * low:.3g} to {100 * high:.3g} %)" in known.sentence
+    ranks, seconds = np.array([1, 2, 4, 8]), np.array([1.0, 0.65, 0.38, 0.31])
+    b, a = np.polyfit(1 / ranks, seconds, 1, w=1 / seconds)
+    fitted = models.serial_share(ranks.tolist(), seconds.tolist())
+    assert (fitted.share, fitted.one_rank_seconds) == pytest.approx((a / (a + b), a + b))
+    scatter = np.sqrt(np.sum(((a + b / ranks) / seconds - 1) ** 2) / (4 - 2))
+    assert fitted.evidence.known_error == f"{100 * scatter:.2g} % scatter of the points about the fit"
+
+
+def test_a_time_on_one_rank_that_is_not_told_from_zero_bounds_nothing() -> None:
+    """Intervals as wide as the times: no share of such a time has an interval."""
+    assert models.serial_share([2, 4], [1.0, 1.0], [(0.0, 9.0), (0.0, 9.0)]).interval is None
+
+
+def test_points_of_one_rank_count_together() -> None:
+    """Two times on one rank, 9 and 11 s: their mean is the base of what each other point needs by itself."""
+    assert models.serial_share([1, 1, 2], [9.0, 11.0, 6.0]).karp_flatt == pytest.approx((0.2,))
