@@ -472,3 +472,122 @@ def test_a_launcher_waits_before_it_fetches() -> None:
     assert log == ["ran", "waited"]
     made.fetch()
     assert log == ["ran", "waited", "waited", "copied"]
+
+
+class Cupy(types.ModuleType):
+    """A stand-in for CuPy that notes what it is asked for, and on which device."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.log: list[Any] = []
+        self.cuda = types.SimpleNamespace(Device=self._device, Stream=types.SimpleNamespace(null=self._noted("null stream")))
+
+    @contextlib.contextmanager
+    def _noted(self, what: str) -> Iterator[None]:
+        self.log.append(what)
+        yield
+        self.log.append(f"end of {what}")
+
+    def _device(self, index: int) -> Any:
+        noted = self._noted(f"device {index}")
+        noted.synchronize = lambda: self.log.append(f"waited for {index}")  # type: ignore[attr-defined]
+        return noted
+
+    def asarray(self, value: Any) -> Any:
+        """Note that an array was seen."""
+        return ("seen", value)
+
+    def RawModule(self, **asked: Any) -> Any:
+        """Keep what is compiled; its function notes each launch."""
+        self.asked = asked
+        return types.SimpleNamespace(get_function=self._function)
+
+    def _function(self, name: str) -> Any:
+        cupy = self
+
+        class Function:
+            max_dynamic_shared_size_bytes = None
+
+            def __call__(self, grid: Any, block: Any, values: Any, shared_mem: int) -> None:
+                cupy.log.append((name, grid, block, values, shared_mem, self.max_dynamic_shared_size_bytes))
+
+        return Function()
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
+    """Return the stand-in in CuPy's place."""
+    made = Cupy()
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    monkeypatch.setattr(_launch_cuda._backends, "backend_of", lambda value: None)  # it would keep what it makes of the stand-in
+    return made
+
+
+def test_cupy_launches_on_the_device_of_the_arrays(cupy: Cupy) -> None:
+    """By CuPy's reference: grid, block, arguments, shared bytes; on the second GPU, its null stream; then that GPU is waited for."""
+    backend = _launch_cuda.CupyBackend("launch_cuda", CUDA_ADD, "add", ("-lineinfo",), 1)
+    there = OnADevice()
+    run = backend.ready((2, 1, 1), (32, 1, 1), 64, [there, np.int32(4), True])
+    assert cupy.asked == {"code": CUDA_ADD, "options": ("--std=c++17", "-lineinfo"), "name_expressions": None}
+    cupy.log.clear()
+    run()
+    launched = ("add", (2, 1, 1), (32, 1, 1), (("seen", there), np.int32(4), True), 64, None)
+    assert cupy.log == ["device 1", "null stream", launched, "end of null stream", "end of device 1"]
+    cupy.log.clear()
+    backend.wait()
+    assert cupy.log == ["device 1", "waited for 1", "end of device 1"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "shared", "names", "limit", "includes"),
+    [
+        (CUDA_ADD, "add", 48 * 1024, None, None, False),  # what each kernel may have without asking (CUDA Programming Guide)
+        (CUDA_ADD, "add", 48 * 1024 + 1, None, 48 * 1024 + 1, False),
+        (CUDA_ADD.replace('extern "C" ', ""), "add", 0, ["add"], None, False),  # a C++ name, which only the compiler can tell
+        (CUDA_ADD, "tile<16>", 0, ["tile<16>"], None, False),
+        ("#include <cuda_fp16.h>\n" + CUDA_ADD, "add", 0, None, None, True),
+    ],
+)
+def test_what_cupy_is_told_of_a_source(
+    cupy: Cupy, monkeypatch: pytest.MonkeyPatch, source: str, name: str, shared: int, names: Any, limit: int | None, includes: bool
+) -> None:
+    """More than 48 KiB must be asked for; a C++ name is given as an expression; headers' folders go with a source that has some."""
+    monkeypatch.setattr(_launch_cuda._libraries, "include_folders", lambda: [Path("/headers")])
+    _launch_cuda.CupyBackend("launch_cuda", source, name, (), 0).ready((1, 1, 1), (32, 1, 1), shared, [])()
+    assert cupy.asked["name_expressions"] == names
+    assert cupy.asked["options"] == ("--std=c++17", *(["-I/headers"] if includes else []))
+    assert next(entry for entry in cupy.log if isinstance(entry, tuple))[-2:] == (shared, limit)
+
+
+def test_errors_of_cupy_are_the_kernels_and_others_pass(cupy: Cupy) -> None:
+    """Its own exceptions are told with the kernel and the device; a mistake of anyone else is not covered up."""
+    backend = _launch_cuda.CupyBackend("launch_cuda", CUDA_ADD, "add", (), 0)
+    refusal = type("CompileException", (Exception,), {"__module__": "cupy.cuda.compiler"})
+    with pytest.raises(KernelError, match=r"^launch_cuda: CuPy or the GPU refused add \(.*too old"), backend._translated():
+        raise refusal("too old")
+    with pytest.raises(ZeroDivisionError), backend._translated():
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "line", "words"),
+    [
+        ("numba.core.errors", "TypingError", 7, "numba-cuda refuses helper, line 7: no such thing."),
+        ("numba.core.errors", "TypingError", None, "numba-cuda refuses helper: no such thing."),
+        ("numba.cuda.cudadrv.driver", "LinkerError", None, "the GPU stopped helper (no such thing)"),
+        ("numba_cuda.errors", "CudaAPIError", None, "the GPU stopped helper (no such thing)"),
+    ],
+)
+def test_errors_of_numba_are_the_compilers_or_the_gpus(home: str, name: str, line: int | None, words: str) -> None:
+    """The compiler's come with the line, the driver's with what to do; others pass as they are."""
+    backend = object.__new__(_launch_numba.NumbaBackend)
+    backend._who, backend._index, backend._function = "launch", 1, helper
+    error = type(name, (Exception,), {"__module__": home})("no such thing")
+    error.loc = types.SimpleNamespace(line=line)  # type: ignore[attr-defined]
+    with pytest.raises(KernelError) as told, backend._translated():
+        raise error
+    assert str(told.value).startswith("launch: ")
+    assert words in str(told.value)
+    assert told.value.line == line
+    with pytest.raises(ZeroDivisionError), backend._translated():
+        raise ZeroDivisionError

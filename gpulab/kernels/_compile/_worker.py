@@ -36,7 +36,7 @@ class Worker:
         self.who, self.command = who, command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
+        self._owner: int  # which process started it; known once one did
         self._errors: IO[bytes] | None = None
         atexit.register(self.close)
 

@@ -1,0 +1,98 @@
+"""The process that compiles, with a program of a few lines in place of a compiler: kept, ended, told how it ended, left to its parent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpulab.errors import CompileError
+from gpulab.kernels._compile._worker import Worker
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and sessions are POSIX's")
+# Answers each request with itself, its own process, and two words of its environment.
+_ECHO = """
+import os, pickle, struct, sys
+while len(head := sys.stdin.buffer.read(8)) == 8:
+    asked = pickle.loads(sys.stdin.buffer.read(struct.unpack("<Q", head)[0]))
+    seen = [os.environ.get(name) for name in ("NUMBA_ENABLE_CUDASIM", "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING")]
+    answer = pickle.dumps((asked, os.getpid(), seen))
+    sys.stdout.buffer.write(struct.pack("<Q", len(answer)) + answer)
+    sys.stdout.buffer.flush()
+"""
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """Return a worker that answers; it is ended afterwards."""
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    worker = Worker("compile", ["-c", _ECHO])
+    yield worker
+    worker.close()
+
+
+def test_one_process_answers_until_it_is_closed(echo: Worker) -> None:
+    """The second request goes to the same process, in a session of its own, without numba's simulator; after ``close`` to another."""
+    asked, first, seen = echo.ask({"source": "x" * 100_000})
+    assert (asked, seen) == ({"source": "x" * 100_000}, [None, "1"])
+    assert os.getsid(first) == first != os.getsid(0)
+    assert echo.ask(2)[:2] == (2, first)
+    process = echo._process
+    echo.close()
+    assert process is not None
+    assert process.returncode == -9
+    assert echo.ask(3)[1] != first
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("os.kill(os.getpid(), 11)", "signal 11"), ("sys.exit('a\\nno room')", "no room"), ("", "without a word"),
+        ("sys.stdout.buffer.write(bytes(4))", "without a word"), ("sys.exit('x' * 300)", "x" * 200),
+    ],
+)  # fmt: skip
+def test_a_process_that_ends_is_told_with_its_last_words(program: str, words: str) -> None:
+    """The signal, the last line that it wrote, at most 200 characters of it, or that there is none; half an answer is none."""
+    worker = Worker("compile", ["-c", f"import os, sys; sys.stdin.buffer.read(8)\n{program}"])
+    with pytest.raises(CompileError) as told:
+        worker.ask(1)
+    assert f"compile: the compiler's process ended ({words}); expected code or an error." in str(told.value)
+    assert worker._process is None
+
+
+def test_an_interrupt_ends_the_process(echo: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes back as itself, and what was at work is not asked for the next answer."""
+    first = echo.ask(1)[1]
+    process = echo._process
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "_exchange", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            echo.ask(2)
+    assert process is not None
+    assert process.returncode == -9
+    assert echo.ask(3)[1] != first
+
+
+def test_a_fork_leaves_the_process_to_its_parent(echo: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under another process number ``close`` ends nothing, and a request starts a process of its own."""
+    first = echo.ask(1)[1]
+    process, parent = echo._process, os.getpid()
+    assert process is not None
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: parent + 1)
+            echo.close()
+            assert process.poll() is None
+            echo._process = process  # as a fork has it that never closed
+            assert echo.ask(2)[1] != first
+            assert process.poll() is None
+            echo.close()
+    finally:
+        process.kill()
+        process.communicate()
