@@ -240,6 +240,24 @@ def test_an_endless_loop_ends_at_the_line_at_which_lockstep_ends_it(max_steps: i
     assert errors[0] == errors[1]
 
 
+def counted(out):
+    i = cuda.grid(1)
+    k = 0
+    while k < 600:
+        k += 1
+    out[i] = k
+
+
+def test_what_several_warps_do_together_is_one_statement(watched: Watched) -> None:
+    """By hand: three statements, 601 tests and 600 additions, of three warps at once. One fewer is not enough."""
+    out = np.zeros(70, np.int64)
+    simulate(counted, 1, 70, out, max_steps=3 + 601 + 600)
+    assert watched.goes
+    assert set(out) == {600}
+    with pytest.raises(KernelError):
+        simulate(counted, 1, 70, out, max_steps=3 + 601 + 600 - 1)
+
+
 def test_a_loop_alone_can_be_stopped() -> None:
     """``stop`` is asked between two goes."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +12,8 @@ import numpy as np
 import pytest
 from _by_hand import line_of
 
-from gpulab.kernels import Finding, cuda, float32, int32, simulate
+from gpulab.kernels import Finding, Simulation, cuda, float32, int32, simulate
+from gpulab.kernels._simulate.report import Counts
 
 
 def thread(x: int, block: int = 0) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -503,3 +507,61 @@ def test_a_trace_is_kept_only_where_asked_for_and_only_of_its_block() -> None:
     assert not plain.trace
     assert len(with_trace.trace) == 8  # the statements of the kernel, one of them in odd lanes
     assert plain.lines == with_trace.lines
+
+
+def listed(x, y):
+    part = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    part[2 * t] = x[8 * t]
+    # every second lane
+    if t % 2 == 0:
+        y[t] = part[2 * t] + x[200]
+
+
+def test_a_listing_shows_the_counts_beside_the_lines() -> None:
+    """By hand: 32 sectors for a stride of 8 words; two words in each bank that is asked; even lanes store into 4 sectors and load one."""
+    s = simulate(listed, 1, 32, zeros(256)[:249], zeros(32))
+    rows = s.listing().split("\n")
+    assert rows[0] == " lanes  diverged sectors/req conflicts"
+    first = listed.__code__.co_firstlineno
+    shown = [(row[:38], int(row[39:43]), row[45:]) for row in rows[1:8]]
+    text = [line.rstrip() for line in inspect.getsource(listed).splitlines()]
+    assert [(number, code) for _, number, code in shown] == [(first + k, line) for k, line in enumerate(text)]
+    counts = [(lanes.split()) for lanes, _, _ in shown]
+    assert counts == [[], ["100%"], ["100%"], ["100%", "32.0", "2.0-way"], [], ["100%", "1"], ["50%", "2.5", "2.0-way"]]
+    assert rows[8:] == [str(s.evidence)]
+    assert repr(s) == (
+        "<Simulation listed (1, 1, 1)x(32, 1, 1): 3 global requests, 37 sectors, 4 wavefronts, 1 divergent branches; found: nothing; "
+        "MODELLED>"
+    )
+    page = s._repr_html_()
+    assert html.escape("\n".join(rows[:8])) in page
+    assert page.endswith("</div>")
+    assert "MODELLED" in page.partition("</pre>")[2]
+
+
+def test_a_simulation_goes_through_json_with_and_without_its_trace() -> None:
+    """The trace is left out, and everything else comes back; totals are the sum over the lines; what is found stands in the repr."""
+    s = simulate(listed, 1, 32, zeros(150), zeros(32), trace=0)
+    assert s.trace
+    assert s.to_dict()["trace"] is None
+    again = Simulation.from_dict(json.loads(json.dumps(s.to_dict())))
+    assert again == s == simulate(listed, 1, 32, zeros(150), zeros(32))
+    assert "found: bounds;" in repr(s)
+    assert s.listing().split("\n")[8:-1] == [str(finding) for finding in s.findings]
+    assert s.totals.global_requests == sum(line.global_requests for line in s.lines.values()) == 2  # x[200] is nowhere
+
+
+def test_the_rates_of_counts_by_hand() -> None:
+    """Sectors and ideal sectors a request, conflicts a wavefront, lanes of 32, bytes of sectors; none of them where nothing was counted."""
+    c = Counts(executed_warps=2, active_lanes=16, global_requests=4, global_sectors=10, ideal_global_sectors=6, shared_wavefronts=5,
+               ideal_shared_wavefronts=2)  # fmt: skip
+    rates = (c.sectors_per_request, c.ideal_sectors_per_request, c.conflict_ways, c.conflict_words, c.active_ratio, c.global_bytes_moved)
+    assert rates == (2.5, 1.5, 2.5, "2.5-way", 0.25, 320)
+    n = Counts()
+    assert (n.sectors_per_request, n.ideal_sectors_per_request, n.conflict_ways, n.conflict_words, n.active_ratio) == (None,) * 3 + (
+        "",
+        None,
+    )
+    assert Counts(shared_wavefronts=2, ideal_shared_wavefronts=2).conflict_words == "none"
+    assert (c + c).global_sectors == 20
