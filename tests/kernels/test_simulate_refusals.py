@@ -147,6 +147,8 @@ REFUSED: dict[str, str] = {
     "endless": "while True:  # HERE\n    out[i] += 1",
     "endless while of a variable": "while i >= 0:  # HERE\n    i += 1\n    i -= 1",
     "complex into floats": "out[i] = 1j  # HERE",
+    "a type of a complex number": "v = float32(1j)  # HERE",
+    "a type of an array": "v = int32(x)  # HERE",
     "complex order": "v = 1j < 2j  # HERE",
 }  # fmt: skip
 
