@@ -55,7 +55,8 @@ def quantize(
     layers, skip : iterable of str, optional
         Names of layers to quantise (all), and of those to leave in float32.
     percentile : float
-        For "static": the share of calibration values that the range covers, in percent; 100 takes the smallest and the largest.
+        For "static": the range ends at this percentile of a batch's calibration values, and begins as far from the other end; 100 takes
+        the largest and the smallest.
 
     Returns
     -------

@@ -125,6 +125,24 @@ def test_times_are_those_of_the_clock():
     assert Weighing.from_dict(w.to_dict()) == w
 
 
+def test_a_weighed_row_by_hand():
+    """Of 8 x 4 weights half are zero; an integer layer stores 32 codes; CSR stores 16 values, none of them zero; progress rises to 1."""
+    plain, seen = nn.Sequential(nn.Linear(8, 4, bias=False)), []
+    pruned = compression.prune(plain, 0.5)
+    models = {"plain": plain, "pruned": pruned, "csr": compression.to_sparse(pruned), "integers": compression.quantize(plain)}
+    w = compression.weigh(models, inputs=torch.zeros(3, 8), deadline=0.01, progress=lambda fraction, text: seen.append(fraction))
+    stored = {each.label: (each.parameters, each.zeros, each.forms) for each in w.models}
+    assert stored == {
+        "plain": (32, 0, ()), "pruned": (32, 16, ("dense zeros",)), "csr": (16, 0, ("csr",)), "integers": (32, 0, ("integers in float",)),
+    }  # fmt: skip
+    assert [each.flops_per_item for each in w.models] == [64, 64, 32, 64]
+    assert all(each.file_bytes == compression.size_on_disk(models[each.label]) for each in w.models)
+    # One product: a weight of 32 and three items of 8 are read, three items of 4 written, 4 bytes each.
+    assert (w["plain"].operators, w["plain"].moved_bytes, w.batch, w.task) == (1, 4 * (32 + 24 + 12), 3, "")
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (0.02, 1.0)
+
+
 def test_several_seeds_are_one_row():
     """The models of one label are one recipe: the largest file counts, and each has an accuracy of its own."""
     pytest.importorskip("sklearn")
@@ -227,6 +245,17 @@ def test_sentences_say_what_the_numbers_say():
     assert "2.00 GB/s at best: memory" in moved
 
 
+def test_work_that_did_not_fall_is_put_in_words():
+    """By hand: 1 GFLOP in 20 ms are 50 GFLOP/s against 100; operators are told only where there are more; 2 GFLOP are twice."""
+    same: dict = {"seconds": 2e-2, "speedup": 0.5, "speedup_low": 0.4}
+    (more,), (equal,), (unknown,) = (reasons(operators=count, **same) for count in (40, 10, None))
+    assert more.sentence.startswith("It does about as many FLOPs in 40 operators, not 10: it reaches 50.0 GFLOP/s where the first")
+    assert equal.sentence.startswith("It does about as many FLOPs: it reaches")
+    assert unknown.sentence == equal.sentence
+    (twice,) = reasons(**{**same, "flops": 2e9})
+    assert twice.sentence.startswith("It does 2 times the FLOPs: it reaches 100 GFLOP/s where the first reached 100 GFLOP/s.")
+
+
 def test_memory_is_blamed_only_near_its_best_rate():
     """5 MB in 5 ms are 1 GB/s: no cause of anything where a copy runs at 30 GB/s, and one where 3.2 GB/s is all there is."""
     fell: dict = {"flops": 2.5e8, "moved_bytes": 5_000_000, "seconds": 5e-3, "speedup": 2.0, "speedup_low": 1.9}  # 1 GB/s
@@ -286,6 +315,40 @@ def test_the_verdict_needs_an_interval():
     assert weighed(speedup=0.8, speedup_interval=(0.7, 0.9)).faster == "slower"
     assert weighed(speedup=0.9, speedup_interval=(0.8, 1.0)).faster == "as fast"  # an end that is 1 holds it
     assert weighed(speedup=1.1, speedup_interval=(1.0, 1.2)).faster == "as fast"
+
+
+def test_sentences_tell_size_and_time_by_hand():
+    """A quarter of the bytes is four times smaller; less than half a per cent is no difference; the reasons follow."""
+    known: dict = {"speedup": 2.0, "speedup_interval": (1.9, 2.1)}
+    rows = (
+        weighed(label="first"), weighed(label="small", file_bytes=250, **known), weighed(label="large", file_bytes=4000, **known),
+        weighed(label="same", file_bytes=997, speedup=1.0, speedup_interval=(0.9, 1.1), reasons=(Reason("rounding", "It rounds."),)),
+        weighed(label="untimed", file_bytes=500), weighed(label="slow", speedup=0.5, speedup_interval=(0.4, 0.6)),
+    )  # fmt: skip
+    w = Weighing("", "a CPU", 1, rows, (), Evidence.measured("a CPU"), None)  # type: ignore[arg-type]
+    assert w.sentences == (
+        "small: 4.00x smaller on disk, 2.00x as fast.",
+        "large: 4.00x larger on disk, 2.00x as fast.",
+        "same: as large on disk, not faster (1.00x, and the interval holds 1). It rounds.",
+        "untimed: 2.00x smaller on disk.",
+        "slow: as large on disk, not faster but slower (0.50x as fast).",
+    )
+
+
+def test_the_table_of_a_weighing_by_hand():
+    """The weights are those that are not zero; a time stands with its interval, an accuracy over seeds with both errors."""
+    one = weighed(label="one", zeros=60, accuracies=(right(80, (0.71, 0.87)),))
+    other = weighed(label="other", speedup=2.0, speedup_interval=(1.5, 2.5), interval_seconds=None, single_seconds=2e-5)
+    w = Weighing("digits", "a CPU", 64, (one, other), (), Evidence.measured("a CPU"), None)  # type: ignore[arg-type]
+    headers, rows = w.table()
+    assert headers[4:] == ("time for 64", "time for 1", "speed-up", "right")
+    assert rows == [
+        ("one", "1000 B", "40", "1.00 MFLOP", "1.00 ms [900 us, 1.10 ms]", "100 us", "the first", "80.0 % [71.0, 87.0]"),
+        ("other", "1000 B", "100", "1.00 MFLOP", "1.00 ms (no interval)", "20.0 us", "2.00x [1.50x, 2.50x]", "not asked"),
+    ]
+    assert w["other"] is other
+    with pytest.raises(InputError, match=r"^Weighing: label is 'third'; expected one of: one, other"):
+        w["third"]
 
 
 @pytest.mark.parametrize(

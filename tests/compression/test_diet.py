@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpulab import compression, training
-from gpulab.compression import Recipe, _diet, _integer, _sparse
+from gpulab.compression import Recipe, _diet, _integer, _modules, _sparse
 from gpulab.errors import InputError, StoppedError
 
 
@@ -62,6 +62,28 @@ def test_a_network_is_trained_once(steps: list[str]):
     assert [each for each in steps if each.endswith("all epochs")] == steps
     assert len(steps) == 2
     assert compression.sparsity(compression.cook(Recipe(), "prose-transformer", seed=1)) < 0.01
+
+
+def test_the_network_that_was_used_longest_ago_is_forgotten(steps: list[str], monkeypatch: pytest.MonkeyPatch):
+    """Two are kept here: after seeds 0, 1, 0, 2 it is 1 that has to be trained again, and 0 not."""
+    monkeypatch.setattr(_diet, "_KEPT_MODELS", 2)
+    for seed, trained in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
+        compression.cook(Recipe(), "prose-transformer", seed=seed)
+        assert len(steps) == trained
+
+
+def test_another_network_has_weights_of_its_seed(steps: list[str]):
+    """Four groups in a resnext, one filter a channel in a mobilenet; the seed decides the weights; the caller's generator stands."""
+    pytest.importorskip("sklearn")
+    state = torch.get_rng_state()
+    for name, grouped in (("resnext", lambda layer: layer.groups == 4), ("mobilenet", lambda layer: layer.groups == layer.out_channels)):
+        one, same, other = (_diet._built(training.task("digits-cnn"), name, seed) for seed in (3, 3, 4))
+        assert any(grouped(each) for each in one.modules() if isinstance(each, torch.nn.Conv2d) and each.groups > 1)
+        assert one.eval()(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+        weights = [next(model.parameters()) for model in (one, same, other)]
+        assert torch.equal(weights[0], weights[1])
+        assert not torch.equal(weights[0], weights[2])
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_each_recipe_is_cooked_for_each_seed(steps: list[str]):
@@ -147,6 +169,21 @@ def test_what_a_library_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch):
     found = {each.name: each for each in compression.support("cpu").abilities}
     assert not found["8-bit kernels, linear layers"].works
     assert "NotImplementedError" in found["8-bit kernels, linear layers"].sentence
+
+
+def test_each_ability_was_really_run(monkeypatch: pytest.MonkeyPatch):
+    """A layer that can be made and fails only when it multiplies is no ability."""
+
+    def fails(*_: object) -> None:
+        raise NotImplementedError("no such kernel")
+
+    for kind in (_modules.Sparse, _modules.Quantized):
+        monkeypatch.setattr(kind, "forward", fails)
+    found = compression.support("cpu")
+    for name in ("zeros in CSR", "8-bit weights, float32 arithmetic"):
+        assert not found[name].works
+        assert "no such kernel" in found[name].sentence
+    assert found.table()[1][0][:2] == ("zeros in CSR", "no")
 
 
 @pytest.mark.gpu

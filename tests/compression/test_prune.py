@@ -224,6 +224,74 @@ def test_what_mixes_channels_is_left_alone_and_said():
         compression.prune(Mixing(), 0.5, structured=True)
 
 
+def _named(*modules: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*modules)
+
+
+def _of_linear(last: nn.Module, *between: nn.Module) -> nn.Sequential:
+    return _named(nn.Linear(4, 6), *between, last)
+
+
+class Twice(nn.Module):
+    """Two layers, of which one is used a second time, or lends its weight."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.one, self.two, self.how = nn.Linear(4, 4), nn.Linear(4, 4), how
+        if how.startswith("tied"):
+            self.other = nn.Linear(4, 4)
+            self.other.weight = (self.one if how == "tied producer" else self.two).weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run what is to be followed."""
+        x = self.one(self.one(x)) if self.how == "used producer" else self.one(x)
+        x = self.two(torch.relu(x))
+        return self.two(x) if self.how == "used consumer" else x
+
+
+IMAGE = nn.Conv2d(3, 6, 1)
+CHAINS = {
+    "plain": (_of_linear(nn.Linear(6, 2), nn.ReLU(), nn.Dropout()), [("0", [], ["3"])]),
+    "norm": (_of_linear(nn.Linear(6, 2), nn.BatchNorm1d(6)), [("0", ["1"], ["2"])]),
+    "softmax": (_of_linear(nn.Linear(6, 2), nn.Softmax(-1)), []),
+    "layer norm": (_of_linear(nn.Linear(6, 2), nn.LayerNorm(6)), []),
+    "pooled features": (_of_linear(nn.Linear(6, 2), nn.AdaptiveAvgPool2d(1)), []),
+    "image": (_named(IMAGE, nn.BatchNorm2d(6), nn.MaxPool2d(2), nn.Conv2d(6, 2, 1)), [("0", ["1"], ["3"])]),
+    "depthwise": (_named(IMAGE, nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 2, 1)), [("0", ["1"], ["2"])]),
+    "groups": (_named(IMAGE, nn.Conv2d(6, 6, 3, groups=3), nn.Conv2d(6, 2, 1)), []),
+    "depthwise multiplied": (_named(IMAGE, nn.Conv2d(6, 12, 3, groups=6), nn.Conv2d(12, 2, 1)), []),
+    "one channel": (_named(nn.Conv2d(3, 1, 1), nn.Conv2d(1, 1, 1), nn.Conv2d(1, 2, 1)), [("0", [], ["1"]), ("1", [], ["2"])]),
+    "flattened": (_named(IMAGE, nn.Flatten(), nn.ReLU(), nn.Linear(24, 2)), [("0", [], ["3"])]),
+    "flattened beside the channels": (_named(IMAGE, nn.Flatten(2), nn.Linear(36, 2)), []),
+    "columns": (_named(IMAGE, nn.ReLU(), nn.Linear(6, 2)), []),  # a linear layer of images reads their last dimension
+    "norm behind a flattened image": (_named(IMAGE, nn.Flatten(), nn.BatchNorm1d(24), nn.Linear(24, 2)), []),
+    "nothing reads it": (_named(nn.Linear(4, 6), nn.ReLU()), []),
+    "used producer": (Twice("used producer"), []),
+    "used consumer": (Twice("used consumer"), []),
+    "tied producer": (Twice("tied producer"), []),
+    "tied consumer": (Twice("tied consumer"), []),
+    "used once": (Twice("used once"), [("one", [], ["two"])]),
+}
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_channels_go_only_where_all_that_reads_them_is_known(kind: str):
+    """By hand: which layer can lose channels, what filters them on the way, and what reads them; a shared weight or layer keeps its own."""
+    model, expected = CHAINS[kind]
+    assert [(chain.producer, chain.followers, chain.consumers) for chain in _channels.chains(model)] == expected
+
+
+def test_a_filter_behind_scales_what_its_channel_counts():
+    """By hand: filters of sizes 3, 1, 2 behind which depthwise ones of 0.1, 1, 1 stand count 0.3, 1, 2."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 1, bias=False), nn.Conv2d(3, 3, 1, groups=3, bias=False), nn.Conv2d(3, 1, 1))
+    with torch.no_grad():
+        model[0].weight[:] = torch.tensor([3.0, 1.0, 2.0]).view(3, 1, 1, 1)
+        model[1].weight[:] = torch.tensor([0.1, -1.0, 1.0]).view(3, 1, 1, 1)
+    small = compression.prune(model, 1 / 3, structured=True)
+    assert small[0].weight.flatten().tolist() == [1.0, 2.0]
+    assert (small[1].groups, small[1].in_channels, small[2].in_channels) == (2, 2, 2)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpulab import compression, networks
-from gpulab.compression import _integer, _ranges
+from gpulab.compression import _integer, _quantize, _ranges
 from gpulab.errors import DeviceError, InputError
 
 PER_CHANNEL = _ranges.Scheme("per-channel", 8, None, 8)
@@ -97,6 +97,13 @@ def test_a_percentile_leaves_an_outlier_out():
     assert float(most[0].step) < 1.01 / 255
 
 
+@pytest.mark.parametrize(("count", "percentile", "ends"), [(4, 75.0, (0, 3)), (8, 75.0, (1, 6)), (101, 90.0, (10, 90)), (5, 100.0, (0, 4))])
+def test_a_percentile_is_taken_at_both_ends(count: int, percentile: float, ends: tuple[int, int]):
+    """Of the values 0, 1, 2, ... with 75 % it begins a quarter of the steps in, rounded down (of 3 steps: none), and ends likewise."""
+    values = torch.arange(float(count))[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    assert tuple(map(float, _quantize._ends(values, percentile))) == ends
+
+
 def test_calibration_in_batches_is_calibration_at_once():
     """Several batches give the range of all of them."""
     torch.manual_seed(0)
@@ -107,8 +114,9 @@ def test_calibration_in_batches_is_calibration_at_once():
 
 
 def has_integers(convolution: bool) -> bool:
-    """Whether this build has the kernels; the course's own environments have them."""
-    return not _integer.refusal("cpu", convolution)
+    """Whether this build has the kernels, by PyTorch's own word: a mistake of ours must not pass for a build without them."""
+    engines = set(torch.backends.quantized.supported_engines)
+    return "onednn" in engines if convolution else bool(engines & {"fbgemm", "x86", "qnnpack"})
 
 
 @pytest.mark.parametrize("kind", ["linear", "convolution", "depthwise", "strided", "per tensor"])
@@ -137,6 +145,41 @@ def test_integer_kernels_give_the_same_numbers(kind: str, place: str):
         torch.testing.assert_close(integer(x), expected, atol=2e-5, rtol=1e-4)
         again = copy.deepcopy(integer)
         torch.testing.assert_close(again(x), integer(x))
+
+
+@pytest.mark.parametrize(
+    ("machine", "vnni", "bits"), [("x86_64", True, 8), ("x86_64", False, 7), ("AMD64", False, 7), ("arm64", False, 8), ("x86_64", None, 7)]
+)
+def test_inputs_have_seven_bits_without_vnni(machine: str, vnni: bool | None, bits: int, monkeypatch: pytest.MonkeyPatch):
+    """PyTorch's reduce_range: two products of 255 and 127 overflow 16 bits on an x86 CPU without VNNI."""
+    monkeypatch.setattr(_integer.platform, "machine", lambda: machine)
+    if vnni is None:
+        monkeypatch.delattr(torch.cpu, "_is_vnni_supported", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni, raising=False)
+    assert _integer.activation_bits() == bits
+
+
+@pytest.mark.parametrize(
+    ("options", "padding"),
+    [({"padding": "same", "dilation": 2, "kernel_size": (3, 5)}, (2, 4)), ({"padding": "valid", "kernel_size": 3}, 0)],
+)
+def test_padding_by_name_is_padding_by_number(options: dict, padding: object):
+    """PyTorch's documentation of "same": d * (k - 1) zeros in all, half on each side; of "valid": none."""
+    torch.manual_seed(0)
+    layer, x = nn.Conv2d(2, 3, **options), torch.randn(2, 2, 11, 12)
+    done = compression.quantize(nn.Sequential(layer))
+    expected = nn.functional.conv2d(x, done[0].weight, layer.bias, padding=padding, dilation=options.get("dilation", 1))
+    torch.testing.assert_close(done(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [({"padding_mode": "reflect", "padding": 1}, "padding_mode='reflect'"), ({"padding": "same"}, "even kernel")]
+)
+def test_padding_that_is_not_zeros_on_both_sides_is_refused(options: dict, says: str):
+    """A reflected border, or one more column on one side, has no place in the finished layer."""
+    with pytest.raises(InputError, match=says):
+        compression.quantize(nn.Sequential(nn.Conv2d(2, 3, 4, **options)))
 
 
 def test_integers_follow_a_loaded_state():

@@ -29,6 +29,14 @@ def test_codebook_is_as_good_as_scikit_learns(clusters: int):
     assert torch.equal(distances.gather(1, nearest[:, None])[:, 0], distances.min(1).values)
 
 
+def test_an_entry_that_nothing_is_near_stays_where_it_was():
+    """By hand: the values 0, 1, 9, 10 start four entries at 0, 10/3, 20/3, 10; the middle two get nothing, and none may move to 0."""
+    values = torch.tensor([0.0, 1.0, 9.0, 10.0, 0.0, 10.0, 0.5])
+    book, nearest = _share.k_means(values, 4)
+    assert book.tolist() == pytest.approx([1.5 / 4, 10 / 3, 20 / 3, 29 / 3])
+    assert nearest.tolist() == [0, 0, 3, 3, 0, 3, 0]
+
+
 def test_few_values_are_kept_exactly():
     """A weight with no more values than clusters is its own codebook."""
     values = torch.tensor([0.5, -1.0, 0.5, 2.0])

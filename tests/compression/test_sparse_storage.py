@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import random
 import zlib
@@ -223,6 +224,37 @@ def test_a_hostile_file_asks_for_no_memory_and_runs_nothing(header: dict, tmp_pa
     """Shapes beyond what the file holds, foreign types, a name of itself, a pickle that is none: one sentence each."""
     (tmp_path / "model.bin").write_bytes(_file(header, b"\0" * 4))
     with pytest.raises((CheckpointError, InputError), match="expected"):
+        compression.load(tmp_path / "model.bin")
+
+
+class Runs:
+    """What a pickle can do that nobody asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return (Path.touch, (self.path,))
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path):
+    """A pickle of our own format, with a checksum that matches, that makes a file when it is loaded: refused, and no file is made."""
+    held = io.BytesIO()
+    torch.save(Runs(tmp_path / "made"), held)
+    header = {"w": {"form": "torch", "shape": [1], "parts": [len(held.getvalue())]}}
+    (tmp_path / "model.bin").write_bytes(_file(header, held.getvalue()))
+    with pytest.raises((CheckpointError, InputError), match="expected"):
+        compression.load(tmp_path / "model.bin")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path):
+    """The magic word has the version: what follows may mean something else, though its checksum matches."""
+    content = _file({"w": {"form": "plain", "shape": [1], "dtype": "float32", "parts": [4]}}, b"\0" * 4)
+    (tmp_path / "model.bin").write_bytes(content)
+    assert compression.load(tmp_path / "model.bin")["w"].tolist() == [0.0]
+    (tmp_path / "model.bin").write_bytes(content.replace(b"-2\n", b"-1\n", 1))
+    with pytest.raises(CheckpointError, match="no such file"):
         compression.load(tmp_path / "model.bin")
 
 
