@@ -104,6 +104,7 @@ def compare(
         if clock is None:  # first results may have shown other devices: their turns are needed too
             stack.enter_context(turns({contender.job.device for contender in field.contenders} - named, limits, notes))
         measurements = race.measure(transfer)
+    limits.say(1.0, f"{field.label}: {len(measurements[0].samples_seconds)} samples of each")
     notes += race.reference.notes if race.reference is not None else ()
     if len(field.contenders) == 1 and devices is None and not field.methods:
         notes.append(_notes.no_accelerator())

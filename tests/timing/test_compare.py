@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import gpulab as gl
 from gpulab import workloads
@@ -192,6 +193,14 @@ def test_training_step_keeps_its_state_out_of_the_check():
         (lambda: gl.compare({}), InputError, "mapping"),
         (lambda: gl.compare({"a": 3}, X), InputError, "functions under a label"),
         (lambda: gl.compare({"a": np.sort}, X, devices=["cpu", "cpu"]), InputError, "twice"),
+        (lambda: gl.compare(np.sort, X, transfer="yes"), InputError, "compare: transfer='yes'"),
+        (lambda: gl.compare(np.sort, X, conditions=5), InputError, "compare: conditions=5"),
+        (lambda: gl.compare(np.sort, X, clock=lambda: "now"), InputError, "compare: clock gave a str"),
+        (lambda: gl.compare(np.sort, X, progress=5), InputError, "compare: progress=5"),
+        (lambda: gl.compare(np.sort, X, stop=5), InputError, "compare: stop=5"),
+        (lambda: gl.compare(np.sort, X, devices=5.5), InputError, "got a float"),
+        (lambda: gl.compare(np.sort, X, relative_width=1.5), InputError, "compare: relative_width=1.5"),
+        (lambda: gl.compare(np.sort, X, deadline=1e9), InputError, "compare: deadline=1000000000.0"),
     ],
 )
 def test_bad_requests_are_refused_in_one_sentence(call, error, says):
@@ -242,6 +251,55 @@ def test_large_products_are_checked_by_rows():
     wrong[-1] *= 1.01
     assert reference.difference(wrong) > 1e-3
     assert reference.difference(right[:-1]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"),
+    [(operator.matmul, np.ones), (np.matmul, np.ones), (np.dot, np.ones), (torch.matmul, torch.ones), (torch.mm, torch.ones)],
+)
+def test_the_libraries_own_products_are_known(fn, kind):
+    """Two matrices multiplied by name; other functions, other numbers of arrays and other dimensions are none."""
+    assert _agreement._is_product(fn, (kind((2, 3)), kind((3, 2))))
+    assert not _agreement._is_product(np.add, (kind((2, 2)), kind((2, 2))))
+    assert not _agreement._is_product(fn, (kind((2, 2)), kind((2,))))
+    assert not _agreement._is_product(fn, (kind((2, 2)),) * 3)
+
+
+def test_progress_names_the_rows_and_ends_at_one():
+    """As of a measurement: from 0, never back, to 1; each row's first call is told."""
+    seen = []
+    gl.compare("matmul", n=16, devices="cpu", deadline=0.02, transfer=True, progress=lambda fraction, text: seen.append((fraction, text)))
+    fractions = [fraction for fraction, _ in seen]
+    assert fractions == sorted(fractions)
+    assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+    assert any(text.startswith("first call on ") for _, text in seen)
+
+
+def test_copies_take_half_of_the_deadline_more():
+    """Noise that never settles: 1 s of sampling and half a second of copies for each of two rows, on a clock that the calls move."""
+    clock, rng = Clock(), np.random.default_rng(0)
+
+    def noisy(x):
+        clock.now += 1e-2 * float(np.exp(rng.standard_normal()))
+        return 2.0 * x
+
+    gl.compare({"a": noisy, "b": noisy}, X, clock=clock, transfer=True, deadline=1.0, relative_width=1e-4)
+    assert 2.9 < clock.now < 3.6
+    clock.now = 0.0
+    gl.measure(noisy, X, clock=clock, transfer=True, deadline=2.0, relative_width=1e-4)
+    assert 2.9 < clock.now < 3.4
+
+
+def test_the_table_of_a_comparison_by_hand():
+    """Three times, the ratio with its interval, the difference and the notes of each row."""
+    clock = Clock()
+    works = {"slow": _taking(clock, 2**-8), "fast": _taking(clock, 2**-10, lambda x: 2.0 * x + 4e-10)}  # exact in binary
+    c = gl.compare(works, X, clock=clock, tolerance=1e-3)
+    assert c.table()[1] == [
+        ("slow", "3.91 ms [3.91 ms, 3.91 ms]", "3.91 ms", "not asked", "baseline", "0.0e+00", "none"),
+        ("fast", "977 us [977 us, 977 us]", "977 us", "not asked", "4.00x [4.00x, 4.00x]", "1.0e-10", "none"),
+    ]
+    assert repr(c) == "<slow against fast: speed-up 4.00x over slow>"
 
 
 @pytest.mark.parametrize(

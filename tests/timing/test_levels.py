@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpulab.timing import levels
 from gpulab.timing.levels import condensed, level_shift, two_heaps, wander
 
 
@@ -34,6 +35,15 @@ def test_a_stretch_in_the_middle_is_found():
     samples = _noise(1, 1000)
     samples[300:450] *= 1.06
     assert level_shift(samples, 0.03) == pytest.approx(0.06, rel=0.2)
+
+
+def test_a_straight_ramp_is_fitted_exactly():
+    """From 2 to 2.5 without any scatter: a quarter of the lower end, and certain. The same of a step on its own."""
+    effect, score = levels._best_ramp(np.linspace(2.0, 2.5, 64), 6)
+    assert effect == pytest.approx(0.25)
+    assert score > 1e6
+    falling, _ = levels._best_ramp(np.linspace(2.5, 2.0, 64), 6)
+    assert falling == pytest.approx(0.25)
 
 
 def test_a_small_shift_is_below_what_was_asked():

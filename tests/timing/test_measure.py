@@ -263,6 +263,38 @@ def test_bad_numbers_are_named(options, says):
     assert "expected a finite" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["transfer", "cold", "progress", "stop", "conditions", "clock", "label"])
+def test_bad_options_are_named(name):
+    """A flag that is none, a callback that cannot be called, a clock without seconds: the function and the argument begin the sentence."""
+    value = {"transfer": "yes", "cold": "yes", "clock": lambda: "noon"}.get(name, 5)
+    with pytest.raises(InputError, match=rf"^measure: {name}(='yes'| gave a str|=5); expected"):
+        gl.measure(len, (), **{name: value})
+
+
+def test_warming_up_waits_for_the_device_and_ends():
+    """Calls of 1 ms that leave 4 ms to the device, warmed for 5 % of 1 s: ten, each waited for; a GPU gets 0.1 s at most, a CPU 0.02."""
+    from gpulab.devices import Device
+    from gpulab.timing._job import Job
+
+    for kind, deadline, calls in (("cuda", 1.0, 10), ("cuda", 100.0, 20), ("cpu", 100.0, 4), ("cpu", 0.01, 1)):
+        clock, order = Clock(), []
+
+        class Waited(Job):
+            def wait(self, clock=clock, order=order):
+                def wait():
+                    clock.now += 4e-3
+                    order.append("wait")
+
+                return wait
+
+        def work(clock=clock, order=order):
+            clock.now += 1e-3
+            order.append("call")
+
+        Waited(work, (), Device(kind, 0 if kind == "cuda" else None), True, "it", clock, None).warm_up(deadline, None)
+        assert order == ["call", "wait"] * calls
+
+
 @pytest.mark.parametrize(("fn", "says"), [("matmul", "gl.compare"), (3.0, "gl.measure(f, x)"), (np.ones(3), "gl.measure(f, x)")])
 def test_what_is_no_function_is_refused(fn, says):
     """A result in place of a function is the usual slip, and the message says how to write it."""
@@ -328,6 +360,10 @@ def test_device_is_found_in_arguments_closures_and_globals():
     assert str(device_of(len, ([{"a": x}],))) == "cpu"
     assert str(device_of(lambda: x + 1)) == "cpu"
     assert str(device_of(functools.partial(torch.add, x))) == "cpu"
+    assert str(device_of(functools.partial(lambda y: x + y, 1))) == "cpu"
+    assert str(device_of(lambda: lambda: x + 1)) == "cpu"
+    assert str(device_of(lambda y=x: y)) == "cpu"
+    assert str(device_of(functools.partial(max, key=x))) == "cpu"
     assert str(device_of(torch.nn.Linear(2, 2))) == "cpu"
     assert str(device_of(Holder().run)) == "cpu"
     assert device_of(lambda: None) is None
@@ -439,5 +475,9 @@ def test_table_has_rates_by_hand():
     m = gl.measure(lambda: None, deadline=0.01, flops=2e9, nbytes=5e6)
     rows = dict(dataclasses.replace(m, median_seconds=1e-3).table()[1])
     assert (rows["arithmetic"], rows["memory traffic"]) == ("2.00 TFLOP/s", "5.00 GB/s")
+    assert rows["device finished (median)"].startswith("1.00 ms [")
+    assert rows["samples"] == f"{len(m.samples_seconds)} of {m.calls_per_sample} calls each"
+    assert [name for name in rows if name.startswith("note: ")] == [f"note: {note.code}" for note in m.notes]
+    assert m.has_note("too-short")
     rows = dict(dataclasses.replace(m, flops=None, nbytes=None).table()[1])
     assert not {"arithmetic", "memory traffic"} & set(rows)

@@ -83,14 +83,15 @@ def test_suspicion_on_a_measured_ceiling_is_measured_again(monkeypatch):
 
     def ceilings(device, refresh=False):
         if refresh or not asked:
+            assert device == Device("cpu")
             Found.levels = (devices.MemoryLevel("DRAM", math.inf, next(rates), ""),)
-        asked.append(refresh)
+        asked.append((device, refresh))
         return Found
 
     monkeypatch.setattr(devices, "ceilings", ceilings)
     big = 2.0**40
     assert _ceiling.check(Device("cpu"), (), big / 1e11, flops=None, nbytes=big, working_set_bytes=big) == []
-    assert True in asked
+    assert (asked[0], asked[-1]) == ((Device("cpu"), False), (Device("cpu"), True))
 
 
 def test_cpu_ceiling_has_a_peak_and_levels():

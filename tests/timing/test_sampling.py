@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulab.errors import InputError
+from gpulab.timing._loop import make_waiting_loops
 from gpulab.timing.sampling import MOST_KEPT, Sampled, make_loops, sample, sample_in_turns
 
 
@@ -69,6 +70,25 @@ def test_loops_split_returned_from_finished() -> None:
     clock = Clock()
     call, synchronize = work(clock, 2.0, finish=5.0)
     assert make_loops(call, (), synchronize, clock).work(3) == (6.0, 21.0)
+
+
+def test_each_result_is_waited_for_where_the_library_asks() -> None:
+    """Three calls of 2 s, 5 s until each result is there, 1 s for the device: returned after 6 s, finished after 24; none without work."""
+    clock = Clock()
+    call, _ = work(clock, 2.0)
+    seen: list[object] = []
+
+    def waits(seconds: float) -> Callable[..., None]:
+        def wait(*given: object) -> None:
+            seen.extend(given)
+            clock.now += seconds
+
+        return wait
+
+    loops = make_waiting_loops(lambda value: (call(), value)[1], ("result",), waits(1.0), waits(5.0), clock)
+    assert loops.work(3) == (6.0, 24.0)
+    assert seen == ["result"] * 3
+    assert loops.empty(3) == (0.0, 3.0)
 
 
 def test_steady_call_stops_at_a_third_of_the_deadline() -> None:
