@@ -32,7 +32,7 @@ def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
     policy = precision.autocast_policy("cpu", dtype)
     assert policy.evidence.badge is Badge.MEASURED
     assert len(policy.rows) > 100
-    assert sum(row.policy is None for row in policy.rows) <= 3
+    assert {row.operator for row in policy.rows if row.policy is None} <= {"pdist"}  # PyTorch 2.13 has no narrow kernel of it
     for row in policy.disagreements:
         assert row.documented == "inputs"
         assert _registered(LEFT_OUT["cpu"][row.operator], "cpu")

@@ -38,8 +38,9 @@ def test_pytorch_allows_it_for_convolutions_by_default() -> None:
 
 def test_bad_input_is_named() -> None:
     """One sentence."""
-    with pytest.raises(InputError, match="expected True or False"), precision.tf32(matmul="yes"):  # type: ignore[arg-type]
-        pass
+    for name in ("matmul", "convolution"):
+        with pytest.raises(InputError, match=f"^tf32: {name}='yes'; expected True or False"), precision.tf32(**{name: "yes"}):  # type: ignore[arg-type]
+            pass
 
 
 @pytest.mark.gpu
