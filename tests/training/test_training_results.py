@@ -1,0 +1,297 @@
+"""What training's results say: whole tables, verdicts at their boundaries, and equality, worked out by hand."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpulab import training
+from gpulab.devices import Device
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence, Note
+from gpulab.training import Accuracy, CompileCost, FitResult, RaceResult, ScriptsResult, _evaluate, _seeds, _settings, _words
+from gpulab.training.comparisons import SeedsAccuracy, SeedsResult
+from gpulab.training.ladder_results import Gain
+from gpulab.training.results import Options
+
+HERE = Evidence.measured("a CPU")
+NOTES = (Note("stopped", "It was stopped."),)
+RIGHT = Accuracy(90, 100, 0.9, (0.8, 0.95), 0.1, "digits", HERE)
+OPTIONS = Options(
+    precision="float32", batch_size=8, steps=20, learning_rate=0.01, optimizer="adam", accumulate=1, checkpoint=False, compile=False,
+    channels_last=False, fused=None, workers=0, prefetch=0, pinned=False, cuda_graph=False, loss_scale=None, clip=None, seed=0,
+)  # fmt: skip
+
+
+def run(**changes: Any) -> FitResult:
+    """A run of twenty steps whose loss falls from 2 to 0.1 and stays for its last tenth."""
+    values: dict[str, Any] = {
+        "task": "digits-mlp", "device": "cpu", "options": OPTIONS, "ended": "finished", "losses": np.array([2.0] * 18 + [0.1, 0.3]),
+        "first_bad_step": None, "accuracy": RIGHT, "step_seconds": np.array([1e-3]), "samples_per_second": 8000.0,
+        "samples_per_second_interval": (7900.0, 8100.0), "first_step_seconds": 0.01, "phase_seconds": {"forward": 3e-3, "backward": 1e-3},
+        "peak_bytes": 5120, "peak_by_category": {"parameters": 3072, "gradients": 2048}, "skipped_steps": 0, "final_scale": None,
+        "total_seconds": 1.0, "notes": NOTES, "evidence": HERE, "environment": None,
+    }  # fmt: skip
+    return FitResult(**{**values, **changes})
+
+
+def test_the_table_of_a_run() -> None:
+    """The mean of the last tenth (0.1 and 0.3), the rate with its interval, the parts with their shares, the memory, the notes."""
+    assert run().table()[1] == [
+        ("ended", "finished after 20 of 20 steps"),
+        ("loss (last tenth)", "0.2"),
+        ("accuracy on the test", "90.0 % [80.0 %, 95.0 %]"),
+        ("samples a second", "8,000 [7,900, 8,100]"),
+        ("a step, part by part", "4.00 ms"),
+        ("- forward", "3.00 ms (75%)"),
+        ("- backward", "1.00 ms (25%)"),
+        ("peak memory of tensors", "5.00 KiB"),
+        ("- parameters", "3.00 KiB"),
+        ("- gradients", "2.00 KiB"),
+        ("note: stopped", "It was stopped."),
+    ]
+    scaled = run(options=dataclasses.replace(OPTIONS, loss_scale="dynamic"), final_scale=1024.0, skipped_steps=3)
+    assert ("loss scale at the end", "1,024, 3 of 20 steps left out") in scaled.table()[1]
+    assert not any("scale" in name for name, _ in run(final_scale=1024.0).table()[1])
+    bare = run(accuracy=None, samples_per_second=None, phase_seconds={}, peak_bytes=None, notes=())
+    assert [name for name, _ in bare.table()[1]] == ["ended", "loss (last tenth)"]
+
+
+def over_seeds(**changes: Any) -> SeedsAccuracy:
+    """Two models of 90 % right."""
+    values: dict[str, Any] = {
+        "accuracies": (RIGHT, RIGHT), "mean": 0.9, "seeds_interval": None, "interval": (0.85, 0.94), "answers": "digits", "evidence": HERE,
+    }  # fmt: skip
+    return SeedsAccuracy(**{**values, **changes})
+
+
+def test_the_tables_of_several_seeds() -> None:
+    """The mean with both intervals and each model; a row a run, and one for all."""
+    assert over_seeds().table() == (
+        ("right digits", ""),
+        [
+            ("mean", "90.0 %"), ("over seeds and test items", "[85.0 %, 94.0 %]"), ("over seeds, on this test", "(no interval)"),
+            ("model 0", "90.0 % [80.0 %, 95.0 %]"), ("model 1", "90.0 % [80.0 %, 95.0 %]"),
+        ],
+    )  # fmt: skip
+    several = SeedsResult("digits-mlp", (3, 5), (run(), run(accuracy=None, samples_per_second=None)), over_seeds(), NOTES, HERE)
+    assert several.table()[1] == [
+        ("3", "finished", "0.2", "90.0 % [80.0 %, 95.0 %]", "8,000 [7,900, 8,100]"),
+        ("5", "finished", "0.2", "none", "none"),
+        ("all", "", "", "90.0 % [85.0 %, 94.0 %]", ""),
+        ("note: stopped", "It was stopped.", "", "", ""),
+    ]
+    assert repr(several) == "<digits-mlp, float32: <90.0 % [85.0 %, 94.0 %] over 2 seeds and test items>>"
+
+
+def race(**changes: Any) -> RaceResult:
+    """Twice the samples a second, and two points more right."""
+    values: dict[str, Any] = {
+        "task": "digits-mlp", "names": ("a", "b"), "first": run(notes=()), "second": run(), "speedup": 2.0, "speedup_interval": (1.5, 2.5),
+        "accuracy_difference": 0.02, "accuracy_difference_interval": (-0.01, 0.05), "notes": NOTES, "evidence": HERE,
+    }  # fmt: skip
+    return RaceResult(**{**values, **changes})
+
+
+def test_the_table_of_a_race() -> None:
+    """A column a run, the ratio and the difference in points with their signs, then each side's notes and the race's own."""
+    headers, rows = race().table()
+    assert headers == ("digits-mlp", "a", "b")
+    assert rows == [
+        ("ended", *["finished after 20 steps"] * 2),
+        ("loss (last tenth)", "0.2", "0.2"),
+        ("accuracy on the test", *["90.0 % [80.0 %, 95.0 %]"] * 2),
+        ("samples a second", *["8,000 [7,900, 8,100]"] * 2),
+        ("peak memory of tensors", "5.00 KiB", "5.00 KiB"),
+        ("samples a second, second over first", "", "2.00x [1.50x to 2.50x]"),
+        ("accuracy, second minus first", "", "+2.0 points [-1.0, +5.0]"),
+        ("note on b: stopped", "It was stopped.", ""),
+        ("note: stopped", "It was stopped.", ""),
+    ]
+    assert ("samples a second, second over first", "", "2.00x (no interval)") in race(speedup_interval=None).table()[1]
+    assert len(race(speedup=None, accuracy_difference=None, notes=()).table()[1]) == 6
+    assert [race(second=run(ended=word)).ended for word in ("finished", "diverged", "stopped")] == ["finished", "diverged", "stopped"]
+    assert race(first=run(ended="diverged"), second=run(ended="interrupted")).ended == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        ((-0.05, -0.01), "lost"),
+        ((-0.05, 0.0), "not decided"),
+        ((-0.02, 0.03), "not decided"),
+        ((-0.019, 0.03), "kept"),
+        ((0.01, 0.02), "kept"),
+    ],
+)
+def test_an_accuracy_is_lost_only_below_nothing(interval: tuple[float, float], verdict: str) -> None:
+    """Two points are allowed: an end that is 0 is no loss, and one that is -2 points is not kept."""
+    found = scripts(accuracy_interval=interval)
+    assert found.accuracy_verdict == verdict
+    assert any("less accurate" in each for each in found.objections) == (verdict == "lost")
+
+
+def scripts(**changes: Any) -> ScriptsResult:
+    """Three times as fast on the same samples."""
+    values: dict[str, Any] = {
+        "task": "digits-mlp", "device": "cpu", "names": ("a", "b"), "timed_items": 1000, "seconds": (3e-3, 1e-3), "samples": (64, 64),
+        "gain": Gain(3.0, (2.5, 3.5)), "accuracy": (over_seeds(), over_seeds(mean=0.91)), "accuracy_difference": 0.01,
+        "accuracy_interval": (-0.01, 0.03), "tolerance": 0.02, "notes": NOTES, "evidence": HERE, "environment": None,
+    }  # fmt: skip
+    return ScriptsResult(**{**values, **changes})
+
+
+def test_the_table_of_two_scripts() -> None:
+    """Seconds, samples and accuracy of each, what sets them apart, the objections and the notes."""
+    last = ("accuracy, second minus first", "", "+1.0 points [-1.0, +3.0]: kept")
+    assert scripts().table()[1] == [
+        ("seconds for 1,000 items", "3.00 ms", "1.00 ms"),
+        ("samples through the model", "64", "64"),
+        ("accuracy on the test", "90.0 %", "91.0 %"),
+        ("first over second", "", "3.00x [2.50x, 3.50x]: faster"),
+        last,
+        ("note: stopped", "It was stopped.", ""),
+    ]
+    less = scripts(samples=(64, 32), gain=Gain(1.0, (1.0, 1.2)))
+    assert [name for name, *_ in less.table()[1][5:]] == ["objection 1", "objection 2", "note: stopped"]
+    assert less.objections[1] == "No speed-up was shown: 1.00x [1.00x, 1.20x], no difference shown. The interval has to lie above 1."
+    assert scripts(samples=(64, 65)).objections == ()
+
+
+def test_the_table_of_compiling() -> None:
+    """2 s to compile, 10 against 5 ms: twice as fast, paid after 400 calls."""
+    ends = (0.0095, 0.0105), (0.0045, 0.0055)
+    cost = CompileCost("it", "cpu", 0.5, 2.0, 0.010, 0.005, *ends, 0.0, "", NOTES, HERE)
+    assert cost.table()[1] == [
+        ("loading the compiler, once a process", "500 ms"),
+        ("the first compiled call", "2.00 s"),
+        ("a call as it is", "10.0 ms (95 % 9.50 ms to 10.5 ms)"),
+        ("a call compiled", "5.00 ms (95 % 4.50 ms to 5.50 ms)"),
+        ("as it is / compiled", "2.00x"),
+        ("has paid after", "400 calls (334 to 500)"),
+        ("note: stopped", "It was stopped."),
+    ]
+    slower = dataclasses.replace(cost, compiled_seconds=0.011, compiled_interval=None)
+    assert slower.table()[1][3:6] == [
+        ("a call compiled", "11.0 ms"),
+        ("as it is / compiled", "0.91x"),
+        ("has paid after", "no saving was shown"),
+    ]
+    assert dataclasses.replace(cost, eager_interval=None).table()[1][5] == ("has paid after", "400 calls (without an interval)")
+
+
+@pytest.mark.parametrize(
+    "one", [run(), race(), SeedsResult("t", (1,), (run(),), over_seeds(), (), HERE)], ids=lambda one: type(one).__name__
+)
+def test_results_are_equal_where_their_numbers_are(one: Any) -> None:
+    """A copy equals it and has its hash; another task, and what is no result, do not."""
+    again = copy.deepcopy(one)
+    assert again == one
+    assert hash(again) == hash(one)
+    for other in (dataclasses.replace(one, task="another"), dataclasses.replace(one, notes=(Note("a", "b."),)), one.to_dict(), None):
+        assert other != one
+
+
+def test_the_interval_of_a_difference_by_hand() -> None:
+    """Agresti and Min 2005: of five items one lost and two won, half an item more each: 1/7 -+ 1.96 sqrt(4 - 1/7) / 7."""
+    low, high = _evaluate.difference_interval(np.array([1.0, 0, 1, 1, 0]), np.array([1.0, 1, 0, 1, 1]))
+    half = 1.959964 * (4 - 1 / 7) ** 0.5 / 7
+    assert (low, high) == pytest.approx((1 / 7 - half, 1 / 7 + half), abs=1e-6)
+
+
+def test_crossed_variances_by_hand() -> None:
+    """Right 1 0 1 and 1 1 1: models, items and rest give 1/36 each. A quarter more a row and a column: 1/48 each, no rest, four degrees."""
+    half, wide, alike = _seeds._crossed(np.array([[1.0, 0, 1], [1, 1, 1]]))
+    assert (half, wide) == pytest.approx((12.7062 / 6, 12.7062 / 6), rel=1e-4)  # Student's t at 97.5 % for one degree
+    assert not alike
+    quarters = np.array([0.0, 0.25, 0.5])
+    half, wide, _ = _seeds._crossed(quarters[:, None] + quarters)
+    assert (half, wide) == pytest.approx((4.3027 / 48**0.5, 2.7764 / 24**0.5), rel=1e-3)  # for two, and for 4 / (1/2 + 1/2)
+    assert _seeds._crossed(quarters[:, None] + np.zeros(3))[2]
+    assert _seeds._kept(0.5, 0.2) == (0.3, 0.7)
+    assert _seeds._kept(0.9, 0.2) == pytest.approx((0.7, 1.0))
+    assert _seeds._kept(0.1, 0.2) == pytest.approx((0.0, 0.3))
+
+
+def test_threads_are_the_callers_again() -> None:
+    """Inside one thread on a CPU; on a GPU, or with None, as many as before; afterwards those in any case."""
+    before = torch.get_num_threads()
+    more = before + 1
+    for count, device, inside in ((more, Device("cpu"), more), (more, Device("cuda", 0), before), (None, Device("cpu"), before)):
+        seen = []
+
+        def fail(seen: list[int] = seen) -> None:
+            seen.append(torch.get_num_threads())
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError), _settings.threads(count, device):
+            fail()
+        assert (seen, torch.get_num_threads()) == ([inside], before)
+
+
+def test_a_step_marks_its_parts_in_order() -> None:
+    """Two parts of a batch: what is between, forward and backward of each; then the optimizer."""
+    going = training.Run("digits-mlp", steps=1, batch_size=4, accumulate=2, device="cpu")
+    marks: list[str] = []
+    batch = going.task.train[slice(0, 4)]
+    with going._step.ready():
+        going._step.run(batch, marks.append)
+    assert marks == ["other", "forward", "backward"] * 2 + ["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "own", "words"),
+    [
+        ({}, False, "Pass a smaller learning_rate (it was 0.01), or clip=1.0."),
+        ({"clip": 1.0}, False, "Pass a smaller learning_rate (it was 0.01)."),
+        ({"optimizer": "adam"}, False, "Pass a smaller learning_rate (it was 0.01)."),
+        ({}, True, "Give your optimizer a smaller learning rate."),
+        ({"precision": "float16", "loss_scale": 1.0}, False, "Leave loss_scale out, so that it is dynamic,"),
+        ({"precision": "float16", "loss_scale": "dynamic"}, False, "Pass a smaller learning_rate (it was 0.01), or clip=1.0."),
+        ({"precision": "pure-float16", "loss_scale": None}, True, 'Pass precision="float16", which keeps float32 weights'),
+    ],
+)
+def test_a_diverged_run_is_told_what_to_try(changes: dict[str, Any], own: bool, words: str) -> None:
+    """The precision first, then whose optimizer it is, then its learning rate; clipping where gradients decide the step."""
+    options = dataclasses.replace(OPTIONS, **{"optimizer": "sgd", "learning_rate": 0.01, **changes})
+    note = _words.diverged_note(options, [2.0, 1.5, float("nan")], 2, own_optimizer=own)
+    assert note.sentence.startswith("the loss was nan at step 2, after 1.5 at the step before. ")
+    assert words in note.sentence
+    assert ("division by zero" in note.sentence) == (options.precision == "float32")
+
+
+def test_where_a_loss_was_lost_is_said() -> None:
+    """Five steps end with step 4; a rise names its top and its end; one at the end has no end beside it."""
+    note = _words.diverged_note(OPTIONS, [2.0, 1.0, 0.5, 0.4, 0.3], None)
+    assert note.sentence.startswith("after the last step (4, loss 0.3) the test's loss is not a finite number. ")
+    rising = _words.rising_note(OPTIONS, [2.0, 50.0, 9.0], 2.3, False)
+    assert rising is not None
+    assert rising.sentence.startswith("the loss rose from 2 at step 0 to 50 at step 1, and is 9 at the end: the updates")
+    last = _words.rising_note(OPTIONS, [2.0, 9.0, 50.0], 2.3, False)
+    assert last is not None
+    assert "to 50 at step 2: the updates" in last.sentence
+    assert _words.rising_note(OPTIONS, [2.0, 9.2], 2.3, False) is None  # four times guessing
+    assert _words.left_out_note(OPTIONS, 10, 20, 4.0) is None
+    half = _words.left_out_note(OPTIONS, 11, 20, 4.0)
+    assert half is not None
+    assert half.sentence.endswith("Take more steps, or begin lower: loss_scale=2.")
+
+
+def test_what_a_device_lacks_has_its_reason() -> None:
+    """A CPU has neither TF32 nor cuDNN nor CUDA graphs, and ranks belong to another notebook; the rest it has."""
+    cpu = Device("cpu")
+    lacked = {each.name: each.lacks(cpu) for each in training.techniques() if each.lacks(cpu) is not None}
+    assert set(lacked) == {"tf32", "autotune", "graph", "ranks"}
+    assert lacked["tf32"].startswith("TF32 is a number format of NVIDIA GPUs from compute capability 8.0; this is ")
+    assert lacked["ranks"].startswith("Ranks on one CPU share its cores: notebook 08")
+    with pytest.raises(InputError, match=r"^techniques: there is no 'speed'; expected some of: resident, prefetch"):
+        training.techniques("batch", "speed")
+    with pytest.raises(InputError, match=r"^Technique: title is ''; expected a few words"):
+        training.Technique("a", "")
+    with pytest.raises(InputError, match=r"^Technique a: expected options of fit by name"):
+        training.Technique("a", "b", options=[])  # type: ignore[arg-type]
