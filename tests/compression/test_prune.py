@@ -249,6 +249,12 @@ class Twice(nn.Module):
         return self.two(x) if self.how == "used consumer" else x
 
 
+def _tied_images() -> nn.Sequential:
+    one, other = nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, 1)
+    other.weight = one.weight
+    return _named(nn.Conv2d(3, 6, 1), one, nn.ReLU(), other)
+
+
 IMAGE = nn.Conv2d(3, 6, 1)
 CHAINS = {
     "plain": (_of_linear(nn.Linear(6, 2), nn.ReLU(), nn.Dropout()), [("0", [], ["3"])]),
@@ -270,6 +276,7 @@ CHAINS = {
     "used consumer": (Twice("used consumer"), []),
     "tied producer": (Twice("tied producer"), []),
     "tied consumer": (Twice("tied consumer"), []),
+    "tied images": (_tied_images(), []),
     "used once": (Twice("used once"), [("one", [], ["two"])]),
 }
 

@@ -15,7 +15,7 @@ from torch import nn
 from gpulab import memory, networks
 from gpulab.errors import DeviceError, InputError, StoppedError
 from gpulab.evidence import Badge
-from gpulab.memory import Prediction
+from gpulab.memory import Prediction, _predict
 from gpulab.memory._free import free_bytes_of
 from gpulab.memory._step import FakeScaler
 from gpulab.units import parse_bytes
@@ -384,3 +384,16 @@ def test_the_stand_in_for_a_scaler_scales_and_takes_it_back():
     assert float(weight.grad) == 3.0 * 65536
     scaler.step(optimizer)
     assert weight.item() == 2.0 - 0.5 * 3.0
+
+
+def test_a_square_mask_counts_as_causal_while_predicting():
+    """A fake mask has no values to look at; what the caller says goes first, and PyTorch's own question is back afterwards."""
+    from torch.nn.modules import transformer
+
+    own = transformer._detect_is_causal_mask
+    with _predict._square_masks_causal():
+        ask = transformer._detect_is_causal_mask
+        square, wide, cube = torch.zeros(3, 3), torch.zeros(3, 4), torch.zeros(3, 3, 3)
+        assert [ask(mask, None, 3) for mask in (square, wide, cube, None)] == [True, False, False, False]
+        assert (ask(None, True), ask(square, False)) == (True, False)
+    assert transformer._detect_is_causal_mask is own

@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
 
 from gpulab import memory
-from gpulab.memory import Released
+from gpulab.memory import Released, _release
 
 SHELL = """
 import contextlib, io, json, sys
@@ -112,6 +113,14 @@ print(json.dumps([type(r.error_in_exec).__name__, [s.failed for s in shown], out
     assert error == "ValueError"
     assert shown == [True]
     assert "raise ValueError" in text
+
+
+def test_work_in_flight_is_waited_for():
+    """Its tensors are still held; a CPU has none."""
+    seen = []
+    for is_cpu in (True, False):
+        _release._wait(types.SimpleNamespace(is_cpu=is_cpu, synchronize=lambda is_cpu=is_cpu: seen.append(is_cpu)))
+    assert seen == [False]
 
 
 def test_release_outside_ipython():

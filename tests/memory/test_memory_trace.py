@@ -74,6 +74,32 @@ def test_views_count_once():
     assert t.peak_bytes == 4000 + 40
 
 
+class Notebook(nn.Module):
+    """A model that notes each call in every kind of container."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen, self.names, self.places = nn.Linear(2, 2), ["a"], {"a": 1}, {1}
+
+    def forward(self, x):
+        """Note the call, and compute."""
+        self.seen.append("b")
+        self.names["b"] = 2
+        self.places.add(2)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("follow", [memory.trace, memory.predict])
+def test_what_the_model_noted_is_forgotten(follow):
+    """Lists, dictionaries and sets of the caller's model are the same objects with the same content as before."""
+    model = Notebook()
+    kept, weight = (model.seen, model.names, model.places), model.layer.weight
+    follow(model, torch.zeros(1, 2), loss=torch.sum, **({"device": "cpu"} if follow is memory.trace else {}))
+    assert (model.seen, model.names, model.places) == (["a"], {"a": 1}, {1})
+    assert all(one is other for one, other in zip((model.seen, model.names, model.places), kept, strict=True))
+    assert model.layer.weight is weight
+
+
 def test_round_trip():
     """A trace survives JSON."""
     t = memory.trace(nn.Linear(4, 4), torch.zeros(2, 4), loss=torch.sum, device="cpu")

@@ -140,6 +140,17 @@ def test_delays_that_a_neighbour_explains_are_not_stops():
     assert detect.stalled(samples, np.zeros(499)) is not None
 
 
+def test_a_neighbours_part_of_a_stop_is_its_share_of_all_the_time():
+    """By hand: of 10.6 s a stop took 0.6, of which 4 % of 10 s are the run queue's: 0.2 s are left, less than a fortieth of all."""
+    samples = np.full(1000, 1e-2)
+    samples[500] = 0.61
+    waited = {"run_delay_seconds": 0.4, "process_run_delay_seconds": 0.4}
+    after = replace(AFTER, seconds=10.0, own_cpu_seconds=9.8, busy_seconds=10.0, **waited)
+    assert detect.stalled(samples, np.zeros(999), Window.between(QUIET, after)) is None
+    free = Window.between(QUIET, replace(after, run_delay_seconds=0.0, process_run_delay_seconds=0.0))
+    assert detect.stalled(samples, np.zeros(999), free) is not None
+
+
 def test_a_stop_between_two_samples_needs_the_machines_word():
     """A gap between samples is a stop only if the process did nothing in it: it may have been computing an interval."""
     samples, gaps = np.full(1000, 1e-3), np.zeros(999)

@@ -372,6 +372,10 @@ def test_going_on_gives_the_same_bits(name: str, options: dict, tmp_path: pathli
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
     assert rest.accuracy == whole.accuracy
     assert rest.final_scale == whole.final_scale
+    assert (
+        rest.first_step_seconds is not None
+    )  # of the nine steps of this call: the first one, and one whose memory is followed, count apart
+    assert (len(rest.step_seconds), rest.peak_bytes is not None) == (7, True)
 
 
 def test_dropout_goes_on_where_it_stood(tmp_path: pathlib.Path) -> None:
