@@ -70,6 +70,16 @@ def test_what_does_not_run_is_left_alone() -> None:
     assert not any("start - 1" in text for texts in planted().values() for text in texts)
 
 
+def test_arguments_that_may_change_places_are_left() -> None:
+    """Whether two arrays are equal, or which of two is larger, does not depend on which comes first; how near one is to the other does."""
+    source = "def f(a, b):\n    {}(a, b)\n"
+    kinds = {
+        name: {fault.kind for fault in planted_faults.faults_of("x.py", source.format(name))}
+        for name in ("torch.equal", "np.maximum", "isinstance", "np.allclose", "np.power")
+    }
+    assert {name for name, found in kinds.items() if "swapped arguments" in found} == {"np.allclose", "np.power"}
+
+
 def test_a_fault_that_says_the_same_is_none() -> None:
     """An empty list for an empty list is no fault, and what is no Python is none either."""
     (empty,) = planted_faults.faults_of("x.py", "def f():\n    return []\n")

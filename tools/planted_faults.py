@@ -15,7 +15,10 @@ _WAITS = re.compile(r"synchroni[sz]e|block_until_ready|^wait$|wait_|barrier|^joi
 _LISTENS = re.compile(r"^(observe|on_click|on_msg|on_change|on_submit|link|dlink|jslink|connect|add_done_callback)$")
 _EMPTY = {ast.Tuple: "()", ast.List: "[]", ast.Dict: "{}", ast.JoinedStr: "''", ast.ListComp: "[]", ast.DictComp: "{}"}
 # Swapped arguments would change nothing, or only what is refused at once.
-_SYMMETRIC = ("isinstance", "issubclass", "max", "min", "print", "zip")
+_SYMMETRIC = (
+    *("isinstance", "issubclass", "max", "min", "print", "zip"),
+    *("array_equal", "equal", "gcd", "hypot", "logical_and", "logical_or", "maximum", "minimum"),
+)
 _TURNS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Add, ast.Sub), (ast.Mult, ast.Div))
 _TURNED = {one: other for pair in _TURNS for one, other in (pair, pair[::-1])}
 
