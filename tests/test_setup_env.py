@@ -113,6 +113,9 @@ class Installer:
         monkeypatch.setattr(setup_env, "STAMP", tmp_path / "stamp.json")
         monkeypatch.setattr(setup_env, "make_venv", lambda: (3, 12))
         monkeypatch.setattr(setup_env, "look_at_machine", lambda: self.facts)
+        self.asked: list[list[str]] = []
+        self.there = True
+        monkeypatch.setattr(setup_env, "is_there", lambda extras: self.asked.append(extras) or self.there)
         monkeypatch.setattr(setup_env, "index_answers", lambda index: False)
         monkeypatch.setattr(setup_env, "_pip", self.pip)
         monkeypatch.setattr(setup_env, "compile_packages", lambda: self.compiled_after.append(len(self.calls)))
@@ -179,6 +182,28 @@ def test_second_run_does_nothing(installer: Installer) -> None:
     installer.calls.clear()
     setup_env.run([], None)
     assert installer.calls == []
+
+
+def test_what_was_removed_by_hand_comes_again(installer: Installer) -> None:
+    """The doctor sends whoever lacks a package to `make lab`: the stamp alone would send them back."""
+    installer.facts = Facts("Linux", "x86_64", (13, 0), H200)
+    setup_env.run([], None)
+    installer.calls.clear()
+    installer.there = False
+    setup_env.run([], None)
+    assert installer.asked == [["cuda13"]]
+    assert installer.calls[-1][-1].endswith("[cuda13,kernels]")
+
+
+def test_an_environment_is_asked_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that runs these tests has what they need, and no CuPy for CUDA 12; one without gpulab has nothing."""
+    monkeypatch.setattr(setup_env, "venv_python", lambda: Path(sys.executable))
+    assert setup_env.is_there([])
+    assert setup_env.is_there(["test"])
+    assert not setup_env.is_there(["cuda12"])
+    monkeypatch.setattr(setup_env, "venv_python", lambda: Path(sys.executable).with_name("none"))
+    with pytest.raises(OSError, match="none"):
+        setup_env.is_there([])
 
 
 def test_interrupted_install_is_taken_up_again(installer: Installer) -> None:

@@ -207,6 +207,19 @@ def is_done(stamp: dict[str, object], key: str, extras: list[str]) -> bool:
     return stamp.get("key") == key and isinstance(there, list) and set(extras) <= set(there)
 
 
+def is_there(extras: list[str]) -> bool:
+    """Whether the environment holds gpulab and all that it and ``extras`` require: what was removed by hand since must come again."""
+    code = (
+        "import importlib.metadata, sys\n"
+        "from pip._vendor.packaging.requirements import Requirement\n"
+        "for each in map(Requirement, importlib.metadata.requires('gpulab')):\n"
+        "    wanted = each.marker is None or any(each.marker.evaluate({'extra': extra}) for extra in ['', *sys.argv[1:]])\n"
+        "    if wanted and each.name != 'gpulab':\n"
+        "        assert each.specifier.contains(importlib.metadata.version(each.name), prereleases=True)"
+    )
+    return subprocess.run([str(venv_python()), "-c", code, *extras], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def torch_pin() -> str:
     """The line of constraints.txt that pins torch."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
@@ -313,7 +326,7 @@ def run(extras: list[str], wanted: str | None) -> None:
     if wanted:
         stack = Stack(wanted, INDEX_OF[wanted], wanted if wanted.startswith("cuda") else None, "asked for by GPULAB_STACK")
     key, before = wanted_key(stack.name, python), read_stamp()
-    if is_done(before, key, extras):
+    if is_done(before, key, extras) and is_there([*extras, *([stack.extra] if stack.extra else [])]):
         return
     print(f"Setting up for this machine: {stack.name} ({stack.reason}).", flush=True)
     kept = before.get("extras") if before.get("key") == key else None
