@@ -11,6 +11,8 @@ c = get_config()  # noqa: F821
 c.JupyterHub.bind_url = "http://127.0.0.1:8000"
 c.Authenticator.allow_all = True
 
+# The students' servers run in gpulab's own environment (with `pip install jupyterhub` in it), so that they have its kernel and instruments.
+# c.Spawner.cmd = ["/srv/gpulab/.venv/bin/jupyterhub-singleuser"]
 c.Spawner.default_url = "/lab"
 # Importing PyTorch from a disk that thirty students read at once takes a while.
 c.Spawner.start_timeout = 120

@@ -28,6 +28,11 @@ def message_of(error: BaseException, most: int = 200) -> str:
     return _cut(str, error, most)
 
 
+def install_extra(name: str) -> str:
+    """Return the sentence that says how to get an extra of gpulab, with its pinned versions."""
+    return f"Run `.venv/bin/pip install -c constraints.txt -e '.[{name}]'` in gpulab's folder, and restart the kernel."
+
+
 def _cut(to_text: Callable[[object], str], value: object, most: int) -> str:
     try:
         text = " ".join(to_text(value).split()).rstrip(".")

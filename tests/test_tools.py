@@ -16,15 +16,17 @@ import soak
 
 
 def test_benchmarks_are_programs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Helpers are not run; options are passed on; one that fails is named and the others still run."""
+    """Helpers are not run; options are passed on, --quick to those that have it; one that fails is named and the others still run."""
     (tmp_path / "helper.py").write_text("raise SystemExit(3)\n")
     program = 'import sys\nif __name__ == "__main__":\n    print("ran", sys.argv[1:])\n'
     (tmp_path / "a.py").write_text('if __name__ == "__main__":\n    raise SystemExit(1)\n')
-    (tmp_path / "b.py").write_text(program)
+    (tmp_path / "b.py").write_text(program + '    "--quick"\n')
+    (tmp_path / "c.py").write_text(program)
     monkeypatch.setattr(run_benchmarks, "FOLDER", tmp_path)
     assert run_benchmarks.main(["--quick"]) == 1
     out, err = capfd.readouterr()
-    assert "ran ['--quick']" in out
+    assert [line for line in out.splitlines() if line.startswith("ran")] == ["ran ['--quick']", "ran []"]
+    assert "== c (has no short form)" in out
     assert "Failed: a." in err
     assert run_benchmarks.main(["b"]) == 0
     assert run_benchmarks.main(["none"]) == 2

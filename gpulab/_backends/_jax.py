@@ -15,11 +15,11 @@ import numpy as np
 
 from gpulab._backends._base import Backend
 from gpulab._backends._numpy import numpy_dtype_problem
-from gpulab.errors import DeviceError, InputError
+from gpulab.errors import DeviceError, InputError, install_extra
 
 # What XLA asks of memory that it takes as it is; JAX's own message names it: "not aligned to 64 bytes".
 ALIGNMENT = 64
-HOW_TO_GET = "Run `pip install -e '.[rosetta]'` in gpulab's folder, and restart the kernel."
+HOW_TO_GET = install_extra("rosetta")
 # What JAX makes 32-bit numbers of, unless jax_enable_x64 is set (complex128 becomes complex64).
 _NARROWED = {"float64", "int64", "uint64", "complex128"}
 # JAX's platform -> PyTorch's name of the same devices.

@@ -33,6 +33,13 @@ _NEEDED: Mapping[str, str] = {
     "ipywidgets": "8.1.5",
     "anywidget": "0.9.18",
     "plotly": "6.1",
+    "psutil": "6",
+    "nvidia-ml-py": "12.560",
+    "scikit-learn": "1.5",
+    "pillow": "11",
+    "torchao": "0.15",
+    "ipyparallel": "9",
+    "cloudpickle": "3",
 }
 _PRODUCT_SIZE = 64  # small enough for any device; its product of ones is exact in every dtype
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import arrays, devices
-from gpulab.errors import DeviceError, KernelError, MissingLibraryError, message_of
+from gpulab.errors import DeviceError, KernelError, MissingLibraryError, install_extra, message_of
 from gpulab.kernels._compile import _portable
 from gpulab.kernels._simulate._geometry import Extent
 
@@ -109,7 +109,7 @@ def _numba_cuda(who: str) -> Any:
     except ImportError as error:
         raise MissingLibraryError(
             f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported ({message_of(error)}); expected it to be "
-            "installed. Run `pip install 'gpulab[kernels]'`."
+            f"installed. {install_extra('kernels')}"
         ) from error
     if config.ENABLE_CUDASIM:
         raise DeviceError(

@@ -3,6 +3,8 @@
 import dataclasses
 import importlib.metadata
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +49,13 @@ def test_packages_are_held_against_the_oldest_that_works(monkeypatch, version, s
     check = _doctor._package("numpy", "2.0")
     assert check.state == state
     assert bool(check.remedy) == (state == "fix")
+
+
+def test_every_package_that_the_course_requires_is_looked_for():
+    """As pyproject.toml says, but for NVIDIA's compiler, which macOS has not: cells that need it say so."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = dict(each.split(">=") for each in project["dependencies"] if ";" not in each)
+    assert dict(_doctor._NEEDED) == wanted
 
 
 def test_an_old_python_is_to_fix(monkeypatch):

@@ -276,5 +276,5 @@ def test_process_that_dies_is_told_and_replaced() -> None:
 def test_without_numba_one_sentence_has_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
     monkeypatch.setattr(_python.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibraryError, match=r"numba and numba_cuda is not installed.*pip install 'gpulab\[kernels\]'"):
+    with pytest.raises(MissingLibraryError, match=r"numba and numba_cuda is not installed.*pip install .* -e '\.\[kernels\]'"):
         compile_python(saxpy, np.float32(2), VECTOR, VECTOR)

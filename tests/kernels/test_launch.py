@@ -406,7 +406,7 @@ def test_numbas_simulator_is_not_taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch
 def test_a_missing_numba_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch):
     """On a machine with a GPU but without numba-cuda."""
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(MissingLibraryError, match=r"pip install 'gpulab\[kernels\]'"):
+    with pytest.raises(MissingLibraryError, match=r"pip install -c constraints.txt -e '\.\[kernels\]'"):
         _launch_numba._numba_cuda("launch")
 
 

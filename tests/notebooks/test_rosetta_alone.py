@@ -23,7 +23,7 @@ def test_the_notebook_runs_without_the_two_libraries(tmp_path: Path, monkeypatch
     needing = {cell.id for cell in notebook.cells if cell.cell_type == "code" and cell.source.startswith("%%needs")}
     assert len(needing) >= 4
     for id in (*needing, "five", "retraces", "sharded", "feeding"):
-        assert "pip install -e '.[rosetta]'" in said[id].replace("\\'", "'").replace("&#x27;", "'"), id
+        assert "pip install -c constraints.txt -e '.[rosetta]'" in said[id].replace("\\'", "'").replace("&#x27;", "'"), id
     assert "MODELLED" in said["feeding"]
     assert "NumPy" in said["five"]
     assert "agrees" in said["jax-run"]

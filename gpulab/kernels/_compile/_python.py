@@ -16,16 +16,14 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from gpulab.errors import CompileError, InputError, MissingLibraryError, shown
+from gpulab.errors import CompileError, InputError, MissingLibraryError, install_extra, shown
 from gpulab.kernels._compile import _libraries, _log, _nvrtc, _portable
 from gpulab.kernels._compile._cuda import checked_arch, facts_of
 from gpulab.kernels._compile._worker import Worker
 from gpulab.kernels._compile.results import CompiledModule, module
 
 _WHO = "compile_python"
-_INSTALL = (
-    "Run `pip install 'gpulab[kernels]'`, or `pip install numba-cuda nvidia-nvvm nvidia-cuda-nvrtc nvidia-nvjitlink`; no GPU is needed."
-)
+_INSTALL = f"No GPU is needed. {install_extra('kernels')}"
 _CACHED = 64
 _cache: OrderedDict[bytes, CompiledModule] = OrderedDict()
 _cache_lock = threading.Lock()
