@@ -32,7 +32,6 @@ _OPERATORS = {
     "aten::equal": "reads one number",
 }
 _FETCHES = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
-_AFTER_CPU = ("numpy", "__array__", "tolist", "item")  # what .cpu() or .to("cpu") fetched waits no second time
 _WARNING = "called a synchronizing CUDA operation"
 _HERE = str(Path(__file__).resolve().parent.parent)  # gpulab
 
@@ -133,6 +132,7 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
     Notes
     -----
     Sending data to the device waits too where the memory is not pinned; on a machine without one that cannot be seen.
+    What was fetched lies on the host, and so does what is computed of it alone: reading it waits no second time.
 
     Examples
     --------
@@ -192,16 +192,30 @@ class _debug_mode:  # noqa: N801  (a context manager, used like a function)
 def _watch(device_type: str, count_to_cpu: bool) -> Any:
     """Return a context manager that notes in ``found`` each call that waits; its classes need torch."""
     import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
     found: dict[tuple[str, str], int] = {}
-    last: list[Any] = [None]  # the wait before
     inside = [0]  # a fetch calls operators that read; they are one wait with it
+    # Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no second time. Such a reference keeps no data
+    # alive, only its address from being used twice.
+    fetched: set[Any] = set()
+
+    def tensors(values: Any) -> list[Any]:
+        return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+
+    def on_host(x: Any) -> bool:
+        return bool(fetched) and x.layout is torch.strided and StorageWeakRef(x.untyped_storage()) in fetched  # type: ignore[no-untyped-call]
 
     def there(values: Any) -> bool:
-        return any(isinstance(x, torch.Tensor) and x.device.type == device_type for x in tree_leaves(values))
+        return any(x.device.type == device_type and not on_host(x) for x in tensors(values))
+
+    def mark(values: Any, host: bool) -> None:
+        for x in tensors(values):
+            if x.layout is torch.strided:
+                (fetched.add if host else fetched.discard)(StorageWeakRef(x.untyped_storage()))  # type: ignore[no-untyped-call]
 
     def to_host(args: Any, kwargs: Any) -> bool:
         # Without an accelerator "cpu" is where everything lies, so .to(device) says nothing there.
@@ -210,10 +224,8 @@ def _watch(device_type: str, count_to_cpu: bool) -> Any:
 
     def note(what: str) -> None:
         line = _learners_line()
-        if line is None or (what.startswith(_AFTER_CPU) and last[0] in (("cpu", line), ("to", line))):
-            return
-        last[0] = (what.partition(":")[0], line)
-        found[line, what] = found.get((line, what), 0) + 1
+        if line is not None:
+            found[line, what] = found.get((line, what), 0) + 1
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -221,7 +233,10 @@ def _watch(device_type: str, count_to_cpu: bool) -> Any:
             why = _OPERATORS.get(name) or _masked(name, args)
             if why and not inside[0] and there((args, kwargs)):
                 note(f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}")
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if fetched and (given := tensors((args, kwargs))):  # computed of fetched tensors alone, it is on the host as well
+                mark(result, host=all(map(on_host, given)))
+            return result
 
     class Fetches(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -232,7 +247,11 @@ def _watch(device_type: str, count_to_cpu: bool) -> Any:
             note(f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values")
             inside[0] += 1
             try:
-                return func(*args, **(kwargs or {}))
+                result = func(*args, **(kwargs or {}))
+                if device_type == "cpu" and name in ("cpu", "to"):  # a tensor of its own, as one from an accelerator
+                    result = result.clone()
+                    mark(result, host=True)
+                return result
             finally:
                 inside[0] -= 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from gpulab import devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence
 from gpulab.lessons import _nb06, _nb06_exercises
-from gpulab.lessons._content import Never, Unmeasured
+from gpulab.lessons._content import Never, Refused, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.training import CompileCost, FitResult, PipelineResult, RaceResult, StepSpan
 
@@ -94,6 +95,35 @@ def test_a_loop_that_fetches_once_at_its_end_is_right() -> None:
         return total.to("cpu").item(), right.to("cpu").item()
 
     assert "2 waits in all" in _nb06_exercises._check_frugal(frugal)
+
+
+ONCE = "losses, hits = torch.stack(losses).cpu(), torch.stack(hits).cpu()\n    return "
+READ = {
+    "on the next line": "total = sum(losses).cpu(); right = sum(hits).cpu()\n    return total.item(), right.item()",
+    "by to": "total, right = sum(losses).to('cpu'), sum(hits).to('cpu')\n    return float(total), int(right)",
+    "added on the host": ONCE + "losses.sum().item(), hits.sum().item()",
+    "one after the other": ONCE + "sum(float(x) for x in losses), sum(int(x) for x in hits)",
+    "printed": "total, right = sum(losses).cpu(), sum(hits).cpu()\n    print(f'{total:.3f}')\n    return float(total), int(right)",
+}
+KEPT = _nb06_exercises._LOOP_BODY + "        losses.append(loss.detach())\n        hits.append((scores.argmax(1) == labels).sum())\n"
+
+
+def _frugal(end: str) -> Any:
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"def frugal(model, optimizer, batches):\n    losses, hits = [], []\n{KEPT}    {end}", names)
+    return names["frugal"]
+
+
+@pytest.mark.parametrize("end", READ.values(), ids=READ)
+def test_what_was_fetched_once_may_be_read_often(end: str) -> None:
+    """06.7: two fetches behind the loop are two waits, wherever and however often their numbers are read then."""
+    assert "2 waits in all" in _nb06_exercises._check_frugal(_frugal(end))
+
+
+def test_each_loss_read_by_itself_waits_by_itself() -> None:
+    """06.7: kept in lists and read behind the loop, eight losses and eight counts are sixteen waits."""
+    with pytest.raises(Refused, match="would wait 16 times in 8 steps"):
+        _nb06_exercises._check_frugal(_frugal("return sum(x.item() for x in losses), sum(x.item() for x in hits)"))
 
 
 def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:

@@ -56,9 +56,41 @@ def test_a_fetch_by_to_counts_where_it_is_asked():
     assert count(lambda: X.sum().to("cpu")) == count(lambda: X.sum().to(device="cpu")) == 1
     assert count(lambda: X.sum().to("cpu"), on=False) == 0
     assert count(lambda: X.sum().to("cpu").item()) == count(lambda: X.to("cpu").numpy()) == count(lambda: X.sum().cpu().item()) == 1
+    assert count(lambda: X.cpu().sum().item()) == count(lambda: [float(x) for x in X.to("cpu")]) == count(lambda: f"{X[0].cpu():.1f}") == 1
     assert count(lambda: X.to(X.device)) == count(lambda: X.to(torch.float64)) == 0
     with pytest.raises(InputError, match="count_to_cpu"):
         training.hidden_waits(lambda: None, count_to_cpu="yes")
+
+
+def test_what_was_fetched_waits_no_second_time():
+    """It and what is computed of it lie on the host, on any later line; what a device's tensor went into is to be fetched again."""
+
+    def once() -> tuple[float, float, str]:
+        y = X.cpu()
+        total = (2 * y[1:]).sum()
+        return total.item(), float(y[0]), f"{total:.1f}"
+
+    def again() -> float:
+        y = X.cpu()
+        y.copy_(X * 2)
+        return y[1].item()
+
+    def other() -> float:
+        y = X.cpu()
+        return (y * X).sum().item() + X[1].item()
+
+    def addresses() -> int:
+        for _ in range(20):
+            X.cpu()
+            (X + 1).sum().item()
+        return 0
+
+    found = training.hidden_waits(once, device="cpu")
+    assert (found.count, found.sites[0].what) == (1, "cpu: fetches the values")
+    assert once() == (30.0, 0.0, "30.0")
+    assert training.hidden_waits(again, device="cpu").count == 2
+    assert training.hidden_waits(other, device="cpu").count == 3
+    assert training.hidden_waits(addresses, device="cpu").count == 40
 
 
 def test_a_training_step():
