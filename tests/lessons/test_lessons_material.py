@@ -248,6 +248,24 @@ def test_without_an_accelerator_the_device_is_modelled():
     assert gpu.report().evidence.badge is (Badge.MEASURED if isinstance(gpu, LiveDevice) else Badge.MODELLED)
 
 
+FETCHED = {
+    "copied": "return np.array(device.to_host(there))",
+    "copied by the array": "return device.to_host(there).copy()",
+    "in another number format": "return device.to_host(there).astype(np.float64)",
+    "put back": "a[:] = device.to_host(there)\n    return a",
+}
+
+
+@pytest.mark.parametrize("end", FETCHED.values(), ids=FETCHED)
+def test_what_was_fetched_may_be_copied(end: str):
+    """02.2: a hundred steps on the device, and their result fetched; the host may keep it wherever it likes."""
+    names: dict[str, object] = {"np": np}
+    body = "    there = device.to_device(a)\n    for _ in range(100):\n        there = device.run(lambda v: 3.9 * v * (1 - v), there)\n"
+    exec(f"def frugal(device, a):\n{body}    {end}", names)
+    result = lessons.check("02.2", names["frugal"])
+    assert result.state == "passed", result.message
+
+
 def test_pageable_takes_longer_than_pinned():
     """Whichever of the three sources answers, the badge is there and the table has both kinds."""
     kinds = lessons.pageable_against_pinned(2**26)
