@@ -47,7 +47,12 @@ def _check_rescue(answer: Any) -> str:
     before = [p.detach().clone() for p in model.parameters()]
     seen: set[str] = set()
     layer = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
-    handle = layer.register_forward_hook(lambda module, args, output: seen.add(str(output.dtype)))
+
+    def note(module: Any, args: Any, output: Any) -> None:
+        if torch.is_grad_enabled():  # a look at the loss trains nothing, and may be in float32
+            seen.add(str(output.dtype))
+
+    handle = layer.register_forward_hook(note)
     steps = _Steps(model)
     failed: Refused | None = None
     try:
@@ -78,7 +83,10 @@ def _check_rescue(answer: Any) -> str:
     should = list(_reference(batches).parameters())
     wanted = sum(float((a.detach() - b).norm() ** 2) for a, b in zip(should, before, strict=True)) ** 0.5
     if moved < 0.2 * wanted:
-        raise Refused("The weights hardly moved: the gradients are still zero. Multiply the loss before backward(), by scaler.scale(loss).")
+        raise Refused(
+            "The weights hardly moved: the gradients are still zero. Multiply the loss before backward(), by scaler.scale(loss). If you "
+            'do: torch.amp.GradScaler() is made for CUDA and switches itself off without it; write torch.amp.GradScaler("cpu").'
+        )
     off = sum(float((a - b.detach()).norm() ** 2) for a, b in zip(after, should, strict=True)) ** 0.5
     if off > 0.3 * wanted:
         raise Refused(
@@ -173,6 +181,10 @@ def train(model, batches):
     check=_check_rescue,
     usual=(
         Usual(_LOOP_HEAD + _FORWARD + _PLAIN, "the gradients are still zero"),
+        Usual(  # what torch.amp.GradScaler() is without CUDA
+            _LOOP_HEAD + _SCALER.replace('"cpu"', "enabled=False") + _FORWARD + _SCALED,
+            'switches itself off without it; write torch.amp.GradScaler("cpu")',
+        ),
         Usual(_LOOP_HEAD + _SCALER + _FORWARD + "        scaler.scale(loss).backward()\n        optimizer.step()", "divided by the scale"),
         Usual(_LOOP_HEAD + _FORWARD.replace("float16)", "float16, enabled=False)") + _PLAIN, "do not avoid it"),
         Usual(_LOOP_HEAD.replace("optimizer =", "model.half()\n    optimizer =") + _FORWARD + _PLAIN, "no longer float32"),

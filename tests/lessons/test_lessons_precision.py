@@ -201,3 +201,12 @@ def test_a_run_may_be_rescued_without_a_scaler(step: str, monkeypatch: pytest.Mo
     assert result.state == "passed", result.message
     torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0).step()
     assert len(looks) == (40 if step == "optimizer.step()" else 0)  # one for each batch
+
+
+def test_a_look_at_the_loss_needs_no_autocast() -> None:
+    """05.9: the loss of the trained model in float32, without gradients, is no step of the training."""
+    look = "\n    with torch.no_grad():\n        print(float(cross_entropy(model(x), y)))"
+    names: dict[str, Any] = {}
+    exec(_nb05_rescue.RESCUE.solution + look, names)
+    result = lessons.check("05.9", names["train"])
+    assert result.state == "passed", result.message
