@@ -16,7 +16,11 @@ from gpulab.units import format_bytes
 
 def _loaded(simulations: Sequence[Simulation]) -> int:
     """Return the bytes that were loaded from global memory."""
-    return sum(a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == "load")
+    return _requested(simulations, "load")
+
+
+def _requested(simulations: Sequence[Simulation], kind: str) -> int:
+    return sum(a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind)
 
 
 # -- 04.8: a running sum -------------------------------------------------------------------------------------------------
@@ -335,7 +339,8 @@ _MATMUL_STUB = (
 )
 _MATMUL_SIZES = (64, 40)
 # Of 64 x 64 matrices with tiles of 16 x 16: 16 blocks load 4 pairs of tiles of 1 KiB, and 16 KiB are stored.
-_MOST_MOVED = 16 * 4 * 2 * 1024 + 16 * 1024
+_STORED = 16 * 1024
+_MOST_MOVED = 16 * 4 * 2 * 1024 + _STORED
 
 
 def _matmul_trials() -> list[Trial]:
@@ -362,6 +367,12 @@ def _check_matmul(answer: Any) -> str:
                 f"{words} Your threads ask for {format_bytes(count.global_bytes_requested)}, which is little enough, but a request touches "
                 f"{count.sectors_per_request:.1f} sectors where 4 are possible. Neighbouring tx should take neighbouring columns of a, b "
                 "and c (as in 04.4)."
+            )
+        stored = _requested(found[:1], "store")
+        if stored > 2 * _STORED:  # twice: a zero first, then the sum
+            raise Refused(
+                f"{words} {format_bytes(stored)} are stored where {format_bytes(_STORED)} would do: c is written again for each part of "
+                "the sum. Add up in a variable, and store it once, at the end."
             )
         raise Refused(f"{words} Let the block bring a tile of a and one of b into shared memory, and use each element 16 times.")
     return f"{format_bytes(moved)} instead of 1.02 MiB: each element that is loaded is used by 16 threads."
@@ -401,6 +412,20 @@ MATMUL = Exercise(
     usual=(
         Usual(HEAD + _MATMUL.replace("j, i", "i, j") + _MATMUL_STUB.removeprefix(_MATMUL), "use each element 16 times"),
         Usual(HEAD + _MATMUL + _matmul_text(b_tile=False), "use each element 16 times"),
+        Usual(
+            HEAD
+            + _MATMUL
+            + _matmul_text()
+            .replace("            total +=", "            if i < c.shape[0] and j < c.shape[1]:\n                c[i, j] +=")
+            .replace("c[i, j] = total", "c[i, j] += total"),
+            "Add up in a variable, and store it once, at the end",
+        ),
+        Usual(
+            HEAD
+            + _MATMUL
+            + _matmul_text(last="        cuda.syncthreads()\n        if i < c.shape[0] and j < c.shape[1]:\n            c[i, j] = total\n"),
+            "80.0 KiB are stored where 16.0 KiB would do",
+        ),
         Usual(
             HEAD
             + _MATMUL
