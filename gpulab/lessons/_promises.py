@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+_DIGITS = 7  # of a second, behind the point: all times here are whole multiples of 10 us
+
 
 class Promised:
     """The result of a call: a name for an array that is there later."""
@@ -53,6 +55,7 @@ class PromisingFunction:
         self.fetched = False
         self.compiled_on_the_clock = False
         self._compiled = False
+        self._read: set[float] = set()  # the times that the clock has shown since the first call
         self._idle_from = 0.0
 
     @property
@@ -63,7 +66,13 @@ class PromisingFunction:
     def clock(self) -> float:
         """Return the time in seconds."""
         self.readings += 1
+        if self._compiled:
+            self._read.add(round(self.now, _DIGITS))
         return self.now
+
+    def between_readings(self, seconds: float) -> bool:
+        """Return whether so much time lay between two readings after the first call, so that its compiling is not in it."""
+        return any(round(start + seconds, _DIGITS) in self._read for start in self._read)
 
     def __call__(self, x: Any) -> Promised:
         """Start the work and return."""

@@ -298,6 +298,22 @@ def test_a_promised_result_is_there_when_numpy_has_it() -> None:
     start = function.clock()
     function(0).block_until_ready()
     assert function.clock() - start == pytest.approx(function.true_seconds) == pytest.approx(4.02e-3)
+    assert function.between_readings(4.02e-3)
+    assert not function.between_readings(8.04e-3)
+
+
+def test_the_first_call_may_be_clocked_apart() -> None:
+    """10.2: who reads the clock around the first call as well, and returns what a later one takes, is right."""
+
+    def seconds(f: Any, x: Any, clock: Any) -> float:
+        start = clock()
+        f(x).block_until_ready()
+        middle = clock()
+        f(x).block_until_ready()
+        assert middle - start > 1.5
+        return clock() - middle
+
+    assert lessons.check("10.2", seconds).state == "passed"
 
 
 def test_a_session_in_small_keeps_its_bill_and_learns_by_hand() -> None:
