@@ -81,6 +81,7 @@ BUDGET = Exercise(
         Usual('means = {"accumulate": 16, "checkpoint": False, "precision": "float32"}', "1 to 4 parts"),
         Usual('means = {"accumulate": 1, "checkpoint": False, "precision": "float32"}', "nothing is saved yet"),
         Usual('means = {"accumulate": 4, "checkpoint": True, "precision": "half"}', "it is one of"),
+        Usual('means = {"accumulate": 4, "checkpoint": "all", "precision": "float32"}', "checkpoint is a str ('all'); it is True or False"),
     ),
     limit_seconds=60.0,
     loads=_loading.OBSERVED,

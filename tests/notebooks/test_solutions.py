@@ -119,6 +119,7 @@ def test_the_solution_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch
         watched.setattr(builtins, "__import__", importing)
         result = lessons.check(exercise.id, answer)
     assert result.state == "passed", result.message
+    assert result.message  # why it is right
     assert asked & HEAVY <= {name.partition(".")[0] for name in exercise.loads}
 
 
