@@ -80,8 +80,8 @@ def _examine(exercise: Exercise, answer: Any) -> CheckResult:
     try:
         _loading.load(exercise.loads)
         praise = _guard.run(lambda: exercise.check(answer), exercise.limit_seconds)
-    except NotAttempted:
-        return CheckResult(exercise.id, NOT_ATTEMPTED, "")
+    except NotAttempted as nothing:
+        return CheckResult(exercise.id, NOT_ATTEMPTED, str(nothing))
     except Refused as refusal:
         return CheckResult(exercise.id, WRONG, str(refusal))
     except KeyboardInterrupt:

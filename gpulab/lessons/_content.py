@@ -193,7 +193,7 @@ class Never(Unmeasured):
 
 
 class NotAttempted(Exception):  # noqa: N818
-    """The stub is as it was."""
+    """The stub is as it was, or there is no answer in it yet; the message, if any, says what is missing."""
 
 
 def lessons() -> tuple[Lesson, ...]:

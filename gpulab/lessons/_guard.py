@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
+import dis
 import math
 import os
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from gpulab.lessons._content import NotAttempted, Refused
 _GRACE_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+# What a function without a body consists of, in this Python; a line of dots compiles to NOP.
+_NOTHING = {step.opname for step in dis.get_instructions(lambda: None)} | {"NOP"}
 
 
 class _TimeIsUpError(BaseException):
@@ -93,13 +97,19 @@ def is_stub(answer: Any) -> bool:
     return isinstance(answer, (tuple, list)) and bool(answer) and all(is_stub(item) for item in answer)
 
 
+def is_empty(function: Any) -> bool:
+    """Return whether a function is as a stub leaves it: it touches no argument and no name; a docstring and dots do nothing."""
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return isinstance(code, types.CodeType) and {step.opname for step in dis.get_instructions(code)} <= _NOTHING
+
+
 def call(function: Any, *args: Any, **named: Any) -> Any:
     """Return the learner's ``function(*args)``.
 
     Raises
     ------
     NotAttempted
-        If it is a stub: it returns ``...`` or None, or raises NotImplementedError.
+        If it is a stub: it returns ``...`` or None, or raises NotImplementedError. Where an attempt returns None, the message says so.
     Refused
         If it is no function or it raises, with the line.
     """
@@ -115,6 +125,8 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
         raise
     except Exception as error:
         raise Refused(f"Your function raised {explain(error)}.") from error
+    if result is None and not is_empty(function):
+        raise NotAttempted("Your function ran and returned nothing. Does it end with return?")
     if is_stub(result):
         raise NotAttempted
     return result
@@ -123,7 +135,7 @@ def call(function: Any, *args: Any, **named: Any) -> Any:
 def in_turn(function: Any) -> Callable[..., Any]:
     """Return what calls the learner's function for one input after another: ``ask("For 3 rows", 3)``.
 
-    One that returns nothing for the first input is a stub; one that does so later has forgotten a case, and is told which.
+    One that returns nothing for the first input is no attempt; one that does so later has forgotten a case, and is told which.
     """
     answered = False
 

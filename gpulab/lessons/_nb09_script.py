@@ -77,7 +77,7 @@ def _tried(answer: Any, job: training.Task) -> None:
         raise Refused(f"Your function raised {_guard.explain(error)}.") from error
     if _changed(before, model):
         return
-    if _is_empty(answer):
+    if _guard.is_empty(answer):
         raise NotAttempted
     time.sleep(_WATCHED_SECONDS)
     if _changed(before, model):
@@ -92,12 +92,6 @@ def _changed(before: list[Any], model: Any) -> bool:
 def _as_before(before: Any, after: Any) -> bool:
     """Return whether a parameter is as it was, wherever it lies now."""
     return bool((before == after.detach().cpu()).all())
-
-
-def _is_empty(answer: Any) -> bool:
-    """Return whether a function is the stub: nothing but a docstring and an ellipsis."""
-    code = getattr(answer, "__code__", None)
-    return code is not None and not code.co_names and code.co_nlocals == code.co_argcount
 
 
 _HEAD = '''def mine(model, data):

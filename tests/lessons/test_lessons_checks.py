@@ -50,6 +50,46 @@ def test_a_stub_is_not_attempted(stub: object):
     assert lessons.progress().rows[1].detail == ""
 
 
+class _Callable:
+    """A function in a class's clothes, which returns nothing."""
+
+    def __call__(self, x: int) -> None:
+        2 * x  # type: ignore[operator]
+
+
+class _EmptyCallable:
+    def __call__(self, x: int) -> None:
+        """Return twice x."""
+        ...
+
+
+def _prints(x: int) -> None:
+    print(2 * x)
+
+
+def _computes(x: int) -> None:
+    2 * x  # neither a name nor a variable of its own
+
+
+def _says_what_to_do(x: int) -> None:
+    """Return twice x."""
+    ...
+
+
+@pytest.mark.parametrize("answer", [_prints, _computes, _Callable(), _Callable().__call__])
+def test_a_forgotten_return_is_told(answer: object, capsys: pytest.CaptureFixture[str]):
+    """What works and returns nothing is no attempt either, but not a stub: the learner is told what is missing."""
+    assert lessons.check("91.2", answer).state == "not attempted"
+    assert "91.2 not attempted yet: Your function ran and returned nothing. Does it end with return?\n" in capsys.readouterr().out
+    assert lessons.progress().rows[1].detail == ""
+
+
+@pytest.mark.parametrize("stub", [_says_what_to_do, _EmptyCallable(), lambda x: None, lambda x: ..., _raises(NotImplementedError("soon"))])
+def test_a_stub_is_told_nothing(stub: object):
+    """An empty function, dots and NotImplementedError are what a stub holds: nothing is missing from an attempt."""
+    assert lessons.check("91.2", stub).message == ""
+
+
 def test_a_right_answer_passes(capsys: pytest.CaptureFixture[str]):
     """The praise says why it is right, and is printed once."""
     assert lessons.check("91.2", lambda x: x + x).state == "passed"

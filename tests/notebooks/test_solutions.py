@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import json
 import linecache
@@ -28,6 +29,15 @@ EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.ex
 ON_RANKS = "08.3"
 # Libraries whose first import takes a second or more on a crowded machine.
 HEAVY = {"torch", "torchao", "sklearn", "scipy", "numba", "cupy", "triton", "pandas", "PIL", "ipyparallel"}
+
+
+def _returns(exercise: Exercise) -> bool:
+    """Whether the answer is a function that returns something: a kernel does not, nor does what trains a model."""
+    ours = [f for f in ast.parse(exercise.solution).body if isinstance(f, ast.FunctionDef) and f.name == exercise.answer_name]
+    return any(isinstance(node, ast.Return) and node.value is not None for function in ours for node in ast.walk(function))
+
+
+RETURNING = [exercise for exercise in EXERCISES if _returns(exercise)]
 USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual]
 
 
@@ -100,8 +110,9 @@ def _answer(exercise: Exercise, source: str) -> object:
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 def test_the_stub_is_not_attempted(exercise: Exercise):
-    """An unanswered stub runs and counts as no attempt."""
-    assert lessons.check(exercise.id, _answer(exercise, exercise.stub)).state == "not attempted"
+    """An unanswered stub runs and counts as no attempt; nothing is said about it."""
+    result = lessons.check(exercise.id, _answer(exercise, exercise.stub))
+    assert (result.state, result.message) == ("not attempted", "")
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
@@ -121,6 +132,18 @@ def test_the_solution_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch
     assert result.state == "passed", result.message
     assert result.message  # why it is right
     assert asked & HEAVY <= {name.partition(".")[0] for name in exercise.loads}
+
+
+@pytest.mark.parametrize("exercise", RETURNING, ids=lambda exercise: exercise.id)
+def test_a_forgotten_return_is_told(exercise: Exercise):
+    """A function that does the solution's work and keeps what it found to itself is no attempt, and is told what is missing."""
+    solved = _answer(exercise, exercise.solution)
+
+    def forgetful(*args: Any, **named: Any) -> None:
+        solved(*args, **named)  # type: ignore[operator]
+
+    result = lessons.check(exercise.id, forgetful)
+    assert (result.state, result.message) == ("not attempted", "Your function ran and returned nothing. Does it end with return?")
 
 
 @pytest.mark.parametrize(("exercise", "usual"), USUAL, ids=[f"{e.id}-{k}" for e in EXERCISES for k in range(len(e.usual))])
