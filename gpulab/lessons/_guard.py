@@ -11,6 +11,7 @@ import ctypes
 import dis
 import math
 import os
+import sys
 import threading
 import time
 import traceback
@@ -18,6 +19,8 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gpulab.lessons._content import NotAttempted, Refused
 
@@ -151,6 +154,18 @@ def in_turn(function: Any) -> Callable[..., Any]:
         return result
 
     return ask
+
+
+def listed(value: Any) -> Any:
+    """Return the numbers of a one-dimensional NumPy or PyTorch array as a list; anything else as it is."""
+    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    array = isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+    return value.tolist() if array and value.ndim == 1 else value
+
+
+def plain(value: Any) -> Any:
+    """Return a NumPy number as Python's own; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def number(answer: Any, what: str) -> float:

@@ -322,7 +322,7 @@ _PAIRS = (
 def _check_speedup(answer: Any) -> str:
     for slow, fast in _PAIRS:
         result = _guard.call(answer, _made(*(value * 1e-3 for value in slow)), _made(*(value * 1e-3 for value in fast)))
-        _judge(result, slow, fast)
+        _judge(_guard.listed(result), slow, fast)
     return (
         "The ratio of the medians, with the least and the most that both intervals allow. "
         "Where the interval holds 1, there is nothing to report."

@@ -32,7 +32,7 @@ _WARPS = _architecture.BRANCH_GRID * _architecture.BRANCH_BLOCK // 32
 
 
 def _check_divergent(answer: Any) -> str:
-    listed = answer.tolist() if isinstance(answer, np.ndarray) else answer
+    listed = _guard.listed(answer)
     if not isinstance(listed, (tuple, list)) or len(listed) != 3:
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects {_THREE}.")
     given = [_guard.number(value, "a number of warps") for value in listed]
@@ -239,9 +239,10 @@ _TWO = "registers of a thread and bytes of shared memory of a block"
 def _check_fit(answer: Any) -> str:
     from gpulab import models
 
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+    listed = _guard.listed(answer)
+    if not isinstance(listed, (tuple, list)) or len(listed) != 2:
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects {_TWO}.")
-    registers, shared = (_guard.number(value, _TWO) for value in answer)
+    registers, shared = (_guard.number(value, _TWO) for value in listed)
     if registers != int(registers) or shared != int(shared) or not 1 <= registers <= 255 or not 0 <= shared <= 2**20:
         raise Refused(f"{registers:g} registers and {shared:g} bytes: a thread has 1 to 255 registers, and bytes are whole.")
     r, b = int(registers), int(shared)
@@ -296,10 +297,11 @@ _STEP_AT_LEAST, _MISSED_AT_LEAST = 1.2, 2.0
 
 
 def _check_levels(answer: Any) -> str:
-    if not isinstance(answer, (tuple, list)) or not answer:
+    listed = _guard.listed(answer)
+    if not isinstance(listed, (tuple, list)) or not listed:
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects {_SIZES}.")
     given = []
-    for value in answer:
+    for value in listed:
         try:
             given.append(float(parse_bytes(value)) if isinstance(value, str) else _guard.number(value, _SIZES))
         except GpulabError as error:

@@ -169,8 +169,8 @@ def _check_fit(answer: Any) -> str:
         points = link.sweep(noise_ratio=_NOISE, seed=seed).select()
         nbytes = np.array([point.nbytes for point in points], dtype=float)
         seconds = np.array([point.median_seconds for point in points])
-        result = _guard.call(answer, nbytes.copy(), seconds.copy())
-        if not isinstance(result, (tuple, list, np.ndarray)) or len(result) != 2:
+        result = _guard.listed(_guard.call(answer, nbytes.copy(), seconds.copy()))
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise Refused(f"Your function returned {_guard.describe(result)}; the check expects {_TWO_NUMBERS}.")
         a, b = (_guard.number(value, _TWO_NUMBERS) for value in result)
         truth = f"For a link with {format_seconds(latency)} and {format_bytes_per_second(bandwidth)}"

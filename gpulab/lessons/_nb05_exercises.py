@@ -113,7 +113,7 @@ def _gradient_sets() -> list[np.ndarray]:
 
 def _check_scales(answer: Any) -> str:
     for gradients in _gradient_sets():
-        said = _guard.call(answer, gradients.copy())
+        said = _guard.listed(_guard.call(answer, gradients.copy()))
         if not isinstance(said, (tuple, list)) or len(said) != 2:
             raise Refused(f"Your function gives {_guard.describe(said)}; the check expects (lowest, highest).")
         low, high = (_guard.number(each, "a scale") for each in said)

@@ -73,7 +73,8 @@ def _check_stall(answer: Any) -> str:
     if any(_guard.is_stub(value) for value in answer.values()):
         raise NotAttempted
     try:
-        p = model_pipeline(**_HOST, workers=answer["workers"], prefetch=answer["prefetch"])  # type: ignore[arg-type]
+        chosen = {name: _guard.plain(value) for name, value in answer.items()}
+        p = model_pipeline(**_HOST, **chosen)  # type: ignore[arg-type]
     except InputError as error:
         raise Refused(str(error)) from error
     ahead = p.workers * p.prefetch

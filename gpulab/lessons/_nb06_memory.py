@@ -45,7 +45,7 @@ def _check_budget(answer: Any) -> str:
         )
     if any(_guard.is_stub(value) for value in answer.values()):
         raise NotAttempted
-    parts, checkpoint, precision = answer["accumulate"], answer["checkpoint"], answer["precision"]
+    parts, checkpoint, precision = (_guard.plain(answer[name]) for name in ("accumulate", "checkpoint", "precision"))
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= MOST_PARTS:
         raise Refused(f"accumulate is {_guard.describe(parts)}; the batch may be cut into 1 to {MOST_PARTS} parts here.")
     if not isinstance(checkpoint, bool):

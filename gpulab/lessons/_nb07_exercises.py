@@ -246,7 +246,7 @@ _SHAPES = ((6, 16, 3, 32), (1, 8, 5, 28), (64, 64, 1, 7), (16, 32, 3, 8))
 
 def _check_shared(answer: Any) -> str:
     for shape in _SHAPES:
-        result = _guard.call(answer, *shape)
+        result = _guard.listed(_guard.call(answer, *shape))
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise Refused(f"Your function returned {_guard.describe(result)}; the check expects two numbers: convolution, linear layer.")
         said = [_guard.number(each, "a number of weights") for each in result]

@@ -24,7 +24,7 @@ def _check_bubble(answer: Any) -> str:
         raise NotAttempted
     if not isinstance(answer, Mapping) or set(answer) != {"microbatches", "schedule"}:
         raise Refused(f'Your answer is {_guard.describe(answer)}; the check expects {{"microbatches": ..., "schedule": ...}}.')
-    count, schedule = answer["microbatches"], answer["schedule"]
+    count, schedule = _guard.plain(answer["microbatches"]), answer["schedule"]
     if _guard.is_stub(count) or _guard.is_stub(schedule):
         raise NotAttempted
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= BATCH:
@@ -198,7 +198,7 @@ def _check_hang(answer: Any) -> str:
             raise Refused(
                 f"For {letter} you gave {_guard.describe(each)}; the check expects two things: a rank, and a collective or 'slow'."
             )
-        rank, what = each
+        rank, what = _guard.plain(each[0]), each[1]
         if _guard.is_stub(rank) or _guard.is_stub(what):
             raise NotAttempted
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < RANKS:

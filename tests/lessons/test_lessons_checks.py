@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pathlib
 import sys
 import threading
 import time
 
+import numpy as np
 import pytest
+import torch
 
 from gpulab import lessons
 from gpulab.errors import InputError
@@ -88,6 +91,26 @@ def test_a_forgotten_return_is_told(answer: object, capsys: pytest.CaptureFixtur
 def test_a_stub_is_told_nothing(stub: object):
     """An empty function, dots and NotImplementedError are what a stub holds: nothing is missing from an attempt."""
     assert lessons.check("91.2", stub).message == ""
+
+
+@pytest.mark.parametrize("text", ["[16, 0, 1]", "(16.0, 0.0)", "[]"])
+def test_arrays_of_numbers_are_lists(text: str):
+    """One row of numbers from NumPy or PyTorch is read as a list; tables, single numbers and everything else stay as they are."""
+    numbers = list(ast.literal_eval(text))
+    for array in (np.array(numbers), torch.tensor(numbers), torch.tensor(numbers, dtype=torch.float64, requires_grad=True)):
+        assert _guard.listed(array) == numbers
+        assert isinstance(_guard.listed(array), list)
+    for other in (np.ones((1, 3)), torch.ones(1, 3), np.array(3), torch.tensor(3), numbers, tuple(numbers), text, None):
+        assert _guard.listed(other) is other
+
+
+def test_numbers_from_numpy_are_pythons():
+    """The type is exactly Python's, so that what asks for an int or a bool gets one; everything else stays as it is."""
+    for given, right in ((np.int64(5), 5), (np.uint8(5), 5), (np.True_, True), (np.float32(0.5), 0.5), (np.str_("slow"), "slow")):
+        assert _guard.plain(given) == right
+        assert type(_guard.plain(given)) is type(right)
+    for other in (5, True, "slow", None, ..., np.arange(2)):
+        assert _guard.plain(other) is other
 
 
 def test_a_right_answer_passes(capsys: pytest.CaptureFixture[str]):
