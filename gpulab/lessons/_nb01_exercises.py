@@ -180,6 +180,7 @@ REPAIR = Exercise(
 
 _REGISTERS, _CAPABILITY = 48, "8.6"
 _PAIR = "a block size and a limiter, such as (64, 'blocks')"
+_LIMITERS = ("warps", "registers", "shared", "blocks")  # the words of the table that gl.models.occupancy shows
 
 
 def _best() -> float:
@@ -193,6 +194,9 @@ def _check_block(answer: Any) -> str:
 
     if not isinstance(answer, (tuple, list)) or len(answer) != 2 or not isinstance(answer[1], str):
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects {_PAIR}.")
+    word = answer[1].strip().lower()
+    if word not in _LIMITERS:
+        raise Refused(f"{answer[1][:40]!r} is no limiter; the check expects one of {', '.join(_LIMITERS)}.")
     size = _guard.number(answer[0], "the threads of a block")
     if size != int(size) or not 1 <= size <= 1024:
         raise Refused(f"A block of {size:g} threads cannot be launched; a block has 1 to 1,024 threads.")
@@ -201,7 +205,6 @@ def _check_block(answer: Any) -> str:
         raise Refused(f"{size:g} threads take {o.warps_per_block} warps, and the last of them is not full. Take a multiple of 32.")
     if o.ratio < _best():
         raise Refused(f"{size:g} threads reach {o.ratio:.0%}: {o.explanation} Another block size holds more warps.")
-    word = answer[1].strip().lower()
     if word not in o.limiters:
         raise Refused(
             f"The block size is a best one, but {answer[1][:40]!r} is not what limits it: which row of the table allows the fewest blocks?"
@@ -226,6 +229,7 @@ BLOCK = Exercise(
         Usual('choice = (100, "registers")', "not full"),
         Usual('choice = (256, "warps")', "allows the fewest blocks"),
         Usual('choice = (2048, "warps")', "cannot be launched"),
+        Usual('choice = (128, "register")', "one of warps, registers, shared, blocks"),
         Usual("choice = 256", "expects a block size and a limiter"),
     ),
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from gpulab.errors import InputError
 from gpulab.lessons import _guard
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
-from gpulab.lessons._nb08_timelines import CASES, RANKS
+from gpulab.lessons._nb08_timelines import CASES, NAMES, RANKS
 from gpulab.models import pipeline_schedule
 from gpulab.units import format_bytes
 
@@ -207,7 +208,12 @@ def _check_hang(answer: Any) -> str:
             raise Refused(f"For {letter} you gave {_guard.describe(what)}; the check expects a collective's name, or 'slow'.")
         if rank != culprit:
             raise Refused(f"{letter}: it is not rank {rank}. {_VICTIM[letter]} {_LOOK[letter]}")
-        if not _names(what, wanted):
+        if _plainly(what) not in map(_plainly, NAMES):
+            raise Refused(
+                f"{letter}: rank {rank} it is, but {what.strip()[:40]!r} is no collective of these timelines; write it as they do, such as "
+                "'all_reduce layer 3'."
+            )
+        if _plainly(what) != _plainly(wanted):
             raise Refused(f"{letter}: rank {rank} it is, but not {what.strip()[:40]!r}. {_say_what(letter, what)}")
     return (
         "A: rank 2 left out a collective, and everybody waits. B: nobody hangs, rank 3 is slow, and all move at its pace. "
@@ -215,10 +221,10 @@ def _check_hang(answer: Any) -> str:
     )
 
 
-def _names(what: str, wanted: str) -> bool:
-    said = " ".join(what.lower().replace("_", " ").replace(",", " ").split())
-    full = wanted.replace("_", " ")
-    return said in (full, full.removeprefix("all reduce "))
+def _plainly(name: str) -> str:
+    """Return a collective's name in one way of writing it: all_reduce, all-reduce or allreduce, with a layer or as the layer alone."""
+    words = " ".join(re.sub("[_,-]", " ", name.lower()).split()).replace("allreduce", "all reduce")
+    return f"all reduce {words}" if words.startswith("layer ") else words
 
 
 def _say_what(letter: str, what: str) -> str:
@@ -254,6 +260,7 @@ HANG = Exercise(
         Usual('found = {"A": (2, "layer 2"), "B": (0, "slow"), "C": (0, "barrier")}', "waits for another one in each step"),
         Usual('found = {"A": (2, "layer 2"), "B": (3, "slow"), "C": (1, "all_reduce layer 3")}', "they do what the program says"),
         Usual('found = {"A": (2, "layer 2"), "B": (3, "slow"), "C": (0, "slow")}', "Slowness ends"),
+        Usual('found = {"A": (2, "the second one"), "B": (3, "slow"), "C": (0, "barrier")}', "no collective of these timelines"),
         Usual('found = {"A": "rank 2", "B": (3, "slow"), "C": (0, "barrier")}', "two things"),
     ),
 )

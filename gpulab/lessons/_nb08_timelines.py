@@ -72,6 +72,10 @@ CASES = {
 }
 
 
+# What an answer may name: every collective of the timelines, or that there is none.
+NAMES = (*map(collective, _LAYERS), "barrier", "slow")
+
+
 def hang(letter: str) -> RankTimeline:
     """Return one of three timelines, "A" to "C", for the exercise on hangs.
 

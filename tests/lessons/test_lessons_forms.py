@@ -1,4 +1,4 @@
-"""Right answers in another form than the solution's: arrays instead of tuples, NumPy's numbers."""
+"""Right answers in another form than the solution's: arrays instead of tuples, NumPy's numbers, a name as others write it."""
 
 from __future__ import annotations
 
@@ -88,3 +88,34 @@ def test_whole_numbers_may_come_from_numpy(id: str, source: str):
     """What a learner found with arange and where is a number like any other."""
     result = _checked(id, source)
     assert result.state == "passed", result.message
+
+
+@pytest.mark.parametrize("what", ["all_reduce layer 2", "all-reduce layer 2", "allreduce, layer 2", "AllReduce Layer-2", " layer 2 "])
+def test_a_collective_may_be_written_in_several_ways(what: str):
+    """All-reduce is written in three ways in the field's manuals; the layer alone names it, too."""
+    result = _checked("08.14", f'found = {{"A": (2, {what!r}), "B": (3, "slow"), "C": (0, "Barrier")}}')
+    assert result.state == "passed", result.message
+
+
+@pytest.mark.parametrize(
+    ("letter", "what"), [("A", "all-reduce"), ("A", "layer 4"), ("B", "late"), ("C", "all_gather"), ("C", "all_reduce barrier")]
+)
+def test_what_is_no_collective_of_the_timelines_is_told_so(letter: str, what: str):
+    """The rank is right and the word is unknown: that is said, and how the timelines write theirs."""
+    right = {"A": (2, "layer 2"), "B": (3, "slow"), "C": (0, "barrier")}
+    result = lessons.check("08.14", right | {letter: (right[letter][0], what)})
+    assert f"{what!r} is no collective of these timelines; write it as they do, such as 'all_reduce layer 3'." in result.message
+
+
+def test_another_collective_is_told_as_such_however_it_is_written():
+    """The collective of layer 1 is in the timelines, and is not the one."""
+    result = lessons.check("08.14", {"A": (2, "all-reduce layer 1"), "B": (3, "slow"), "C": (0, "barrier")})
+    assert "not 'all-reduce layer 1'. That is where it waits" in result.message
+
+
+@pytest.mark.parametrize("word", ["register", "regs", "shared memory", "barriers", ""])
+def test_a_word_that_is_no_limiter_is_told_which_there_are(word: str):
+    """A right block size with an unknown word is not told that registers do not limit it."""
+    result = lessons.check("01.6", (128, word))
+    assert result.state == "wrong"
+    assert result.message == f"{word!r} is no limiter; the check expects one of warps, registers, shared, blocks."
