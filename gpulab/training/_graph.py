@@ -40,6 +40,11 @@ class GraphedStep:
         """Whether steps are replayed from now on."""
         return self._graph is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether recording failed, so that steps are launched operator by operator."""
+        return self._failed
+
     def run(self, batch: tuple[Any, Any], mark: Callable[[str], None]) -> Any:
         """Take one step on a batch on the device; returns its loss, a detached scalar."""
         import torch

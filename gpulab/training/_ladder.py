@@ -237,6 +237,10 @@ class _Climb:
             return missing[0]
         for one, other, words in ((run, self._form(()), "Added to the script"), (None, before, f"Added to {self._words(below)}")):
             tried = one or self._form((*below, technique.name), other)
+            known = {*missing, *(note.sentence for note in other.notes)}
+            lost = [note.sentence for note in tried.notes if note.code == "skipped" and note.sentence not in known]
+            if one is None and lost and not self._follows((*below, technique.name)):
+                return f"{words}: {lost[0]}"
             if self._hopeless(tried, other):
                 slower = _slower(tried, other)
                 self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
@@ -246,6 +250,15 @@ class _Climb:
                 )
         self.notes += [Note("skipped", f"{technique.title}: {sentence}") for sentence in missing]
         return None
+
+    def _follows(self, names: Names) -> bool:
+        """Return whether a form does something of what each of its techniques asks and no later one asks otherwise."""
+        last = {option: name for name in names for option in self.known[name].options}
+        for name in names:
+            asked = {option: value for option, value in self.known[name].options.items() if last[option] == name}
+            if asked and not any(_has(self.runs[names], option, value) for option, value in asked.items()):
+                return False
+        return True
 
     def _hopeless(self, run: Run, other: Run) -> bool:
         """Return whether a run is too slow beside another, in as many steps again, in turns, if it may have been others' doing."""
@@ -365,6 +378,7 @@ class _Climb:
         for form in [form for form in self.runs if form not in forms]:
             self.runs.pop(form).close()
         taken = self.take_turns(forms, turns, deadline)
+        self._tell_what_was_skipped(forms)
         accuracy, learned = self.learned(rungs, samples, seeds, tolerance)
         product, overstated = self.multiplied(names, names)
         if taken < FEWEST_SAMPLES:
@@ -392,6 +406,13 @@ class _Climb:
             notes=tuple(self.notes), evidence=Evidence.measured(self.where.name, samples=taken),
             environment=devices.environment(self.where),
         )  # fmt: skip
+
+    def _tell_what_was_skipped(self, forms: list[Names]) -> None:
+        """Note what a form does not do of what it is called, each once, under the first form that lacks it."""
+        for form in forms:
+            for note in self.runs[form].notes:
+                if note.code == "skipped" and not any(note.sentence in told.sentence for told in self.notes):
+                    self.notes.append(Note("skipped", f"{self._words(form)}: {note.sentence}"))
 
     def replaced(self, name: str, names: Names) -> bool:
         """Return whether a later technique sets all that this one sets, and say so: all but it is the same form as all."""

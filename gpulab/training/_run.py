@@ -214,6 +214,8 @@ class Run:
         if first and self.options.compile and not self._step.is_compiled:
             self.options = dataclasses.replace(self.options, compile=False)
             self._followed = Followed(self.device, opaque=False)
+        if self._graph is not None and self._graph.has_failed:
+            self.options = dataclasses.replace(self.options, cuda_graph=False)
 
     def _one(self, number: int, followed: bool) -> Any:
         o, step = self.options, self._step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpulab import training
 from gpulab.evidence import Note
 from gpulab.training._graph import GraphedStep
 
@@ -95,3 +97,25 @@ def test_a_step_that_cannot_be_recorded_runs_on_as_it_is(log: list[str], monkeyp
     assert (log.count("run"), log.count("replay"), log.count("synchronize")) == (6, 0, 1)
     assert [note.code for note in notes] == ["skipped"]
     assert "capturing" in notes[0].sentence
+    assert (graphed.has_failed, graphed.is_recorded) == (True, False)
+
+
+def test_a_run_whose_step_cannot_be_recorded_is_told_as_one_without_a_graph(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the fourth step on its options say so; its losses are those of a plain run."""
+
+    @contextlib.contextmanager
+    def graph(*_: Any, **__: Any) -> Iterator[None]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    usual: dict[str, Any] = {"steps": 6, "batch_size": 4, "device": "cpu"}
+    plain, run = training.Run("prose-transformer", **usual), training.Run("prose-transformer", **usual)
+    run.options = dataclasses.replace(run.options, cuda_graph=True)  # as where the device has them
+    run._graph = GraphedStep(run._step, run.notes)
+    run.advance(3)
+    assert run.options.cuda_graph
+    run.advance(3)
+    assert not run.options.cuda_graph
+    assert [note.code for note in run.notes] == ["skipped"]
+    assert run.losses == plain.advance(6)

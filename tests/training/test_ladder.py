@@ -137,6 +137,63 @@ def test_a_busy_moment_makes_no_technique_hopeless() -> None:
     assert found.rungs[0].alone.ratio == pytest.approx(1.0, rel=1e-3)
 
 
+class Compiler:
+    """Stands in for ``torch.compile``: of each batch size so many runs are compiled, and the next raises."""
+
+    def __init__(self, most: dict[int, int]) -> None:
+        self.most = most
+
+    def __call__(self, model: Any, *, dynamic: bool) -> Any:
+        """Return a model that fails where no run of its batch size is left."""
+        left: list[int] = []
+
+        def compiled(inputs: torch.Tensor) -> Any:
+            if not left:
+                left.append(self.most.get(len(inputs), 1000))
+                self.most[len(inputs)] = left[0] - 1
+            if left[0] < 1:
+                raise RuntimeError("no backend on this planet")
+            return model(inputs)
+
+        return compiled
+
+
+BATCH = Technique("batch", "larger batch", options={"batch_size": 16})
+COMPILE = Technique("compile", "compiled", options={"compile": True})
+
+
+def test_what_falls_back_upon_those_below_is_not_climbed_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled alone it runs, upon the larger batch the compiler fails: left out, with the reason; the same for one below it."""
+    monkeypatch.setenv("CXX", "g++")
+    for chosen, left in (((BATCH, COMPILE), "compile"), ((COMPILE, BATCH), "batch")):
+        monkeypatch.setattr(torch, "compile", Compiler({16: 0}))
+        found = scripted(*chosen, clock=Clock(), turns=1)
+        assert [rung.name for rung in found.rungs] == [one.name for one in chosen if one.name != left]
+        assert [one.name for one in found.left_out] == [left]
+        below = chosen[0].title
+        assert found.left_out[0].reason.startswith(f"Added to {below}: torch.compile failed (RuntimeError: no backend on this planet")
+
+
+def test_a_form_that_lacks_one_of_its_techniques_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second compiled run of batches of 4 fails: that of all techniques but the larger batch, which the notes name once."""
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setattr(torch, "compile", Compiler({4: 1}))
+    found = scripted(BATCH, COMPILE, RESIDENT, clock=Clock(), turns=1)
+    assert [rung.name for rung in found.rungs] == ["batch", "compile", "resident"]
+    told = [note.sentence for note in found.notes if note.code == "skipped"]
+    assert len(told) == 1
+    assert told[0].startswith("compiled + data on the device: torch.compile failed")
+
+
+def test_what_replaces_another_or_loses_a_part_of_itself_is_climbed() -> None:
+    """A second batch size stands for the first; a prefetch that nothing pins on a CPU is still one, and that is told once."""
+    larger = Technique("larger", "much larger batch", options={"batch_size": 32})
+    ahead = Technique("ahead", "pinned prefetch", options={"prefetch": 2, "pinned": True})
+    found = scripted(BATCH, larger, ahead, clock=Clock(), turns=1)
+    assert [rung.name for rung in found.rungs] == ["batch", "larger", "ahead"]
+    assert [note.sentence.partition(": ")[0] for note in found.notes if "pageable" in note.sentence] == ["pinned prefetch"]
+
+
 def test_few_turns_give_no_interval_and_a_deadline_ends_them() -> None:
     """Below 20 turns nothing is claimed; after the deadline the 20 are there."""
     found = scripted(RESIDENT, clock=Clock(), turns=3)
