@@ -77,7 +77,8 @@ class GraphedStep:
         self._step.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            # By default what another thread does can break the recording, and the one that loads ahead pins memory meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._loss = self._step.run(self._inputs, lambda phase: None)
         except Exception as error:  # an operator that waits for the device, or an optimizer that is not capturable
             self._failed = True

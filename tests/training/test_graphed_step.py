@@ -50,7 +50,8 @@ def record_with(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the stand-in for ``torch.cuda.graph`` tell the step that it is recorded."""
 
     @contextlib.contextmanager
-    def graph(_: Any) -> Iterator[None]:
+    def graph(_: Any, *, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"  # PyTorch's manual: "will only error for actions in the current thread"
         step.recording = True
         try:
             yield
