@@ -109,7 +109,10 @@ def _resident(data: Data, order: Order, to_device: Callable[[Batch], Batch]) -> 
 
     inputs, targets = to_device((data.inputs, data.targets))
     for indices in order:
-        chosen = torch.from_numpy(indices).to(inputs.device)
+        chosen = torch.from_numpy(indices)
+        if inputs.is_cuda:  # from pageable memory the host would wait, in each step, for all that the device has still to do
+            chosen = chosen.pin_memory()
+        chosen = chosen.to(inputs.device, non_blocking=inputs.is_cuda)
         yield inputs[chosen], targets[chosen]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from gpulab import training
 from gpulab.errors import InputError
-from gpulab.training import Options
+from gpulab.training import Data, Options
+from gpulab.training._feed import Feed, Order
 
 SHORT: dict[str, Any] = {"device": "cpu", "steps": 6, "batch_size": 8}
 
@@ -26,6 +28,36 @@ def test_the_losses_are_the_same_bit_for_bit(options: dict[str, Any]) -> None:
     other = training.fit("digits-mlp", **SHORT, **options)
     assert other.losses.tolist() == usual.losses.tolist()
     assert all(getattr(other.options, name) == value for name, value in options.items())
+
+
+class OnCuda:
+    """What stands in for a tensor that lies on a GPU."""
+
+    is_cuda, device = True, "cpu"
+
+    def __init__(self, there: torch.Tensor) -> None:
+        self.there = there
+
+    def __getitem__(self, chosen: torch.Tensor) -> torch.Tensor:
+        return self.there[chosen]
+
+
+def test_on_cuda_a_batch_of_resident_data_makes_no_host_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The indices are pinned and copied without waiting, as PyTorch's manual asks; on a CPU neither is done."""
+    asked: list[Any] = []
+    real = torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: asked.append("pinned") or self)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *a, **kw: asked.append(kw["non_blocking"]) or real(self, *a, **kw))
+    data = Data(torch.arange(12.0), torch.arange(12))
+    for wrap, wanted in ((OnCuda, ["pinned", True]), (lambda tensor: tensor, [False])):
+        order = Order(12, 4, 0, 0, 3)
+        feed = Feed(
+            data, order, workers=0, prefetch=0, pinned=False, loading="resident", to_device=lambda batch, w=wrap: (w(batch[0]), w(batch[1]))
+        )
+        for indices in order:
+            asked.clear()
+            assert [part.tolist() for part in next(feed)] == [indices.tolist()] * 2
+            assert asked == wanted
 
 
 def test_what_makes_no_sense_is_left_out_with_a_note() -> None:
