@@ -58,7 +58,7 @@ def fit(
     checkpoint : bool
         Recompute each direct child of the model (of a ModuleList, each member) in the backward pass.
     compile : bool
-        Train ``torch.compile(model)``.
+        Train ``torch.compile(model, dynamic=False)``: code for this batch size, not for any.
     channels_last : bool
         Keep images and convolutions' weights with the channels last.
     fused : bool or None

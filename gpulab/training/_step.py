@@ -48,8 +48,9 @@ class Step:
         scale = self.options.loss_scale
         self.scale = float(scale) if isinstance(scale, float) else 1.0
         self.scaler = make_scaler(self.device.torch_type) if scale == "dynamic" else None
-        self._compiled: Any = torch.compile(model) if self.options.compile else None
-        self._compile_works = False
+        # A run's batches have one size. By default a second size, that of another run in this session, would get code for any size.
+        self._compiled: Any = torch.compile(model, dynamic=False) if self.options.compile else None
+        self._compiled_sizes: set[int] = set()
 
     def _move(self, model: Any) -> None:
         import torch
@@ -140,16 +141,17 @@ class Step:
     def _loss(self, batch: Batch) -> Any:
         if self._compiled is None:
             return self.job.loss(self.model, batch)
-        if self._compile_works:
+        if len(batch[0]) in self._compiled_sizes:
             return self.job.loss(self._compiled, batch)
         try:
-            loss = self.job.loss(self._compiled, batch)
+            with _compiling_or_error():
+                loss = self.job.loss(self._compiled, batch)
         except Exception as error:  # the compilers raise many kinds; what is not theirs comes again from the model as it is
             self._compiled = None
             loss = self.job.loss(self.model, batch)
             self.notes.append(Note("skipped", f"{compiling_failed(error)}, so the model ran as it is."))
             return loss
-        self._compile_works = True
+        self._compiled_sizes.add(len(batch[0]))
         return loss
 
     def backward(self, loss: Any) -> None:
@@ -178,6 +180,17 @@ class Step:
             self.scaler.update()
         else:
             self.optimizer.step()
+
+
+def _compiling_or_error() -> Any:
+    """Let PyTorch compile more than eight forms of a model in a session: after those it goes on uncompiled, and raises nothing.
+
+    One form is for one size, precision and order of bytes. Beyond ``accumulated_recompile_limit`` (256) there is an error, which is told.
+    """
+    import torch._dynamo
+
+    settings: Any = torch._dynamo.config
+    return settings.patch(recompile_limit=settings.accumulated_recompile_limit, fail_on_recompile_limit_hit=True)
 
 
 def make_scaler(device_type: str) -> Any:

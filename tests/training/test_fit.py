@@ -8,6 +8,7 @@ import functools
 import math
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -293,7 +294,7 @@ def test_compile_trains_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> N
     """The compiled form is what every step calls; its parameters are the model's."""
     calls: list[Any] = []
 
-    def compiled(model: Any) -> Any:
+    def compiled(model: Any, *, dynamic: bool) -> Any:
         def call(*args: Any) -> Any:
             calls.append(args)
             return model(*args)
@@ -311,7 +312,7 @@ def test_compile_trains_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_compiler_that_fails_is_told_and_the_model_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The losses are those of the model itself."""
 
-    def compiled(model: Any) -> Any:
+    def compiled(model: Any, *, dynamic: bool) -> Any:
         def call(*args: Any) -> Any:
             raise RuntimeError("no backend on this planet")
 
@@ -333,7 +334,7 @@ def test_a_compiler_that_fails_is_told_and_the_model_runs_as_it_is(monkeypatch: 
 def test_what_a_compiler_lacks_is_one_sentence(raised: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In PyTorch's own words on such machines; the run is told as uncompiled, and its memory is followed as that of any other."""
 
-    def compiled(model: Any) -> Any:
+    def compiled(model: Any, *, dynamic: bool) -> Any:
         def call(*args: Any) -> Any:
             raise RuntimeError(raised)
 
@@ -346,6 +347,41 @@ def test_what_a_compiler_lacks_is_one_sentence(raised: str, words: str, monkeypa
     assert not result.options.compile
     assert result.peak_bytes == fitted()[0].peak_bytes
     assert not any("compiled step" in note.sentence for note in result.notes)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[Any]]]:
+    """The inputs that each compiled graph was made for: a number is a fixed size, a SymInt any size."""
+    found: list[list[Any]] = []
+
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        found.append(inputs)
+        return graph.forward
+
+    monkeypatch.setenv("CXX", "g++")  # no compiler is called
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    torch.compiler.reset()
+    yield found
+    torch.compiler.reset()
+
+
+def test_each_batch_size_of_a_session_is_compiled_for_itself(graphs: list[list[Any]]) -> None:
+    """One graph a size, none of it for any size; not even beyond the number after which PyTorch goes on uncompiled and says nothing."""
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for size in (4, 6, 8):
+            assert fitted(compile=True, batch_size=size, steps=2)[0].options.compile
+        assert fitted(compile=True, batch_size=8, accumulate=3, steps=2)[0].options.compile  # parts of 3, 3 and 2 items
+    assert not any(isinstance(value, torch.SymInt) for inputs in graphs for value in inputs)
+    assert [next(len(x) for x in inputs if x.dim() == 4) for inputs in graphs] == [4, 6, 8, 3, 2]
+
+
+def test_a_model_that_is_compiled_no_more_is_told(graphs: list[list[Any]]) -> None:
+    """Beyond PyTorch's limit for all forms together the model runs as it is, with a note."""
+    with torch._dynamo.config.patch(accumulated_recompile_limit=1):
+        assert fitted(compile=True, batch_size=4, steps=2)[0].options.compile
+        result, _ = fitted(compile=True, batch_size=6, steps=2)
+    assert (len(graphs), result.options.compile) == (1, False)
+    assert any("so the model ran as it is" in note.sentence for note in result.notes)
 
 
 @pytest.mark.slow
@@ -369,7 +405,7 @@ def test_a_really_compiled_step_learns_the_same() -> None:
 def test_a_checkpoint_of_a_machine_without_a_compiler_goes_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same call resumes: what was asked for is compared, not what the compiler made of it."""
 
-    def compiled(model: Any) -> Any:
+    def compiled(model: Any, *, dynamic: bool) -> Any:
         def call(*args: Any) -> Any:
             raise RuntimeError("no backend on this planet")
 
