@@ -111,10 +111,13 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
     candidates = [(backends.cuda.matmul, wanted), (getattr(backends.cudnn, "conv", None), wanted)]
     candidates.append((getattr(backends.mkldnn, "matmul", None), "ieee"))
     places = [(place, value) for place, value in candidates if hasattr(place, "fp32_precision")]
-    before = [place.fp32_precision for place, _ in places]
+    before, older = [place.fp32_precision for place, _ in places], None
     deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     algorithms, only_warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
+        for place, _ in places:  # while these and the older switch disagree it cannot be read
+            place.fp32_precision = "ieee"
+        older = _matmul_precision("high" if wanted == "tf32" else "highest")
         for place, value in places:
             place.fp32_precision = value
         if device.torch_type == "cuda":
@@ -124,8 +127,24 @@ def switches(precision: str, device: Device, autotune: bool = False) -> Iterator
             warnings.filterwarnings("ignore", message=".*deterministic.*")
             yield
     finally:
+        if older is not None:
+            _matmul_precision(older)
         for (place, _), value in zip(places, before, strict=True):
             place.fp32_precision = value
         if device.torch_type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
             torch.use_deterministic_algorithms(algorithms, warn_only=only_warn)
+
+
+def _matmul_precision(wanted: str) -> str:
+    """Set the older switch of float32 products, which sets the newer ones too, and return what it was.
+
+    Inductor of PyTorch 2.9 and 2.10 reads the older one, which raises wherever the newer ones say otherwise.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*new API settings.*")
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(wanted)
+    return before

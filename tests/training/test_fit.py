@@ -17,9 +17,10 @@ import torch
 from torch.nn import functional
 from training_clock import Clock
 
-from gpulab import memory, training
+from gpulab import devices, memory, training
 from gpulab.errors import InputError
 from gpulab.evidence import Badge
+from gpulab.training import _settings
 from gpulab.training._tasks import Task
 
 STEPS, BATCH = 12, 48
@@ -447,6 +448,30 @@ def test_switches_are_as_before_afterwards() -> None:
         fitted(model=torch.nn.Linear(3, 3))
     after = (torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic)
     assert after == before
+
+
+@pytest.mark.parametrize("older", ["highest", "high", "medium"])
+@pytest.mark.parametrize("products", ["none", "ieee", "tf32"])
+@pytest.mark.parametrize("host", ["none", "ieee", "bf16"])
+def test_the_older_switch_of_products_agrees_and_comes_back(older: str, products: str, host: str) -> None:
+    """It is what compilers before PyTorch 2.11 read, and raises while the newer ones say otherwise; "high" is its word for TF32."""
+    matmul, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = torch.get_float32_matmul_precision(), matmul.fp32_precision, cpu.fp32_precision
+    try:
+        torch.set_float32_matmul_precision(older)
+        matmul.fp32_precision, cpu.fp32_precision = products, host
+        for precision, word in (("tf32", "high"), ("float32", "highest")):
+            with _settings.switches(precision, devices.find("cpu")):
+                assert torch.get_float32_matmul_precision() == word
+                assert matmul.allow_tf32 == (precision == "tf32")
+                assert cpu.fp32_precision == "ieee"
+            assert (matmul.fp32_precision, cpu.fp32_precision) == (products, host)
+            matmul.fp32_precision = cpu.fp32_precision = "ieee"  # so that the older one can be read
+            assert torch.get_float32_matmul_precision() == older
+            matmul.fp32_precision, cpu.fp32_precision = products, host
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        matmul.fp32_precision, cpu.fp32_precision = before[1:]
 
 
 def test_the_model_is_trained_in_place_and_keeps_its_modes() -> None:
