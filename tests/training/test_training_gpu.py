@@ -45,9 +45,10 @@ def test_a_graph_holds_the_other_options(options: dict) -> None:
 
 
 def test_an_optimizer_that_no_graph_holds_is_told() -> None:
-    """An Adam that is not capturable: the run goes on launched, with a note."""
+    """An Adam that is not capturable: the run goes on launched, with a note, and its options say so."""
     result = run(cuda_graph=True, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=3e-3))
     assert result.ended == "finished"
+    assert not result.options.cuda_graph
     assert any("could not be recorded" in note.sentence for note in result.notes)
 
 
@@ -59,11 +60,58 @@ def test_dynamic_scaling_and_a_graph_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "feeding", [{"pinned": True}, {"prefetch": 2}, {"prefetch": 2, "pinned": True}, {"workers": 2, "pinned": True}], ids=str
-)
+    "feeding",
+    [
+        {"pinned": True}, {"prefetch": 2}, {"prefetch": 2, "pinned": True}, {"workers": 2, "pinned": True}, {"loading": "items"},
+        {"loading": "resident"}, {"loading": "resident", "prefetch": 2}, {"read_loss": True},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_who_feeds_changes_no_bit(feeding: dict) -> None:
-    """Pinned memory, a thread on a stream of its own, and workers give the same losses."""
-    assert run(**feeding).losses.tolist() == run().losses.tolist()
+    """Pinned memory, a thread on a stream of its own, workers, data on the device and losses that are read: the same losses."""
+    fed = run(**feeding)
+    assert fed.losses.tolist() == run().losses.tolist()
+    assert all(getattr(fed.options, name) == value for name, value in feeding.items())
+
+
+def test_resident_data_make_no_step_wait() -> None:
+    """CUDA's own debug mode counts no wait in the batches after the first, which copies the data."""
+    from gpulab.training._feed import Feed, Order
+
+    data = training.task(TASK).train
+    feed = Feed(
+        data, Order(len(data), 16, 0, 0, 6), workers=0, prefetch=0, pinned=False, loading="resident",
+        to_device=lambda batch: (batch[0].to("cuda"), batch[1].to("cuda")),
+    )  # fmt: skip
+    next(feed)
+    assert training.hidden_waits(lambda: next(feed), calls=5, device="cuda").warned == 0
+
+
+def test_a_graph_is_recorded_while_a_thread_pins_batches() -> None:
+    """What the loading thread does meanwhile does not break the recording."""
+    for _ in range(3):
+        graphed = run(cuda_graph=True, prefetch=2, pinned=True)
+        assert graphed.options.cuda_graph, [note.sentence for note in graphed.notes]
+    np.testing.assert_allclose(graphed.losses, run().losses, rtol=5e-3)
+
+
+def test_tf32_compiles() -> None:
+    """PyTorch's compiler reads the switches that a run sets, the older one too."""
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("this GPU has no TF32")
+    result = run(precision="tf32", compile=True)
+    assert result.options.compile, [note.sentence for note in result.notes]
+    assert result.final_loss == pytest.approx(run().final_loss, rel=0.1)
+
+
+def test_the_ladder_climbs_on_a_gpu() -> None:
+    """Every technique runs as it is called, alone and with the others; only what lies on the device is not pinned any more."""
+    chosen = ("resident", "prefetch", "batch", "compile", "graph")
+    result = training.ladder(TASK, chosen, device="cuda", seeds=0, turns=2)
+    assert [rung.name for rung in result.rungs] == list(chosen), [one.reason for one in result.left_out]
+    skipped = [note.sentence for note in result.notes if note.code == "skipped"]
+    assert [sentence for sentence in skipped if "nothing was pinned" not in sentence] == []
+    assert len(skipped) == 1
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16", "pure-bfloat16"])
