@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from pathlib import Path
@@ -33,11 +34,42 @@ def test_benchmarks_are_programs_only(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_gpu_check_collects_the_files_with_gpu_tests() -> None:
-    """Each file that it names marks a test with gpu, and it leaves out the others."""
+    """The files that mark a test with gpu, and not those that write of the mark, as this one does."""
     files = gpu_check.gpu_test_files()
-    for name in files:
-        assert "mark.gpu" in (gpu_check.ROOT / name).read_text(encoding="utf-8")
-    assert "tests/test_units.py" not in files
+    assert {"tests/training/test_training_gpu.py", "tests/timing/test_measure.py"} <= set(files)
+    assert not {"tests/test_units.py", "tests/test_conftest.py", "tests/test_tools.py"} & set(files)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("pytestmark = pytest.mark.gpu", True),
+        ("pytestmark = [pytest.mark.slow, pytest.mark.gpu]", True),
+        ("@pytest.mark.gpu\ndef test_one(): pass", True),
+        ("class TestMany:\n    @pytest.mark.gpu\n    def test_one(self): pass", True),
+        ("@pytest.mark.parametrize('n', [1, pytest.param(2, marks=pytest.mark.gpu)])\ndef test_one(n): pass", True),
+        ("# @pytest.mark.gpu\ndef test_one(): pass", False),
+        ("TEXT = '''\n@pytest.mark.gpu\ndef test_one(): pass\n'''", False),
+        ("assert 'mark.gpu' in words", False),
+    ],
+)
+def test_a_mark_is_one_in_code_only(text: str, holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way that pytest's manual gives to mark a test counts; a comment or a text that quotes one does not."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_x.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
+    assert gpu_check.gpu_test_files() == [str(Path("tests") / "test_x.py")] * holds
+
+
+def test_the_files_with_gpu_tests_need_no_more_than_gpu_check_asks_for() -> None:
+    """On a bare machine each of them can be collected: at its top it imports the named libraries, Python's own, and ours."""
+    ours = {"gpulab", *(path.stem for folder in ("tests", "tools", "benchmarks") for path in (gpu_check.ROOT / folder).rglob("*.py"))}
+    known = {*sys.stdlib_module_names, *gpu_check.NEEDED, *ours}
+    for name in gpu_check.gpu_test_files():
+        tree = ast.parse((gpu_check.ROOT / name).read_text(encoding="utf-8"))
+        imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)}
+        assert {module.partition(".")[0] for module in imported} <= known, name
 
 
 def test_gpu_check_names_what_a_bare_python_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """On a machine with a GPU: run the tests marked ``gpu``, the notebooks where Jupyter is there, and the comparisons with hardware.
 
-Works with any Python that has torch and pytest, so that a bare GPU machine needs no set-up: ``PYTHON=python3 make gpu-check``.
+Works with any Python that has torch, pytest and hypothesis, so that a bare GPU machine needs no set-up: ``PYTHON=python3 make gpu-check``.
 Only the test files that hold gpu tests are collected, because others may need packages that such a machine lacks.
 
 The comparisons (Nsight Compute's counters, the driver's occupancy, cuBLAS) leave their files in ``.gpulab/gpu-check``, or in the folder
@@ -9,6 +9,7 @@ that GPULAB_RECORD_TO names. Each says in one sentence what it lacks where it ca
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import subprocess
@@ -16,13 +17,21 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+NEEDED = ("numpy", "torch", "pytest", "hypothesis")  # by the test files that hold gpu tests
 COMPARISONS = ("hardware_counters", "hardware_occupancy", "hardware_matmul")
 
 
 def gpu_test_files() -> list[str]:
     """Return the test files that hold gpu tests."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
+    return [str(path.relative_to(ROOT)) for path in files if _marks_gpu(path.read_text(encoding="utf-8"))]
+
+
+def _marks_gpu(text: str) -> bool:
+    """Return whether a test file's own code marks a test with gpu; a text inside of it may also say so."""
+    if "mark.gpu" not in text:
+        return False
+    return any(isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.gpu" for node in ast.walk(ast.parse(text)))
 
 
 def missing_modules(names: tuple[str, ...]) -> list[str]:
@@ -45,10 +54,10 @@ def compare_with_hardware(environment: dict[str, str]) -> list[int]:
 
 def main(arguments: list[str]) -> int:
     """Run the checks; return the exit code."""
-    missing = missing_modules(("numpy", "torch", "pytest"))
+    missing = missing_modules(NEEDED)
     if missing:
         print(
-            f"gpu-check: {sys.executable} lacks {', '.join(missing)}; expected numpy, torch and pytest. Install them there.",
+            f"gpu-check: {sys.executable} lacks {', '.join(missing)}; expected {', '.join(NEEDED)}. Install them there.",
             file=sys.stderr,
         )
         return 2
