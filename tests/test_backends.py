@@ -1,6 +1,8 @@
 """The adapters of the array libraries."""
 
 import contextlib
+import importlib
+import os
 import subprocess
 import sys
 import types
@@ -29,6 +31,23 @@ def test_pointers_and_sizes_are_those_that_the_libraries_give():
     assert _backends.backend("numpy").nbytes(array) == 36
     assert _backends.backend("torch").nbytes(tensor) == 96
     assert _backends.backend("torch").nbytes(torch.zeros(5).to_sparse()) == 20
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "value"), [("jax", "XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("tensorflow", "TF_FORCE_GPU_ALLOW_GROWTH", "true")]
+)
+@pytest.mark.parametrize("own", [None, "the learner's"])
+def test_a_library_takes_memory_as_it_needs_it(library, name, value, own, monkeypatch):
+    """When it is imported, the variable of its manual asks it to leave the rest of the GPU to PyTorch; one that is set stays as it is."""
+    seen = []
+    empty = types.SimpleNamespace(__internal__=types.SimpleNamespace(EagerTensor=object))
+    for one in (name, "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(one, own or "")  # so that it is put back as it was
+    if own is None:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(importlib, "import_module", lambda asked: seen.append((asked, os.environ.get(name))) or empty)
+    _backends._CLASSES[library]()
+    assert seen == [(library, own or value)]
 
 
 def test_looking_at_an_array_imports_no_library():

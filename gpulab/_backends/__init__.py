@@ -65,6 +65,12 @@ def backend(name: str) -> Backend:
         raise InputError(f"library {name!r} cannot be imported ({error}); expected it to be installed. Run `gpulab doctor`.") from error
 
 
+def leave_memory() -> None:
+    """Have JAX and TensorFlow take a GPU's memory as they need it, where they do not yet hold it; imports neither."""
+    for name in _EXTRA:
+        _CLASSES[name].prepare()
+
+
 def missing(name: str) -> str:
     """Return the sentence that says of an absent library how to get it."""
     return f"library {name!r} is not installed here; expected it for this. {_CLASSES[name].how_to_get}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,17 @@ class Backend:
     immutable = False
     # Whether ``from_dlpack`` may give a copy and not say so; then the address of every view is looked at.
     may_copy = False
+    # What the process's environment says when the library is imported, unless somebody has said otherwise.
+    settings: Mapping[str, str] = MappingProxyType({})
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Put the settings into the environment; a library reads them at its import, or when it first asks for a GPU."""
+        for name, value in cls.settings.items():
+            os.environ.setdefault(name, value)
 
     def __init__(self) -> None:
+        self.prepare()
         self.module: Any = importlib.import_module(self.name)
 
     def owns(self, x: object) -> bool:

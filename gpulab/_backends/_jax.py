@@ -9,6 +9,7 @@ a CPU too: who reads the memory or the clock has to wait for the array itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,9 @@ class JaxBackend(Backend):
     how_to_get = HOW_TO_GET
     immutable = True
     may_copy = True
+    # JAX would take three quarters of a GPU's memory at its first operation, and PyTorch is in the same kernel. Source: JAX, "GPU memory
+    # allocation".
+    settings = MappingProxyType({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
     def owns(self, x: object) -> bool:
         return isinstance(x, self.module.Array)

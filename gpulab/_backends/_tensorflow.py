@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,6 @@ from gpulab._backends._jax import HOW_TO_GET, not_aligned
 from gpulab._backends._numpy import numpy_dtype_problem
 from gpulab.errors import DeviceError, InputError
 
-# Only errors are printed: else TensorFlow tells at its import which instructions its build uses and that it found no GPU.
-_QUIET = ("TF_CPP_MIN_LOG_LEVEL", "2")
 _NUMBERS = {f"{kind}{bits}" for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
             for bits in sizes} | {"bool", "complex64", "complex128"}  # fmt: skip
 _NOT_IN_NUMPY = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "half"}
@@ -35,9 +33,15 @@ class TensorFlowBackend(Backend):
     how_to_get = HOW_TO_GET
     immutable = True
     may_copy = True
+    settings = MappingProxyType({
+        # Only errors are printed: else TensorFlow tells at its import which instructions its build uses and that it found no GPU.
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        # TensorFlow would take nearly all of a GPU's memory at its first operation, and PyTorch is in the same kernel. Source:
+        # TensorFlow, "Use a GPU", limiting GPU memory growth.
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    })  # fmt: skip
 
     def __init__(self) -> None:
-        os.environ.setdefault(*_QUIET)
         super().__init__()
         tf = self.module
         self._eager: Any = tf.__internal__.EagerTensor

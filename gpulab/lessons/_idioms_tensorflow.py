@@ -64,7 +64,8 @@ result = tf.DeviceSpec.from_string(C.device).device_type == ("GPU" if tf.config.
         "here": "result = A @ B.T",
         "waits": "no on a GPU; on a CPU both return when it is done",
         "where": "on the device",
-        "leaves_out": "TensorFlow takes nearly all of a GPU's memory at its first operation, unless set_memory_growth was called before.",
+        "leaves_out": "TensorFlow takes nearly all of a GPU's memory at its first operation, unless set_memory_growth was called "
+        "before; where gpulab loads TensorFlow, TF_FORCE_GPU_ALLOW_GROWTH has it take what it needs.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
     },
     {

@@ -1,8 +1,9 @@
 """A student's share of a shared GPU's memory: set once for a kernel, by whoever serves the class.
 
 ``GPULAB_GPU_MEMORY`` in a kernel's environment, such as "10 GiB" or "25 %", caps what PyTorch takes on each GPU from then on; what
-would pass it raises ``torch.OutOfMemoryError`` in that kernel, and in no other. PyTorch's own allocator keeps the cap: CuPy, numba and
-the CUDA context (some hundred MB) are outside it, and a student's own code can lift it. It keeps accidents apart; MIG slices are walls.
+would pass it raises ``torch.OutOfMemoryError`` in that kernel, and in no other. PyTorch's own allocator keeps the cap: CuPy, numba, JAX,
+TensorFlow and the CUDA context (some hundred MB) are outside it, and a student's own code can lift it. JAX and TensorFlow, which would
+take most of the GPU at their first operation, are asked to take what they need. It keeps accidents apart; MIG slices are walls.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from gpulab import _backends
 from gpulab.errors import InputError, shown
 from gpulab.units import format_bytes, parse_bytes
 
@@ -41,6 +43,7 @@ def apply_share(environment: Any = None) -> str:
 
     if not torch.cuda.is_available():
         return ""
+    _backends.leave_memory()
     try:
         for index in range(torch.cuda.device_count()):
             total = int(torch.cuda.get_device_properties(index).total_memory)

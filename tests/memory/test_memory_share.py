@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from typing import Any
 
@@ -16,7 +17,10 @@ TOTAL = 80 * 2**30
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
-    """Two GPUs of 80 GiB that keep what they are asked."""
+    """Two GPUs of 80 GiB that keep what they are asked, where nothing is set for other libraries."""
+    for name in ("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(name, "")  # so that it is put back as it was
+        monkeypatch.delenv(name)
     kept: list[tuple[float, int]] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -38,6 +42,16 @@ def test_what_is_no_share_is_said_and_a_kernel_starts(asked: list[tuple[float, i
     said = apply_share({"GPULAB_GPU_MEMORY": text})
     assert "caps nothing" in said
     assert asked == []
+
+
+def test_who_takes_a_share_leaves_the_rest_of_the_gpu(asked: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX and TensorFlow are asked for no more than they need, by the variables of their manuals; what a learner has set stays."""
+    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
+    apply_share({})
+    assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in os.environ
+    apply_share({"GPULAB_GPU_MEMORY": "10 GiB"})
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
 
 
 def test_nothing_is_asked_without_the_variable_or_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +80,7 @@ def test_a_gpu_keeps_the_share() -> None:
     """On a GPU, what passes the share raises an out-of-memory error, and what fits does not."""
     before = torch.cuda.get_per_process_memory_fraction() if hasattr(torch.cuda, "get_per_process_memory_fraction") else 1.0
     try:
+        torch.cuda.empty_cache()  # what an earlier test left in the allocator would be given out without asking the cap
         assert apply_share({"GPULAB_GPU_MEMORY": "1 GiB"})
         assert torch.empty(2**28, dtype=torch.uint8, device="cuda").numel() == 2**28
         with pytest.raises(torch.OutOfMemoryError):
