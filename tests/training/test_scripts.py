@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from gpulab import _files, devices, training
 from gpulab.errors import InputError
 from gpulab.training import Data, ScriptsResult
-from gpulab.training._scripts import samples_of
+from gpulab.training._scripts import _counting, samples_of
 
 TASK = "digits-mlp"
 
@@ -132,6 +133,63 @@ def test_samples_of_a_cuda_graph_count_at_each_replay(monkeypatch: pytest.Monkey
     job = training.task(TASK)
     assert samples_of(graphed, job, Data(*job.train[slice(0, 32)]), devices.find("cpu")) == 32 + 6 * 16 + 2 * 3
     assert (StandInGraph.capture_begin, StandInGraph.capture_end, StandInGraph.replay) == own
+
+
+def graphed_callables(model: Any, data: Any) -> None:
+    """Make CUDA graphs of a model, which warms up three times by itself, and take four batches through them."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = data[slice(0, 16)][0].to(device)
+    torch.cuda.make_graphed_callables(model.to(device), (inputs,))
+    for _ in range(4):
+        model(inputs).sum().backward()
+
+
+def test_a_model_made_of_cuda_graphs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own function, which refuses a module with hooks, on graphs that stand in: 3 * 16 in warming up, and 4 * 16, each once."""
+
+    @contextlib.contextmanager
+    def capture(graph: StandInGraph, **named: Any) -> Any:
+        graph.capture_begin()
+        yield
+        graph.capture_end()
+
+    monkeypatch.setattr(torch.cuda.graphs, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name, one in {
+        "CUDAGraph": StandInGraph,
+        "graph": capture,
+        "synchronize": lambda: None,
+        "Stream": lambda: None,
+        "stream": lambda stream: contextlib.nullcontext(),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, one)
+    job = training.task(TASK)
+    assert samples_of(graphed_callables, job, Data(*job.train[slice(0, 32)]), devices.find("cpu")) == 3 * 16 + 4 * 16
+
+
+@pytest.mark.gpu
+def test_a_model_made_of_cuda_graphs_is_counted_on_a_gpu() -> None:
+    """The same on a GPU, with real graphs."""
+    job = training.task("prose-transformer")  # needs no scikit-learn
+    assert samples_of(graphed_callables, job, Data(*job.train[slice(0, 32)]), devices.find("cuda")) == 3 * 16 + 4 * 16
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_counting_leaves_the_model_as_it_was(compiled: bool) -> None:
+    """A compiled model is counted as well; afterwards a model has its own class, and what enters it is counted no more."""
+    model = kept = torch.nn.Linear(4, 2)
+    if compiled:
+        model = torch.compile(kept, backend="eager")  # type: ignore[assignment]
+    with _counting(model) as seen:
+        model(torch.ones(3, 4))
+        with torch.no_grad():
+            model(torch.ones(5, 4))
+        assert isinstance(kept, torch.nn.Linear)
+        assert not kept._forward_pre_hooks
+        assert not kept._forward_hooks
+    model(torch.ones(7, 4))
+    assert seen == [3]
+    assert type(kept) is torch.nn.Linear
 
 
 @pytest.mark.parametrize(
