@@ -71,8 +71,17 @@ def test_a_row_that_gives_something_else_differs(here: str, says: str) -> None:
     assert says in found.reason
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("tongue", ["MATLAB", "CuPy", "CUDA C++"])
+def test_the_rows_agree_on_a_gpu(tongue: str) -> None:
+    """Each line here gives NumPy's answer on a GPU too, and so does CuPy's own where CuPy is installed."""
+    found = lessons.rosetta(tongue).run()
+    assert [(row.name, row.reason) for row in found.rows if row.state != "agrees" or row.theirs == "differs"] == []
+
+
+@pytest.mark.parametrize("device", ["mps", "cuda"])
 @pytest.mark.parametrize("error", ["TypeError", "RuntimeError", "NotImplementedError"])
-def test_what_a_device_does_not_have_is_the_reason_and_not_an_error(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_device_does_not_have_is_the_reason_and_not_an_error(error: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch says with a TypeError that Apple's GPU has no float64: the row was not run. Where every row was run, it is a row's fault."""
     gather = next(row for row in IDIOMS if row.name == "gather")
     bad = f'raise {error}("MPS has no float64")'
@@ -81,7 +90,7 @@ def test_what_a_device_does_not_have_is_the_reason_and_not_an_error(error: str, 
         _idioms.execute(lacking)
     names = _idioms.inputs()
     monkeypatch.setattr(_idioms, "inputs", lambda: dict(names))
-    monkeypatch.setattr(_idioms.devices, "default", lambda: Device("mps"))
+    monkeypatch.setattr(_idioms.devices, "default", lambda: Device(device))
     found = _idioms.execute(lacking)
     assert (found.state, found.reason) == ("not run here", "MPS has no float64")
     found = _idioms.execute(theirs)
