@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from collections import Counter
 from typing import Any
 
 
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = recording.missing()
     planned = len(recording.entries)
     print(f"{planned - len(missing)} of {planned} cases recorded on {recording.environment.device} in {arguments.out}")
-    for reason, count in _reasons(missing):
+    for reason, count in Counter(entry.reason for entry in missing).most_common():
         print(f"  not recorded: {count} x {reason}")
     return 0
 
@@ -87,10 +88,3 @@ def _show(fraction: float, text: str) -> None:
         print(f"\r{line[:width]:{width}}", end="\n" if fraction >= 1 else "", flush=True)
     else:
         print(line, flush=True)
-
-
-def _reasons(missing: Any) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for entry in missing:
-        counts[entry.reason] = counts.get(entry.reason, 0) + 1
-    return sorted(counts.items(), key=lambda item: -item[1])
