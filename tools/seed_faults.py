@@ -38,6 +38,8 @@ STATE = ROOT / ".gpulab"
 _LEFT_OUT = (".git", ".venv", ".gpulab", "my-notebooks", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
 # So many faults are noticed before the tests that noticed are run without any: in one go, since most of a short run is its start.
 _TOGETHER = 15
+# Tests that look at each module of the package.
+_WALKS = ("tests/test_all_results.py", "tests/test_frozen.py")
 # What was not noticed yet, with more tests to ask.
 _SO_FAR = "so far"
 _LIBRARIES = ("nbclient", "numpy", "torch", "plotly.graph_objects", "ipywidgets", "sklearn.datasets")
@@ -61,7 +63,7 @@ def mapped(path: str, root: Path) -> list[list[str]]:
     Nearest are the file's doctests, the tests of its name in its own folder or in none (anywhere where there are none), and those that
     import it by its private name; where there are none, those that share a word with it. A lesson's files, and what its exercises import,
     also have the solutions of its notebook. A module at the top that no test names has the tests of the modules that import it. A
-    notebook has its form, itself, and the tests that name it.
+    notebook has its form, itself, and the tests that name it. What walks over all modules is asked last.
     """
     parts = Path(path).with_suffix("").parts
     tests = root / "tests"
@@ -89,7 +91,7 @@ def mapped(path: str, root: Path) -> list[list[str]]:
     turns = [[*examples, *_told(near - {solutions}, root)]]
     if exercises:
         turns.append([*_told([solutions], root), "-k", " or ".join([*sorted({f"{p.stem[3:5]}." for p in exercises}), "ids"])])
-    return [*turns, _told(rest, root)]
+    return [*turns, _told({*rest, *(root / path for path in _WALKS if (root / path).exists())}, root)]
 
 
 def _mapped_notebook(name: str, path: str, root: Path) -> list[list[str]]:

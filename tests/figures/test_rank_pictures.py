@@ -98,13 +98,18 @@ def test_the_timetable_of_a_pipeline() -> None:
     assert plain(figures.pipeline_schedule(s, unit="ms").layout.xaxis.title.text) == "time (ms)"
 
 
-def test_a_run_stands_under_its_timetable() -> None:
-    """The modelled half is hollow, the measured one filled, both on one scale of time; the title has both bubbles."""
+def split_run() -> ScheduleRun:
+    """Two stages, one forward and one backward pass on each, in 7 s."""
     passes = (
         StagePass(0, "forward", 0, 2, 0, 0.0, 1.0), StagePass(1, "forward", 0, 2, 0, 1.5, 2.5),
         StagePass(1, "backward", 0, 2, 0, 2.5, 4.5), StagePass(0, "backward", 0, 2, 0, 5.0, 7.0),
     )  # fmt: skip
-    run = ScheduleRun("split", 2, 2, 1, 0.5, 1.0, (0.57,), passes, (2, 1), (), HERE, devices.environment("cpu"))
+    return ScheduleRun("split", 2, 2, 1, 0.5, 1.0, (0.57,), passes, (2, 1), (), HERE, devices.environment("cpu"))
+
+
+def test_a_run_stands_under_its_timetable() -> None:
+    """The modelled half is hollow, the measured one filled, both on one scale of time; the title has both bubbles."""
+    run = split_run()
     figure = figures.pipeline_schedule(run)
     assert plain(figure.layout.title.text) == "split by hand, 2 stages, 2 microbatches: bubble 50.0%, measured 57.0%"
     below = [t for t in figure.data if t.yaxis == "y2"]
@@ -145,11 +150,7 @@ def test_each_bar_lies_on_its_ranks_lane_for_its_time(timeline: RankTimeline) ->
 
 def test_a_run_and_its_timetable_share_the_scale_and_the_place() -> None:
     """Both stages of both halves have rows; waiting is what no pass fills, to the end of the longer pass; words say when each pass is."""
-    passes = (
-        StagePass(0, "forward", 0, 2, 0, 0.0, 1.0), StagePass(1, "forward", 0, 2, 0, 1.5, 2.5),
-        StagePass(1, "backward", 0, 2, 0, 2.5, 4.5), StagePass(0, "backward", 0, 2, 0, 5.0, 7.0),
-    )  # fmt: skip
-    run = ScheduleRun("split", 2, 2, 1, 0.5, 1.0, (0.57,), passes, (2, 1), (), HERE, devices.environment("cpu"))
+    run = split_run()
     figure = figures.pipeline_schedule(run)
     waits = trace(figure, "waits (measured)")
     assert sorted(zip(waits.y, waits.base, waits.x, strict=True)) == [(0, 1.0, 4.0), (1, 0.0, 1.5), (1, 4.5, 2.5)]
