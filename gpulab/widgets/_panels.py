@@ -51,8 +51,8 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
         self.open()
 
     def write(self, **traits: Any) -> None:
-        """Set traits, one writer at a time; what is equal is not sent again."""
-        with self._writing:
+        """Set traits, one writer at a time, and send them in one message: no reader meets half of it. What is equal is not sent again."""
+        with self._writing, self.hold_sync():
             for name, value in traits.items():
                 if getattr(self, name) != value:
                     setattr(self, name, value)

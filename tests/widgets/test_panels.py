@@ -54,6 +54,17 @@ def test_what_is_equal_is_not_sent_again() -> None:
         panel.write(nosuch=1)
 
 
+def test_what_is_written_together_arrives_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error comes with the mark at its control, so a screen reader that is told of the one finds the other; nothing new, no message."""
+    panel = ControlsPanel()
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(panel, "_send", lambda message, buffers=None: sent.append(message["state"]))
+    monkeypatch.setattr(ControlsPanel, "comm", object())  # as where a browser listens
+    panel.write(error="too many", error_control="threads")
+    panel.write(error="too many", error_control="threads")
+    assert sent == [{"error": "too many", "error_control": "threads"}]
+
+
 def test_a_new_panel_is_at_rest() -> None:
     """Idle, nothing done yet, no error, not busy."""
     panel = ControlsPanel()
