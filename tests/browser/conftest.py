@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed; `make test` installs it")
+from instrument_page import WAIT
 from lab_driver import CHROMIUM_ARGUMENTS, Lab, NotebookPage, find_chromium, running_lab
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A headless Chromium."""
-    from playwright.sync_api import Error, sync_playwright
+    from playwright.sync_api import Error, expect, sync_playwright
 
+    expect.set_options(timeout=WAIT)
     with sync_playwright() as playwright:
         try:
             chromium = playwright.chromium.launch(executable_path=find_chromium(), headless=True, args=CHROMIUM_ARGUMENTS)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from instrument_page import WAIT, clean, one_run, press, readable, shown, state
 from lab_driver import NotebookPage
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -57,7 +58,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     shown(notebook, "393 MB/s")  # 4096 B in 10 us + 0.41 us
     area.get_by_label("Modelled link", exact=True).select_option("nvlink4")
     shown(notebook, "The modelled link nvlink4 takes 243 us for 100 MiB.")
-    assert area.get_by_label("Its bandwidth").get_attribute("aria-valuetext") == "450 GB/s"
+    expect(area.get_by_label("Its bandwidth")).to_have_attribute("aria-valuetext", "450 GB/s")
     area.get_by_label("Its latency").fill("9")
     shown(notebook, "The modelled link nvlink4 takes 733 us for 100 MiB.")
     area.get_by_label("Modelled link beside").uncheck()
@@ -65,8 +66,8 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     readable(notebook)
     area.get_by_label("overlap", exact=True).check()
     shown(notebook, "In 8 chunks it takes")
-    assert not area.get_by_label("Time for the sweep").is_visible()
-    assert area.locator(".gpulab-first").all_inner_texts() == ["Measure overlap"]
+    expect(area.get_by_label("Time for the sweep")).to_be_hidden()
+    expect(area.locator(".gpulab-first")).to_have_text(["Measure overlap"])
     area.get_by_label("Chunks").fill("0")
     shown(notebook, "With one chunk there is nothing to overlap")
     area.get_by_label("Chunks").fill("2")
@@ -78,7 +79,7 @@ def test_transfers_every_control_of_every_view(notebook_of: Callable[..., Notebo
     assert state(notebook, "t.values['way'], t.result.chunks") == "here 4"
     area.get_by_label("break-even", exact=True).check()
     shown(notebook, "Press Find break-even")
-    assert area.locator(".gpulab-first").all_inner_texts() == ["Find break-even"]
+    expect(area.locator(".gpulab-first")).to_have_text(["Find break-even"])
     area.get_by_label("Workload").select_option("sum")
     area.get_by_label("CPU against").select_option("H200 behind the modelled link")
     area.get_by_label("Time for the search").fill("0")
@@ -96,20 +97,20 @@ def test_a_long_line_of_evidence_unfolds_and_stays_unfolded(notebook_of: Callabl
     page, area = notebook.page, notebook.output(0)
     line = area.locator(".gpulab-status li").first
     whole = line.get_by_text("known error: no recording to compare with yet")
-    assert not whole.is_visible()
+    expect(whole).to_be_hidden()
     area.locator(".gpulab-status summary").focus()
     page.keyboard.press("Enter")
     whole.wait_for(timeout=WAIT)
     notebook.run_in_kernel("t.set(latency_seconds=100e-6)")
     line.get_by_text("100 us a copy chosen").last.wait_for(timeout=WAIT)
-    assert whole.is_visible()
-    assert page.evaluate("() => document.activeElement.tagName") == "SUMMARY"
+    expect(whole).to_be_visible()
+    expect(page.locator("summary:focus")).to_have_count(1)
     readable(notebook)
     area.get_by_label("overlap", exact=True).check()
     area.get_by_label("measured here").check()
     area.get_by_label("Its latency").wait_for(state="hidden", timeout=WAIT)
-    assert not area.get_by_label("Its bandwidth").is_visible()
-    assert area.get_by_label("Chunks").is_visible()
+    expect(area.get_by_label("Its bandwidth")).to_be_hidden()
+    expect(area.get_by_label("Chunks")).to_be_visible()
     clean(notebook)
 
 
@@ -124,7 +125,7 @@ def test_transfers_stop_errors_and_the_keyboard(notebook_of: Callable[..., Noteb
     page.keyboard.type("-4")
     page.keyboard.press("Enter")
     shown(notebook, "expected a number from")
-    assert number.get_attribute("aria-invalid") == "true"
+    expect(number).to_have_attribute("aria-invalid", "true")
     page.keyboard.press("Control+A")
     page.keyboard.type("8")
     page.keyboard.press("ArrowUp")
@@ -143,7 +144,7 @@ def test_transfers_stop_errors_and_the_keyboard(notebook_of: Callable[..., Noteb
         page.keyboard.press("Tab")
     with one_run(notebook, "Sweep", "stopped"):
         page.keyboard.press("Enter")
-    assert page.evaluate("() => document.activeElement.textContent") == "Sweep"
+    expect(page.locator(":focus")).to_have_text("Sweep")
     assert state(notebook, "t.running, len(t.result.points) < 17") == "False True"
     notebook.run_in_kernel(
         "def fails(*a, **k): raise gl.errors.InputError('sweep: told to fail; expected more. Try later.')\ngl.transfer.sweep = fails"

@@ -9,6 +9,7 @@ import instrument_page
 import pytest
 from instrument_page import WAIT, clean, cut_off, shown, state
 from lab_driver import NotebookPage
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -64,7 +65,7 @@ def test_occupancy_every_control(notebook_of: Callable[..., NotebookPage]) -> No
     shown(notebook, "The last warp of each block uses 1 of its 32 lanes.")
     area.get_by_label("Registers of a thread").fill("255")
     shown(notebook, "The register file holds 8 warps of 255 registers a thread: 4 blocks.")  # 65,536 / (256 x 32) warps of 2 a block
-    assert area.get_by_label("Registers of a thread").get_attribute("aria-valuetext") == "255"
+    expect(area.get_by_label("Registers of a thread")).to_have_attribute("aria-valuetext", "255")
     area.get_by_label("Shared memory of a block (bytes)").fill("100000")
     area.get_by_label("Shared memory of a block (bytes)").press("Enter")
     shown(notebook, "Shared memory of 228 KiB holds 2 blocks")
@@ -74,10 +75,10 @@ def test_occupancy_every_control(notebook_of: Callable[..., NotebookPage]) -> No
     area.get_by_label("Compute capability").select_option("9.0, such as H100 SXM")
     shown(notebook, "16 of 64")
     readable(notebook)
-    assert not area.get_by_label("Kernel", exact=True).is_visible()
+    expect(area.get_by_label("Kernel", exact=True)).to_be_hidden()
     notebook.run_in_kernel("o.load(facts, compute_capability='sm_80')")
     shown(notebook, "Kernel tile, compiled for 8.0: 72 registers a thread, 8,192 bytes of shared memory.")
-    assert area.get_by_label("Shared memory of a block (bytes)").input_value() == "8192"
+    expect(area.get_by_label("Shared memory of a block (bytes)")).to_have_value("8192")
     area.get_by_label("Kernel", exact=True).select_option("none: numbers of your own")
     area.get_by_text("Kernel tile").first.wait_for(state="detached", timeout=WAIT)
     area.get_by_label("Kernel", exact=True).select_option("tile (8.0)")
@@ -103,7 +104,7 @@ def test_occupancy_by_keyboard_and_in_time(notebook_of: Callable[..., NotebookPa
     page.keyboard.type("-5")
     page.keyboard.press("Enter")
     shown(notebook, "expected a whole number from 0 to 262144")
-    assert page.evaluate("() => document.activeElement.getAttribute('aria-invalid')") == "true"
+    expect(page.locator(":focus")).to_have_attribute("aria-invalid", "true")
     page.keyboard.press("Control+A")
     page.keyboard.type("1024")
     page.keyboard.press("Enter")
@@ -127,7 +128,7 @@ def test_access_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
     area.get_by_label("Stride (elements)").focus()
     page.keyboard.press("ArrowRight")
     shown(notebook, "One warp: 8 sectors where 4 would do; 2 wavefronts where 1 would do")
-    assert area.get_by_label("Stride (elements)").get_attribute("aria-valuetext") == "2"
+    expect(area.get_by_label("Stride (elements)")).to_have_attribute("aria-valuetext", "2")
     area.get_by_label("Offset (elements)").fill("3")
     shown(notebook, "One warp: 9 sectors where 4 would do")
     area.get_by_label("Stride (elements)").fill("32")
@@ -231,7 +232,7 @@ def test_roofline_stop_and_the_keyboard(notebook_of: Callable[..., NotebookPage]
     notebook.run_in_kernel("SLOW = True")
     notebook.output(0).get_by_label("Beside it").focus()
     page.keyboard.press("Tab")
-    assert page.evaluate("() => document.activeElement.textContent") == "Run"
+    expect(page.locator(":focus")).to_have_text("Run")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('.gpulab-progress-text').textContent.includes('matmul')", timeout=WAIT)
     assert state(notebook, "6 * 7") == "42"

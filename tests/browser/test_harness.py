@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from lab_driver import CONTRAST, Lab, NotebookPage, changed_outputs
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -59,7 +60,7 @@ def test_a_kept_tab_shows_nothing_of_its_last_notebook(browser: Any, lab: Lab) -
     assert second.tab is first.tab
     second.run_all()
     assert second.output(0).inner_text().strip() == "False"
-    assert second.page.locator(".jp-Notebook").count() == 1
+    expect(second.page.locator(".jp-Notebook")).to_have_count(1)
     assert second.page.evaluate("() => [document.body.dataset.jpThemeLight, window.innerWidth]") == ["true", 900]
     assert second.errors == []
     second.close()
@@ -81,7 +82,7 @@ def test_a_notebook_is_taken_again_only_by_the_same_cells(notebook_of: Callable[
     left_open.append(again)
     other = notebook_of(["print('seen' in globals())"])
     assert other.output(0).inner_text().strip() == "False"
-    assert other.page.locator(".jp-Notebook").count() == 1
+    expect(other.page.locator(".jp-Notebook")).to_have_count(1)
     assert left_open == []
 
 

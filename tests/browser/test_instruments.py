@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from instrument_page import shown, state
 from lab_driver import NotebookPage
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -91,13 +92,13 @@ def test_every_control_moves_the_state_and_the_picture(notebook: NotebookPage) -
     shown(notebook, "fails=True")
     notebook.run_in_kernel("probe.set(what='beta', how='well', size=1, n=2, which=['b'], fails=False)")
     shown(notebook, "what=beta how=well size=1 n=2 which=('b',) fails=False")
-    assert area.get_by_label("What").input_value() == "beta"
-    assert area.get_by_label("well").is_checked()
-    assert area.get_by_label("Size", exact=True).input_value() == "0"
-    assert area.get_by_label("Size", exact=True).get_attribute("aria-valuetext") == "1"
-    assert area.get_by_label("Number").input_value() == "2"
-    assert not area.get_by_label("a", exact=True).is_checked()
-    assert area.locator(".js-plotly-plot .main-svg").first.is_visible()
+    expect(area.get_by_label("What")).to_have_value("beta")
+    expect(area.get_by_label("well")).to_be_checked()
+    expect(area.get_by_label("Size", exact=True)).to_have_value("0")
+    expect(area.get_by_label("Size", exact=True)).to_have_attribute("aria-valuetext", "1")
+    expect(area.get_by_label("Number")).to_have_value("2")
+    expect(area.get_by_label("a", exact=True)).not_to_be_checked()
+    expect(area.locator(".js-plotly-plot .main-svg").first).to_be_visible()
     assert notebook.errors == []
     assert notebook.outside == []
 
@@ -108,12 +109,12 @@ def test_what_is_being_typed_is_not_overwritten(notebook: NotebookPage) -> None:
     number.fill("33")
     notebook.run_in_kernel("probe.set(what='gamma')")
     shown(notebook, "what=gamma")
-    assert number.input_value() == "33"
+    expect(number).to_have_value("33")
     number.press("Enter")
     shown(notebook, "n=33")
     notebook.run_in_kernel("probe.set(n=5)")
     shown(notebook, "n=5")
-    assert number.input_value() == "5"
+    expect(number).to_have_value("5")
 
 
 def test_a_button_works_with_what_is_on_the_screen(notebook: NotebookPage) -> None:
@@ -176,15 +177,15 @@ def test_the_keyboard_alone_does_everything(notebook: NotebookPage) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     shown(notebook, "Count: stopped")
-    assert page.evaluate("() => document.activeElement.textContent") == "Count"
+    expect(page.locator(":focus")).to_have_text("Count")
     for _ in range(10):
         if page.evaluate("() => document.activeElement.tagName") == "SUMMARY":
             break
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     shown(notebook, "probe(8)")
-    assert page.locator(".jp-Cell").count() == cells
-    assert page.locator(".jp-mod-editMode").count() == 0
+    expect(page.locator(".jp-Cell")).to_have_count(cells)
+    expect(page.locator(".jp-mod-editMode")).to_have_count(0)
 
 
 def _ms_until(notebook: NotebookPage, click: str, pattern: str) -> float:
@@ -228,13 +229,13 @@ def test_errors_are_shown_inside_and_mended_inside(notebook: NotebookPage) -> No
         number.fill(bad)
         number.press("Enter")
         shown(notebook, "expected a whole number from 1 to 64")
-        assert number.get_attribute("aria-invalid") == "true"
+        expect(number).to_have_attribute("aria-invalid", "true")
     area.get_by_role("button", name="Count").click()
     assert state(notebook, "probe.running") == "False"
     number.fill("5")
     number.press("Enter")
     shown(notebook, "n=5")
-    assert area.get_by_role("alert").count() == 0
+    expect(area.get_by_role("alert")).to_have_count(0)
     area.get_by_label("Fails").check()
     area.get_by_role("button", name="Count").click()
     shown(notebook, "ValueError: told to fail (the kernel is still usable")
@@ -348,7 +349,7 @@ def test_two_views_of_one_instrument_agree(notebook_of: Callable[..., NotebookPa
     notebook = notebook_of([*probe_cells, "probe"])
     notebook.output(0).get_by_label("What").select_option("gamma")
     shown(notebook, "what=gamma", cell=1)
-    assert notebook.output(1).get_by_label("What").input_value() == "gamma"
+    expect(notebook.output(1).get_by_label("What")).to_have_value("gamma")
 
 
 def test_a_prediction_is_kept_by_keyboard_and_shown_after_the_reveal(notebook_of: Callable[..., NotebookPage], tmp_path: Any) -> None:
@@ -375,6 +376,6 @@ def test_a_prediction_is_kept_by_keyboard_and_shown_after_the_reveal(notebook_of
     shown(notebook, "Prediction kept: that", cell=2)
     notebook.run_in_kernel("gl.lessons.reveal('90.2', 'this')")
     shown(notebook, "You predicted that; the answer was this", cell=2)
-    assert notebook.output(2).get_by_role("radio").count() == 0
-    assert page.locator(".jp-Cell").count() == len(cells) + 0
+    expect(notebook.output(2).get_by_role("radio")).to_have_count(0)
+    expect(page.locator(".jp-Cell")).to_have_count(len(cells))
     assert notebook.errors == []

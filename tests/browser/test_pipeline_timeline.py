@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from instrument_page import WAIT, clean, one_run, press, readable, shown, state
 from lab_driver import NotebookPage
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 # Few small images, so that a run takes a second; SLOW makes each step wait, for Stop.
@@ -35,7 +36,7 @@ def test_every_control_and_a_real_run(notebook_of: Callable[..., NotebookPage]) 
     readable(notebook)
     area.get_by_label("Workers").fill("3")
     shown(notebook, "A modelled accelerator waits only")
-    assert area.get_by_label("Batches ahead, each worker").is_visible()
+    expect(area.get_by_label("Batches ahead, each worker")).to_be_visible()
     area.get_by_label("Batches ahead, each worker").fill("2")
     area.get_by_label("Loading one image (ms)").fill("6")
     area.get_by_label("Loading one image (ms)").press("Enter")
@@ -57,7 +58,7 @@ def test_every_control_and_a_real_run(notebook_of: Callable[..., NotebookPage]) 
     assert state(notebook, "t.values['way'], t.result.workers, t.error == ''") == "here 2 True"
     shown(notebook, "MEASURED")
     shown(notebook, "MODELLED")
-    assert not area.get_by_label("Cores").is_visible()
+    expect(area.get_by_label("Cores")).to_be_hidden()
     readable(notebook)
     area.get_by_label("Workers").fill("0")
     shown(notebook, "The controls have moved")

@@ -9,6 +9,7 @@ import instrument_page
 import pytest
 from instrument_page import WAIT, clean, cut_off, shown, state
 from lab_driver import NotebookPage
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -79,7 +80,7 @@ def test_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
     at(notebook, "6 of 6", 14)
     shown(notebook, "bank 0: 32 words, 32-way conflict; 32 wavefronts instead of 1")
     assert (boxes(notebook, 0, "conflict"), boxes(notebook, 0, "bank"), boxes(notebook, 1, "touched")) == (32, 1, 32)
-    assert area.get_by_role("button", name="Next", exact=True).get_attribute("aria-disabled") == "true"
+    expect(area.get_by_role("button", name="Next", exact=True)).to_have_attribute("aria-disabled", "true")
     readable(notebook)
     area.get_by_role("button", name="Previous").click()
     at(notebook, "5 of 6", 13)
@@ -96,7 +97,7 @@ def test_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
     area.get_by_role("button", name="Next", exact=True).click()
     shown(notebook, "28 active lanes take no part: see the finding")
     assert boxes(notebook, 0, "on") == 4
-    assert area.locator(".gpulab-finding").count() == 3
+    expect(area.locator(".gpulab-finding")).to_have_count(3)
     readable(notebook)
     area.get_by_role("button", name="Run", exact=True).click()
     notebook.page.wait_for_function("() => document.querySelector('.gpulab-progress-text').textContent === 'Run: done'", timeout=WAIT)
@@ -181,17 +182,17 @@ def test_the_keyboard_alone(notebook_of: Callable[..., NotebookPage]) -> None:
     at(notebook, "3 of 3", 11)
     page.keyboard.press("ArrowLeft")
     at(notebook, "2 of 3", 10)
-    assert slider.get_attribute("aria-valuetext") == "step 2 of 3"
+    expect(slider).to_have_attribute("aria-valuetext", "step 2 of 3")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
     at(notebook, "3 of 3", 11)
-    assert page.evaluate("() => document.activeElement.textContent") == "Next"
+    expect(page.locator(":focus")).to_have_text("Next")
     area.get_by_role("button", name="Line 9:").focus()
     page.keyboard.press("Enter")
     at(notebook, "1 of 3", 9)
-    assert page.evaluate("() => document.activeElement.textContent") == "9"
-    assert area.locator("svg[role=img]").first.get_attribute("aria-label") == "Warp 0 at line 9: all 32 lanes active."
+    expect(page.locator(":focus")).to_have_text("9")
+    expect(area.locator("svg[role=img]").first).to_have_attribute("aria-label", "Warp 0 at line 9: all 32 lanes active.")
     clean(notebook)
 
 
@@ -227,13 +228,13 @@ def test_stop_and_errors(notebook_of: Callable[..., NotebookPage]) -> None:
     area.get_by_role("button", name="Stop").click()
     page.wait_for_function("() => document.querySelector('.gpulab-progress-text').textContent.includes('stopped')", timeout=WAIT)
     shown(notebook, "Nothing to show: choose another kernel, or press Run.", 1)
-    assert not area.get_by_role("alert").is_visible()
+    expect(area.get_by_role("alert")).to_be_hidden()
     notebook.run_in_kernel("def k(x):\n    import os")
     notebook.run_in_kernel("m.load(k)")
     area.get_by_role("alert").wait_for(timeout=WAIT)
-    assert "k, line 2 `import os`" in area.get_by_role("alert").inner_text()
+    expect(area.get_by_role("alert")).to_contain_text("k, line 2 `import os`")
     assert notebook.axe() == []
     area.get_by_label("Kernel", exact=True).select_option("vector add, with its guard")
     at(notebook, "1 of 3", 9)
-    assert not area.get_by_role("alert").is_visible()
+    expect(area.get_by_role("alert")).to_be_hidden()
     clean(notebook)
