@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import _given, networks, training
+from gpulab import _given, devices, networks, training
 from gpulab.compression import _targets
 from gpulab.compression._prune import prune
 from gpulab.compression._quantize import quantize, quantize_aware
@@ -242,12 +242,12 @@ def _quantized(recipe: Recipe, job: Any, model: Any, tune: Callable[[Any, str], 
     return quantize(model, arithmetic="integer" if recipe.compute == "integer" else "float", **scheme)
 
 
-_models: OrderedDict[tuple[str, str, int], Any] = OrderedDict()
+_models: OrderedDict[tuple[Any, devices.Device, str, int], Any] = OrderedDict()
 
 
 def _trained(job: Any, network: str, seed: int, device: Any, report: Progress, stop: Stop) -> Any:
     """Return a copy of the task's trained network; the last few are kept."""
-    key = (job.name, network, seed)
+    key = (job, devices.find(device), network, seed)  # the task itself: another one may have its name
     if key not in _models:
         model = _built(job, network, seed)
         _train(job, model, seed, device, stop, lambda f, _: report(f, "training"))
@@ -267,7 +267,7 @@ def _built(job: Any, network: str, seed: int) -> Any:
     if sample.dim() != 4:
         raise InputError(f"diet: network={network!r} for {job.name}, whose items are no images; expected 'as it is'. Leave network out.")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if network == "resnext":
             return networks.resnext(sample.shape[1], 10, width=24, groups=4)
         return networks.mobilenet(sample.shape[1], 10, width=8)

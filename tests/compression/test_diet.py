@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gpulab import compression, training
+from gpulab import compression, devices, training
 from gpulab.compression import Recipe, _diet, _integer, _modules, _sparse
 from gpulab.errors import InputError, StoppedError
 
@@ -62,6 +63,23 @@ def test_a_network_is_trained_once(steps: list[str]):
     assert [each for each in steps if each.endswith("all epochs")] == steps
     assert len(steps) == 2
     assert compression.sparsity(compression.cook(Recipe(), "prose-transformer", seed=1)) < 0.01
+
+
+def test_tasks_of_one_name_have_networks_of_their_own(steps: list[str]):
+    """A task that was changed and kept its name: its network is the new one, with as many parameters as two layers of that width have."""
+    for hidden in (16, 64):
+        mine = replace(training.task("prose-transformer"), name="mine", _build=lambda hidden=hidden: torch.nn.Linear(10, hidden))
+        assert sum(p.numel() for p in compression.cook(Recipe(), mine).parameters()) == 11 * hidden
+    assert len(steps) == 2
+
+
+def test_each_device_has_a_network_of_its_own(steps: list[str], monkeypatch: pytest.MonkeyPatch):
+    """One that was trained on the CPU is not what a second device gets; the default is asked for by no name, or by its own."""
+    there = devices.Device("cuda", 1)
+    monkeypatch.setattr(devices, "find", lambda device=None: devices.Device("cpu") if device is None or device == "cpu" else there)
+    for device, trained in ((None, 1), ("cpu", 1), ("other", 2), (None, 2)):
+        compression.cook(Recipe(), "prose-transformer", device=device)
+        assert len(steps) == trained
 
 
 def test_the_network_that_was_used_longest_ago_is_forgotten(steps: list[str], monkeypatch: pytest.MonkeyPatch):
