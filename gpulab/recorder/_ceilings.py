@@ -100,11 +100,11 @@ def _launch_case(device: Device, how: str) -> Case:
         work: Callable[[], Any] = launches
         if how == "graph":
             graph = torch.cuda.CUDAGraph()
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side = torch.cuda.Stream(device.index)  # type: ignore[no-untyped-call]
             with torch.cuda.stream(side):
                 x.add_(1.0)  # capture asks for a warm operator
             side.synchronize()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=side):  # by default it captures on the device that was current at the first capture
                 launches()
             work = graph.replay
         return measure(work, device=device, deadline=deadline_seconds, label=f"{LAUNCHES} small operations, {how}")

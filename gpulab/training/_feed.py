@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from gpulab.devices import Device
 from gpulab.training._data import Data
 
 Batch = tuple[Any, Any]
@@ -53,11 +54,13 @@ class Feed:
         As in ``training.fit``.
     to_device : callable
         Copies a batch to the device; called by the thread ahead where there is one, else by the run.
+    device : Device
+        Where that is; a thread ahead has a stream of its own there.
     """
 
     def __init__(
         self, data: Data, order: Order, *, workers: int, prefetch: int, pinned: bool, to_device: Callable[[Batch], Batch],
-        loading: str = "batches",
+        device: Device, loading: str = "batches",
     ) -> None:  # fmt: skip
         self.on_device = prefetch > 0 and workers == 0
         self._ahead: _Ahead | None = None
@@ -67,7 +70,7 @@ class Feed:
             return
         batches = _resident(data, order, to_device) if loading == "resident" else _here(source, order, pinned)
         if prefetch:
-            self._ahead = _Ahead(batches, prefetch, to_device)
+            self._ahead = _Ahead(batches, prefetch, to_device, device)
             batches = iter(self._ahead)
         self._batches = batches
 
@@ -148,8 +151,8 @@ def _as_it_is(batch: Batch) -> Batch:
 class _Ahead:
     """A thread that prepares batches and copies them to the device, a few ahead of the run."""
 
-    def __init__(self, batches: Iterator[Batch], ahead: int, to_device: Callable[[Batch], Batch]) -> None:
-        self._batches, self._to_device = batches, to_device
+    def __init__(self, batches: Iterator[Batch], ahead: int, to_device: Callable[[Batch], Batch], device: Device) -> None:
+        self._batches, self._to_device, self._device = batches, to_device, device
         self._queue: queue.Queue[Any] = queue.Queue(maxsize=ahead)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="gpulab-prefetch", daemon=True)
@@ -158,11 +161,10 @@ class _Ahead:
     def _work(self) -> None:
         import torch
 
-        stream: Any = None
         try:
+            # The current device is that of each thread: of this one it is the first, wherever the run trains.
+            stream = cast(Any, torch.cuda.Stream)(self._device.index) if self._device.torch_type == "cuda" else None
             for batch in self._batches:
-                if stream is None and torch.cuda.is_available():
-                    stream = cast(Any, torch.cuda.Stream)()
                 with torch.cuda.stream(stream):  # of None, nothing: on a CPU there are no streams
                     there = self._to_device(batch)
                     event = stream.record_event() if stream is not None else None
@@ -189,7 +191,7 @@ class _Ahead:
                 raise item
             batch, event = item
             if event is not None:
-                stream = torch.cuda.current_stream()
+                stream = torch.cuda.current_stream(self._device.index)
                 stream.wait_event(event)
                 for tensor in batch:
                     if tensor.is_cuda:

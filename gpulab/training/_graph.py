@@ -19,7 +19,7 @@ class GraphedStep:
     Parameters
     ----------
     step : gpulab.training._step.Step
-        Its optimizer must be capturable.
+        Its optimizer must be capturable. While it runs, its device is the current one.
     notes : list of Note
         Where it is said that recording failed; the steps then go on as they are.
     """
@@ -78,7 +78,8 @@ class GraphedStep:
         graph = torch.cuda.CUDAGraph()
         try:
             # By default what another thread does can break the recording, and the one that loads ahead pins memory meanwhile.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # The stream is ours: PyTorch's own for recordings is made once, on the device that was current then.
+            with torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
                 self._loss = self._step.run(self._inputs, lambda phase: None)
         except Exception as error:  # an operator that waits for the device, or an optimizer that is not capturable
             self._failed = True

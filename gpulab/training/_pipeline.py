@@ -18,7 +18,7 @@ from gpulab import _given, devices, transfer
 from gpulab.devices import Device
 from gpulab.errors import MeasurementError, OutOfMemoryError, StoppedError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.training import _images
+from gpulab.training import _images, _settings
 from gpulab.training._pipeline_model import check_count, check_seconds
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.units import format_bytes, format_seconds
@@ -128,7 +128,8 @@ class LiveAccelerator:
         self._marks: list[tuple[Any, Any, Any]] = []
         device.synchronize()
         self._begin, self._begin_host = self._event(), time.perf_counter()
-        self._begin.record()
+        with _settings.current(device):
+            self._begin.record()
         device.synchronize()
 
     def _event(self) -> Any:
@@ -143,7 +144,7 @@ class LiveAccelerator:
 
     def step(self, batch: Any) -> None:
         """Copy and queue the step."""
-        with self._cuda.device(self.device.index):
+        with _settings.current(self.device):
             start, copied, end = (self._event() for _ in range(3))
             start.record()
             images, labels = (x.to(str(self.device), non_blocking=self.pinned) for x in (batch.images, batch.labels))

@@ -194,6 +194,7 @@ class Run:
         losses: list[Any] = []
         try:
             with (
+                _settings.current(self.device),
                 _settings.switches(self.options.precision, self.device, self.options.autotune),
                 self._generators.in_use(),
                 self._step.ready(),
@@ -224,7 +225,7 @@ class Run:
                 order = Order(len(self.task.train), o.batch_size, o.seed, number, o.steps)
                 self._feed = Feed(
                     self.task.train, order, loading=o.loading, workers=o.workers, prefetch=o.prefetch, pinned=o.pinned,
-                    to_device=step.to_device,
+                    to_device=step.to_device, device=self.device,
                 )  # fmt: skip
             batch = next(self._feed)
             self._meter.mark("data")

@@ -66,6 +66,13 @@ class Generators:
             self._set(callers)
 
 
+def current(device: Device) -> contextlib.AbstractContextManager[Any]:
+    """Within the block a CUDA device is the current one: streams, events and graphs are made there unless another is named."""
+    import torch
+
+    return torch.cuda.device(device.index) if device.torch_type == "cuda" else contextlib.nullcontext()
+
+
 def check_threads(function: str, count: Any) -> None:
     """Refuse what is no number of threads.
 

@@ -95,9 +95,9 @@ def test_launches_are_captured_after_the_side_stream_has_warmed_them_up(monkeypa
 
     cuda = types.SimpleNamespace(
         CUDAGraph=lambda: types.SimpleNamespace(replay=lambda: log.append("replay")),
-        Stream=lambda: types.SimpleNamespace(synchronize=lambda: log.append("wait")),
+        Stream=lambda index: types.SimpleNamespace(synchronize=lambda: log.append("wait")),
         stream=lambda side: inside("side"),
-        graph=lambda graph: inside("capture"),
+        graph=lambda graph, stream: inside("capture"),
     )
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(torch, "zeros", lambda *size, device: types.SimpleNamespace(add_=lambda by: log.append("add")))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpulab import training
+from gpulab import devices, training
 from gpulab.evidence import Note
 from gpulab.training._graph import GraphedStep
 
@@ -21,7 +21,7 @@ class Step:
 
     def __init__(self, log: list[str], *, refuses: bool = False) -> None:
         self.log, self.refuses = log, refuses
-        self.device = SimpleNamespace(index=0)
+        self.device = SimpleNamespace(index=1)
         self.optimizer = SimpleNamespace(zero_grad=lambda set_to_none: None)
         self.recording = False
 
@@ -38,7 +38,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What CUDA was asked for, in order."""
     seen: list[str] = []
     stream = SimpleNamespace(wait_stream=lambda other: seen.append("wait"))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda index: stream)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: SimpleNamespace(index=index, wait_stream=stream.wait_stream))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda other: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("synchronize"))
@@ -50,7 +50,8 @@ def record_with(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the stand-in for ``torch.cuda.graph`` tell the step that it is recorded."""
 
     @contextlib.contextmanager
-    def graph(_: Any, *, capture_error_mode: str) -> Iterator[None]:
+    def graph(_: Any, *, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        assert stream.index == step.device.index  # by default it is the one of PyTorch's first recording, on whatever device that was
         assert capture_error_mode == "thread_local"  # PyTorch's manual: "will only error for actions in the current thread"
         step.recording = True
         try:
@@ -120,3 +121,23 @@ def test_a_run_whose_step_cannot_be_recorded_is_told_as_one_without_a_graph(log:
     assert not run.options.cuda_graph
     assert [note.code for note in run.notes] == ["skipped"]
     assert run.losses == plain.advance(6)
+
+
+def test_a_run_steps_with_its_own_gpu_as_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the second GPU streams, events and graphs of a step are made there, and the caller's device is the current one afterwards."""
+    current, seen = [0], []
+
+    @contextlib.contextmanager
+    def device(index: int) -> Iterator[None]:
+        before, current[0] = current[0], index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    run = training.Run("prose-transformer", steps=3, batch_size=4, device="cpu")
+    take = run._step.run
+    monkeypatch.setattr(run._step, "run", lambda *given: seen.append(current[0]) or take(*given))
+    run.advance(1)
+    run.device = devices.Device("cuda", 1)
+    run.advance(2)
+    assert (seen, current) == ([0, 1, 1], [0])

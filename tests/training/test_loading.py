@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gpulab import training
+from gpulab import devices, training
 from gpulab.errors import InputError
 from gpulab.training import Data, Options
 from gpulab.training._feed import Feed, Order
@@ -52,12 +54,32 @@ def test_on_cuda_a_batch_of_resident_data_makes_no_host_wait(monkeypatch: pytest
     for wrap, wanted in ((OnCuda, ["pinned", True]), (lambda tensor: tensor, [False])):
         order = Order(12, 4, 0, 0, 3)
         feed = Feed(
-            data, order, workers=0, prefetch=0, pinned=False, loading="resident", to_device=lambda batch, w=wrap: (w(batch[0]), w(batch[1]))
-        )
+            data, order, workers=0, prefetch=0, pinned=False, loading="resident", device=devices.Device("cpu"),
+            to_device=lambda batch, w=wrap: (w(batch[0]), w(batch[1])),
+        )  # fmt: skip
         for indices in order:
             asked.clear()
             assert [part.tolist() for part in next(feed)] == [indices.tolist()] * 2
             assert asked == wanted
+
+
+def test_a_thread_ahead_copies_on_a_stream_of_the_runs_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the second GPU the stream, and the one that waits for its copies, are the second's; for a CPU none is asked for."""
+    asked: list[Any] = []
+    stream = SimpleNamespace(record_event=lambda: "copied", wait_event=asked.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *index: asked.append(("made on", *index)) or stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *index: asked.append(("waits on", *index)) or stream)
+    data = Data(torch.arange(4.0), torch.arange(4))
+    for device, wanted in (("cuda", [("made on", 1), ("waits on", 1), "copied"]), ("cpu", [])):
+        asked.clear()
+        feed = Feed(
+            data, Order(4, 4, 0, 0, 1), workers=0, prefetch=1, pinned=False, device=devices.Device(device, 1), to_device=lambda batch: batch
+        )
+        assert sorted(next(feed)[1].tolist()) == [0, 1, 2, 3]
+        feed.close()
+        assert asked == wanted
 
 
 def test_what_makes_no_sense_is_left_out_with_a_note() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpulab import training
+from gpulab import devices, training
 
 pytestmark = pytest.mark.gpu
 TASK = "prose-transformer"  # needs no scikit-learn
@@ -80,7 +80,7 @@ def test_resident_data_make_no_step_wait() -> None:
 
     data = training.task(TASK).train
     feed = Feed(
-        data, Order(len(data), 16, 0, 0, 6), workers=0, prefetch=0, pinned=False, loading="resident",
+        data, Order(len(data), 16, 0, 0, 6), workers=0, prefetch=0, pinned=False, loading="resident", device=devices.find("cuda"),
         to_device=lambda batch: (batch[0].to("cuda"), batch[1].to("cuda")),
     )  # fmt: skip
     next(feed)
@@ -93,6 +93,20 @@ def test_a_graph_is_recorded_while_a_thread_pins_batches() -> None:
         graphed = run(cuda_graph=True, prefetch=2, pinned=True)
         assert graphed.options.cuda_graph, [note.sentence for note in graphed.notes]
     np.testing.assert_allclose(graphed.losses, run().losses, rtol=5e-3)
+
+
+def test_a_gpu_that_is_not_the_current_one() -> None:
+    """On the second GPU a recorded step, fed by a thread, learns as a launched one does, and the pipeline's events are of one device."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("this machine has one GPU")
+    plain = run(device="cuda:1")
+    run(cuda_graph=True, steps=6)  # so that PyTorch's own stream for recordings is the first GPU's
+    graphed = run(device="cuda:1", cuda_graph=True, prefetch=2, pinned=True)
+    assert graphed.options.cuda_graph, [note.sentence for note in graphed.notes]
+    np.testing.assert_allclose(graphed.losses, plain.losses, rtol=5e-3)
+    assert torch.cuda.current_device() == 0
+    p = training.pipeline(batch_size=8, steps=5, image_size=32, device="cuda:1")
+    assert all(span.seconds > 0 for span in p.lane("compute"))
 
 
 def test_tf32_compiles() -> None:
