@@ -114,7 +114,7 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
     where = "cpu" if chosen.torch_type == "mps" else str(chosen)
     features = _FEATURES if where == "cpu" else _GPU_FEATURES
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         layer, x = torch.nn.Sequential(torch.nn.Linear(features, features)).to(where), torch.randn(_ROWS, features).to(where)
     rows = []
     evidence = None
@@ -231,7 +231,7 @@ def grouping(*, device: Any = None) -> Grouping:
     where, side, batch = str(chosen), *((_SIDE, _BATCH) if chosen.is_cpu else (_GPU_SIDE, _GPU_BATCH))
     parts = {"full": 1, "4 groups": 4, "32 groups": 32, "depthwise": _CHANNELS}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         x = torch.randn(batch, _CHANNELS, side, side).to(where)
         layers = {name: torch.nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1, groups=n, bias=False).to(where) for name, n in parts.items()}
     race = _race(layers, x)

@@ -123,7 +123,7 @@ def _training() -> tuple[Any, Any, Any]:
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
         batches = [(torch.randn(16, 8), torch.randint(0, 3, (16,))) for _ in range(_BATCHES)]
     return model, torch.optim.SGD(model.parameters(), lr=0.1), batches

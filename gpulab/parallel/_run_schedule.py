@@ -201,7 +201,7 @@ def _set_up(schedule: str, microbatches: int, chunks: int, forward: float, backw
     rank, stages = dist.get_rank(), dist.get_world_size()
     stage = _Engine.stage = _Stage(rank, stages, _clock_shift() if far else 0.0, {"forward": 0.0, "backward": 0.0})
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         parts = [torch.nn.Sequential(*[_layer() for _ in range(2)]) for _ in range(stages * chunks)]
         batch = torch.randn(microbatches * _ROWS, _WIDTH)
     mine = [parts[chunk * stages + rank] for chunk in range(chunks)]

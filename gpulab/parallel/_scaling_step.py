@@ -161,7 +161,7 @@ class Job:
         import torch
 
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             model = self.spec.model.make()
             x, y = _samples(self.spec.model, self.spec.batch_of(count))
         self.parameter_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)

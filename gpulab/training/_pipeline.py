@@ -118,8 +118,9 @@ class LiveAccelerator:
         self.device, self.pinned, self.name = device, pinned, device.name
         self.evidence = Evidence.measured(device.name)
         self._cuda: Any = torch.cuda
-        torch.manual_seed(0)
-        self._model = networks.cnn(channels=3, classes=_images.CLASSES, width=64, stages=3).to(str(device))
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            self._model = networks.cnn(channels=3, classes=_images.CLASSES, width=64, stages=3).to(str(device))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         example = torch.zeros(batch_size, 3, size, size, dtype=torch.uint8, device=str(device))
         labels = torch.zeros(batch_size, dtype=torch.int64, device=str(device))

@@ -19,7 +19,12 @@ class Generators:
 
         self._device = device if device.torch_type == "cuda" else None
         with torch.random.fork_rng(devices=[device.index] if self._device else []):
-            torch.manual_seed(seed)
+            # Not torch.manual_seed, which seeds every accelerator of the caller's too.
+            torch.default_generator.manual_seed(seed)
+            if self._device:
+                torch.cuda.default_generators[device.index].manual_seed(seed)
+            elif not device.is_cpu:
+                getattr(torch, device.torch_type).manual_seed(seed)
             self._states = self._now()
 
     def _now(self) -> list[Any]:

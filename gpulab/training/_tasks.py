@@ -62,7 +62,7 @@ class Task:
 
         check_seed("make_model", seed)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return self._build()
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:

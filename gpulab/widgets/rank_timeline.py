@@ -90,7 +90,7 @@ class RankTimeline(OnRanks):
         import torch
 
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             return networks.transformer(**self._shape(values))
 
     def _shape(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _made(build: Callable[[], Any], loss: Callable[[Any, Any, Any], Any], genera
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         return TrainingStep(build(), loss)
 
 

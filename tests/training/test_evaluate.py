@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpulab import training
+from gpulab import training, workloads
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.training import _data
 from gpulab.training._evaluate import Answers, clustered, difference_interval, wilson
@@ -157,6 +157,18 @@ def test_a_task_gives_what_it_says(name: str) -> None:
     right = job.correct(model, batch)
     assert right.shape == (4,)
     assert int(right.max()) <= batch[1][0].numel()
+
+
+def test_weights_of_a_seed_leave_an_accelerators_generator_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.manual_seed would seed each GPU's too (PyTorch's manual: "on all devices"), and forking the host's brings none back."""
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    training.task("prose-transformer").make_model(4)
+    training.Run("prose-transformer", steps=1, batch_size=4, device="cpu")
+    workloads.get("transformer_training_step")(n=64).inputs()
+    assert seeded == []
+    torch.manual_seed(0)
+    assert seeded == [0]
 
 
 def test_no_test_digit_is_among_those_to_learn_from() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from gpulab import training
 from gpulab.errors import InputError, MeasurementError, OutOfMemoryError, StoppedError
@@ -260,6 +263,44 @@ def test_too_little_shared_memory_is_named_before_a_worker_dies(monkeypatch):
     monkeypatch.setattr(_pipeline.sys, "platform", "linux")
     with pytest.raises(OutOfMemoryError, match="shm-size"):
         training.pipeline(workers=2, steps=3)
+
+
+class SecondGpu:
+    """A device with the number 1 whose tensors lie on the host."""
+
+    index, name, torch_type = 1, "a second GPU", "cuda"
+
+    def __str__(self):
+        return "cpu"
+
+    def synchronize(self):
+        """Wait for nothing."""
+
+
+def test_all_events_are_of_the_accelerators_own_device_and_the_readers_generators_stand(monkeypatch):
+    """An event is of the device that is current when it is recorded, and two devices' events have no time between them."""
+    current, recorded, seeded = [0], [], []
+
+    @contextlib.contextmanager
+    def device(index):
+        before, current[0] = current[0], index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(
+        torch.cuda,
+        "Event",
+        lambda enable_timing: SimpleNamespace(record=lambda: recorded.append(current[0]), elapsed_time=lambda mark: 1.0),
+    )
+    state = torch.get_rng_state()
+    accelerator = _pipeline.LiveAccelerator(SecondGpu(), 2, 16, pinned=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert seeded == []
+    accelerator.step(SimpleNamespace(images=torch.zeros(2, 3, 16, 16, dtype=torch.uint8), labels=torch.zeros(2, dtype=torch.int64)))
+    assert recorded == [1] * 4  # the beginning, then a step's start, copy and end
+    assert [span.lane for span in accelerator.spans(0.0)] == ["copy", "compute"]
 
 
 @pytest.mark.gpu
