@@ -140,7 +140,10 @@ def _check_scales(answer: Any) -> str:
             )
         if high < (top.highest_scale or 0.0):
             raise Refused(f"Your highest scale {ends} is {high:g}, and twice as much would still not overflow.")
-    return "Every power of two between the two is as good as any other: that is why a scaler may take the largest that does not overflow."
+    return (
+        "Between the two nothing becomes zero or infinite. They are not equally good: near the lowest the small gradients are subnormal "
+        "and keep few digits. That is why a scaler looks for a large one, and halves it when something overflows."
+    )
 
 
 _SCALES_HEAD = "import numpy as np\n\n\ndef scales(gradients):\n    sizes = np.abs(gradients[gradients != 0])\n"

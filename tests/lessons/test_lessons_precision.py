@@ -64,6 +64,20 @@ def test_a_tenth_is_guessing() -> None:
     assert outcome("05.8", dataclasses.replace(accuracy, loss=float("nan"))) == _nb05.INFINITE
 
 
+def test_the_lowest_scale_that_rescues_keeps_few_digits() -> None:
+    """NumPy's float16 at the lowest scale of gradients from 1.3e-10: 2^8, where that one is four fifths too large."""
+    gradients = np.array([1.3e-10, 1e-6])
+    space: dict[str, Any] = {}
+    exec(_nb05_exercises.SCALES.solution, space)
+    low, high = space["scales"](gradients)
+    wrong = [float(np.float16(gradients[0] * scale)) / scale / gradients[0] - 1 for scale in (low, high)]
+    assert (low, wrong[0]) == (2.0**8, pytest.approx(0.79, abs=0.01))
+    assert abs(wrong[1]) < 2**-11  # half a unit of the eleventh bit
+    said = lessons.check("05.7", space["scales"])
+    assert said.state == "passed"
+    assert "not equally good" in said.message
+
+
 def test_where_an_operator_cannot_be_observed_pytorchs_lists_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the manual's "CPU Op-Specific Behavior" and "CUDA Op-Specific Behavior": the CPU's list has neither norm nor softmax."""
     rows = tuple(precision.AutocastRow(name, None, "float32") for name in _nb05_exercises.OPERATORS)
