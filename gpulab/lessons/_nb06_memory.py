@@ -72,7 +72,7 @@ BUDGET = Exercise(
     hints=(
         "Activations grow with what is computed at once. Four parts need about a quarter of them.",
         "Half precision stores the activations in two bytes; checkpointing keeps only those between the layers.",
-        "One means is not enough here, two are. gl.memory.predict tells before you run anything.",
+        "One means is not enough here; four parts and one more are. gl.memory.predict tells before you run anything.",
     ),
     check=_check_budget,
     usual=(

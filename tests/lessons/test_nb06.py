@@ -12,7 +12,7 @@ import torch
 from gpulab import devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence
-from gpulab.lessons import _nb06, _nb06_exercises
+from gpulab.lessons import _nb06, _nb06_exercises, _nb06_memory
 from gpulab.lessons._content import Never, Refused, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.training import CompileCost, FitResult, PipelineResult, RaceResult, StepSpan
@@ -124,6 +124,17 @@ def test_each_loss_read_by_itself_waits_by_itself() -> None:
     """06.7: kept in lists and read behind the loop, eight losses and eight counts are sixteen waits."""
     with pytest.raises(Refused, match="would wait 16 times in 8 steps"):
         _nb06_exercises._check_frugal(_frugal("return sum(x.item() for x in losses), sum(x.item() for x in hits)"))
+
+
+def test_the_budget_is_kept_by_what_the_hint_says() -> None:
+    """Four parts and half precision are enough too, as with checkpointing, the solution; two means without parts, or parts alone, are
+    among the usual wrong answers, which are all tried elsewhere.
+    """
+    assert lessons.check("06.12", {"accumulate": 4, "checkpoint": False, "precision": "bfloat16"}).state == "passed"
+    wrong = [usual.source for usual in _nb06_memory.BUDGET.usual]
+    assert 'means = {"accumulate": 1, "checkpoint": True, "precision": "bfloat16"}' in wrong
+    assert 'means = {"accumulate": 4, "checkpoint": False, "precision": "float32"}' in wrong
+    assert "four parts and one more" in _nb06_memory.BUDGET.hints[-1]
 
 
 def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:
