@@ -16,7 +16,7 @@ _BATCH, _BATCHES = 64, 40
 
 
 def _batches() -> list[tuple[Any, Any]]:
-    """Forty batches of the digits, the same ones as in the notebook: two passes over the training set."""
+    """Forty batches of the digits, about two passes over the training set."""
     data = training.task("digits-mlp").train
     starts = [k * _BATCH % (len(data) - _BATCH) for k in range(_BATCHES)]
     return [data[start : start + _BATCH] for start in starts]

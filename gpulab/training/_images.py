@@ -18,7 +18,7 @@ import numpy as np
 from gpulab.errors import InputError, MissingLibraryError, shown
 
 CLASSES = 10
-_QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some ten kilobytes
+_QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some twenty kilobytes
 _LEAST_AREA = 0.35  # of the picture that a random crop keeps; the rest varies what the network sees
 
 
