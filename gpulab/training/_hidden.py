@@ -21,7 +21,8 @@ from gpulab.errors import InputError, message_of
 from gpulab.evidence import Evidence, Note
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.
-# Source: PyTorch, "CUDA semantics"; torch.cuda.set_sync_debug_mode; the shapes of nonzero, masked_select and unique.
+# Source: PyTorch, "CUDA semantics"; torch.cuda.set_sync_debug_mode; the shapes of nonzero, masked_select and unique; torch.linalg.solve;
+# aten/src/ATen/native/cuda/SummaryOps.cu (bincount, histc) and native/Repeat.cpp.
 _OPERATORS = {
     "aten::_local_scalar_dense": "reads one number",
     "aten::nonzero": "size depends on values",
@@ -30,6 +31,8 @@ _OPERATORS = {
     "aten::unique_dim": "size depends on values",
     "aten::unique_consecutive": "size depends on values",
     "aten::equal": "reads one number",
+    "aten::bincount": "size depends on values",
+    "aten::_linalg_check_errors": "reads whether it failed",
 }
 _FETCHES = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
 _WARNING = "called a synchronizing CUDA operation"
@@ -56,7 +59,7 @@ class WaitSite(Result):
 
 @dataclass(frozen=True, repr=False)
 class HiddenWaits(Result):
-    """Every place at which a function makes its host wait for the device.
+    """The places, of those that are known, at which a function makes its host wait for the device.
 
     Attributes
     ----------
@@ -102,7 +105,7 @@ class HiddenWaits(Result):
 
 
 def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any = None, count_to_cpu: bool = False) -> HiddenWaits:
-    """Call a function and return every place at which it makes the host wait for the device.
+    """Call a function and return every place that is known to make the host wait for the device.
 
     Parameters
     ----------
@@ -131,6 +134,8 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
 
     Notes
     -----
+    Known are PyTorch's own calls that read values, fetch them, or have a result whose size depends on them; what a library of others
+    waits for shows in CUDA's debug mode alone. A call counts once, also where PyTorch waits twice inside it (``bincount``).
     Sending data to the device waits too where the memory is not pinned; on a machine without one that cannot be seen.
     What was fetched lies on the host, and so does what is computed of it alone: reading it waits no second time.
 
@@ -227,10 +232,20 @@ def _watch(device_type: str, count_to_cpu: bool) -> Any:
         if line is not None:
             found[line, what] = found.get((line, what), 0) + 1
 
+    def one_hot(func: Any, args: Any, kwargs: Any) -> Any:
+        # A CPU reads the smallest and the largest class to check them; an accelerator reads the largest, and only where it is asked for.
+        if kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1:
+            note("one_hot: size depends on values")
+        inside[0] += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            inside[0] -= 1
+
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.name().partition(".")[0]
-            why = _OPERATORS.get(name) or _masked(name, args)
+            why = _OPERATORS.get(name) or _masked(name, args) or _sized(name, args, kwargs or {})
             if why and not inside[0] and there((args, kwargs)):
                 note(f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}")
             result = func(*args, **(kwargs or {}))
@@ -241,6 +256,8 @@ def _watch(device_type: str, count_to_cpu: bool) -> Any:
     class Fetches(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
+            if name == "one_hot" and not inside[0] and there(args[:1]):
+                return one_hot(func, args, kwargs or {})
             fetches = name in _FETCHES or (name == "to" and to_host(args, kwargs or {}))
             if not fetches or inside[0] or not there(args[:1]):
                 return func(*args, **(kwargs or {}))
@@ -278,6 +295,16 @@ def _masked(name: str, args: Any) -> str:
         return ""
     masks = [x for x in args[1] if x is not None and str(x.dtype) in ("torch.bool", "torch.uint8")]
     return "a mask: size depends on values" if masks else ""
+
+
+def _sized(name: str, args: Any, kwargs: Any) -> str:
+    """Return why an operator waits that was not told how large its result is, or from where to where."""
+    if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
+        return "size depends on values"
+    if name == "aten::histc":
+        low, high = (kwargs.get(word, args[k] if len(args) > k else 0) for k, word in ((2, "min"), (3, "max")))
+        return "reads the smallest and the largest" if low == high else ""
+    return ""
 
 
 def _learners_line() -> str | None:

@@ -13,6 +13,21 @@ from gpulab.errors import InputError
 from gpulab.training import HiddenWaits
 
 X = torch.arange(6.0)
+TIMES = torch.arange(6)
+one_hot = nn.functional.one_hot
+# Operators that wait inside their own CUDA kernels, where nothing of it is seen from outside: by PyTorch's sources (SummaryOps.cu,
+# Repeat.cpp, Onehot.cpp) and the manual of torch.linalg.solve ("synchronizes that device with the CPU"); and their forms that do not.
+INSIDE = {
+    "bincount": lambda x, times: torch.bincount(times), "repeat_interleave": lambda x, times: x.repeat_interleave(times),
+    "histc": lambda x, times: torch.histc(x, 4), "one_hot": lambda x, times: one_hot(times),
+    "_linalg_check_errors": lambda x, times: torch.linalg.solve(x.diag() + 1e3 * torch.eye(6, device=x.device), x),
+}  # fmt: skip
+TOLD = {
+    "repeats": lambda x, times: x.repeat_interleave(2), "their sum": lambda x, times: x.repeat_interleave(times, output_size=15),
+    "ends": lambda x, times: torch.histc(x, 4, 0, 5), "ends by name": lambda x, times: torch.histc(x, 4, min=0, max=5),
+    "classes": lambda x, times: one_hot(times, 6), "classes by name": lambda x, times: one_hot(times, num_classes=6),
+    "no check": lambda x, times: torch.linalg.solve_ex(x.diag() + 1e3 * torch.eye(6, device=x.device), x),
+}  # fmt: skip
 
 
 def branch() -> None:
@@ -36,6 +51,20 @@ def test_each_kind_is_one_wait(what, fn):
     assert found.count == 1
     assert found.sites[0].what.startswith(what + ":")
     assert found.sites[0].line.startswith("test_hidden_waits.py line ")
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_a_wait_inside_an_operator_is_one_wait(what):
+    """It counts once a call, whatever a CPU reads in its place."""
+    found = training.hidden_waits(INSIDE[what], X, TIMES, device="cpu")
+    assert [(site.what.partition(":")[0], site.count) for site in found.sites] == [(what, 1)]
+    assert found.sites[0].line.startswith("test_hidden_waits.py line ")
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_an_operator_that_was_told_does_not_wait(what):
+    """With the size, the ends or the classes given, or without the check, nothing is read."""
+    assert training.hidden_waits(TOLD[what], X, TIMES, device="cpu").count == 0
 
 
 @pytest.mark.parametrize(
@@ -138,3 +167,15 @@ def test_cudas_debug_mode_counts_the_same():
 
     found = training.hidden_waits(loop, device="cuda")
     assert found.count == 2 == found.warned
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("what", [*INSIDE, *TOLD])
+def test_cudas_debug_mode_sees_the_waits_inside_operators(what):
+    """It warns, once or twice, where a call counts once, and not where the operator was told."""
+    x, times = X.cuda(), TIMES.cuda()
+    fn = {**INSIDE, **TOLD}[what]
+    fn(x, times)  # what a library waits for at its first call is not asked
+    found = training.hidden_waits(fn, x, times, device="cuda")
+    assert found.count == (what in INSIDE)
+    assert (found.warned > 0) == (what in INSIDE)
