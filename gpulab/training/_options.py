@@ -156,7 +156,10 @@ def _without_what_is_missing(settled: Settled, job: Task) -> None:
         _change(settled, **values)
 
     if options.precision == "tf32" and not has_tf32(where):
-        drop(f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the products ran in float32.")
+        drop(
+            f"{where.name} has no TF32 (NVIDIA GPUs have it from compute capability 8.0), so the products ran in float32.",
+            precision="float32",
+        )
     if options.pinned and where.torch_type != "cuda":
         drop(f"pinned memory serves copies to a CUDA device; on {where} nothing is copied, so memory stayed pageable.", pinned=False)
     if options.cuda_graph and where.kind != "cuda":

@@ -97,7 +97,8 @@ class Run:
         )  # fmt: skip
         content = None if resume is None else _checkpoint.read(_checkpoint.path_of("fit", "resume", resume))
         self.options, self.device, self.notes = settled.options, settled.device, settled.notes
-        self._asked, self._own_optimizer = settled.options, not isinstance(optimizer, str)
+        # A checkpoint keeps the precision that was asked for: the same call goes on from it on a device with TF32 and on one without.
+        self._asked, self._own_optimizer = dataclasses.replace(settled.options, precision=precision), not isinstance(optimizer, str)
         if content is not None:
             self._compare(Path(resume), content)
         self._step = Step(self.task, settled, self.task.make_model(seed) if model is None else model)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from training_clock import Clock
 
 from gpulab import devices, memory, training
-from gpulab.errors import InputError
+from gpulab.errors import CheckpointError, InputError
 from gpulab.evidence import Badge
 from gpulab.training import _settings
 from gpulab.training._tasks import Task
@@ -419,6 +419,16 @@ def test_a_checkpoint_of_a_machine_without_a_compiler_goes_on(tmp_path: pathlib.
     assert result.losses.tolist() == by_hand("digits-mlp")[0]
 
 
+def test_a_checkpoint_keeps_the_precision_that_was_asked_for(tmp_path: pathlib.Path) -> None:
+    """Saved where there is no TF32, or by one that has it: the same call goes on; another precision is another run."""
+    short: dict[str, Any] = {"batch_size": 4, "device": "cpu", "save": tmp_path / "run.pt"}
+    training.fit("prose-transformer", precision="tf32", steps=1, **short)
+    whole = training.fit("prose-transformer", precision="tf32", steps=2, resume=tmp_path / "run.pt", **short)
+    assert whole.steps == 2
+    with pytest.raises(CheckpointError, match=r"precision='tf32' \(here 'float32'\)"):
+        training.fit("prose-transformer", steps=3, resume=tmp_path / "run.pt", **short)
+
+
 def test_what_a_cpu_lacks_is_named_and_the_next_best_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """TF32, CUDA graphs, pinned memory, a compiler: one note each, and the losses of a plain run."""
     monkeypatch.setattr("shutil.which", lambda name: None)
@@ -428,6 +438,7 @@ def test_what_a_cpu_lacks_is_named_and_the_next_best_runs(monkeypatch: pytest.Mo
     assert all(words in notes for words in ("no TF32", "no CUDA graphs", "pageable", "C++ compiler"))
     assert result.losses.tolist() == by_hand("digits-mlp")[0]
     assert (result.options.cuda_graph, result.options.pinned, result.options.compile) == (False, False, False)
+    assert result.options.precision == "float32"
 
 
 def test_text_has_no_channels_to_put_last() -> None:

@@ -232,6 +232,14 @@ def test_a_cpu_lacks_what_it_lacks_and_recordings_speak_for_it(monkeypatch: pyte
     assert "no channels to put last" in layout.left_out[0].reason
 
 
+def test_a_precision_that_a_cpu_lacks_is_no_rung_of_ones_own() -> None:
+    """What would run in the place of a technique of one's own is not climbed under its name."""
+    mine = Technique("mine", "rounded products", options={"precision": "tf32"})
+    found = training.ladder("prose-transformer", ("batch", mine), start={"batch_size": 2}, device="cpu", seeds=0, turns=1)
+    assert [rung.name for rung in found.rungs] == ["batch"]
+    assert "no TF32" in found.left_out[0].reason
+
+
 def test_accuracy_is_checked_at_equal_samples_and_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate of nearly zero learns nothing: lost, and named once; reading no loss changes no bit; the steps follow from the samples."""
     crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
