@@ -116,9 +116,9 @@ def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
     lanes = _profile_lanes(p, begin, end, depth)
     idle = p.device_idle_ratio
     words = (
-        f"One step of {p.label} on {p.device}, {format_seconds(end - begin)} under the profiler and {format_seconds(p.unprofiled_seconds)} "
-        f"without it: {p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time between them"
-        + (f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else ".")
+        f"One step of {p.label} on {p.device}. On average a step took {format_seconds(p.step_seconds)} under the profiler and "
+        f"{format_seconds(p.unprofiled_seconds)} without it: {p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time "
+        "between them" + (f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else ".")
     )
     base = frame(f"Inside {p.label}: one step", p.evidence, words, height=_MARGIN + _ROW * len(lanes))
     traces = [_profile_lane(name, spans, begin, end - begin) for name, spans in lanes.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from torch.profiler import record_function
 from gpulab import training
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Badge, Evidence
+from gpulab.training import _profile
 from gpulab.training._profile import Profile, ProfileSpan, overlap, union
 
 
@@ -60,6 +62,16 @@ def test_a_step_of_known_operators():
     assert p.device_idle_ratio is None
     assert p.unprofiled_seconds > 0
     assert p.evidence.badge is Badge.MEASURED
+
+
+def test_steps_with_and_without_the_profiler_are_both_means(monkeypatch):
+    """Steps of 1, 2 and 6 s are 3 s a step, under the profiler and without it; stopped before one without it, there is no figure."""
+    p = Profile("step", "cpu", ((0.0, 1.0), (1.0, 3.0), (3.0, 9.0)), 3.0, (), (), (), Evidence.measured("a CPU"))
+    assert p.step_seconds == 3
+    for taken, mean in (([1.0, 2.0, 6.0], 3.0), ([], math.nan)):
+        monkeypatch.setattr(_profile._Run, "repeat", lambda run, count, what, taken=taken: taken)
+        found = training.profile(lambda: torch.ones(3).sum(), device="cpu").unprofiled_seconds
+        assert found == pytest.approx(mean, nan_ok=True)
 
 
 def test_self_times_add_up_to_the_operators_time():
