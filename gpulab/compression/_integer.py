@@ -20,7 +20,10 @@ _X86 = ("x86_64", "amd64", "i386", "i686")
 
 
 def activation_bits() -> int:
-    """Return how many bits an input may have: 8, or 7 on an x86 CPU without VNNI."""
+    """Return how many bits an input may have: 8, or 7 on an x86 CPU where PyTorch reports no AVX-512 VNNI.
+
+    That of AVX, which Intel's Core processors have from the 12th generation on, PyTorch does not look for, and FBGEMM does not use.
+    """
     import torch
 
     if platform.machine().lower() not in _X86:

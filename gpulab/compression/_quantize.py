@@ -46,7 +46,8 @@ def quantize(
         None leaves the layers' inputs in float32; "dynamic" rounds them to 8 bits by the range of each batch; "static" by the range
         that ``calibration`` showed.
     bits : int
-        Of a weight, 2 to 8. Inputs have 8 (7 in integer arithmetic on a CPU without VNNI, whose 16-bit sums would overflow).
+        Of a weight, 2 to 8. Inputs have 8 (7 in integer arithmetic on an x86 CPU where PyTorch reports no AVX-512 VNNI: 16-bit
+        sums would overflow).
     calibration : tensor or iterable of tensors, optional
         Inputs of the model, for "static": those that it will meet.
     arithmetic : str

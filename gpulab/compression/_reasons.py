@@ -100,7 +100,12 @@ def _of_forms(one: Facts) -> list[Reason]:
     if "integers" in one.forms:
         said.append(Reason("rounding", "Every layer must round its inputs to integers first; layers this small do not win that back."))
         if _integer.activation_bits() < 8:
-            said.append(Reason("no instructions", "This CPU has no VNNI instructions, which would multiply four 8-bit numbers at once."))
+            said.append(
+                Reason(
+                    "no instructions",
+                    "PyTorch reports no AVX-512 VNNI instructions on this CPU; those multiply four 8-bit numbers at once.",
+                )
+            )
     if "torchao" in one.forms:
         said.append(
             Reason(

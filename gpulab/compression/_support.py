@@ -154,5 +154,7 @@ def _integers(place: str, convolution: bool) -> Ability:
     if refused:
         return Ability(name, False, f"{refused[0].upper()}{refused[1:]}")
     bits = _integer.activation_bits()
-    exact = "Inputs have 8 bits." if bits == 8 else "Inputs have 7 bits: this CPU lacks VNNI, and with 8 its 16-bit sums would overflow."
+    exact = "Inputs have 8 bits." if bits == 8 else (
+        "Inputs have 7 bits: PyTorch reports no AVX-512 VNNI on this CPU, and without VNNI 16-bit sums would overflow with 8."
+    )  # fmt: skip
     return Ability(name, True, f"Integer products. {exact}")
