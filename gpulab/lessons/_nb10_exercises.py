@@ -118,7 +118,10 @@ _CLOSE = 1e-3
 
 
 def _matlab(x: np.ndarray, how: str = "") -> np.ndarray:
-    """Return what the script gives, in float64; ``how`` names a slip."""
+    """Return what the script gives, in float64; ``how`` names a slip.
+
+    The smallest of C come first: the largest are the ones on its diagonal, whose sums are right in whatever way they are sorted.
+    """
     x = x.astype(np.float64)
     mean = x.mean() if how == "mean" else x.mean(axis=0)
     spread = x.std(ddof=1) if how == "std of all" else x.std(axis=0, ddof=0 if how == "std" else 1)
@@ -129,8 +132,9 @@ def _matlab(x: np.ndarray, how: str = "") -> np.ndarray:
         place -= 1
     elif how == "row 1":
         place = int(np.argmax(c[0:, 0])) + 1
-    values = np.sort(c.reshape(-1))
-    values = values if how == "ascending" else values[::-1]
+    axis = {"columns": 0, "lines": 1}.get(how)
+    values = np.sort(c, axis).reshape(-1)  # of all numbers with None
+    values = values[::-1] if how == "descending" else values
     return np.asarray(values[:place] if how == "cumsum" else np.cumsum(values)[:place])
 
 
@@ -141,7 +145,9 @@ _SLIPS = {
     "rows": "The script divides by size(X, 1) - 1, one less than the number of rows.",
     "counting": "It is one element short: i counts from 1 in MATLAB, and s(1:i) holds s(i).",
     "row 1": "C(2:end, 1) leaves out the first row, and i counts from there.",
-    "ascending": 'sort(..., "descend") puts the largest first.',
+    "descending": "sort(...) puts the smallest first, unless it is told otherwise.",
+    "columns": "C(:) makes one column of all numbers, and sort goes over all of them; yours went down each column.",
+    "lines": "C(:) makes one column of all numbers, and sort goes over all of them; yours went along each row.",
     "cumsum": "These are the sorted numbers themselves; cumsum adds them up as it goes.",
 }
 
@@ -192,16 +198,23 @@ _BODY = """\
     Y = (X - X.mean(dim=0)) / X.std(dim=0)
     C = Y.T @ Y / (X.shape[0] - 1)
     i = int(C[1:, 0].argmax()) + 1
-    s = torch.cumsum(torch.sort(C.reshape(-1), descending=True).values, dim=0)
+    s = torch.cumsum(torch.sort(C.reshape(-1)).values, dim=0)
 """
-_IMPORTS = "import numpy as np\nimport torch\n\nimport gpulab as gl\n\n\n"
+_RETURN = "    return gl.to_host(s[:i])"
+_SCRIPT = "import numpy as np\nimport torch\n\nimport gpulab as gl\n\n\n" + _TRANSLATED + _BODY + _RETURN
+
+
+def _slipped(right: str, wrong: str) -> str:
+    """Return the solution with one thing wrong."""
+    return _SCRIPT.replace(right, wrong)
+
 
 TRANSLATED = Exercise(
     id="10.4",
     title="translate a MATLAB script",
     answer_name="translated",
     stub=_TRANSLATED + "    ...  # gl.to_device, torch or NumPy, gl.to_host",
-    solution=_IMPORTS + _TRANSLATED + _BODY + "    return gl.to_host(s[:i])",
+    solution=_SCRIPT,
     hints=(
         "mean, std and max go down the columns in MATLAB: dim=0. A product of matrices is @.",
         "MATLAB and PyTorch divide a variance by n - 1, NumPy by n unless you say ddof=1.",
@@ -209,20 +222,17 @@ TRANSLATED = Exercise(
     ),
     check=_check_translated,
     usual=(
-        Usual(_IMPORTS + _TRANSLATED + _BODY.replace("X.mean(dim=0)", "X.mean()") + "    return gl.to_host(s[:i])", "for each column"),
-        Usual(
-            _IMPORTS + _TRANSLATED + _BODY.replace("X.std(dim=0)", "X.std(dim=0, correction=0)") + "    return gl.to_host(s[:i])",
-            "divides by n - 1",
-        ),
-        Usual(_IMPORTS + _TRANSLATED + _BODY.replace(" + 1\n", "\n") + "    return gl.to_host(s[:i])", "one element short"),
-        Usual(_IMPORTS + _TRANSLATED + _BODY.replace(", descending=True", "") + "    return gl.to_host(s[:i])", "the largest first"),
-        Usual(_IMPORTS + _TRANSLATED + _BODY.replace("C[1:, 0]", "C[:, 0]") + "    return gl.to_host(s[:i])", "leaves out the first row"),
-        Usual(_IMPORTS + _TRANSLATED + _BODY + "    return s[:i]", "gather brings"),
-        Usual(_IMPORTS + _TRANSLATED + _BODY + "    return gl.to_host(C)[:i]", "one column of numbers: return them in one dimension"),
-        Usual(
-            _IMPORTS + _TRANSLATED + _BODY + "    return gl.to_host(s[:i]) if i < 5 else None", "For table 2 your function returned nothing"
-        ),
-        Usual(_IMPORTS + _TRANSLATED + _BODY.replace("Y.T @ Y", "Y.T * Y") + "    return gl.to_host(s[:i])", "RuntimeError"),
+        Usual(_slipped("X.mean(dim=0)", "X.mean()"), "for each column"),
+        Usual(_slipped("X.std(dim=0)", "X.std(dim=0, correction=0)"), "divides by n - 1"),
+        Usual(_slipped(" + 1\n", "\n"), "one element short"),
+        Usual(_slipped("reshape(-1))", "reshape(-1), descending=True)"), "smallest first"),
+        Usual(_slipped("C.reshape(-1)).values", "C, dim=0).values.reshape(-1)"), "down each column"),
+        Usual(_slipped("C.reshape(-1)).values", "C).values.reshape(-1)"), "along each row"),
+        Usual(_slipped("C[1:, 0]", "C[:, 0]"), "leaves out the first row"),
+        Usual(_slipped(_RETURN, "    return s[:i]"), "gather brings"),
+        Usual(_slipped("gl.to_host(s[:i])", "gl.to_host(C)[:i]"), "one column of numbers: return them in one dimension"),
+        Usual(_slipped(_RETURN, _RETURN + " if i < 5 else None"), "For table 2 your function returned nothing"),
+        Usual(_slipped("Y.T @ Y", "Y.T * Y"), "RuntimeError"),
     ),
     loads=_loading.TORCH,
 )

@@ -240,6 +240,34 @@ def test_matlabs_column_is_accepted() -> None:
         assert "Three tables" in _nb10_exercises.TRANSLATED.check(lambda x, turned=turned: turned(answer["translated"](x)))
 
 
+def _correlated(x: np.ndarray) -> tuple[np.ndarray, int]:
+    """C and i of exercise 10.4's script, from NumPy's own correlation."""
+    c = np.corrcoef(x.astype(np.float64), rowvar=False)
+    return c, int(c[1:, 0].argmax()) + 1
+
+
+@pytest.mark.parametrize(
+    "last_line",
+    [
+        lambda c, i: np.cumsum(-np.sort(-c, axis=0).reshape(-1)),
+        lambda c, i: np.cumsum(np.diag(c)),
+        lambda c, i: np.arange(1.0, i + 1),
+        lambda c, i: np.cumsum(np.sort(c, axis=0).reshape(-1)),
+        lambda c, i: np.cumsum(np.sort(c, axis=1).reshape(-1)),
+        lambda c, i: np.cumsum(np.sort(c.reshape(-1))[::-1]),
+    ],
+)
+def test_the_script_is_translated_to_its_last_line(last_line: Any) -> None:
+    """10.4: sums of the ones on the diagonal, or of numbers sorted by column, are not those of all numbers, sorted."""
+
+    def translated(x: np.ndarray, sums: Any = last_line) -> np.ndarray:
+        c, i = _correlated(x)
+        return np.asarray(sums(c, i)[:i])
+
+    assert lessons.check("10.4", lambda x: translated(x, lambda c, i: np.cumsum(np.sort(c, axis=None)))).state == "passed"
+    assert lessons.check("10.4", translated).state == "wrong"
+
+
 def test_columns_are_slower_across_the_rows() -> None:
     """Both orders give the same sums; the loop along the memory is the faster one on any machine with cache lines."""
     found = lessons.column_loop(1024, deadline=0.2)
