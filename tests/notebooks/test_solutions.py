@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpulab import lessons, models, parallel
+from gpulab import arrays, lessons, models, parallel
+from gpulab.errors import CopyRequiredError
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
 from gpulab.lessons import _answers, _architecture, _content, _density, _material
@@ -152,6 +154,28 @@ def test_a_usual_wrong_answer_is_refused_with_its_message(exercise: Exercise, us
     result = lessons.check(exercise.id, _answer(exercise, usual.source))
     assert result.state == "wrong", result.message
     assert usual.says in result.message
+
+
+@pytest.mark.parametrize("library", ["cupy", "jax"])
+def test_an_array_that_only_a_third_library_refuses_is_told_the_truth(library: str):
+    """02.9: CuPy and JAX refuse a plain float64 array, PyTorch does not: whether it is right never depends on what else is installed."""
+    pytest.importorskip(library)
+    a, third = np.zeros(4), np.zeros(4)
+    with pytest.raises(CopyRequiredError):
+        arrays.share(third, library)
+    found = lessons.check("02.9", (a, arrays.share(a, "torch"), third))
+    assert found.state == "wrong"
+    assert "With torch the third can be shared" in found.message
+    assert "numpy" not in found.message
+
+
+def test_one_of_the_two_libraries_may_be_jax():
+    """02.9: the third is held against the first two's libraries: JAX has no float64 by default, whoever made the array."""
+    pytest.importorskip("jax")
+    tensor = torch.zeros(4)
+    pair = (tensor, arrays.share(tensor, "jax"))
+    for third in (torch.zeros(4, dtype=torch.float64), np.zeros(4)):
+        assert lessons.check("02.9", (*pair, third)).state == "passed"
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
