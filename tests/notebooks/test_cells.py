@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gpulab
 from gpulab import kernels
+from gpulab.kernels import ladder
+from gpulab.kernels._compile import _libraries
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 # The kernels of notebook 01, by the group of threads that takes a branch together.
@@ -62,6 +66,24 @@ def test_columns_are_summed_one_by_one(capsys: pytest.CaptureFixture[str]) -> No
     names = run("10_rosetta", "columns-loop", np=np)
     assert capsys.readouterr().out == "[3. 3.] strides in bytes: (8, 4) (4, 12)\n"
     assert list(names["sum_columns"](np.array([[1, 2, 3], [10, 20, 30]]))) == [11, 22, 33]
+
+
+# The cells that ask for NVIDIA's compiler, each after those that it needs.
+_COMPILING = [("01_gpu_architecture", ("spill-source", "spill")), ("10_rosetta", ("compile",))]
+_COMPILING += [("04_custom_kernels", cells) for cells in (("cpp",), ("vectorised", "registers"), ("vectorised", "spills"), ("tensor",))]
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+@pytest.mark.parametrize(("notebook", "cells"), _COMPILING, ids=lambda value: value if isinstance(value, str) else value[-1])
+def test_without_nvidias_compiler_a_notebook_goes_on(
+    notebook: str, cells: tuple[str, ...], system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRTC has no macOS build, and may be missing elsewhere: Run All would end at the first cell that raises."""
+    monkeypatch.setattr(_libraries, "find_library", lambda name: None)
+    monkeypatch.setattr(sys, "platform", system)
+    names: dict[str, Any] = {"gl": gpulab, "ladder": ladder}
+    for cell in cells:
+        names = run(notebook, cell, **names)
 
 
 def ticking(log: list[str], step: float = 1.0) -> SimpleNamespace:
