@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -77,8 +78,13 @@ def open_store(address: str, port: int) -> int:
     from torch._C._distributed_c10d import TCPStore
 
     AGENT.keep_sockets()
-    _STATE.store = TCPStore(address, port, is_master=True, wait_for_workers=False)
+    _STATE.store = TCPStore(address, port, is_master=True, wait_for_workers=False, use_libuv=_has_libuv())
     return int(_STATE.store.port)
+
+
+def _has_libuv() -> bool:
+    """Whether PyTorch was built with the store's usual event loop: on Windows it is not, and a store that asks for it is refused."""
+    return sys.platform != "win32"
 
 
 def open_group(place: Place, address: str, port: int, own_address: str, timeout_seconds: float, backend: str) -> None:
@@ -90,7 +96,7 @@ def open_group(place: Place, address: str, port: int, own_address: str, timeout_
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if place.rank != 0:
         AGENT.keep_sockets()
-        _STATE.store = TCPStore(address, port, is_master=False, timeout=timeout)
+        _STATE.store = TCPStore(address, port, is_master=False, timeout=timeout, use_libuv=_has_libuv())
     os.environ.update(
         RANK=str(place.rank),
         WORLD_SIZE=str(place.world_size),

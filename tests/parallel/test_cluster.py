@@ -167,6 +167,30 @@ def test_a_rank_is_reached_by_the_address_on_the_way() -> None:
     assert _rank._interface_of("203.0.113.7") == ""  # kept for documentation: RFC 5737
 
 
+@pytest.mark.parametrize(("system", "libuv"), [("win32", False), ("linux", True), ("darwin", True)])
+def test_the_store_asks_for_libuv_where_pytorch_was_built_with_it(system: str, libuv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own rendezvous.py (2.13) says: "PyTorch is built without libuv support on windows, so default to 0"; the store does not."""
+    asked: list[bool] = []
+
+    class Store:
+        port = 29_500
+
+        def __init__(self, *place: object, use_libuv: bool = True, **options: object) -> None:
+            asked.append(use_libuv)
+
+    monkeypatch.setattr("torch._C._distributed_c10d.TCPStore", Store)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **options: None)
+    monkeypatch.setattr(_rank, "_prepare_engine", lambda place: None)
+    monkeypatch.setattr(_rank, "_interface_of", lambda address: "")
+    monkeypatch.setattr(_rank, "_STATE", SimpleNamespace(store=None))
+    monkeypatch.setattr(_rank, "AGENT", SimpleNamespace(keep_sockets=lambda: None))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sys, "platform", system)
+    assert _rank.open_store("127.0.0.1", 0) == Store.port
+    _rank.open_group(_rank.Place(1, 2, 1, 2), "127.0.0.1", Store.port, "127.0.0.1", 5.0, "gloo")
+    assert asked == [libuv, libuv]
+
+
 def test_engines_are_told_in_the_order_of_ranks_with_a_fraction_that_rises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of two engines one comes first, then both: a start from 0.5 goes by 0.7 to 0.9; their processes say which is which rank."""
     engines = _engines.LocalEngines(2, 1)
