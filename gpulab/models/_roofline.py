@@ -160,6 +160,7 @@ class RooflinePoint(Result):
         return _POINT_HEADERS, [_row(self)]
 
 
+_UNSTATED = "not stated for this device"
 _POINT_HEADERS = ("work", "FLOP a byte", "bound by", "attainable", "reached", "of the roof")
 
 
@@ -376,15 +377,19 @@ class Roofline(Result):
         tops = [f"{roof.name} {format_flops_per_second(roof.flops_per_second)}" for roof in self.arithmetic]
         slopes = [f"{roof.name} {format_bytes_per_second(roof.bytes_per_second)}" for roof in self.memory]
         codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
-        return f"<roofline of {self.device} ({self.evidence.badge}): {', '.join(tops + slopes)}, {len(self.points)} points{codes}>"
+        rates = ", ".join(tops + slopes) or "nothing stated"
+        return f"<roofline of {self.device} ({self.evidence.badge}): {rates}, {len(self.points)} points{codes}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the points; without any, the roofs; and the notes."""
+        """Return the points; without any, the roofs, with a row that says so where nobody states one; and the notes."""
         notes = [(f"note: {note.code}", note.sentence) for note in self.notes]
         if self.points:
             return _POINT_HEADERS, [*(_row(point) for point in self.points), *((*note, "", "", "", "") for note in notes)]
-        rows = [(roof.name, format_flops_per_second(roof.flops_per_second), roof.source) for roof in self.arithmetic]
+        tops = [(roof.name, format_flops_per_second(roof.flops_per_second), roof.source) for roof in self.arithmetic]
+        rows = tops or [("arithmetic", _UNSTATED, "")]
         rows += [(roof.name, format_bytes_per_second(roof.bytes_per_second), roof.source) for roof in self.memory]
+        if all(roof.name != "DRAM" for roof in self.memory):
+            rows.append(("DRAM", _UNSTATED, ""))
         return (self.device, "at most", "source"), [*rows, *((*note, "") for note in notes)]
 
 

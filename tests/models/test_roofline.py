@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab as gl
-from gpulab.devices import _datasheets
+from gpulab.devices import _cpu, _datasheets
+from gpulab.devices._spec import cpu_spec, gpu_spec
 from gpulab.errors import DeviceError, InputError, RecordingError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline, RooflinePoint, roofline
@@ -173,6 +174,20 @@ def test_a_processors_sheet_has_no_main_memory() -> None:
     assert "DRAM" not in [level.name for level in stated.memory]
     with pytest.raises(InputError, match='Use ceilings="measured"'):
         stated.place("axpy", 2e9, 12e9)
+
+
+def test_what_nobody_states_is_said_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple documents no rate of its GPUs, and a CPU on Windows tells neither caches nor instructions: two rows that say so, not none."""
+    unstated = [("arithmetic", "not stated for this device", ""), ("DRAM", "not stated for this device", "")]
+    apple = gpu_spec(gl.devices.Accelerator(device="mps", name="Apple M4", kind="mps", memory_bytes=2**34), "Apple M4")
+    windows = cpu_spec(_cpu.Processor("X", "AMD64", 4, None, None, (), (), None, None, None), 2**34, "X")
+    for stated in (apple, windows):
+        monkeypatch.setattr(gl.devices, "spec", lambda where, stated=stated: stated)
+        sheet = roofline("cpu", "datasheet")
+        assert sheet.table() == ((stated.name, "at most", "source"), unstated)
+        assert repr(sheet) == f"<roofline of {stated.name} (MODELLED): nothing stated, 0 points>"
+    only_caches = dataclasses.replace(MADE, memory=MADE.memory[:1])
+    assert only_caches.table()[1][2:] == [("L2", "1.00 TB/s", "sheet"), unstated[1]]
 
 
 def test_workloads_of_the_catalogue() -> None:
