@@ -254,13 +254,17 @@ def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], po
             levels.append(_host_level(cache.level, float(total), working_set, threads, clock, pool))
         below = max(below, float(total))
     free = _device.Device("cpu").free_bytes or _SMALLEST_STREAM_BYTES
-    wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * below)
+    # Caches of unknown size (Windows tells none) may be larger than the smallest stream, whose rate would then be theirs.
+    wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * below) if below else _LARGEST_STREAM_BYTES
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * free))
     if taken < 2 * below:
         sentence = (
             f"only {format_bytes(taken)} were streamed beside {format_bytes(below)} of cache, so the DRAM figure is partly the cache's."
         )
         notes.append(Note("warm-cache", f"{sentence} Read it as an upper bound."))
+    if not below:
+        sentence = f"the system does not say how large the caches are, so none was measured; {format_bytes(taken)} were streamed for DRAM"
+        notes.append(Note("skipped", f"{sentence}. Where a cache holds a good part of that, read the DRAM figure as an upper bound."))
     everything = float(_device.Device("cpu").memory_bytes or math.inf)
     return (*levels, _host_level("DRAM", everything, taken, threads, clock, pool))
 

@@ -336,6 +336,20 @@ def test_each_level_of_memory_is_met_by_a_working_set_of_its_own(monkeypatch):
     assert "8.00 MiB were streamed beside 8.00 MiB of cache" in notes[0].sentence
 
 
+def test_where_no_cache_is_told_main_memory_is_met_by_the_largest_stream(monkeypatch):
+    """64 MiB fit into the caches of many a machine: half a GiB, or a quarter of what is free, and a note, for only Linux and macOS tell."""
+    monkeypatch.setattr(_ceilings._cpu, "probe", lambda: types.SimpleNamespace(caches=()))
+    monkeypatch.setattr(_streams, "host_rate", lambda *asked: 1.0)
+    for free, streamed, words in ((2**40, 2**29, "512 MiB"), (2**30, 2**28, "256 MiB")):
+        monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self, free=free: free))
+        notes = []
+        (memory,) = _ceilings._host_memory(2, None, notes, None)
+        assert (memory.name, memory.working_set_bytes) == ("DRAM", streamed)
+        (note,) = notes
+        assert note.code == "skipped"
+        assert note.sentence.startswith(f"the system does not say how large the caches are, so none was measured; {words} were streamed")
+
+
 def test_a_devices_memory_is_met_by_3_gib_or_a_quarter_of_what_is_free(monkeypatch):
     """On an accelerator of 80 GiB, on one with 4 GiB free, and on one that does not say what is free."""
     given = []
