@@ -11,7 +11,7 @@ import numpy as np
 from gpulab import devices, timing, transfer
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, known_errors
 from gpulab.lessons import _library, _live
 from gpulab.units import format_bytes, format_ratio, format_seconds
 
@@ -107,6 +107,7 @@ def _modelled(nbytes: int, why: str) -> Feeding:
     evidence = Evidence.modelled(
         f"each run copies the array over {link.name} ({link.evidence.assumptions}), then adds it up ({gpu.evidence.assumptions})",
         f"{link.evidence.source}; {gpu.evidence.source}",
+        known_errors(link=link.evidence, compute=gpu.evidence),
     )
     return Feeding(nbytes, f"{_GPU} behind {link.name}", link.seconds(nbytes) + kept, kept, None, (why,), evidence)
 

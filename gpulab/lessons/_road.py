@@ -13,7 +13,7 @@ import numpy as np
 
 from gpulab import devices, recordings, timing, transfer
 from gpulab._result import Result
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, known_errors
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
 
 _NBYTES = 64 * 2**20
@@ -138,6 +138,7 @@ def pinning(nbytes: int = _NBYTES) -> Pinning:
         f"pinning takes as long as a copy into fresh memory, {format_seconds(fresh.median_seconds)} measured on {fresh.evidence.device}, "
         f"and no longer; the copies to the GPU: {kinds.evidence.assumptions or kinds.evidence.sentence}",
         "PyTorch, A guide on good usage of non_blocking and pin_memory() (pin_memory copies into page-locked memory)",
+        known_errors(copies=kinds.evidence),
     )
     return Pinning(nbytes, fresh.median_seconds, kinds.pageable_seconds, kinds.pinned_seconds, evidence)
 

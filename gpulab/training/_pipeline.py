@@ -268,9 +268,10 @@ def _modelled(nbytes: int, seconds: float, pinned: bool) -> ModelledAccelerator:
     road = transfer.link(_LINK, memory="pinned" if pinned else "pageable")
     copy = road.seconds(nbytes)
     evidence = Evidence.modelled(
-        f"each step takes {format_seconds(seconds)} and each copy {format_seconds(copy)}, as over {road.name}; the host sleeps meanwhile",
-        f"a stated time; {road.evidence.source}",
+        f"each step takes {format_seconds(seconds)} and each copy {format_seconds(copy)}, as over {road.name}; the host sleeps meanwhile; "
         "the loading beside it is measured",
+        f"a stated time; {road.evidence.source}",
+        road.evidence.known_error,
     )
     return ModelledAccelerator(copy, seconds, pinned=pinned, evidence=evidence)
 

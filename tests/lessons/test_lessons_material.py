@@ -303,6 +303,15 @@ def test_the_cost_of_pinning_says_what_it_assumes():
         assert "copy into fresh memory" in cost.caption()
 
 
+@pytest.mark.parametrize(("known", "told"), [("3 % at most", "copies: 3 % at most"), (None, None)])
+def test_the_cost_of_pinning_has_its_copies_known_error(known: str | None, told: str | None, monkeypatch: pytest.MonkeyPatch):
+    """Where the copies are a model's whose error is known, it goes with them."""
+    kinds = lessons.TwoKinds(2**12, 2.0, 1.0, Evidence.modelled("a link", "a book", known))
+    monkeypatch.setattr(_road, "pageable_against_pinned", lambda nbytes: kinds)
+    monkeypatch.setattr(devices, "default", lambda: Device("cpu"))
+    assert lessons.pinning(2**12).evidence.known_error == told
+
+
 @pytest.mark.gpu
 def test_a_real_accelerator_keeps_a_measured_bill():
     """On a GPU the three methods run there and the bill is measured."""

@@ -236,6 +236,18 @@ def test_a_real_run_has_every_step_in_each_lane():
     assert p.weakest_evidence is p.accelerator_evidence
 
 
+@pytest.mark.parametrize("link", ["pcie5-x16", "pcie4-x16"])
+def test_a_modelled_accelerator_has_its_links_known_error(link: str, monkeypatch: pytest.MonkeyPatch):
+    """PCI Express 5 was held against the H200's recording, 4 against none yet; that the loading is measured is no error."""
+    monkeypatch.setattr(_pipeline, "_LINK", link)
+    evidence = _pipeline._modelled(2**20, 0.01, pinned=True).evidence
+    assert "the loading beside it is measured" in evidence.assumptions
+    if link == "pcie5-x16":
+        assert str(evidence.known_error).startswith("on nvidia-h200 the recorded time is ")
+    else:
+        assert "known error: no recording to compare with yet" in evidence.sentence
+
+
 # -- bad input ------------------------------------------------------------------------------------------------------------
 
 
