@@ -13,7 +13,7 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "name": "device_put",
         "theirs": "import jax\nresult = jax.device_put(a, jax.devices()[0])",
         "here": "result = gl.to_device(a)",
-        "waits": "no: device_put may return before the copy is done",
+        "waits": "until the copy has been read from a; JAX's own device_put may return before it is done",
         "where": "on the device",
         "leaves_out": 'Without jax_enable_x64 a float64 silently becomes a float32 on its way; gl.to_device(a, library="jax") refuses it.',
         "expected": lambda names: names["a"],

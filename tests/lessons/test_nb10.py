@@ -104,6 +104,13 @@ def test_a_time_of_the_wrong_unit_differs() -> None:
     assert _idioms.execute(dataclasses.replace(row, here="result = 'x'", within=0.0, expected=lambda names: "y")).state == "differs"
 
 
+def test_the_same_copy_waits_for_the_same_in_every_tongue() -> None:
+    """gl.to_device returns when its source may be changed, whatever the other tongue's own line does."""
+    rows = [row for row in IDIOMS if row.here == "result = gl.to_device(a)"]
+    assert {row.tongue for row in rows} >= {"MATLAB", "CuPy", "JAX"}
+    assert [row.waits for row in rows if not row.waits.startswith("until ")] == []
+
+
 def test_tables_are_asked_for_by_name() -> None:
     """An unknown tongue or idiom is told what there is; some rows can be shown and run alone."""
     with pytest.raises(InputError, match="MATLAB, TensorFlow"):
