@@ -212,7 +212,7 @@ def share(x: Any, library: str) -> Any:
     JAX and TensorFlow promise that an array never changes, and compile code that relies on it. So a view of theirs is to be read: numpy's
     is read-only, torch's and CuPy's cannot be marked, and writing to it breaks the promise. The other way round, their view of memory
     that you go on writing to shows the new numbers or the old ones, as it happens: leave it alone while they have it.
-    NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
+    On Linux NumPy's arrays seldom begin on a 64-byte boundary; those of torch on a CPU do.
 
     Examples
     --------
