@@ -46,12 +46,6 @@ class LiveRanks:
         """Whether a cluster is up."""
         return self._ranks is not None
 
-    def interrupt(self) -> None:
-        """End the call in progress, if there is one."""
-        ranks = self._ranks
-        if ranks is not None:
-            ranks.interrupt()
-
     def end(self) -> None:
         """End the cluster; without one, nothing happens."""
         with self._lock:
@@ -76,6 +70,7 @@ class OnRanks(Instrument):
     """The parent of instruments that run on real ranks; ``use`` lends them a cluster that is open already."""
 
     _lent: Any = None
+    _used: Any = None  # the ranks that work under way has been given; others may be at work on the shared ones while it waits its turn
     stops_by_itself = False  # whether the core call ends the ranks' steps in order when asked to stop; else they are interrupted
 
     def use(self, ranks: Any) -> OnRanks:
@@ -107,13 +102,15 @@ class OnRanks(Instrument):
     def ranks(self, n: int, progress: Progress, stop: Stop) -> Iterator[Any]:
         """Give ``n`` ranks to the work; after a stop or a failure the instruments' own cluster is ended: nothing is left hanging."""
         if self._lent is not None and self._lent.n == n and self._lent.ready:
-            yield self._lent
+            with self._using(self._lent):
+                yield self._lent
             return
         try:
             ranks = LIVE.of(n, self, progress)
-            if stop():
-                raise StoppedError("Stopped while the ranks started; nothing was measured.")
-            yield ranks
+            with self._using(ranks):
+                if stop():
+                    raise StoppedError("Stopped while the ranks started; nothing was measured.")
+                yield ranks
         except InputError:  # refused before a rank heard of it
             raise
         except BaseException:
@@ -122,6 +119,15 @@ class OnRanks(Instrument):
         if stop():
             LIVE.end()
 
+    @contextlib.contextmanager
+    def _using(self, ranks: Any) -> Iterator[None]:
+        """Let Stop know which ranks to interrupt, as long as they are at work for this instrument."""
+        self._used = ranks
+        try:
+            yield
+        finally:
+            self._used = None
+
     def stop(self) -> None:
         """Ask the work to stop, interrupt the ranks in it where it does not end by itself, and end their cluster."""
         running = self.running
@@ -129,9 +135,9 @@ class OnRanks(Instrument):
         if running and self.stops_by_itself:
             return
         if running:
-            LIVE.interrupt()
-            if self._lent is not None:
-                self._lent.interrupt()
+            ranks = self._used
+            if ranks is not None:
+                ranks.interrupt()
         elif LIVE.running:  # a cell that ran again, or a call from Python: nothing is under way, so the processes may go
             threading.Thread(target=LIVE.leave, args=(self,), name="gpulab-ranks-end", daemon=True).start()
 

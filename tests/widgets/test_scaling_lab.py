@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -193,6 +194,41 @@ def test_failures_and_stops_are_told(core: dict[str, Any]) -> None:
     lab.run(wait=True)
     assert lab.error == ""
     assert lab.result is not None
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_stopping_one_that_waits_its_turn_leaves_the_other_at_work(
+    core: dict[str, Any], lent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the instrument whose work is on the ranks interrupts them, whether they are the shared ones or lent."""
+    monkeypatch.setattr(parallel, "Ranks", StandInRanks)
+    entered, fake = threading.Event(), parallel.scaling
+
+    def scaling(ranks: Any, model: str, **asked: Any) -> Any:
+        entered.set()
+        assert ranks.interrupted.wait(10)
+        return fake(ranks, model, **asked)
+
+    monkeypatch.setattr(parallel, "scaling", scaling)
+    first, second = ScalingLab(), ScalingLab()
+    if lent:
+        ranks = StandInRanks(2)
+        first.use(ranks)
+        second.use(ranks)
+    first.run()
+    assert entered.wait(10)
+    (ranks,) = StandInRanks.made
+    second.run()
+    second.stop()
+    assert second._job is not None
+    assert second._job.join(10)
+    assert not ranks.interrupted.is_set()
+    assert first.running
+    first.stop()
+    assert first._job is not None
+    assert first._job.join(10)
+    assert ranks.interrupted.is_set()
+    assert first.error == ""
 
 
 @pytest.mark.parametrize("quantity", ["speedup", "efficiency", "seconds"])
