@@ -105,6 +105,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.results: dict[str, Any] = {}
         self._latest = ""  # the action of the newest result
         self._made: dict[str, dict[str, Any]] = {}  # action -> the values that its result was made with
+        self._working: dict[str, Any] | None = None  # the values of the work under way
+        self._aside: tuple[Any, ...] | None = None  # what was there before this work first published
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
@@ -272,10 +274,11 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self.values[control.name] = control.initial
 
     def publish(self, action: str, result: Any) -> None:
-        """Show a result that is not complete yet; ``work`` may call it."""
+        """Show a result that is not complete yet; ``work`` may call it. Where the work then gives none, what was there before is back."""
         with self._lock:
-            self.results[action] = result
-            self._latest = action
+            if self._working is not None and self._aside is None:
+                self._aside = dict(self.results), dict(self._made), self._latest
+            self._keep(action, self.values if self._working is None else self._working, result)
             self._redraw()
 
     @property
@@ -331,7 +334,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     def _start(self, action: Action) -> None:
         if self._panel.error_control:  # a value that was refused is still in its field: say so again rather than run with another
             return
-        values = dict(self.values)
+        values = self._working = dict(self.values)
         self._panel.write(state="running", action=action.name, fraction=0.0, progress=f"{action.label}: starting", error="")
         self._results.write(busy=True)
 
@@ -344,17 +347,24 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         job = self._job = Job(work, self._on_progress, end, action.measures)
         job.start()
 
+    def _keep(self, action: str, values: Mapping[str, Any], result: Any) -> None:
+        self.results[action], self._latest, self._made[action] = result, action, dict(values)
+
     def _on_progress(self, fraction: float, text: str) -> None:
         if self._panel.state == "running":
             self._panel.write(fraction=fraction, progress=text)
 
     def _end(self, job: Job, action: Action, values: dict[str, Any], result: Any, sentence: str) -> None:
         with self._lock:
+            before, self._working, self._aside = self._aside, None, None
             try:
                 if not sentence:
-                    self.results[action.name], self._latest, self._made[action.name] = result, action.name, values
+                    self._keep(action.name, values, result)
                     self.ended(action.name)
                     self._send_controls()
+                    self._redraw()
+                elif before is not None:
+                    self.results, self._made, self._latest = before
                     self._redraw()
             except Exception as failure:  # a picture that cannot be drawn must not leave the instrument running for ever
                 sentence = in_one_sentence(failure)

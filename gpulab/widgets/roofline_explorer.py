@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab import devices, figures, models, recordings, timing, workloads
 from gpulab.devices import _datasheets
-from gpulab.errors import DeviceError, InputError, OutOfMemoryError, RecordingError
+from gpulab.errors import DeviceError, InputError, OutOfMemoryError, RecordingError, StoppedError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.models import Roofline, RooflinePoint
 from gpulab.timing.recorded import measurement
@@ -78,10 +78,13 @@ class RooflineExplorer(Instrument):
         chosen = list(values["workloads"])
         steps = len(chosen) + 1
         for done, name in enumerate(chosen, start=1):
-            if stop():
-                return dataclasses.replace(found, notes=(*found.notes, Note("stopped", f"Stopped before {name}.")))
             progress(done / steps, name)
-            found = self._one_more(found, name, values, _part_of(progress, done, steps, name), stop)
+            try:
+                if stop():
+                    raise StoppedError("Stopped between two workloads.")
+                found = self._one_more(found, name, values, _part_of(progress, done, steps, name), stop)
+            except StoppedError:  # what was measured before it stays
+                return dataclasses.replace(found, notes=(*found.notes, Note("stopped", f"Stopped before {name}.")))
             self.publish("run", found)
         return found
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpulab import figures, parallel
 from gpulab.devices import memory_sizes
+from gpulab.errors import StoppedError
 from gpulab.evidence import Note
 from gpulab.parallel import RankMemory, RankStates
 from gpulab.units import format_bytes
@@ -126,7 +127,12 @@ class ShardingExplorer(Instrument):
             asked = self._asked(strategy, values)
             if asked not in self._found:
                 with_name = _part_of(progress, number, len(wanted), strategy)
-                found = asked.predict(with_name, stop)
+                try:
+                    found = asked.predict(with_name, stop)
+                except StoppedError:
+                    if done:  # what was predicted before it stays
+                        return done
+                    raise
                 with self._lock:
                     self._found[asked] = found
                     while len(self._found) > _KEPT:

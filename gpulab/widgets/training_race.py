@@ -94,8 +94,6 @@ class TrainingRace(Instrument):
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> RaceResult:
         """Run ``gl.training.race``; what it shows on the way is drawn a few times a second."""
         last = 0.0
-        with self._lock:
-            self._made[action] = dict(values)  # what is drawn on the way belongs to these
 
         def show(moment: Moment) -> None:
             nonlocal last

@@ -352,6 +352,32 @@ def test_an_incomplete_result_can_be_shown(gate: Gate) -> None:
     assert probe.result == 3
 
 
+@pytest.mark.parametrize("error", [StoppedError("Stopped before the second step."), ValueError("no memory")])
+def test_what_was_shown_on_the_way_goes_where_the_work_gives_nothing(error: BaseException) -> None:
+    """It belongs to the values of its own run; after a stop or a failure the last result is back, with the values that it has."""
+    probe = Probe()
+    said: list[str] = []
+
+    def call(values: Any, progress: Any, stop: Any) -> int:
+        probe.publish("run", 20 + values["n"])
+        said.append(probe._results.message)
+        raise error
+
+    probe.call = call
+    probe.run(wait=True)
+    assert (probe.result, probe._results.message, probe._results.rows) == (None, "Press Run.", [])
+    probe.call = lambda values, progress, stop: values["n"]
+    probe.run(wait=True)
+    probe.set(n=7)
+    probe.call = call
+    probe.run(wait=True)
+    assert said == ["", ""], "no control has moved since the run began"
+    assert (probe.result, probe.latest, probe._results.rows) == (4, "run", [["4", {"badge": "MEASURED"}]])
+    assert "controls have moved" in probe._results.message
+    probe.set(n=4)
+    assert probe._results.message == ""
+
+
 def test_an_unknown_action_is_refused() -> None:
     """``run`` names the actions that there are."""
     with pytest.raises(InputError, match="no action 'fly'; expected one of run, other"):

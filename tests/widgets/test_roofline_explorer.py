@@ -127,6 +127,45 @@ def test_stop_keeps_what_was_measured(calls: list[Any], monkeypatch: pytest.Monk
     assert {"code": "stopped", "sentence": "Stopped before add."} in r._results.notes
 
 
+def test_what_is_drawn_on_the_way_belongs_to_the_controls_of_its_run(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another format than the last run's, the first point stands under the new format's roof, and no control has moved since."""
+    quiet = dataclasses.replace(ROOFS, notes=())
+    monkeypatch.setattr(models, "roofline", lambda device, stop: quiet)
+    r = RooflineExplorer(workloads=["matmul", "add"], beside="none")
+    r.run(wait=True)
+    r.set(dtype="float64")
+    fake, seen = timing.measure, []
+
+    def measure(*arguments: Any, **named: Any) -> Measurement:
+        seen.append((r._results.message, str(r._picture.outputs)))
+        return fake(*arguments, **named)
+
+    monkeypatch.setattr(timing, "measure", measure)
+    r.run(wait=True)
+    (first, old), (second, new) = seen
+    assert "controls have moved" in first
+    assert "float32 100 GFLOP/s" in old
+    assert "controls have moved" not in second
+    assert "float64 50.0 GFLOP/s" in new
+    assert "ridge 5 FLOP a byte" in new  # by hand: 50 GFLOP/s over 10 GB/s
+
+
+def test_a_stop_before_a_workloads_first_call_keeps_those_before(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``measure`` raises where it has nothing to report; the workload before it stays, with the note."""
+    fake = timing.measure
+
+    def measure(*arguments: Any, **named: Any) -> Measurement:
+        if named["label"].startswith("add"):
+            raise StoppedError("measure: stopped before add was called once; there is nothing to report. Run it again.")
+        return fake(*arguments, **named)
+
+    monkeypatch.setattr(timing, "measure", measure)
+    r = RooflineExplorer(workloads=["matmul", "add"], beside="none")
+    r.run(wait=True)
+    assert [p.label for p in r.result.points] == ["matmul n=512 float32"]
+    assert {"code": "stopped", "sentence": "Stopped before add."} in r._results.notes
+
+
 def test_doubtful_roofs_are_measured_again_by_the_next_run(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Roofs that a neighbour spoiled are kept for one run; the next asks for new ones, and quiet ones are kept."""
     asked: list[bool] = []

@@ -6,7 +6,8 @@ import pytest
 
 from gpulab import parallel
 from gpulab.devices import memory_sizes
-from gpulab.errors import InputError
+from gpulab.errors import InputError, StoppedError
+from gpulab.widgets._instrument import Drawing
 from gpulab.widgets.sharding_explorer import ShardingExplorer
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -62,6 +63,25 @@ def test_code_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, printed = explorer.predictions["pipeline-1f1b"], space["p"]
     assert isinstance(printed, parallel.RankMemory)
     assert printed.peak_by_category == shown.peak_by_category
+
+
+def test_stop_keeps_what_was_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the third strategy, the first two are the result; stopped in the first one of the next run, they still are."""
+    left = [2]
+
+    def predict(*arguments: object, strategy: str, **named: object) -> str:
+        if not left[0]:
+            raise StoppedError("predict_ranks: stopped before two steps were followed; expected it to finish. Call it again.")
+        left[0] -= 1
+        return f"of {strategy}"
+
+    monkeypatch.setattr(parallel, "predict_ranks", predict)
+    monkeypatch.setattr(ShardingExplorer, "draw", lambda self, values: Drawing())
+    explorer = ShardingExplorer(model="course", ranks=2, positions=64, strategy="all")
+    for ranks in (2, 4):
+        explorer.set(ranks=ranks)
+        explorer.run(wait=True)
+        assert (explorer.error, explorer.result) == ("", {"ddp": "of ddp", "zero1": "of zero1"})
 
 
 def test_what_cannot_be_split_is_told() -> None:

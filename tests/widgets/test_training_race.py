@@ -89,7 +89,7 @@ def test_every_option_of_every_side_is_one_that_fit_takes() -> None:
 
 
 def test_a_moment_is_drawn_while_the_race_goes_on_and_stop_ends_it(core: Core) -> None:
-    """Both losses until then, with the badge; a Stop before anything was reached leaves the moment and no error."""
+    """Both losses until then, with the badge; a Stop before anything was reached leaves nothing of it, and no error."""
     t = TrainingRace()
     t.run()
     assert core.shown.wait(10)
@@ -102,7 +102,34 @@ def test_a_moment_is_drawn_while_the_race_goes_on_and_stop_ends_it(core: Core) -
     t.stop()
     assert t._job is not None
     assert t._job.join(10)
-    assert (t.error, t.running) == ("", False)
+    assert (t.error, t.running, t.result) == ("", False, None)
+    assert t._results.message.startswith("Press Race")
+    assert t._picture.outputs == ()
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_race_that_ends_early_leaves_the_one_before(core: Core, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, with or without a moment shown, the old race is there, said to be older than the controls, beside its own recorded pair."""
+    far = (step(20e-3, "cnn", "float32"), step(5e-3, "cnn", "bfloat16"))
+    recordings.write(a_recording(entries=far), tmp_path / "far.json")
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+    core.may_end.set()
+    t = TrainingRace(recorded="far", second_precision="float16")
+    t.run(wait=True)
+    assert t.result is core.result
+
+    def stopped(*arguments: Any, show: Any, **others: Any) -> None:
+        if shown:
+            show(Moment(("a", "b"), ((2.5,), ()), (None, None), (None, None), 6, Evidence.measured("Slow CPU")))
+        raise StoppedError("race: stopped before both had taken a step; expected them to run. Call it again.")
+
+    monkeypatch.setattr(training, "race", stopped)
+    t.set(second_precision="bfloat16")
+    t.run(wait=True)
+    assert t.result is core.result
+    assert "controls have moved" in t._results.message
+    assert "This pair on far: not recorded yet." in t._results.message, "float16 was raced, and was not recorded"
+    assert "under way" not in t._results.message
 
 
 def test_the_end_has_the_table_the_verdict_and_the_notes_of_each_side(core: Core) -> None:
