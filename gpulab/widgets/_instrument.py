@@ -177,8 +177,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             except InputError:
                 self.values, self.controls = before
                 raise
-            refused = self.controls.get(self._panel.error_control)
-            if refused is None or refused.name in values or not self.on_screen(refused):
+            if self._refused in ("", *values):
                 self._panel.write(error="", error_control="")  # what another control on the screen was refused stays there
             self._send_controls()
             self._redraw()
@@ -272,6 +271,13 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             self.values[control.name] = control.check(self.values[control.name])
         except InputError:
             self.values[control.name] = control.initial
+        if self._panel.error_control == control.name:  # what was refused was meant for the one before
+            self._panel.write(error="", error_control="")
+
+    def turn(self, action: str, **values: Any) -> None:
+        """Turn controls to a new result, for ``ended``; one that was moved since its work began stays as the reader has it."""
+        made = self._made[action]
+        self.values.update({name: value for name, value in values.items() if self.values[name] == made[name]})
 
     def publish(self, action: str, result: Any) -> None:
         """Show a result that is not complete yet; ``work`` may call it. Where the work then gives none, what was there before is back."""
@@ -292,6 +298,12 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         if name not in self.controls:
             raise InputError(f"{self.title}: no control {name!r}; expected one of {', '.join(self.controls)}.")
         return self.controls[name]
+
+    @property
+    def _refused(self) -> str:
+        """The control on the screen whose field still holds a value that was refused, or ""."""
+        control = self.controls.get(self._panel.error_control)
+        return control.name if control is not None and self.on_screen(control) else ""
 
     def _assign(self, values: Mapping[str, Any]) -> None:
         """Take values in the controls' own order: one that decides another's options comes before it."""
@@ -370,9 +382,12 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 sentence = in_one_sentence(failure)
             ending = "stopped" if job.stopping else "failed" if sentence else "done"
             said, shown = (sentence, "") if job.stopped_empty else (f"{action.label}: {ending}", sentence)
+            refused = self._refused  # while the work ran: it is still in its field, and not in the next run before it is mended
+            shown = f"{shown} {self._panel.error}".strip() if refused else shown
             self._results.write(busy=False)
-            ended = self._panel.ended + 1
-            self._panel.write(error=shown, error_control="", fraction=0.0, progress=said, state="idle", action="", ended=ended)
+            self._panel.write(
+                error=shown, error_control=refused, fraction=0.0, progress=said, state="idle", action="", ended=self._panel.ended + 1
+            )
 
     def _stale(self, action: str) -> bool:
         """Return whether a control that decides the action's result was moved since it was made."""

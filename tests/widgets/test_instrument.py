@@ -378,6 +378,43 @@ def test_what_was_shown_on_the_way_goes_where_the_work_gives_nothing(error: Base
     assert probe._results.message == ""
 
 
+def test_a_value_that_was_refused_outlives_the_run(gate: Gate) -> None:
+    """Refused while the work ran, it is told when that ends well or badly, and the next Run does not start with another one."""
+    probe = Probe(gate)
+    probe.run()
+    assert gate.entered.wait(SECONDS)
+    send(probe, do="set", name="n", raw="99", seq=1)
+    refusal = "Size n: '99' will not do; expected a whole number from 1 to 9. Type one, such as 4."
+    assert probe.error == refusal
+    job = probe._job
+    gate.go.set()
+    assert job is not None
+    assert job.join(SECONDS)
+    assert (probe.result, probe.error, probe._panel.error_control) == ("finished", refusal, "n")
+    send(probe, do="run", action="run", seq=2)
+    assert probe._job is job
+    probe.set(n=5)
+    assert (probe.error, probe._panel.error_control) == ("", "")
+
+    def fail(values: Any, progress: Any, stop: Any) -> None:
+        send(probe, do="set", name="n", raw="99", seq=3)
+        raise InputError("size 5: too large; expected less. Take 4.")
+
+    probe.call = fail
+    probe.run(wait=True)
+    assert (probe.error, probe._panel.error_control) == (f"size 5: too large; expected less. Take 4. {refusal}", "n")
+
+
+def test_a_control_with_other_bounds_forgets_what_was_refused() -> None:
+    """The sentence told the bounds of before, and the field shows the new control's value."""
+    probe = Probe()
+    send(probe, do="set", name="n", raw="99", seq=1)
+    probe.set(kind="large")
+    assert (probe.error, probe._panel.error_control) == ("", "")
+    probe.run(wait=True)
+    assert probe.result == 4
+
+
 def test_an_unknown_action_is_refused() -> None:
     """``run`` names the actions that there are."""
     with pytest.raises(InputError, match="no action 'fly'; expected one of run, other"):

@@ -332,6 +332,17 @@ def test_the_learners_arrays_are_not_touched() -> None:
     assert np.array_equal(x, np.arange(64))
 
 
+def test_another_kernel_is_run_though_a_block_was_refused() -> None:
+    """The number was meant for the grid of the kernel before: what is on the screen is the new kernel."""
+    m = SimtMicroscope("transpose_tiled")
+    m.wait()
+    m._panel._handle_custom_msg({"do": "set", "name": "block_number", "raw": "9999", "seq": 1}, [])
+    assert m.error.startswith("Block: '9999' will not do")
+    m.set(kernel="vector_add")
+    assert m.result.kernel == "vector_add"
+    assert m.error == ""
+
+
 def test_what_the_simulation_refuses_is_refused_here() -> None:
     """Copies do not hide overlapping, strided or read-only arrays; the sentence is shown, the arrays are as they were."""
     base = np.arange(128, dtype=np.float32)
