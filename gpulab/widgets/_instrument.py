@@ -12,7 +12,7 @@ How to add an instrument
    - ``draw(values)``: a ``Drawing`` of ``self.results``; called after each change and after the work; under 100 ms;
    - ``code_for(values)``: the few lines of gpulab that give the same result in a cell;
    - ``changed(name)``, where one control decides another's options: call ``self.replace_control(...)`` there;
-   - ``ended(action)``, where a control says which result is shown: turn it to the new one there
+   - ``ended(action)``, where a control says which result is shown: turn it to the new one there, with ``self.turn``
      (name it ``view``, with the actions' names as values, and the base knows which result is shown; a control with ``views``
      is on the screen in those only).
 3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to ``tests/widgets``, and one to ``tests/browser``.

@@ -137,7 +137,7 @@ class CompareTimings(Instrument):
 
     def ended(self, action: str) -> None:
         """Show what was just found."""
-        self.values["view"] = action
+        self.turn(action, view=action)
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the call of ``gl.compare`` or ``gl.transfer.break_even``, whichever is shown."""

@@ -153,7 +153,7 @@ class MemoryInspector(Instrument):
 
     def ended(self, action: str) -> None:
         """Show what was just found."""
-        self.values["view"] = action
+        self.turn(action, view=action)
 
     # What is shown.
 

@@ -100,11 +100,11 @@ class PipelineTimeline(Instrument):
 
     def ended(self, action: str) -> None:
         """Show the run, and let the model load as this machine just did where nothing else shared the core."""
-        self.values["way"] = "here"
+        self.turn(action, way="here")
         p: PipelineResult = self.results["run"]
         if p.workers == 0:
             milliseconds = 1e3 * p.loading_seconds / p.batch_size
-            self.values["loading_ms"] = min(1000.0, max(0.01, float(f"{milliseconds:.3g}")))
+            self.turn(action, loading_ms=min(1000.0, max(0.01, float(f"{milliseconds:.3g}"))))
 
     def _stale(self, action: str) -> bool:
         """The modelled timeline is never old."""

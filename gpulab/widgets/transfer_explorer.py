@@ -139,9 +139,9 @@ class TransferExplorer(Instrument):
 
     def ended(self, action: str) -> None:
         """Show what was just found."""
-        self.values["view"] = action
+        self.turn(action, view=action)
         if action == "overlap":
-            self.values["way"] = "here"
+            self.turn(action, way="here")
         self._offer_series()
 
     def _offer_series(self) -> None:

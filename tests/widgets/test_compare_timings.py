@@ -50,6 +50,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
+def test_a_comparison_leaves_the_reader_in_the_view_that_he_chose(monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:
+    """Turned to the break-even while it measured, the instrument stays there; turned by nobody, it shows the times."""
+    t = CompareTimings(workload="matmul", n=64)
+    fake = timing.compare
+
+    def compare(*arguments: Any, **named: Any) -> Comparison:
+        t.set(view="break_even")
+        return fake(*arguments, **named)
+
+    monkeypatch.setattr(timing, "compare", compare)
+    t.run("run", wait=True)
+    assert (t.values["view"], t.result) == ("break_even", BOTH)
+    monkeypatch.setattr(timing, "compare", fake)
+    t.run("run", wait=True)
+    assert t.values["view"] == "run"
+
+
 def test_the_code_shown_is_the_call_made(calls: list[dict[str, Any]]) -> None:
     """What "Show the code" prints calls ``compare`` with exactly the arguments that Run used."""
     t = CompareTimings(workload="matmul", n=64, dtype="float64", deadline=0.5, transfer=True)

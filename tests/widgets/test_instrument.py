@@ -415,6 +415,25 @@ def test_a_control_with_other_bounds_forgets_what_was_refused() -> None:
     assert probe.result == 4
 
 
+def test_a_control_that_was_moved_meanwhile_is_not_turned_to_the_result(gate: Gate) -> None:
+    """``turn`` turns those that stand as they stood when the work began."""
+
+    class Turning(Probe):
+        def ended(self, action: str) -> None:
+            """Turn two controls."""
+            self.turn(action, n=9, shown=True)
+
+    probe = Turning(gate)
+    probe.run()
+    assert gate.entered.wait(SECONDS)
+    probe.set(n=7)
+    gate.go.set()
+    assert probe._job is not None
+    assert probe._job.join(SECONDS)
+    assert probe.values == {"kind": "small", "n": 7, "shown": True}
+    assert probe._panel.values == {"kind": 0, "n": "7", "shown": True}
+
+
 def test_an_unknown_action_is_refused() -> None:
     """``run`` names the actions that there are."""
     with pytest.raises(InputError, match="no action 'fly'; expected one of run, other"):

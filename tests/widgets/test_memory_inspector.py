@@ -142,6 +142,20 @@ def test_a_control_that_moves_meanwhile_wins(core: Core) -> None:
     assert not m.running
 
 
+def test_a_prediction_that_ends_leaves_the_reader_in_the_view_that_he_chose(core: Core) -> None:
+    """It began by itself in the view of predictions; the reader who went on to another view stays there."""
+    core.may_end.clear()
+    m = MemoryInspector(model="mlp", batch=1, view="predict")
+    assert core.begun.wait(10)
+    m.set(view="snapshot")
+    core.may_end.set()
+    settle(m)
+    assert m.values["view"] == "snapshot"
+    assert m._results.message.startswith("Press Snapshot")
+    m.run("predict", wait=True)  # from another view, by its button
+    assert m.values["view"] == "predict"
+
+
 def test_a_step_that_cannot_be_followed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failing prediction shows its sentence and is not tried again until a control moves."""
     seen: list[int] = []

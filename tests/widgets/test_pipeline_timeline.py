@@ -68,6 +68,20 @@ def test_a_run_is_shown_and_teaches_the_model(calls: list[dict[str, Any]]) -> No
     assert calls[1]["workers"] == 4
 
 
+def test_a_loading_time_typed_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:
+    """The run teaches the model only what the reader has not set himself while it ran."""
+    t = PipelineTimeline(step_seconds=0.01)
+    fake = training.pipeline
+
+    def run(**asked: Any) -> training.PipelineResult:
+        t.set(loading_ms=7.0)
+        return fake(**asked)
+
+    monkeypatch.setattr(training, "pipeline", run)
+    t.run(wait=True)
+    assert (t.values["way"], t.values["loading_ms"]) == ("here", 7.0)
+
+
 def test_controls_that_mean_nothing_are_not_on_the_screen(calls: list[dict[str, Any]]) -> None:
     """Prefetch needs workers, the model's numbers the model; without a GPU there is no choice of accelerator."""
     t = PipelineTimeline()

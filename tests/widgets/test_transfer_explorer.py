@@ -167,6 +167,27 @@ def test_the_modelled_timeline_follows_the_controls_and_the_measured_one_its_but
     assert "have moved" not in t._results.message
 
 
+@pytest.mark.parametrize(
+    ("begin", "moved"), [({"view": "overlap", "way": "here"}, {"view": "sweep"}), ({"view": "overlap", "way": "here"}, {"way": "model"})]
+)
+def test_a_result_leaves_the_reader_where_he_went(
+    begin: dict[str, Any], moved: dict[str, Any], monkeypatch: pytest.MonkeyPatch, calls: list[Any]
+) -> None:
+    """What was chosen while an overlap was measured stays chosen."""
+    t = TransferExplorer(**begin)
+    fake = transfer.overlap
+
+    def overlap(nbytes: int, **arguments: Any) -> Overlap:
+        if "link" not in arguments:
+            t.set(**moved)
+        return fake(nbytes, **arguments)
+
+    monkeypatch.setattr(transfer, "overlap", overlap)
+    t.run("overlap", wait=True)
+    assert t.results["overlap"] is OVERLAP
+    assert {name: t.values[name] for name in begin} == {**begin, **moved}
+
+
 def test_a_recorded_machines_overlap_stands_beside(calls: list[Any]) -> None:
     """From the file by hand: 256 MiB in 16 chunks, one after the other and overlapping; other settings say what was recorded."""
     file = json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))
