@@ -129,6 +129,10 @@ class LossScaling(Instrument):
             return None
         return precision.gradient_window(source, values["format"], values["scale"], which=values["which"])
 
+    def _stale(self, action: str) -> bool:
+        """Gradients of your own were made elsewhere: no control has moved since."""
+        return self.values["task"] != _OWN and super()._stale(action)
+
     def draw(self, values: Mapping[str, Any]) -> Drawing:
         """Return the histogram in the window, and the share of each fate."""
         window = self._window(values)

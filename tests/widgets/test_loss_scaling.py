@@ -82,6 +82,19 @@ def test_the_code_makes_the_same_window(monkeypatch: pytest.MonkeyPatch) -> None
     assert "gl.precision.gradients(" in LossScaling().load(gradients()).code
 
 
+def test_gradients_of_ones_own_are_never_older_than_the_controls() -> None:
+    """Computed ones are told to be older where the task has moved; those that were loaded were made elsewhere."""
+    i = LossScaling(task="digits-mlp", steps=0)
+    i.run(wait=True)
+    i.load(gradients())
+    assert i.gradients is i._loaded
+    assert "controls have moved" not in i._results.message
+    i.set(task="digits-mlp")
+    assert "controls have moved" not in i._results.message
+    i.set(steps=20)
+    assert "controls have moved" in i._results.message
+
+
 def test_what_is_no_gradients_is_refused() -> None:
     """One sentence, and the instrument stays as it was."""
     i = LossScaling()
