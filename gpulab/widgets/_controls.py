@@ -244,7 +244,8 @@ class Number(Control):
         )
 
     def _text(self, value: float) -> str:
-        return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:g}"
+        """Return the shortest text that reads back as the number: the field shows what is worked with."""
+        return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
     def check(self, value: Any) -> float:
         """Return the number, as an int where only whole numbers will do."""
