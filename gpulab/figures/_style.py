@@ -196,8 +196,8 @@ def rate_axis(values: Iterable[float | None], title: str, unit: str = "B/s") -> 
 
 
 def count_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
-    """Return a logarithmic axis of a plain count."""
-    return _log_axis(_positive(values) or [1.0, 1000.0], title, lambda v: f"{v:,.0f}" if v >= 1 else f"{v:g}")
+    """Return a logarithmic axis of a plain count; a short one has ticks between whole numbers too."""
+    return _log_axis(_positive(values) or [1.0, 1000.0], title, lambda v: f"{v:,.0f}" if float(v).is_integer() else f"{v:,g}")
 
 
 def ratio_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:

@@ -166,6 +166,8 @@ def test_a_log_axis_has_a_margin_on_both_sides() -> None:
         (_style.rate_axis([1e12, 1e16], "", "FLOP/s"), ["1 TFLOP/s", "10 TFLOP/s", "100 TFLOP/s", "1 PFLOP/s", "10 PFLOP/s"], ""),
         (_style.rate_axis([1.0, 100.0], "", "X"), ["1 X", "10 X", "100 X"], ""),
         (_style.count_axis([0.1, 1000.0], "n"), ["0.1", "1", "10", "100", "1,000"], "n"),
+        (_style.count_axis([1.2, 2.2], "n"), ["1", "1.5", "2", "2.5"], "n"),
+        (_style.count_axis([1500.25, 1501.25], "n"), ["1,200", "1,400", "1,600", "1,800"], "n"),
         (_style.ratio_axis([0.5, 2.0], "r"), ["0.5x", "1x", "2x"], "r"),
         (_style.loss_axis([0.01, 1.0]), ["0.01", "0.1", "1"], "loss"),
         (_style.seconds_axis([1e-3, 0.1]), ["1 ms", "10 ms", "100 ms"], "seconds per call"),
