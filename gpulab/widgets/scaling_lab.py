@@ -69,7 +69,7 @@ class ScalingLab(OnRanks):
                    (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)], default=0.05, help="Of the time on one rank: what does "
                    "not divide.", **live),
             Choice(name="basis", label="Step and link", options=(("sliders", "from the sliders"), ("measured", "as measured here")),
-                   radio=True, help="Of the curve with communication; measured ones carry it far beyond this machine.", **live),
+                   radio=True, help="Of the model curves; measured ones carry them far beyond this machine.", **live),
             Slider(name="step_seconds", label="Step on one rank", options=[(s, format_seconds(s)) for s in _STEPS], default=0.1,
                    help="Forward, backward and update.", **live),
             Slider(name="parameter_bytes", label="Gradients", options=[(b, format_bytes(b)) for b in _BYTES], default=2**28,
@@ -89,12 +89,13 @@ class ScalingLab(OnRanks):
         ]  # fmt: skip
 
     def on_screen(self, control: Control) -> bool:
-        """Return whether a control means something: the sliders of step and link only where the curve is made from them."""
-        if control.name in ("step_seconds", "parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second"):
-            return "ring" in self.values["laws"] and (self.values["basis"] == "sliders" or self._live_link is None)
-        if control.name in ("basis", "overlap"):
-            return "ring" in self.values["laws"]
-        return super().on_screen(control)
+        """Return whether a control means something: the sliders of step and link only where a curve is made from them."""
+        ring, sliders = "ring" in self.values["laws"], self.values["basis"] == "sliders" or self._live_link is None
+        if control.name in ("step_seconds", "basis"):
+            return bool(_made_of_step(self.values)) and (sliders or control.name == "basis")
+        if control.name in ("parameter_bytes", "latency_seconds", "bandwidth_bytes_per_second"):
+            return ring and sliders
+        return ring if control.name == "overlap" else super().on_screen(control)
 
     # The work.
 
@@ -152,15 +153,15 @@ class ScalingLab(OnRanks):
         live: ScalingResult | None = self.results.get("measure")
         far, curves = self._far(values), self._curves(values)
         shown = [r for r in (live, far) if r is not None]
-        words = _ring_words(curves, values["top"])
+        words, made = _ring_words(curves, values["top"]), _made_of_step(values)
         if live is None:
             words.append("Press Measure on ranks for points of this machine.")
-            if values["basis"] == "measured":
-                words.append("Until then the curve with communication uses the sliders.")
+            if values["basis"] == "measured" and made:
+                words.append(f"Until then {made} the sliders.")
         else:
             words.append(f"Measured: {live.sentence}")
-            if values["basis"] == "measured" and self._live_link is None:
-                words.append("One rank alone has no link: the curve with communication uses the sliders.")
+            if values["basis"] == "measured" and made and self._live_link is None:
+                words.append(f"One rank alone has no link: {made} the sliders.")
         if far is not None and len(far.points) == 1:
             words.append(_alone(far))
         if values["recorded"] != _NONE and far is None:
@@ -209,6 +210,13 @@ class ScalingLab(OnRanks):
             shown.append("far")
         quantity = "" if values["quantity"] == "speedup" else f', "{values["quantity"]}"'
         return "\n".join([*lines, f"gl.figures.scaling([{', '.join(shown)}], curves{quantity})"])
+
+
+def _made_of_step(values: Mapping[str, Any]) -> str:
+    """Return which of the curves depend on the step of one rank, in words, or "": in seconds all do."""
+    if "ring" in values["laws"]:
+        return "the curve with communication uses"
+    return "the model curves use" if values["laws"] and values["quantity"] == "seconds" else ""
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:

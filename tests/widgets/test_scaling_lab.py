@@ -132,6 +132,38 @@ def test_the_measured_link_carries_the_curve(core: dict[str, Any]) -> None:
     assert len(core["calls"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("laws", "quantity", "step", "link"),
+    [
+        (("amdahl",), "seconds", True, False), (("gustafson",), "seconds", True, False), (("amdahl",), "speedup", False, False),
+        (("gustafson",), "efficiency", False, False), ((), "seconds", False, False), (("ring",), "speedup", True, True),
+        (("amdahl", "ring"), "seconds", True, True),
+    ],
+)  # fmt: skip
+def test_what_moves_a_curve_is_on_the_screen(core: dict[str, Any], laws: tuple[str, ...], quantity: str, step: bool, link: bool) -> None:
+    """One rank's step moves every curve in seconds, and the one with communication always; the link moves that one alone."""
+    lab = ScalingLab(laws=laws, quantity=quantity)
+
+    def shown(name: str) -> bool:
+        return not next(c["hidden"] for c in lab._panel.spec if c["name"] == name)
+
+    def drawn() -> list[Any]:
+        return [trace["y"] for trace in lab_figure(lab)["data"]]
+
+    before = drawn()
+    lab.set(step_seconds=0.5)
+    assert (before != drawn()) == step
+    before = drawn()
+    lab.set(bandwidth_bytes_per_second=1e9)
+    assert (before != drawn()) == link
+    assert [shown(name) for name in ("step_seconds", "basis", "bandwidth_bytes_per_second", "overlap")] == [step, step, link, link]
+    lab.set(basis="measured")
+    assert ("use the sliders" in lab._results.message or "uses the sliders" in lab._results.message) == step
+    lab.run(wait=True)
+    assert [shown(name) for name in ("step_seconds", "basis", "bandwidth_bytes_per_second")] == [False, step, False]
+    assert "the sliders" not in lab._results.message
+
+
 def _recording() -> Recording:
     def entry(ranks: int, seconds: float) -> Entry:
         timing = Timing(np.array([seconds]), 1, seconds, (0.99 * seconds, 1.01 * seconds), seconds, seconds, None, 1, None, None, ())
