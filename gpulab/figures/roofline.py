@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from gpulab.units import format_bytes_per_second, format_flops_per_second
 if TYPE_CHECKING:
     from gpulab.models import MemoryRoof, Roofline, RooflinePoint
 
-_GPU = re.compile(r"NVIDIA|GeForce|Tesla|Quadro|RTX|Radeon|Instinct|\b[ABHLTV]\d{1,3}\w?\b")
 _HEIGHT, _WIDE = 500, 570  # of the figure; pixels that its axes are wide at 900 pixels
 _TALL = 320  # pixels that its axes are high
 _LETTER, _LINE = 6.4, 14  # pixels of a letter and of a line of text
@@ -76,7 +74,8 @@ def roofline(r: Roofline, beside: Sequence[Roofline] = (), arithmetic: str | Non
 
 
 def _color(one: Roofline) -> str:
-    return palette.device_color("cuda" if _GPU.search(one.device) else "cpu")
+    """Return the host's colour or the accelerators': of whatever make, such as one that only a student's report knows."""
+    return palette.device_color("cpu" if one.device_kind == "cpu" else "cuda")
 
 
 def _title(machines: Sequence[Roofline]) -> str:

@@ -196,7 +196,7 @@ def _roofs() -> tuple[ReportedRoofs, ...]:
             continue
         found.append(
             ReportedRoofs(
-                device=c.device,
+                device=c.environment.device,
                 flops_per_second=dict(c.flops_per_second),
                 bytes_per_second={level.name: level.bytes_per_second for level in c.memory},
                 capacity_bytes={level.name: level.capacity_bytes for level in c.memory},

@@ -65,6 +65,7 @@ class ReportedRoofs(Result):
     Attributes
     ----------
     device : str
+        Its name.
     flops_per_second : mapping of str to float
         By arithmetic.
     bytes_per_second, capacity_bytes : mapping of str to float
@@ -215,9 +216,10 @@ class StudentReport(Result):
 
 def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
     machine = report.machine
+    kind = machine.device_kind if roofs.device == machine.device else "cpu"  # beside the best device only the CPU is reported
     where = Environment(
         date=report.date, system=machine.system, processor=machine.processor, cores=machine.cores, memory_bytes=machine.memory_bytes,
-        device=roofs.device, device_kind=machine.device_kind, driver=machine.driver, python=machine.python, libraries={},
+        device=roofs.device, device_kind=kind, driver=machine.driver, python=machine.python, libraries={},
         command="gpulab report",
     )  # fmt: skip
     evidence = Evidence.recorded(where)
@@ -232,4 +234,5 @@ def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
         points=(),
         notes=(),
         evidence=evidence,
+        device_kind=kind,
     )

@@ -66,7 +66,7 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
         return _recorded(recordings.load(device))
     if ceilings != "measured" and isinstance(device, str) and _datasheets.part(device) is not None:
         known = _spec.gpu_spec(devices.Accelerator(device=None, name=device, kind="cuda"), device)
-        return _from_levels(known.name, known.flops_per_second.items(), known.levels, known.evidence)
+        return _from_levels(known.name, known.kind, known.flops_per_second.items(), known.levels, known.evidence)
     try:
         where = devices.find(device)
     except DeviceError as error:
@@ -78,14 +78,15 @@ def roofline(device: Any = None, ceilings: str | None = None, refresh: bool = Fa
         ) from error
     if ceilings == "datasheet":
         stated = devices.spec(where)
-        return _from_levels(stated.name, stated.flops_per_second.items(), stated.levels, stated.evidence)
+        return _from_levels(stated.name, stated.kind, stated.flops_per_second.items(), stated.levels, stated.evidence)
     shown_now = devices.ceilings(where, refresh=flag("roofline", "refresh", refresh), stop=callback("roofline", "stop", stop))
     rates = {name: devices.Figure(rate, "the best matrix product, just now") for name, rate in shown_now.flops_per_second.items()}
-    return _from_levels(where.name, rates.items(), shown_now.levels, shown_now.evidence, shown_now.notes)
+    return _from_levels(where.name, where.kind, rates.items(), shown_now.levels, shown_now.evidence, shown_now.notes)
 
 
 def _from_levels(
     name: str,
+    kind: str,
     rates: Iterable[tuple[str, devices.Figure]],
     levels: Iterable[devices.MemoryLevel],
     evidence: Evidence,
@@ -102,6 +103,7 @@ def _from_levels(
         points=(),
         notes=notes,
         evidence=evidence,
+        device_kind=kind,
     )
 
 
@@ -123,4 +125,5 @@ def _recorded(recording: recordings.Recording) -> Roofline:
             "Record them with `gpulab record`, or pass a product's name for its data sheet."
         )
     best = max(streams, key=lambda roof: roof.bytes_per_second)
-    return Roofline(recording.environment.device, tuple(products), (best,), (), (), recording.evidence())
+    where = recording.environment
+    return Roofline(where.device, tuple(products), (best,), (), (), recording.evidence(), where.device_kind)

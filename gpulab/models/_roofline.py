@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from gpulab._given import is_finite, items
 from gpulab._result import Result
@@ -193,7 +193,11 @@ class Roofline(Result):
         What makes measured roofs doubtful, such as a neighbour on the cores.
     evidence : Evidence
         Of the roofs.
+    device_kind : str
+        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps".
     """
+
+    schema_version: ClassVar[int] = 2  # 1 had no device_kind
 
     device: str
     arithmetic: tuple[ArithmeticRoof, ...]
@@ -201,6 +205,7 @@ class Roofline(Result):
     points: tuple[RooflinePoint, ...]
     notes: tuple[Note, ...]
     evidence: Evidence
+    device_kind: str = "cpu"
 
     def arithmetic_roof(self, name: str = "float32") -> ArithmeticRoof:
         """Return the roof of an arithmetic.

@@ -49,6 +49,16 @@ def test_each_machine_has_its_roofs_and_its_ridge(tmp_path: pathlib.Path) -> Non
     assert "from 5 to 10 FLOP a byte" in figure.description
 
 
+def test_processors_and_accelerators_are_counted_apart(tmp_path: pathlib.Path) -> None:
+    """Three CPUs, one of them with graphics in its name, an Apple GPU and two of NVIDIA's, by the kind that each report tells."""
+    reports = [report_of(k) for k in range(6)]
+    name = "AMD Ryzen 7 5700U with Radeon Graphics (16 cores)"
+    machine, roofs = dataclasses.replace(reports[1].machine, device=name), dataclasses.replace(reports[1].roofs[0], device=name)
+    reports[1] = dataclasses.replace(reports[1], machine=machine, roofs=(roofs,))
+    names = {plain(t.name) for t in figures.class_roofline(a_class(tmp_path, *reports)).data if t.mode == "lines"}
+    assert names == {"roofs of 3 CPUs (recorded)", "roofs of 3 GPUs (recorded)"}
+
+
 def test_predictions_stand_at_their_ratio(tmp_path: pathlib.Path) -> None:
     """Predicted 3 of 30 stands at 0.1, outside the band; 40 of 30 inside; the count beside the row says 1 of 2."""
 

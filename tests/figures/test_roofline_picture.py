@@ -12,6 +12,7 @@ import pytest
 
 from gpulab import devices, figures
 from gpulab.evidence import Evidence
+from gpulab.figures import palette
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 
 LIVE = Evidence.measured("Slow CPU", 9)
@@ -19,13 +20,13 @@ SHEET = Evidence.modelled("everything busy", "a sheet")
 FAR = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="NVIDIA Far"), samples=9)
 
 
-def made(device: str, evidence: Evidence) -> Roofline:
+def made(device: str, evidence: Evidence, kind: str = "cpu") -> Roofline:
     """1 TFLOP/s in float32 and 8 in float16, over a cache of 1 TB/s and a memory of 100 GB/s: ridges at 10 and 80."""
     return Roofline(
         device,
         (ArithmeticRoof("float32", 1e12, "s", evidence), ArithmeticRoof("float16", 8e12, "s", evidence)),
         (MemoryRoof("L2", 1e12, 1e6, "s", evidence), MemoryRoof("DRAM", 1e11, 1e10, "s", evidence)),
-        (), (), evidence,
+        (), (), evidence, kind,
     )  # fmt: skip
 
 
@@ -69,9 +70,25 @@ def test_the_ridge_is_that_of_the_format_asked_for() -> None:
     assert {"float32 1.00 TFLOP/s", "float16 8.00 TFLOP/s", "ridge 10 FLOP a byte"} <= set(written(figure))
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "color"),
+    [
+        ("AMD Ryzen 7 5700U with Radeon Graphics (16 cores)", "cpu", palette.BLUE),
+        ("Intel(R) Core(TM) i7-8809G CPU @ 3.10GHz with Radeon RX Vega M GH (8 cores)", "cpu", palette.BLUE),
+        ("Apple GPU (Apple M2)", "mps", palette.VERMILLION), ("NVIDIA H200", "cuda", palette.VERMILLION),
+        ("One of later", "npu", palette.VERMILLION),
+    ],
+)  # fmt: skip
+def test_a_device_has_its_kinds_colour_whatever_its_name(name: str, kind: str, color: str) -> None:
+    """Processors with graphics inside are named after both; an accelerator need not say so in its name."""
+    figure = figures.roofline(made(name, LIVE, kind))
+    assert {t.line.color for t in figure.data} == {color}
+    assert figure.layout.shapes[0].line.color == color
+
+
 def test_the_three_kinds_of_evidence_look_different() -> None:
     """Measured: solid lines and marks with the interval; recorded: dotted and hollow; modelled: dashed, hollow, on the roof."""
-    live, far, sheet = made("Slow CPU", LIVE), made("NVIDIA Far", FAR), made("H200", SHEET)
+    live, far, sheet = made("Slow CPU", LIVE), made("NVIDIA Far", FAR, "cuda"), made("H200", SHEET, "cuda")
     point = dataclasses.replace(live.place("fma n=1", 2e9, 1e9, seconds=0.02, evidence=LIVE), interval_seconds=(0.01, 0.04))
     add, product = far.place("add n=1", 1e9, 12e9, seconds=0.2, evidence=FAR), sheet.place("mm n=1", 1e12, 1e9)
     figure = figures.roofline(live.with_points([point]), [far.with_points([add]), sheet.with_points([product])])

@@ -149,6 +149,25 @@ def test_the_roofs_are_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) ->
     assert roof.evidence.command == "gpulab report"
 
 
+def test_the_roofs_of_a_gpu_have_its_name_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU both it and the CPU are reported, each by its own name and kind, whatever the names say."""
+    from gpulab.devices import Ceilings, MemoryCeiling
+
+    cpu = dataclasses.replace(devices.environment("cpu"), device="AMD Ryzen 7 5700U with Radeon Graphics (16 cores)")
+    gpu = dataclasses.replace(cpu, device="A Fast One", device_kind="cuda")
+    level = MemoryCeiling("DRAM", float("inf"), 10**8, 1e10, 2e10, 1.5e10)
+
+    def ceilings(device: devices.Device) -> Ceilings:
+        where = cpu if device.is_cpu else gpu
+        return Ceilings(str(device), (level,), {"float32": 1e11}, (), Evidence.measured(where.device, 3), where)
+
+    monkeypatch.setattr(devices, "default", lambda: devices.Device("cuda"))
+    monkeypatch.setattr(devices, "environment", lambda: gpu)
+    monkeypatch.setattr(devices, "ceilings", ceilings)
+    made = lessons.report()
+    assert [(roof.device, roof.device_kind) for roof in made.rooflines()] == [(gpu.device, "cuda"), (cpu.device, "cpu")]
+
+
 def test_two_reports_at_once_leave_one_whole_file(tmp_path: pathlib.Path) -> None:
     """Four writers on one file: what is there afterwards is one of theirs, whole."""
     reports = [lessons.report(f"Student {k}", measure=False) for k in range(4)]

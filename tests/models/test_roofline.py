@@ -113,6 +113,13 @@ def test_no_roof_is_exceeded(flops: float, nbytes: float, seconds: float, arithm
     assert placed.with_points([]) == MADE
 
 
+def test_a_roofline_of_before_is_read() -> None:
+    """The first version of its form had no kind of device."""
+    first = {**MADE.to_dict(), "schema_version": 1}
+    del first["device_kind"]
+    assert Roofline.from_dict(first) == MADE
+
+
 def test_a_data_sheet_by_name() -> None:
     """H200 SXM, from its data sheet: 67 TFLOP/s and 4.8 TB/s, hence a ridge at 13.96 FLOP a byte; bfloat16 989 TFLOP/s."""
     h200 = roofline("NVIDIA H200")
@@ -122,6 +129,7 @@ def test_a_data_sheet_by_name() -> None:
     assert h200.ridge_flops_per_byte("bfloat16") == pytest.approx(989.4 / 4.8)
     assert h200.evidence.badge is Badge.MODELLED
     assert roofline("H200", "datasheet") == roofline("H200")
+    assert h200.device_kind == "cuda"
 
 
 def test_a_recording_keeps_its_badge() -> None:
@@ -132,6 +140,7 @@ def test_a_recording_keeps_its_badge() -> None:
     assert len(rates) == 2
     assert recorded.memory_roof().bytes_per_second == max(rates)
     assert recorded.evidence.badge is Badge.RECORDED
+    assert (recorded.device_kind, roofline("nvidia-h200").device_kind) == ("cpu", "cuda")
     assert {roof.evidence.badge for roof in (*recorded.arithmetic, *recorded.memory)} == {Badge.RECORDED}
     product = recording.find("ceilings", operation="gemm", n=2048, dtype="float32")
     assert product is not None
