@@ -51,7 +51,7 @@ def test_a_pages_title_is_its_first_heading() -> None:
 
 def test_the_index_lists_pages_questions_and_each_machine_once() -> None:
     """A page's title, time and questions without mark-up; two pages of one machine and day have one table, another machine its own."""
-    text = _pages._index([page(GPU), page(GPU, "# 02", "02_second"), page(CPU, "# 03", "03_third")])
+    text = _pages._index([page(GPU), page(GPU, "# 02", "02_second"), page(CPU, "# 03", "03_third")], {})
     contents = text.partition('<ol class="contents">')[2].partition("</ol>")[0]
     assert re.findall(r'<a href="(.*?)">(.*?)</a>', contents) == [
         ("01_first.html", "01 · *First* &lt;1&gt;"), ("02_second.html", "02"), ("03_third.html", "03"),
@@ -60,6 +60,24 @@ def test_the_index_lists_pages_questions_and_each_machine_once() -> None:
     assert re.findall("<ul>(.*?)</ul>", contents) == ["<li>What is x?</li><li>Why?</li>"]
     assert re.findall("<dt>Device</dt><dd>(.*?)</dd>", text) == ["A GPU", "A Processor, no GPU"]
     assert "@" not in text
+
+
+def test_pages_of_earlier_runs_stay_in_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page's foot leads to the index for all notebooks: with --only it lists those before too, in order; no other file."""
+    source, out = tmp_path / "notebooks", tmp_path / "pages"
+    source.mkdir()
+    for name, title in (("01_a", "01 · A & <b>"), ("02_b", "02 · B"), ("03_c", "03 · C")):
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(f"# {title}")]), source / f"{name}.ipynb")
+    monkeypatch.setattr(_pages, "run_notebook", lambda path, kept: (nbformat.read(path, as_version=4), GPU))
+    for only in ("01", "03", "02"):
+        done = _pages.write_course(source, out, only=[only])
+        assert done.pages == 1
+        (out / "04_mine.html").write_text("<title>my own</title>", encoding="utf-8")
+    contents = done.index.read_text(encoding="utf-8").partition('<ol class="contents">')[2].partition("</ol>")[0]
+    assert re.findall(r'<a href="(.*?)">(.*?)</a>', contents) == [
+        ("01_a.html", "01 · A &amp; &lt;b&gt;"), ("02_b.html", "02 · B"), ("03_c.html", "03 · C"),
+    ]  # fmt: skip
+    assert contents.count("From an earlier run") == 2
 
 
 def test_a_course_is_written_as_its_pages_and_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import importlib.resources
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,8 @@ def write_course(
     for number, page in enumerate(pages):
         around = (pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None)
         files[page.file] = render(page, *around, solutions=solutions, there=there).encode()
-    files["index.html"] = _index(pages).encode()
     with _writing(out):
+        files["index.html"] = _index(pages, _earlier(out, files)).encode()
         for name, content in files.items():
             write_atomically(out / name, content)
     return Written(out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun)
@@ -254,21 +254,34 @@ def _highlighting() -> str:
     return HtmlFormatter(style=JupyterStyle).get_style_defs(".highlight") + "\n"  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
-def _index(pages: Sequence[Page]) -> str:
+def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
+    """The titles of the pages that are there from a run with --only, by file name."""
+    found = {}
+    for file in out.glob("[0-9][0-9]_*.html"):
+        title = file.name not in files and re.search(r"<title>(.*?) · gpulab</title>", file.read_text(encoding="utf-8", errors="replace"))
+        if title:
+            found[file.name] = html.unescape(title[1])
+    return found
+
+
+def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
     """The first page: what there is, and where it was made."""
-    rows = []
+    rows = {
+        file: f'<li><h2><a href="{file}">{html.escape(title)}</a></h2><p>From an earlier run: its page says where it was made.</p></li>'
+        for file, title in earlier.items()
+    }
     for page in pages:
         time_needed = _fact(page.notebook, r"\*\*Time:\*\*\s*([^.*]+)")
         asks = _questions(page.notebook)
         listed = "".join(f"<li>{html.escape(text)}</li>" for text in asks)
-        rows.append(
+        rows[page.file] = (
             f'<li><h2><a href="{page.file}">{html.escape(page.title)}</a></h2>'
             f"{f'<p>{html.escape(time_needed)}</p>' if time_needed else ''}{f'<ul>{listed}</ul>' if listed else ''}</li>"
         )
     machines = {short_stamp(page.where): page.where for page in pages}
     tables = "".join(f"<dl class=facts>{_pairs(facts(where))}</dl>" for where in machines.values())
     template = (_HERE / "template" / "index.html").read_text(encoding="utf-8")
-    return template.replace("@PAGES@", "".join(rows)).replace("@MACHINES@", tables)
+    return template.replace("@PAGES@", "".join(rows[file] for file in sorted(rows))).replace("@MACHINES@", tables)
 
 
 def _pairs(rows: Sequence[tuple[str, str]]) -> str:
