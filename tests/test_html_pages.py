@@ -62,6 +62,17 @@ def test_the_index_lists_pages_questions_and_each_machine_once() -> None:
     assert "@" not in text
 
 
+def test_a_page_names_its_machine_and_takes_no_device_for_what_was_measured() -> None:
+    """On a machine with a GPU the CPU is measured too: no line says that an output was measured on the GPU."""
+    made = page(GPU)
+    shown = nbformat.v4.new_output("stream", text="MEASURED on A Processor")
+    made.notebook.cells.append(nbformat.v4.new_code_cell("show()", outputs=[shown]))
+    text = _pages.render(made)
+    assert "RECORDED: measured on a machine with A GPU, 2026-03-04, not on yours" in text
+    assert text.count("on a machine with A GPU, 2026-03-04") == 4  # bar, summary, output, footer
+    assert "on A GPU" not in text
+
+
 def test_pages_of_earlier_runs_stay_in_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page's foot leads to the index for all notebooks: with --only it lists those before too, in order; no other file."""
     source, out = tmp_path / "notebooks", tmp_path / "pages"
