@@ -139,7 +139,7 @@ def _decode_mapping(value: Any, hint: Any, where: str) -> dict[Any, Any]:
     key_kind, kind = typing.get_args(hint)
     decoded = {}
     for key, item in value.items():
-        place = f"{where}.{key}"
+        place = f"{where}.{reprlib.repr(str(key))[1:-1]}"  # what a file says is shown as data: no control characters, cut short
         try:
             name = int(key) if key_kind is int else decode(key, key_kind, place)
         except ValueError as error:

@@ -69,7 +69,7 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
         try:
             read.append((name, read_report(file)))
         except RecordingError as error:
-            refused.append(RefusedFile(name, message_of(error, 400)))
+            refused.append(RefusedFile(name, line(message_of(error, 400), 400)))
         if progress is not None:
             progress(number, len(files))
     students, twice = _students(read)
@@ -126,10 +126,13 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
     if not isinstance(content, dict) or content.get("schema") != StudentReport.__name__:
         raise RecordingError("It is JSON, but no report; expected the file that `gpulab report` wrote. Was the progress file handed in?")
     try:
+        json.dumps(content, ensure_ascii=False).encode("utf-8")  # half a character would end the terminal's or the notebook's own output
         report = StudentReport.from_dict(content, "report")
+        _refuse_unsound(report)
+    except UnicodeEncodeError as error:
+        raise RecordingError("It holds half a character; expected what `gpulab report` wrote. The file was damaged or changed.") from error
     except RecursionError as error:
         raise RecordingError("It is nested deeper than any report; expected what `gpulab report` wrote. Ask for it again.") from error
-    _refuse_unsound(report)
     return report
 
 

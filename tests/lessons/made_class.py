@@ -141,6 +141,10 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "overflow": (_swapped('"cores": 16', '"cores": 1e999'), "no float"),
     "huge_number": (_swapped('"cores": 16', f'"cores": {"9" * 5000}'), "not JSON"),
     "long_name": (_changed(lambda d: d.update(name="A" * 50_000)), "characters"),
+    "half_character_key": (_changed(lambda d: d["machine"]["libraries"].update({"\ud800": 3})), "half a character"),
+    "half_character": (_changed(lambda d: d["predictions"][0].update(question="How \udc00 long?")), "half a character"),
+    "escape_in_key": (_changed(lambda d: d["machine"]["libraries"].update({"\x1b[2J\x1b[31mOWNED": 3})), "OWNED: found 3"),
+    "long_key": (_changed(lambda d: d["machine"]["libraries"].update({"k" * 50_000: 3})), "found 3; expected str"),
     "negative": (_changed(lambda d: d["checks"][0].update(attempts=-5)), "less than never"),
 }  # fmt: skip
 # Names that must be shown as text, and be no formula in a spreadsheet.

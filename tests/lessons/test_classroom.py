@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_is_refused_with_its_sentence(name: str, folder: pathlib.Path) -> None:
-    """Each of twenty damaged and hostile files is refused, in words that fit, and the good one beside it is read."""
+    """Each of two dozen damaged and hostile files is refused, in words that fit, and the good one beside it is read."""
     content, says = BAD[name]
     (folder / "bad.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     write(folder, "good.json", report_of(4))
@@ -42,6 +43,16 @@ def test_a_bad_file_is_refused_with_its_sentence(name: str, folder: pathlib.Path
     assert [each.file for each in room.refused] == ["bad.json"]
     assert says in room.refused[0].sentence
     assert 20 < len(room.refused[0].sentence) <= 400
+    assert room.refused[0].sentence.isprintable(), "a terminal would obey what a file says"
+
+
+def test_a_file_at_the_very_depth_that_can_be_read_is_refused_like_a_deeper_one(folder: pathlib.Path) -> None:
+    """Some depth is just parsed, and too deep for what is done to the answer next: every depth is read or refused, none ends the class."""
+    plain = json.dumps({**report_of(1).to_dict(), "checks": [{**report_of(1).to_dict()["checks"][0], "kept": "HERE"}]})
+    write(folder, "good.json", report_of(4))
+    for depth in range(sys.getrecursionlimit() - 150, sys.getrecursionlimit(), 3):
+        (folder / "bad.json").write_text(plain.replace('"HERE"', "[" * depth + "]" * depth))
+        assert "Student 004" in [each.name for each in lessons.classroom(folder).students]
 
 
 def test_links_pipes_and_giants_are_not_opened(folder: pathlib.Path) -> None:
