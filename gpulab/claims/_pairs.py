@@ -82,18 +82,33 @@ def pairs(
     return compare
 
 
-def beside_cpu(experiment: str, keep: Keep | None = None) -> Compare:
-    """Return what compares each entry with the same work on the recorded CPU."""
+def beside_cpu(experiment: str, keep: Keep | None = None, *, largest: bool = False) -> Compare:
+    """Return what compares each entry with the same work on the recorded CPU.
+
+    Parameters
+    ----------
+    experiment : str
+    keep : callable, optional
+        ``keep(params)``: whether the case belongs to the claim.
+    largest : bool
+        Of each workload only the largest size that both have.
+    """
 
     def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
         if cpu is None or cpu.name == recording.name:
             return []
-        found = []
+        found: list[tuple[Entry, Entry]] = []
         for entry in recording.select(experiment):
             there = cpu.find(experiment, **entry.params) if keep is None or keep(entry.params) else None
             if there is not None:
-                found.append(compared(f"{label(entry.params)}, over {cpu.name}", there, entry))
-        return found
+                found.append((there, entry))
+        if largest:
+            sizes: dict[Parameter, float] = {}
+            for _, entry in found:
+                workload = entry.params["workload"]
+                sizes[workload] = max(sizes.get(workload, 0.0), items(entry))
+            found = [(there, entry) for there, entry in found if items(entry) == sizes[entry.params["workload"]]]
+        return [compared(f"{label(entry.params)}, over {cpu.name}", there, entry) for there, entry in found]
 
     return compare
 
@@ -169,5 +184,5 @@ def nbytes(entry: Entry) -> float:
 
 
 def items(entry: Entry) -> float:
-    """Return the items of a call: the size of a batch."""
+    """Return the size of a call, such as the items of a batch."""
     return float(entry.params["n"])

@@ -192,6 +192,23 @@ def test_gpu_beside_cpu() -> None:
     assert claims.ledger([gpu, cpu]).of("gpu-10-to-1000")[0].verdict is Verdict.HOLDS
 
 
+def test_a_claim_of_the_largest_sizes_takes_of_each_workload_the_largest_that_both_have() -> None:
+    """Small sizes decide nothing, the size of a convolution is its batch, and what only one machine has recorded is no comparison."""
+    seconds = {("add", 1024): (1e-3, 4e-3), ("add", 2**22): (8e-3, 1e-3), ("conv2d", 16): (6e-3, 1e-3), ("conv2d", 64): (5e-3, 1e-3)}
+    params = {case: {"workload": case[0], "n": case[1], "dtype": "float32"} for case in seconds}
+    more = Entry("catalogue", {"workload": "add", "n": 2**26, "dtype": "float32"}, a_timing())
+    double = {"workload": "add", "n": 2**26, "dtype": "float64"}
+    cpu = a_recording("cpu", (*(Entry("catalogue", params[case], a_timing(there)) for case, (there, _) in seconds.items()), more), "slow")
+    gpu = a_recording("cuda", tuple(Entry("catalogue", params[case], a_timing(here)) for case, (_, here) in seconds.items()), "fast")
+    both = [dataclasses.replace(one, entries=(*one.entries, Entry("catalogue", double, a_timing()))) for one in (gpu, cpu)]
+    finding = claims.judge("gpu-2-5", *both)
+    assert {c.case.partition(", dtype")[0]: round(c.ratio, 3) for c in finding.comparisons} == {
+        "workload add, n 4,194,304": 8.0,
+        "workload conv2d, n 64": 5.0,
+    }
+    assert finding.verdict is Verdict.HOLDS
+
+
 def compare(ratio: float, half: float = 0.01) -> Comparison:
     """A comparison with a narrow interval."""
     return Comparison("", ratio, (ratio - half, ratio + half), "a", "b")
