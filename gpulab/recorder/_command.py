@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--out", metavar="FILE", help="the recording to write (JSON)")
     parser.add_argument("--minutes", type=float, default=8.0, help="the time budget (default: 8)")
-    parser.add_argument("--name", help="the machine's short name, such as nvidia-h200 (default: from the device's name)")
+    parser.add_argument("--name", help="the machine's short name, such as nvidia-h200 (default: FILE's own, else the device's)")
     parser.add_argument("--device", help="the device to measure, such as cuda:1 or cpu (default: the best there is)")
     parser.add_argument("--only", nargs="+", metavar="EXPERIMENT", help="only these experiments (see --list)")
     parser.add_argument("--visits", type=int, metavar="N", help="how often to time each case, at moments far apart (default: 3)")

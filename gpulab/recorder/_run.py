@@ -20,7 +20,7 @@ from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError,
 from gpulab.recorder._registry import Case, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
 from gpulab.recordings._schema import MOST_VISITS, Timing
-from gpulab.recordings._several import foreign_part
+from gpulab.recordings._several import commands_of, foreign_part
 from gpulab.recordings._visits import together, visits_of
 
 Progress = Callable[[float, str], None]
@@ -59,10 +59,10 @@ def _key(experiment: str, case: Case) -> str:
     return Entry(experiment, case.params, None, NOT_REACHED).key
 
 
-def _previous(out: pathlib.Path, fresh: Recording) -> dict[str, Entry]:
-    """Return what an earlier run on this same machine and software has recorded in the file."""
+def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
+    """Return what an earlier run on this same machine and software has written to the file; None where there is no file."""
     if not out.exists():
-        return {}
+        return None
     old = read(out)
     part = foreign_part(old.environment, fresh.environment)
     if part is not None:
@@ -71,7 +71,13 @@ def _previous(out: pathlib.Path, fresh: Recording) -> dict[str, Entry]:
             f"record: {out.name} was made on another {part} ({before!r}); expected {now!r}. "
             "Give --out another file, or --restart to replace this one."
         )
-    return {item.key: item for item in old.entries if item.recorded}
+    return old
+
+
+def _going_on(old: Recording, fresh: Recording, name: str | None) -> Recording:
+    """Return a fresh recording that keeps what people have written into the one it continues: its name, its notes and all its commands."""
+    environment = replace(fresh.environment, command=commands_of(old.environment, fresh.environment))
+    return replace(fresh, name=old.name if name is None else name, notes=old.notes, environment=environment)
 
 
 def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
@@ -172,13 +178,14 @@ def record(
     Parameters
     ----------
     out : path
-        The file to write; where it holds an unfinished recording of this machine, that one is continued.
+        The file to write; where it holds an unfinished recording of this machine, that one is continued: it keeps its notes, and names the
+        commands of all its runs.
     minutes : float
         The budget. What it does not reach is kept as "not recorded" with that reason.
     only : iterable of str, optional
         Experiment names; None takes all.
     name : str, optional
-        The machine's short name in lower case; by default made from the device's name.
+        The machine's short name in lower case; by default that of the file that is continued, else made from the device's name.
     device : optional
         As ``gl.devices.find`` takes it; None for the best there is.
     restart : bool
@@ -216,8 +223,9 @@ def record(
     )
     plan = _plan(where, only)
     with _alone(target):
-        done = {} if restart else _previous(target, base)
-        run = _Run(target, base, plan, done, visits, clock)
+        old = None if restart else _previous(target, base)
+        done = {} if old is None else {item.key: item for item in old.entries if item.recorded}
+        run = _Run(target, base if old is None else _going_on(old, base, name), plan, done, visits, clock)
         _loop(run, where, budget=minutes * 60.0, progress=progress, stop=stop)
         run.base = replace(run.base, clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")})
         run.save(force=True)

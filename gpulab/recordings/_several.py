@@ -15,6 +15,8 @@ from gpulab.units import format_ratio, format_seconds
 
 # What must be the same before the entries of two runs may stand in one file.
 _SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
+# How the commands of several runs in one file are joined, and how many are named.
+_THEN, _OTHERS, _MOST_COMMANDS = ", continued by ", "others", 6
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,16 @@ def merge(first: Recording, second: Recording) -> Recording:
         if there is None or not there.recorded or (entry.recorded and (entry.date or "") >= (there.date or "")):
             entries[entry.key] = entry
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
-    return replace(newer, name=first.name, entries=tuple(entries.values()), notes=notes)
+    environment = replace(newer.environment, command=commands_of(older.environment, newer.environment))
+    return replace(newer, name=first.name, environment=environment, entries=tuple(entries.values()), notes=notes)
+
+
+def commands_of(earlier: Environment, later: Environment) -> str | None:
+    """Return the commands of a file's runs in their order, each once; of many the first and the latest."""
+    runs = list(dict.fromkeys(one for each in (earlier, later) if each.command for one in each.command.split(_THEN)))
+    if len(runs) > _MOST_COMMANDS:
+        runs = [runs[0], _OTHERS, *runs[2 - _MOST_COMMANDS :]]
+    return _THEN.join(runs) or None
 
 
 def foreign_part(one: Environment, other: Environment) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 from types import SimpleNamespace
 
@@ -101,6 +103,25 @@ def test_a_second_run_goes_on_where_the_first_stopped(bench, tmp_path):
     bench.log.clear()
     bench.run(tmp_path / "r.json", restart=True)
     assert len(bench.log) == 4
+
+
+def test_a_continued_recording_keeps_its_name_its_notes_and_every_command(bench, tmp_path, monkeypatch):
+    """What a second run adds to does not become its own: both commands are named, and what somebody wrote into the file stays."""
+    monkeypatch.setattr(devices, "machine", functools.cache(devices.machine))
+    bench("a", [0] * 9)
+    path = tmp_path / "r.json"
+    bench.run(path, minutes=15 / 60, name="the-old-box", command="gpulab record --out FILE --minutes 0.25")
+    recordings.write(dataclasses.replace(recordings.read(path), notes=("It stood in the sun.",)), path)
+    second = bench.run(path, minutes=25 / 60, name=None, command="gpulab record --out FILE --minutes 0.4")
+    assert (second.name, second.notes) == ("the-old-box", ("It stood in the sun.",))
+    both = "gpulab record --out FILE --minutes 0.25, continued by gpulab record --out FILE --minutes 0.4"
+    assert recordings.read(path).environment.command == both
+    assert bench.run(path, command="gpulab record --out FILE --minutes 0.4").environment.command == both, "the same again is no news"
+    renamed = bench.run(path, name="the-new-box", command=None, minutes=7)
+    assert renamed.name == "the-new-box"
+    assert renamed.environment.command == f"{both}, continued by gpulab record --minutes 7"
+    fresh = bench.run(path, restart=True, command="gpulab record --out FILE --minutes 8")
+    assert (fresh.notes, fresh.environment.command) == ((), "gpulab record --out FILE --minutes 8")
 
 
 def test_another_machines_file_is_not_overwritten(bench, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -69,6 +70,17 @@ def test_joining_takes_the_later_of_two_and_keeps_dates() -> None:
         }
         assert both.environment.date == LATER
         assert both.evidence(both.find("e", n=2)).date == EARLIER
+
+
+def test_a_joined_recording_names_the_commands_of_all_its_runs() -> None:
+    """Earlier ones first, each once; of the thirty of a file that is continued every day the first and the latest four."""
+    days = [made(f"2026-11-{day:02d}T10:00:00+00:00", timed(day, 1e-3), command=f"gpulab record --minutes {day}") for day in range(1, 31)]
+    one, two = (day.environment.command for day in days[:2])
+    assert recordings.merge(days[1], days[0]).environment.command == f"{one}, continued by {two}"
+    assert recordings.merge(recordings.merge(*days[:2]), made(LATER, command=two)).environment.command == f"{one}, continued by {two}"
+    named = (day.environment.command for day in days[-4:])
+    assert functools.reduce(recordings.merge, days).environment.command == ", continued by ".join((one, "others", *named))
+    assert recordings.merge(made(EARLIER, command=None), days[1]).environment.command == two
 
 
 @pytest.mark.parametrize(
