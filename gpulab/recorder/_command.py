@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
+import shlex
+import shutil
 import signal
 import sys
 from collections import Counter
 from typing import Any
+
+_NARROWEST = 20  # characters of the line of progress: some terminals say that they have no columns
 
 
 def add_parser(subparsers: Any) -> None:
@@ -74,17 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _command(arguments: argparse.Namespace) -> str:
     """Return the command that gives the recording again, without the path of the file."""
-    words = ["gpulab record --out FILE", f"--minutes {arguments.minutes:g}"]
-    words += [f"--device {arguments.device}"] if arguments.device else []
-    words += [f"--visits {arguments.visits}"] if arguments.visits is not None else []
-    words += [f"--only {' '.join(arguments.only)}"] if arguments.only else []
-    return " ".join(words)
+    words = ["gpulab", "record", "--out", "FILE", "--minutes", f"{arguments.minutes:g}"]
+    words += ["--device", arguments.device] if arguments.device else []
+    words += ["--visits", str(arguments.visits)] if arguments.visits is not None else []
+    words += ["--only", *arguments.only] if arguments.only else []
+    return shlex.join(words)  # names of experiments have spaces
 
 
 def _show(fraction: float, text: str) -> None:
     line = f"{100 * fraction:3.0f} %  {text}"
     if sys.stdout.isatty():
-        width = os.get_terminal_size().columns - 1
+        width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
         print(f"\r{line[:width]:{width}}", end="\n" if fraction >= 1 else "", flush=True)
     else:
         print(line, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -84,7 +85,8 @@ def experiments(only: Iterable[str] | None = None) -> tuple[Experiment, ...]:
     wanted = _given.items("recorder", "only", only)
     unknown = [name for name in wanted if not isinstance(name, str) or name not in _REGISTRY]
     if unknown:
-        raise InputError(f"recorder: there is no experiment {shown(unknown[0])}; expected one of {', '.join(_REGISTRY)}.")
+        known = ", ".join(map(shlex.quote, _REGISTRY))  # as they are typed after --only
+        raise InputError(f"recorder: there is no experiment {shown(unknown[0])}; expected one of {known}.")
     return tuple(_REGISTRY[name] for name in wanted)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gpulab import devices, recorder, recordings
+from gpulab import cli, devices, recorder, recordings
 from gpulab.errors import InputError, RecordingError, StoppedError
 from gpulab.evidence import Evidence
-from gpulab.recorder import Case, Experiment, _ceilings, _foretell, _registry, _run, _transfers
+from gpulab.recorder import Case, Experiment, _ceilings, _command, _foretell, _registry, _run, _transfers
 from gpulab.timing import Measurement
 
 
@@ -334,6 +336,31 @@ def test_machine_names_are_file_safe():
         name = "NVIDIA H200 (MIG 1g.18gb)"
 
     assert _run.machine_name(Device()) == "nvidia-h200-mig-1g-18gb"
+
+
+def test_the_command_that_is_kept_can_be_typed_again(bench, tmp_path, capsys):
+    """The shell takes a name with a space as one word where it is quoted; a wrong name is answered with names to copy."""
+    bench("speed-up ladder", [0])
+    bench("tips", [0])
+    path = tmp_path / "r.json"
+    assert cli.main(["record", "--out", str(path), "--device", "cpu", "--visits", "1", "--only", "speed-up ladder", "tips"]) == 0
+    assert recordings.read(path).environment.command == (
+        "gpulab record --out FILE --minutes 8 --device cpu --visits 1 --only 'speed-up ladder' tips"
+    )
+    assert cli.main(["record", "--out", str(path), "--only", "ladder"]) == 2
+    assert "expected one of 'speed-up ladder', tips." in capsys.readouterr().err
+
+
+def test_progress_is_shown_in_a_terminal_that_has_no_columns(capsys, monkeypatch):
+    """Serial consoles and some containers report 0 columns: the line has the 80 characters of a terminal that says nothing."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((0, 0)))
+    _command._show(0.5, "1 of 2")
+    assert capsys.readouterr().out == "\r" + " 50 %  1 of 2".ljust(79)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((1, 1)))
+    _command._show(0.5, "1 of 2, and more")
+    assert capsys.readouterr().out == "\r 50 %  1 of 2, and m"
 
 
 def test_every_registered_experiment_has_unique_cases_on_a_cpu():
