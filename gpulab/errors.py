@@ -23,6 +23,17 @@ def shown(value: object, most: int = _LONGEST) -> str:
     return _cut(repr, value, most)
 
 
+def printable(text: str) -> str:
+    r"""Return text that a terminal shows and does not obey: a control character, or half of a character, as its escape.
+
+    Examples
+    --------
+    >>> print(printable("\x1b[2Jred"))
+    \x1b[2Jred
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def message_of(error: BaseException, most: int = 200) -> str:
     """Return an exception's text in one line, cut short, for a message of ours; its type where the text itself fails."""
     return _cut(str, error, most)
@@ -35,7 +46,7 @@ def install_extra(name: str) -> str:
 
 def _cut(to_text: Callable[[object], str], value: object, most: int) -> str:
     try:
-        text = " ".join(to_text(value).split()).rstrip(".")
+        text = printable(" ".join(to_text(value).split()).rstrip("."))
     except Exception:  # somebody else's __repr__ or __str__: the message at hand matters more than its fault
         return f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most - 3]}..."

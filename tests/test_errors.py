@@ -30,3 +30,9 @@ def test_what_is_shown_is_cut_at_its_length_and_not_before():
     assert errors.message_of(ValueError("a" * 200)) == "a" * 200
     assert errors.message_of(ValueError("a" * 201)) == "a" * 197 + "..."
     assert errors.shown(Broken()) == "<Broken>"
+
+
+def test_a_message_is_shown_by_a_terminal_and_not_obeyed():
+    """What clears the screen, turns the line or is half a character stands there as Python writes it; other scripts stay."""
+    assert errors.message_of(ValueError("\x1b[2J \u202eno\ud800")) == r"\x1b[2J \u202eno\ud800"
+    assert errors.printable("Zoë 東京 5 %") == "Zoë 東京 5 %"

@@ -69,7 +69,7 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
         try:
             read.append((name, read_report(file)))
         except RecordingError as error:
-            refused.append(RefusedFile(name, line(message_of(error, 400), 400)))
+            refused.append(RefusedFile(name, message_of(error, 400)))
         if progress is not None:
             progress(number, len(files))
     students, twice = _students(read)

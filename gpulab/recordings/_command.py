@@ -26,18 +26,18 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab recordings``; return the exit code."""
     from gpulab import recordings
-    from gpulab.errors import InputError
+    from gpulab.errors import InputError, RecordingError, message_of, printable
 
     asked = [name for name in ("show", "diff", "merge") if getattr(arguments, name)]
     if len(asked) > 1 or (arguments.out and asked != ["merge"]):
         raise InputError("recordings: expected one of --show, --diff and --merge, and --out with --merge alone.")
     if arguments.show:
         found = _get(arguments.show)
-        print(repr(found))
+        print(printable(repr(found)))
         _print(found.table())
     elif arguments.diff:
         difference = recordings.diff(*(_get(name) for name in arguments.diff))
-        print(repr(difference))
+        print(printable(repr(difference)))
         _print(difference.table())
     elif arguments.merge:
         if not arguments.out:
@@ -52,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{joined!r} in {arguments.out}")
     else:
         for name in recordings.names():
-            print(f"{name}: {recordings.load(name)!r}")
+            try:
+                print(printable(f"{name}: {recordings.load(name)!r}"))
+            except RecordingError as error:  # the others can be read
+                print(f"{printable(name)}: cannot be read. {message_of(error, 1000)}.")
     return 0
 
 
@@ -65,8 +68,10 @@ def _get(name: str) -> Any:
 
 
 def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
+    from gpulab.errors import printable
+
     headers, rows = table
-    lines = [tuple(map(str, line)) for line in (headers, *rows)]
+    lines = [tuple(printable(str(text)) for text in line) for line in (headers, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     for line in lines:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())

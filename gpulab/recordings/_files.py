@@ -8,7 +8,6 @@ import json
 import math
 import os
 import pathlib
-import re
 
 from gpulab._files import write_atomically
 from gpulab.errors import RecordingError, shown
@@ -16,7 +15,6 @@ from gpulab.recordings._schema import Recording
 
 # A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what would hurt to parse.
 MAX_FILE_BYTES = 20 * 2**20
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def directory() -> pathlib.Path:
@@ -31,7 +29,8 @@ def _folders() -> list[pathlib.Path]:
 
 def names() -> tuple[str, ...]:
     """Return the names that ``load`` knows: what ships, and what lies in ``$GPULAB_RECORDINGS``."""
-    return tuple(sorted({path.stem for folder in _folders() if folder.is_dir() for path in folder.glob("*.json")}))
+    found = {path.stem for folder in _folders() if folder.is_dir() for path in folder.glob("?*.json") if path.is_file()}
+    return tuple(sorted(found))
 
 
 def load(name: str) -> Recording:
@@ -42,13 +41,14 @@ def load(name: str) -> Recording:
     RecordingError
         If there is no such recording, or its file is damaged.
     """
-    for folder in reversed(_folders()) if isinstance(name, str) and _NAME.fullmatch(name) else ():
+    there = names()  # stems of files in these folders, so no path that leads out of them
+    for folder in reversed(_folders()) if isinstance(name, str) and name in there else ():
         path = folder / f"{name}.json"
         if path.is_file():
             return read(path)
-    there = ", ".join(names()) or "none yet"
     raise RecordingError(
-        f"recordings.load: there is no recording {shown(name)}; expected one of: {there}. Make one with `gpulab record --out FILE`."
+        f"recordings.load: there is no recording {shown(name)}; expected one of: {', '.join(there) or 'none yet'}. Make one with "
+        "`gpulab record --out FILE`."
     )
 
 
@@ -88,7 +88,14 @@ def read(path: str | os.PathLike[str]) -> Recording:
 @functools.lru_cache(maxsize=32)
 def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
     """Parse a file once for each state of it: an instrument asks for its recordings at every redraw."""
-    return Recording.from_dict(json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant, parse_float=_finite))
+    content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+    try:
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:  # no terminal and no notebook can show it
+        raise RecordingError(
+            f"recordings.read: {shown(file.name)} holds half a character; expected text in UTF-8. The file is damaged."
+        ) from error
+    return Recording.from_dict(content)
 
 
 def readable() -> dict[str, Recording]:

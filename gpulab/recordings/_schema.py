@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpulab._result import Result
-from gpulab.errors import RecordingError
+from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
 
@@ -21,6 +21,8 @@ Parameter = str | int | float
 # Enough to draw a spread and to check the interval; the interval itself is of all samples.
 KEPT_SAMPLES = 32
 MOST_VISITS = 10
+# No clock resolves the one, even over a million calls, and nobody waits for the other; the ratio of any two is a number to work with.
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-15, 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +67,13 @@ class Timing(Result):
         times = [self.median_seconds, self.first_call_seconds, self.launch_seconds, *(self.interval_seconds or ()), *self.samples_seconds]
         if self.with_transfer_seconds is not None:
             times.append(self.with_transfer_seconds)
-        positive = (self.median_seconds, *self.visits_seconds)
-        if not all(np.isfinite(t) and t >= 0 for t in times) or not all(np.isfinite(t) and t > 0 for t in positive):
-            raise RecordingError("Timing: a time is negative, zero or not finite; expected positive seconds. The file is damaged.")
+        if not all(np.isfinite(t) and t >= 0 for t in times):
+            raise RecordingError("Timing: a time is negative or not finite; expected seconds. The file is damaged.")
+        if not all(_SHORTEST_SECONDS <= t <= _LONGEST_SECONDS for t in (self.median_seconds, *self.visits_seconds)):
+            raise RecordingError(
+                f"Timing: a median is no time that was measured; expected {_SHORTEST_SECONDS:g} to {_LONGEST_SECONDS:g} seconds. The file "
+                "is damaged."
+            )
         if self.interval_seconds is not None and not self.interval_seconds[0] <= self.median_seconds <= self.interval_seconds[1]:
             raise RecordingError("Timing: the median lies outside its own interval; expected low <= median <= high. The file is damaged.")
         counts = (1, len(self.samples_seconds), len(self.visits_seconds))
@@ -117,7 +123,8 @@ class Entry(Result):
     date: str | None = None
 
     def __post_init__(self) -> None:
-        """An entry has a timing or a reason, never both or neither."""
+        """An entry has a timing or a reason, never both or neither, and is named in words that can be shown."""
+        _refuse_unseen("Entry", self.experiment, *self.params, *(value for value in self.params.values() if isinstance(value, str)))
         if (self.timing is None) == (self.reason is None):
             raise RecordingError(f"Entry {self.key}: expected either a timing or the reason for its absence. The file is damaged.")
 
@@ -162,7 +169,8 @@ class Recording(Result):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two entries for one case."""
+        """Refuse two entries for one case, and a name that cannot be shown."""
+        _refuse_unseen("Recording", self.name)
         keys = [entry.key for entry in self.entries]
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
@@ -202,6 +210,15 @@ class Recording(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an entry: the case, its time, its rates."""
         return ("case", "median", "95 % interval", "visits", "arithmetic", "memory traffic"), [_row(entry) for entry in self.entries]
+
+
+def _refuse_unseen(what: str, *texts: str) -> None:
+    """Refuse names with control characters: a terminal would obey them wherever a case is listed."""
+    unseen = next((text for text in texts if not text.isprintable()), None)
+    if unseen is not None:
+        raise RecordingError(
+            f"{what}: the name {shown(unseen)} holds what cannot be shown; expected words and numbers. The file is damaged."
+        )
 
 
 def _row(entry: Entry) -> tuple[str, ...]:

@@ -102,6 +102,16 @@ def test_every_figure_carries_the_recorded_badge():
         (lambda d: d.update(extra=1), "extra"),
         (lambda d: d["entries"][0]["timing"].update(median_seconds=-1.0), "negative"),
         (lambda d: d["entries"][0]["timing"].update(median_seconds="nan"), "finite"),
+        (lambda d: d["entries"][0]["timing"].update(median_seconds=1e308, interval_seconds=None), "no time that was measured"),
+        (lambda d: d["entries"][0]["timing"].update(median_seconds=5e-324, interval_seconds=None), "no time that was measured"),
+        (lambda d: d["entries"][0]["timing"].update(visits_seconds=[1e-3, 1.1e9]), "no time that was measured"),
+        (lambda d: d["entries"][0]["timing"].update(visits_seconds=[1e-3, 0.9e-15]), "no time that was measured"),
+        (lambda d: d["entries"][0].update(experiment="cata\ud800logue"), "half a character"),
+        (lambda d: d["environment"].update(device="\udfff"), "half a character"),
+        (lambda d: d.update(name="\x1b[2Jmine"), r"the name '\\x1b\[2Jmine' holds what cannot be shown"),
+        (lambda d: d["entries"][0].update(experiment="\x1b[2J"), "what cannot be shown"),
+        (lambda d: d["entries"][0]["params"].update({"a\rb": 1}), "what cannot be shown"),
+        (lambda d: d["entries"][0]["params"].update(workload="\u202emul"), "what cannot be shown"),
         (lambda d: d["entries"][0]["timing"].update(interval_seconds=[2.0, 3.0]), "interval"),
         (lambda d: d["entries"][0]["timing"].update(sample_count=1), "counts"),
         (lambda d: d["entries"][0]["timing"].update(samples_seconds="many"), "samples_seconds"),
@@ -164,6 +174,27 @@ def test_a_folder_of_the_learners_own_is_searched_too(tmp_path, monkeypatch):
     monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
     assert "mine" in recordings.names()
     assert recordings.load("mine").name == "test"
+
+
+def test_every_name_that_is_listed_can_be_loaded(tmp_path, monkeypatch):
+    """A file may be called as its owner likes; a folder or a link to nothing is no recording."""
+    for name in ("Lab PC 3", "Übung", "x" * 80, ".hidden"):
+        recordings.write(a_recording(), tmp_path / f"{name}.json")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "nothing.json").symlink_to(tmp_path / "gone")
+    (tmp_path / ".json").write_text("{}")
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+    own = set(recordings.names()) - {path.stem for path in recordings.directory().glob("*.json")}
+    assert own == {"Lab PC 3", "Übung", "x" * 80, ".hidden"}
+    assert {recordings.load(name).name for name in own} == {"test"}
+
+
+def test_times_at_the_ends_of_what_is_read_can_be_compared():
+    """A femtosecond and thirty-two years are 24 decades apart, which is a number that every table can show."""
+    short, long = (a_timing(median_seconds=t, interval_seconds=None, samples_seconds=np.array([t])) for t in (1e-15, 1e9))
+    one, two = (a_recording(entries=(Entry("e", {"n": 1}, t),)) for t in (short, long))
+    assert [d.ratio for d in recordings.diff(one, two).differences] == [pytest.approx(1e24)]
+    assert [d.ratio for d in recordings.diff(two, one).differences] == [pytest.approx(1e-24)]
 
 
 def test_a_damaged_recording_does_not_hide_the_others(tmp_path, monkeypatch):

@@ -137,6 +137,17 @@ def test_the_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str])
     recordings.write(made(LATER, timed(1, 2e-3), timed(2, 1e-3)), paths[1])
     assert cli.main(["recordings"]) == 0
     assert "amd-epyc-2-cores" in capsys.readouterr().out
+    hostile = dataclasses.replace(made(EARLIER, Entry("e", {"n": 1}, None, "\x1b[2Jgone"), device="\x1b[31mred"), name="last")
+    recordings.write(hostile, tmp_path / "zz.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+        assert cli.main(["recordings"]) == 0
+        listed = capsys.readouterr().out
+        assert cli.main(["recordings", "--show", "zz"]) == 0
+    assert "broken: cannot be read. recordings.read: 'broken.json' is not JSON" in listed
+    assert r"zz: <recording 'last': \x1b[31mred, 2026-11-20, 0 of 1 entries>" in listed, "what is after a bad file is listed all the same"
+    assert r"e n=1  not recorded: \x1b[2Jgone" in capsys.readouterr().out
     assert cli.main(["recordings", "--show", str(paths[0])]) == 0
     assert "e n=1" in capsys.readouterr().out
     assert cli.main(["recordings", "--diff", *map(str, paths)]) == 0
