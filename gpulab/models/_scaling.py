@@ -72,7 +72,7 @@ class ScalingCurve(Result):
     points : tuple of ScalingPoint
         Ascending in ranks.
     best_ranks : int or None
-        The fastest number of ranks: from here on one more no longer helps. None where more ranks always help, however little.
+        The fastest number of ranks: from here on one more no longer helps. None where more and more ranks come ever nearer to the limit.
     limit_speedup : float
         What no number of ranks exceeds; infinite where there is no bound.
     evidence : Evidence
@@ -326,10 +326,10 @@ class _Step:
         """Return from where one more rank no longer helps.
 
         Without turns the time of a strong step is the larger of two functions a + b / p + c p, so it falls and then rises for good, and the
-        first rank that does not help is found by halving. Where ranks take turns, none helps. Weak steps gain with each rank of its own.
+        first rank that does not help is found by halving. Where ranks take turns, none helps.
         """
         if self.weak:
-            return None if self.processors >= MOST_RANKS or self.limit() > self.point(self.processors).speedup else self.processors
+            return self.most_of_weak()[0]
         if self.latency == 0 and self.processors >= MOST_RANKS:
             # Then T(p) falls towards a bound or not at all; differences would drown in rounding. With overlap a third of the compute
             # (the forward pass) stays beside the communication that nothing hides any more, without it all of the compute.
@@ -341,13 +341,33 @@ class _Step:
     def limit(self) -> float:
         """Return the speed-up that no number of ranks exceeds."""
         if self.weak:
-            a_rank = 2 * self.latency + (self.one / self.processors if self.processors < MOST_RANKS else 0.0)
-            return self.one / a_rank if a_rank else math.inf
+            return self.most_of_weak()[1]
         best = self.best()
         if best is not None:
             return self.point(best).speedup
         left = self.one * self.serial + 2 * self.nbytes / self.bandwidth  # no latency, or each rank would not help
         return self.one / left if left else math.inf
+
+    def most_of_weak(self) -> tuple[int | None, float]:
+        """Return the fastest number of ranks of a weak step and its speed-up; None and the bound where ever more ranks come nearer to it.
+
+        Over u = 1 / p a rank's share of the step is the larger of two concave functions: all that may hide is hidden, or the backward
+        pass is too short for it. The second is the larger from some p on. So the least is at an end of one of the two pieces: one rank,
+        both sides of where they meet, as many ranks as processors, or without end.
+        """
+        own = self.processors >= MOST_RANKS  # then no rank takes turns
+        full = _first(lambda p: self._fills(min(p, self.processors)))
+        ends = sorted({1, *(() if full is None else (full - 1, full)), *(() if own else (self.processors,))})
+        best = max(ends, key=lambda p: self.point(p).speedup)
+        turn, wait = 0.0 if own else self.one / self.processors, 2 * self.latency
+        a_rank = turn + wait - min(self.overlap * wait, BACKWARD_SHARE * (1 - self.serial) * turn)
+        bound, reached = self.one / a_rank if a_rank else math.inf, self.point(best).speedup
+        # Where the two are one number, as for a link that costs nothing, rounding must not decide.
+        return (None if bound > reached * (1 + 1e-12) else best), max(bound, reached)
+
+    def _fills(self, p: int) -> bool:
+        """Whether the backward pass is too short for the communication that may hide behind it."""
+        return self.overlap * self.communication(p) > BACKWARD_SHARE * self.compute(p)[1]
 
     @property
     def assumptions(self) -> str:

@@ -151,9 +151,61 @@ def test_parts_of_a_step(step: float, nbytes: float, latency: float, rate: float
 def test_limit_of_weak_scaling(overlap: float, step: float, latency: float, rate: float, nbytes: float) -> None:
     """However many ranks, weak scaling stays under T / (2 alpha): a ring's messages follow each other."""
     curve = models.scaling(step, nbytes, latency, rate, [2, 100, 2**20], mode="weak", overlap=overlap)
-    assert curve.limit_speedup == pytest.approx(step / (2 * latency))
+    bound = step / (2 * latency)
     # 1 + overhead: a ring of p ranks passes 2 (p - 1) messages, and that hides behind one backward pass at most.
-    assert all(p.speedup <= curve.limit_speedup * (p.ranks / (p.ranks - 1)) * (1 + 1e-9) for p in curve.points)
+    assert all(p.speedup <= bound * (p.ranks / (p.ranks - 1)) * (1 + 1e-9) for p in curve.points)
+    assert all(p.speedup <= curve.limit_speedup * (1 + 1e-12) for p in curve.points)
+    # A message of more than a sixth of the step gives its bound away to one rank, or to two or three that hide most of it.
+    assert curve.limit_speedup >= max(bound, 1.0) * (1 - 1e-12)
+    if bound >= 3:
+        assert curve.limit_speedup == pytest.approx(bound)
+
+
+def test_limits_of_weak_steps_by_hand() -> None:
+    """What no number of ranks exceeds: with turns, with overlap, and where the messages cost more than they give."""
+    small: dict[str, Any] = {"step_seconds": 0.1, "parameter_bytes": 0, "latency_seconds": 1e-3, "bandwidth_bytes_per_second": math.inf}
+    shared = models.scaling(ranks=[1, 2, 4, 8, 1000], mode="weak", processors=4, **small)
+    assert shared.at(4).speedup == pytest.approx(0.4 / 0.106)  # four ranks pass 6 messages of 1 ms; more ranks pass 2 each: 0.1 / 0.027
+    assert (shared.best_ranks, shared.limit_speedup) == (4, shared.at(4).speedup)
+    hidden = models.scaling(ranks=[4, 1000], mode="weak", processors=4, overlap=1.0, **small)
+    assert (hidden.best_ranks, hidden.limit_speedup) == (4, pytest.approx(4.0))
+    assert hidden.at(1000).speedup == pytest.approx(4.0)  # 2 ms a rank hide behind two thirds of its 25 ms
+    # Three quarters of the step a message: alone it is 1, on two ranks 2 / 2.5, and without end 1 / 1.5.
+    dear = models.scaling(1.0, 0, 0.75, math.inf, [1, 2, 100], mode="weak")
+    assert (dear.best_ranks, dear.limit_speedup) == (1, 1.0)
+    assert dear.at(2).speedup == pytest.approx(0.8)
+    # Two ranks hide all of 2 (0.3 + 0.1 / 3) s behind two thirds of their second, which is 2; without end it is 1 / 0.6.
+    two = models.scaling(1.0, 1.0, 0.3, 15.0, [1, 2, 3, 1000], mode="weak", overlap=1.0)
+    assert (two.best_ranks, two.limit_speedup) == (2, pytest.approx(2.0))
+    far = models.scaling(1.0, 0, 1e-3, math.inf, [1, 1000], mode="weak")
+    assert (far.best_ranks, far.limit_speedup) == (None, pytest.approx(500.0))
+    free = models.scaling(0.3, 0, 0, math.inf, [1, 7, 100], mode="weak", processors=7)
+    assert (free.best_ranks, free.limit_speedup) == (7, pytest.approx(7.0))
+
+
+def _weak_speedup(ranks: int, step: Fraction, nbytes: Fraction, latency: Fraction, rate: Fraction, shares: Any, own: int | None) -> float:
+    """The model's formulas in exact arithmetic, for any number of ranks."""
+    overlap, serial = shares
+    turns = 1 if own is None else max(Fraction(ranks, own), 1)
+    moved = 2 * (ranks - 1) * (latency + nbytes / ranks / rate)
+    waited = moved - min(overlap * moved, Fraction(2, 3) * step * (1 - serial) * turns)
+    return float(ranks * step / (step * turns + waited))
+
+
+@settings(max_examples=100, deadline=None)
+@given(times, st.floats(0, 1e6), st.floats(1e-6, 1e-1), st.floats(1e3, 1e9), shares, shares, st.sampled_from([None, 1, 2, 7, 150, 10**4]))
+def test_no_number_of_ranks_exceeds_the_limit_of_weak_scaling_and_some_meet_it(
+    step: float, nbytes: float, latency: float, rate: float, overlap: float, serial: float, own: int | None
+) -> None:
+    """Of the first 200 ranks, of far larger ones and of 1e40, which stands for all that follow, the largest speed-up is the limit."""
+    many = [*range(1, 200), 1000, 9999, 10**4, 10**5, 2**20]
+    curve = models.scaling(step, nbytes, latency, rate, many, mode="weak", overlap=overlap, serial_share=serial, processors=own)
+    assert all(p.speedup <= curve.limit_speedup * (1 + 1e-12) for p in curve.points)
+    exact = (Fraction(step), Fraction(nbytes), Fraction(latency), Fraction(rate), (Fraction(overlap), Fraction(serial)), own)
+    best = curve.best_ranks if curve.best_ranks is not None else 10**40
+    assert _weak_speedup(best, *exact) == pytest.approx(curve.limit_speedup, rel=1e-9)
+    for ranks in {max(1, best - 1), best + 1, 10**40, *([] if own is None else [max(1, own - 1), own, own + 1])}:
+        assert _weak_speedup(ranks, *exact) <= curve.limit_speedup * (1 + 1e-9)
 
 
 def test_ring_against_exact_arithmetic() -> None:
