@@ -81,7 +81,7 @@ class Unit:
                 f"predict: cannot read {_short(text)}; expected a number, such as {self.example!r}. Answer with a number."
             ) from error
         word = match.group(2)
-        if word in ("", self.name):
+        if word in ("", self.name) or (self.kind == "count" and word == _singular(self.name)):
             return number * self.scale
         return self._with_word(number, word, text)
 
@@ -116,8 +116,13 @@ class Unit:
             return format_ratio(value)
         if self.kind == "percent":
             return f"{value:,.0f} %" if value >= 100 else f"{value:.3g} %"
-        word = self.name.removesuffix("s") if value == 1 else self.name  # 1 call, 2 calls
+        word = _singular(self.name) if value == 1 else self.name
         return f"{value:,.6g} {word}".strip()
+
+
+def _singular(noun: str) -> str:
+    """Return the singular of a regular noun: 2 calls and 1 call, 2 passes and 1 pass, 2 copies and 1 copy."""
+    return f"{noun[:-3]}y" if noun.endswith("ies") else re.sub(r"(?<=ss|sh)es$|(?<=[nrt]ch)es$|(?<=x)es$|(?<!s)s$", "", noun)
 
 
 def unit(name: str) -> Unit:

@@ -67,12 +67,19 @@ def test_one_of_a_thing_is_singular() -> None:
     """A count of one is told in the singular, any other in the plural."""
     digits = _quantities.unit("digits")
     assert [digits.format(count) for count in (0.0, 1.0, 2.0)] == ["0 digits", "1 digit", "2 digits"]
+    words = {
+        "passes": "pass", "losses": "loss", "batches": "batch", "branches": "branch", "searches": "search", "flushes": "flush",
+        "boxes": "box", "caches": "cache", "phases": "phase", "copies": "copy", "bytes": "byte", "registers": "register", "loss": "loss",
+    }  # fmt: skip
+    assert {name: _quantities.unit(name).format(1.0) for name in words} == {name: f"1 {word}" for name, word in words.items()}
+    assert {name: _quantities.unit(name).format(2.0) for name in words} == {name: f"2 {name}" for name in words}
+    assert {_quantities.unit(name).parse(f"1 {word}") for name, word in words.items()} == {1.0}, "what is shown can be typed"
 
 
 @pytest.mark.parametrize(
     ("unit", "answers"),
     [
-        ("us", ("soon", "5 GB", "", "-5", -1, math.nan, math.inf, "1e999", True, None, [1], "5 5", "+")),
+        ("us", ("soon", "5 u", "5 GB", "", "-5", -1, math.nan, math.inf, "1e999", True, None, [1], "5 5", "+")),
         ("x", ("5 ms",)),
         ("GB/s", ("5 s",)),
         ("MiB", ("5 MB/s",)),
