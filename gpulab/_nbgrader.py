@@ -88,11 +88,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     """
     if not is_finite(points) or points < 0:
         raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
-    contents = lessons._content.lessons()
-    chosen = [lesson for lesson in contents if isinstance(notebook, str) and lesson.notebook.startswith(notebook)]
-    if not chosen:
-        known = ", ".join(lesson.notebook[:2] for lesson in contents)
-        raise InputError(f"nbgrader: there is no notebook {shown(notebook, 40)}; expected one of {known}. Leave it out for all of them.")
+    chosen = lessons._content.chosen(notebook, "nbgrader")
     folder, originals = Path(out), _lab.find_originals()
     written = []
     try:

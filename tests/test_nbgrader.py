@@ -106,7 +106,7 @@ def test_the_command_says_what_comes_next(tmp_path: pathlib.Path, capsys: pytest
         2.0,
         None,
     }
-    for wrong in ({"notebook": "77"}, {"points": -1.0}, {"points": "x"}):
+    for wrong in ({"notebook": "77"}, {"notebook": "0"}, {"notebook": "1"}, {"points": -1.0}, {"points": "x"}):
         with pytest.raises(InputError, match="nbgrader"):
             _nbgrader.export(tmp_path, **wrong)  # type: ignore[arg-type]
     (tmp_path / "file").write_text("")

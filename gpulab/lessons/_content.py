@@ -201,6 +201,23 @@ def lessons() -> tuple[Lesson, ...]:
     return tuple(importlib.import_module(name).LESSON for name in _MODULES)
 
 
+def chosen(notebook: str, who: str) -> tuple[Lesson, ...]:
+    """Return the content of the notebook of that number or name; of all with "".
+
+    Raises
+    ------
+    InputError
+        If there is none. One digit is no number of a notebook: "0" would be ten of them.
+    """
+    known = lessons()
+    whole = isinstance(notebook, str) and (notebook == "" or len(notebook) >= len("02"))
+    found = tuple(lesson for lesson in known if whole and lesson.notebook.startswith(notebook))
+    if not found:
+        numbers = ", ".join(lesson.notebook[:2] for lesson in known)
+        raise InputError(f"{who}: there is no notebook {shown(notebook, 40)}; expected one of {numbers}. Leave it out for all of them.")
+    return found
+
+
 def exercise(id: str) -> Exercise:
     """Return the exercise of that id.
 

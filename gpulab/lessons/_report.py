@@ -53,10 +53,7 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
         If the name is no text or too long, there is no such notebook, or the progress file is damaged.
     """
     who = _name(name)
-    lessons = [lesson for lesson in _content.lessons() if isinstance(notebook, str) and lesson.notebook.startswith(notebook)]
-    if not lessons:
-        known = ", ".join(lesson.notebook[:2] for lesson in _content.lessons())
-        raise InputError(f"report: there is no notebook {shown(notebook, 40)}; expected one of {known}. Leave it out for all of them.")
+    lessons = _content.chosen(notebook, "report")
     fault = _store.fault() if progress else None
     if fault:  # else an empty report would be handed in without a word
         raise InputError(

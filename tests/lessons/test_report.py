@@ -127,7 +127,8 @@ def test_one_notebook_alone_and_no_progress_at_all() -> None:
     assert _report.contents(bare)[0].endswith("; 0 predictions; 0 checked exercises, 0 with your answer.")
     assert _report.contents(lessons.report(notebook="02", measure=False))[0].endswith("; 1 checked exercise, 1 with your answer.")
     assert bare.machine.doctor["python"] == "ok"
-    for wrong in ({"notebook": "77"}, {"name": "x" * 101}, {"name": 5}):
+    assert lessons.report(notebook="02_data_transfer", measure=False).notebook == "02"
+    for wrong in ({"notebook": "77"}, {"notebook": "0"}, {"notebook": "1"}, {"notebook": None}, {"name": "x" * 101}, {"name": 5}):
         with pytest.raises(InputError, match="report"):
             lessons.report(measure=False, **wrong)  # type: ignore[arg-type]
 
