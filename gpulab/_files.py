@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +38,25 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Ask, before work of minutes, whether a file can be written afterwards; nothing of it stays.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder may be missing.
+
+    Raises
+    ------
+    OSError
+        If it is a folder, or nothing can be made in the folder that it would lie in.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    folder = next(each for each in path.absolute().parents if each.exists())
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def try_lock(descriptor: int) -> bool:

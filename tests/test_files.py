@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab._files import write_atomically
+from gpulab._files import refuse_unwritable, write_atomically
 
 
 def test_content_is_written_and_replaced(tmp_path: Path) -> None:
@@ -35,6 +35,21 @@ def test_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no file mode of this kind")
+def test_what_could_not_be_written_is_told_before(tmp_path: Path) -> None:
+    """A folder in the file's place and a file in a folder's place are refused; a free place, and one in a new folder, stay as they are."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_bytes(b"old")
+    for path, error in ((tmp_path / "taken", IsADirectoryError), (tmp_path / "file" / "x", NotADirectoryError)):
+        with pytest.raises(error):
+            refuse_unwritable(path)
+        with pytest.raises(OSError, match=r"taken|file"):
+            write_atomically(path, b"new")
+    refuse_unwritable(tmp_path / "new" / "deep" / "x.csv")
+    refuse_unwritable(tmp_path / "file")
+    assert {path.name for path in tmp_path.iterdir()} == {"taken", "file"}
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
 def test_file_has_the_mode_that_the_user_chose(tmp_path: Path) -> None:
     """The umask decides, as for any file that a program opens."""
     old = os.umask(0o027)

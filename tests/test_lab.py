@@ -84,6 +84,12 @@ def test_folder_that_cannot_be_written_is_told(course: Path) -> None:
         _lab.run_lab(parse("--dir", str(course / "file" / "inside")))
 
 
+def test_a_home_that_is_not_here_is_told(course: Path) -> None:
+    """A shell leaves ~NAME as it is where there is no such user: one sentence, and no folder of that name."""
+    with pytest.raises(InputError, match=r"lab: ~nosuchuser/x begins with the home of a user that is not here"):
+        _lab.run_lab(parse("--dir", "~nosuchuser/x"))
+
+
 def test_server_listens_here_only_and_stops_without_a_question() -> None:
     """The address is the loopback one; root is named only where it is root; extra arguments come last."""
     arguments = _lab.jupyter_arguments(Path("/x"), None, open_browser=False, extra=["--LabApp.a=1"])

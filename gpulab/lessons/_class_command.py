@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -26,16 +27,23 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab class``; return the exit code."""
+    from gpulab.errors import InputError
     from gpulab.lessons import Rubric, classroom, grade
 
+    graded = arguments.grades is not None
+    if not graded and (arguments.rubric is not None or arguments.no_code):
+        raise InputError("class: --rubric and --no-code say how answers are graded; expected --grades FILE with them. Add it.")
+    # Both before the answers are run, which takes minutes.
+    rubric = None if arguments.rubric is None else Rubric.read(arguments.rubric)
+    if graded:
+        _refuse_unwritable(arguments.grades)
     room = classroom(arguments.folder)
     _print(room.table())
     print(f"\n{room.caption()}")
     if room.refused or room.remarks:
         print()
         _print(room.problems.table())
-    if arguments.grades:
-        rubric = Rubric.read(arguments.rubric) if arguments.rubric else None
+    if graded:
         grades = grade(room, rubric, run_code=not arguments.no_code)
         file = grades.write_csv(arguments.grades)
         print(f"\n{grades.caption()} Written to {file}.")
@@ -43,6 +51,18 @@ def run(arguments: argparse.Namespace) -> int:
             print()
             _print(grades.differences().table())
     return 0
+
+
+def _refuse_unwritable(path: str) -> None:
+    from gpulab._files import refuse_unwritable
+    from gpulab.errors import InputError, shown
+
+    try:
+        refuse_unwritable(Path(path))
+    except OSError as error:
+        raise InputError(
+            f"class: {shown(path)} cannot be written ({error.strerror or error}); expected a file in a folder of yours. Change --grades."
+        ) from error
 
 
 def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:

@@ -92,7 +92,7 @@ class Rubric(Result):
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})
             if strange:
                 raise InputError(f"{shown(strange[0])} is nothing that a rubric says")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "
                 '{"exercise_points": 1, "prediction_points": 0.25}. Mend the file.'

@@ -333,3 +333,26 @@ def test_the_command_reads_a_class_and_writes_grades(
     assert cli.main(["class", str(tmp_path / "nowhere")]) == 2
     assert cli.main(["class", str(folder), "--grades", str(folder)]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_what_the_command_cannot_do_is_said_before_an_answer_is_run(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad rubric, a place for the grades where nothing can be written and options without --grades: one sentence each, and no table."""
+    monkeypatch.setattr(_class_reading, "_files", lambda root: pytest.fail("the folder was read first"))
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    grades = ["--grades", str(tmp_path / "new" / "g.csv")]
+    for words, says in (
+        ([*grades, "--rubric", str(deep)], "Rubric.read"),
+        ([*grades, "--rubric", str(tmp_path / "none.json")], "No such file"),
+        (["--grades", str(deep / "g.csv")], "cannot be written"),
+        (["--grades", str(folder)], "cannot be written"),
+        (["--grades", ""], "cannot be written"),
+        (["--rubric", str(deep)], "expected --grades FILE"),
+        (["--no-code"], "expected --grades FILE"),
+    ):
+        assert cli.main(["class", str(folder), *words]) == 2, words
+        said = capsys.readouterr()
+        assert (said.out, says in said.err) == ("", True), (words, said.err)
+    assert not (tmp_path / "new").exists(), "nothing is left of the question whether it can be written"
