@@ -7,7 +7,6 @@ import errno
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Ask, before work of minutes, whether a file can be written afterwards; nothing of it stays.
+    """Ask, before work of minutes, whether a file can be written afterwards; nothing is made yet.
 
     Parameters
     ----------
@@ -51,12 +50,15 @@ def refuse_unwritable(path: Path) -> None:
     Raises
     ------
     OSError
-        If it is a folder, or nothing can be made in the folder that it would lie in.
+        If it is a folder, or what it would lie in is no folder or cannot be written to.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    folder = next(each for each in path.absolute().parents if each.exists())
-    tempfile.TemporaryFile(dir=folder).close()
+    there = next(place for place in path.absolute().parents if place.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if not os.access(there, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
 
 
 def try_lock(descriptor: int) -> bool:

@@ -44,6 +44,10 @@ def test_what_could_not_be_written_is_told_before(tmp_path: Path) -> None:
             refuse_unwritable(path)
         with pytest.raises(OSError, match=r"taken|file"):
             write_atomically(path, b"new")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "access", lambda place, mode: place != tmp_path)
+        with pytest.raises(PermissionError):
+            refuse_unwritable(tmp_path / "new" / "x")
     refuse_unwritable(tmp_path / "new" / "deep" / "x.csv")
     refuse_unwritable(tmp_path / "file")
     assert {path.name for path in tmp_path.iterdir()} == {"taken", "file"}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import html
 import importlib.resources
-import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from gpulab._files import write_atomically
+from gpulab._files import refuse_unwritable, write_atomically
 from gpulab._html._execute import executed as run_notebook
 from gpulab._html._outputs import prepare
 from gpulab.errors import GpulabError, InputError
@@ -102,7 +100,7 @@ def write_course(
     begun = time.monotonic()
     names = _chosen(source, only)
     with _writing(out):
-        _check_place(out)  # before minutes of running
+        refuse_unwritable(out / "index.html")  # before minutes of running
     pages = []
     for path in names:
         start = time.monotonic()
@@ -121,15 +119,6 @@ def write_course(
     return Written(out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun)
 
 
-def _check_place(out: Path) -> None:
-    """Raise where the folder could not be made or written to; nothing is made yet."""
-    there = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
-    if not os.access(there, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
-
-
 @contextlib.contextmanager
 def _writing(out: Path) -> Iterator[None]:
     try:
@@ -142,12 +131,14 @@ def _writing(out: Path) -> Iterator[None]:
 
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
     found = sorted(source.glob("*.ipynb"))
+    if not found:
+        raise InputError(f"html: there are no notebooks in {source}; expected a folder with .ipynb files. Give --notebooks another one.")
     chosen = [path for path in found if not only or path.stem.startswith(tuple(only))]
     missing = [name for name in only if not any(path.stem.startswith(name) for path in found)]
-    if not chosen or missing:
+    if missing:
         raise InputError(
-            f"html: no notebook begins with {', '.join(missing) or 'any name'} in {source}; expected one of "
-            f"{', '.join(path.stem for path in found) or 'none: there are no notebooks there'}. Give its number, such as 02."
+            f"html: no notebook begins with {', '.join(missing)} in {source}; expected one of "
+            f"{', '.join(path.stem for path in found)}. Give its number, such as 02."
         )
     return chosen
 
