@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpulab import models
 from gpulab._result import Result
 from gpulab.evidence import Evidence
 from gpulab.units import format_bytes, format_seconds
@@ -125,3 +126,9 @@ class CollectiveCall(Result):
         """Return the call in one row."""
         seconds = "in flight" if self.seconds is None else format_seconds(self.seconds)
         return ("call", "given", "got", "time"), [(self.sentence, format_bytes(self.input_bytes), format_bytes(self.output_bytes), seconds)]
+
+
+def usual_algorithm(operation: str) -> str:
+    """Return the algorithm that a collective is counted by where its library does not tell: a ring where there is one, as NCCL runs it."""
+    algorithms = models.collective_algorithms(operation)
+    return "ring" if "ring" in algorithms else algorithms[0]

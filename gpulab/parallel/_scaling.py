@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices, models
+from gpulab import _given, models
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.models._scaling import MODES
@@ -129,7 +129,7 @@ class _Measuring:
             self.spec = dataclasses.replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
         parameter_bytes = self.ranks.run(_scaling_step.begin, self.token, self.spec)[0]
         try:
-            line = self._line(parameter_bytes, len({each["host"] for each in facts}) == 1)
+            line = self._line(parameter_bytes, len({each["host"] for each in facts}) == 1, facts[0]["environment"].device)
             self._sample()
         except StoppedError:
             self.ranks.run(_scaling_step.end, self.token)
@@ -144,7 +144,7 @@ class _Measuring:
             )
         return _result(self.spec, facts, parameter_bytes, self.columns, line, self.notes)
 
-    def _line(self, parameter_bytes: int, one_clock: bool) -> AlphaBeta | None:
+    def _line(self, parameter_bytes: int, one_clock: bool, device: str) -> AlphaBeta | None:
         """Time the all-reduce of all ranks over sizes, and fit it; None with one rank."""
         if self.ranks.n < 2:
             return None
@@ -158,7 +158,7 @@ class _Measuring:
                 of_ranks = self.ranks.run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
                 taken[size] += _scaling_step.call_seconds(of_ranks, one_clock)
         medians = [float(np.median(taken[size])) for size in sizes]
-        return fit(sizes, medians, Evidence.measured(devices.find("cpu").name, samples=len(sizes) * _PASSES * _REPEATS))
+        return fit(sizes, medians, Evidence.measured(device, samples=len(sizes) * _PASSES * _REPEATS))
 
     def _sample(self) -> None:
         begin, rounds = time.monotonic(), 1
@@ -200,8 +200,8 @@ def _result(
     samples = {count: np.array(column) for count, column in sorted(columns.items())}
     counts, world = list(samples), len(facts)
     notes = notes + _notes(spec, counts, processors, samples)
-    device = devices.find("cuda:0" if facts[0]["accelerators"] else "cpu")
-    evidence = Evidence.measured(device.name, samples=sum(len(column) for column in samples.values()))
+    where = facts[0]["environment"]
+    evidence = Evidence.measured(where.device, samples=sum(len(column) for column in samples.values()))
     latency = bandwidth = None
     plain = hidden = None
     if line is not None and 1 in samples:
@@ -225,7 +225,7 @@ def _result(
         label=spec.model.words, mode="weak" if spec.weak else "strong", stage=COMPUTED if spec.wait_seconds is None else WAITED,
         parameter_bytes=parameter_bytes, processors=processors, hosts=len(hosts), points=tuple(points), latency_seconds=latency,
         bandwidth_bytes_per_second=bandwidth, prediction=plain, overlapped=hidden, notes=tuple(notes), evidence=evidence,
-        environment=devices.environment(device),
+        environment=where,
     )  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.devices import Device, conditions
+from gpulab.devices import Device, conditions, environment
 from gpulab.devices.conditions import Readings
+from gpulab.parallel._backend import own_device, talks_nccl
 from gpulab.parallel._observe import unobserved
 
 WARM_UP = 3  # steps: DDP arranges its buckets anew after the first, and the optimizer makes its state
@@ -141,7 +142,7 @@ class Job:
         import torch.distributed as dist
 
         self.spec, self.rank, world = spec, dist.get_rank(), dist.get_world_size()
-        self.device = _device(self.rank)
+        self.device = own_device()
         self.steps: dict[int, Callable[[], None]] = {}
         self.groups: list[Any] = []
         self.parameter_bytes = 0
@@ -183,7 +184,7 @@ class Job:
         import torch
         import torch.distributed as dist
 
-        gradients = torch.zeros(self.parameter_bytes // 4)
+        gradients = torch.zeros(self.parameter_bytes // 4, device=self.device)
         seconds = (self.spec.wait_seconds or 0.0) / (1 if self.spec.weak else count)
 
         def step() -> None:
@@ -241,19 +242,6 @@ class Job:
         self.groups.clear()
 
 
-def _device(rank: int) -> str:
-    """Return where this rank computes: with NCCL on the GPU of its local number, else on the CPU."""
-    import torch.distributed as dist
-
-    if dist.get_backend() != "nccl":
-        return "cpu"
-    import torch
-
-    device = f"cuda:{int(os.environ.get('LOCAL_RANK', rank)) % torch.cuda.device_count()}"
-    torch.cuda.set_device(device)
-    return device
-
-
 def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
     import torch
 
@@ -265,13 +253,15 @@ def _samples(model: StepModel, count: int) -> tuple[Any, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return what says how many ranks can work at once: the host, the cores this rank may use, its threads, and its device."""
+    """Return what says how many ranks can work at once: the host, the cores this rank may use, its threads, and where it computes."""
     import torch
-    import torch.distributed as dist
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    accelerators = torch.cuda.device_count() if dist.get_backend() == "nccl" else 0
-    return {"host": socket.gethostname(), "cores": cores, "threads": torch.get_num_threads(), "accelerators": accelerators}
+    accelerators = torch.cuda.device_count() if talks_nccl() else 0
+    return {
+        "host": socket.gethostname(), "cores": cores, "threads": torch.get_num_threads(), "accelerators": accelerators,
+        "environment": environment(own_device()),
+    }  # fmt: skip
 
 
 def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, float]]:
@@ -282,7 +272,7 @@ def collective_times(name: str, nbytes: int, repeats: int) -> list[tuple[float, 
     import torch
     import torch.distributed as dist
 
-    device, world = _device(dist.get_rank()), dist.get_world_size()
+    device, world = own_device(), dist.get_world_size()
     count = max(world, nbytes // 4 // world * world)
     given = torch.zeros(count, device=device)
     calls: dict[str, Callable[[], Any]] = {

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import devices
+from gpulab.evidence import Environment
+from gpulab.parallel._backend import own_device
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._stop import Agreed, Wish
 from gpulab.parallel._strategies import Setting, Trainer, strategy_named
@@ -59,6 +62,8 @@ class Outcome:
         Of each step's mean loss.
     state : dict of str to torch.Tensor
         Parameters by name, on the host.
+    environment : Environment
+        Of the rank: where it computed.
     step_seconds : list of float
     peak_bytes : int
     peak_by_category, most_by_category : dict of str to int
@@ -73,6 +78,7 @@ class Outcome:
 
     shares: list[float]
     state: dict[str, Any]
+    environment: Environment
     step_seconds: list[float] = field(default_factory=list)
     peak_bytes: int = 0
     peak_by_category: dict[str, int] = field(default_factory=dict)
@@ -121,7 +127,7 @@ def alone(job: Job, *carried: Any) -> Outcome | None:
             shares.append(trainer.step(batch))
             if number >= job.steps - OBSERVED:
                 states.append(_on_host(trainer.state()))
-        return Outcome([float(share) for share in shares], states.pop(), earlier=states)
+        return Outcome([float(share) for share in shares], states.pop(), _environment(), earlier=states)
 
 
 def work(job: Job, *carried: Any) -> Outcome | None:
@@ -182,7 +188,7 @@ class _Work:
         )
         state = _on_host(self.trainer.state())
         shares = [float(share) for share in self.shares]
-        return Outcome(shares, state, self.seconds, *memory, notes, sent.sent_bytes, sent.reason)
+        return Outcome(shares, state, _environment(), self.seconds, *memory, notes, sent.sent_bytes, sent.reason)
 
     def _goes_on(self) -> bool:
         return self.agreed.go(len(self.seconds))
@@ -260,14 +266,13 @@ def _setting(job: Job, rank: int, size: int) -> Setting:
 
 def _device() -> Any:
     """Return where this rank computes: its own GPU where the ranks talk through NCCL, else the processor."""
-    import os
-
     import torch
-    import torch.distributed as dist
 
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cpu")
+    return torch.device(own_device())
+
+
+def _environment() -> Environment:
+    return devices.environment(own_device())
 
 
 def _batches(job: Job, device: Any) -> Iterator[tuple[Any, Any]]:
@@ -291,7 +296,6 @@ def _quiet(job: Job, device: Any) -> Iterator[None]:
     """Within the block float32 means float32, random numbers come from the seed, and the rank's generator is put back afterwards."""
     import torch
 
-    from gpulab import devices
     from gpulab.training._settings import switches
 
     with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []), switches("float32", devices.find(str(device))):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from gpulab import _given, devices, models
+from gpulab import _given, models
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _sweep_step
+from gpulab.parallel._calls import usual_algorithm
 from gpulab.parallel._cluster import Ranks
 from gpulab.parallel._links import link_limit
 from gpulab.parallel.sweep_results import CollectivePoint, CollectiveSweep
@@ -103,6 +104,18 @@ def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     return tuple(sorted({-(-int(size) // step) * n for size in given}))
 
 
+def algorithm_of(operation: str, backend: str) -> str:
+    """Return the algorithm that bytes are counted by: gloo's own; with NCCL, which chooses by size and links, a ring where there is one.
+
+    Parameters
+    ----------
+    operation : str
+    backend : str
+        As ``torch.distributed.get_backend()`` names it.
+    """
+    return models.GLOO_ALGORITHMS[operation] if backend == "gloo" else usual_algorithm(operation)
+
+
 def call_seconds(of_ranks: Sequence[Sequence[tuple[float, float]]], one_clock: bool = True) -> list[float]:
     """Return each call's seconds from what each rank saw of it: (entered, had its result)."""
     calls = list(zip(*of_ranks, strict=True))
@@ -131,8 +144,8 @@ class _Runner:
     def result(self) -> CollectiveSweep:
         facts = self.ranks.run(_sweep_step.facts)
         self.one_clock = len({each["clock"] for each in facts}) == 1
-        backend = facts[0]["backend"]
-        algorithm = models.GLOO_ALGORITHMS[self.operation]
+        backend, where = facts[0]["backend"], facts[0]["environment"]
+        algorithm = algorithm_of(self.operation, backend)
         for number, elements in enumerate(self.elements):
             if self._asked():
                 break
@@ -140,12 +153,11 @@ class _Runner:
         if not self.points:
             raise StoppedError("sweep: stopped before the first size was measured; expected at least one. Run it again.")
         self.say(1.0, "done")
-        device = devices.find("cuda:0" if backend == "nccl" else "cpu")
         return CollectiveSweep(
             operation=self.operation, algorithm=algorithm, ranks=self.ranks.n, hosts=len(set(self.ranks.hosts)) or 1, backend=backend,
             dtype="float32", points=tuple(self.points), link_bytes_per_second=link_limit(self.ranks),
             wire_reason=self.reason, notes=tuple(self._notes(algorithm)),
-            evidence=Evidence.measured(device.name, sum(p.samples for p in self.points)), environment=devices.environment(device),
+            evidence=Evidence.measured(where.device, sum(p.samples for p in self.points)), environment=where,
         )  # fmt: skip
 
     def _asked(self) -> bool:

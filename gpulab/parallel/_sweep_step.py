@@ -5,7 +5,6 @@ Runs wherever torch.distributed has a process group. Nothing here decides how lo
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable
@@ -14,16 +13,18 @@ from typing import Any
 
 from gpulab import devices
 from gpulab.devices import conditions
+from gpulab.parallel._backend import own_device
 from gpulab.parallel._observe import unobserved
 from gpulab.parallel._wire import wire_bytes
 
 
-def facts() -> dict[str, str]:
-    """Return what says whether ranks share a clock (one running kernel), and how they talk."""
+def facts() -> dict[str, Any]:
+    """Return what says whether ranks share a clock (one running kernel), how they talk, and where their tensors are."""
     import torch.distributed as dist
 
     boot = Path("/proc/sys/kernel/random/boot_id")
-    return {"clock": boot.read_text() if boot.exists() else socket.gethostname(), "backend": str(dist.get_backend())}
+    clock = boot.read_text() if boot.exists() else socket.gethostname()
+    return {"clock": clock, "backend": str(dist.get_backend()), "environment": devices.environment(own_device())}
 
 
 def timed_calls(operation: str, elements: int, count: int, root: int = 0) -> tuple[list[tuple[float, float]], float | None]:
@@ -81,11 +82,7 @@ def _call(operation: str, elements: int, root: int) -> tuple[Callable[[], Any], 
     import torch
     import torch.distributed as dist
 
-    n, rank = dist.get_world_size(), dist.get_rank()
-    device = "cpu"
-    if dist.get_backend() == "nccl":  # written for GPUs; no machine of ours with several has run it
-        device = f"cuda:{int(os.environ.get('LOCAL_RANK', rank)) % torch.cuda.device_count()}"
-        torch.cuda.set_device(device)
+    n, rank, device = dist.get_world_size(), dist.get_rank(), own_device()
     whole, part = torch.zeros(elements, device=device), torch.zeros(elements // n, device=device)
     other = torch.zeros(elements if operation == "all_to_all" else 0, device=device)
     parts = list(whole.chunk(n)) if rank == root else None

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices, models, training
+from gpulab import _given, models, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _strategies_worker as worker
-from gpulab.parallel._calls import CollectiveCall
+from gpulab.parallel._calls import CollectiveCall, usual_algorithm
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._stop import wish
 from gpulab.parallel._strategies import Asked, Strategy, strategy_named
@@ -222,8 +222,7 @@ def _key(job: Job, model: Any) -> str:
 
 
 def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:
-    environment = devices.environment(devices.find("cpu"))
-    count = len(outcomes)
+    environment, count = outcomes[0].environment, len(outcomes)
     losses = np.sum([outcome.shares for outcome in outcomes], axis=0)
     single_losses = np.array(single.shares[: len(losses)])
     single_state = [*single.earlier, single.state][len(losses) - job.steps - 1]
@@ -285,11 +284,10 @@ def _report(rank: int, outcome: Outcome, steps: int) -> RankReport:
 
 
 def _as_ring(rank: int, call: CollectiveCall) -> float:
-    """Return what a rank sends in a collective by the algorithm in its name: a ring where there is one, else the usual one."""
+    """Return what a rank sends in a collective, counted as a ring where there is one."""
     if call.name in ("send", "recv", "send and recv"):
         return float(call.input_bytes)
-    algorithms = models.collective_algorithms(call.name)
-    cost = models.collective_cost(call.name, call.payload_bytes, len(call.group), "ring" if "ring" in algorithms else algorithms[0])
+    cost = models.collective_cost(call.name, call.payload_bytes, len(call.group), usual_algorithm(call.name))
     rooted = call.root is not None and call.root in call.group
     return cost.sent_bytes(call.group.index(rank), call.group.index(call.root) if rooted and call.root is not None else 0)
 

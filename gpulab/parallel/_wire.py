@@ -112,12 +112,15 @@ def wire_bytes() -> WireBytes:
     import torch.distributed as dist
 
     from gpulab.parallel._agent import AGENT
+    from gpulab.parallel._backend import talks_nccl
 
     name = socket.gethostname()
     evidence = Evidence.measured(f"the TCP sockets of one process on {name}" if name else "the TCP sockets of one process")
     reason = None
     if not dist.is_available() or not dist.is_initialized():
         reason = "this process is in no process group"
+    elif talks_nccl() and "gloo" in dist.get_backend():
+        reason = "this group has NCCL beside gloo: NCCL's data go past TCP sockets, and sockets of its own can't be told from gloo's"
     elif dist.get_backend() != "gloo":
         reason = f"{dist.get_backend()} moves data past TCP sockets (shared memory, NVLink, RDMA), and only gloo's sockets are counted"
     elif sys.platform != "linux":

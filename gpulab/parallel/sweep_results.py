@@ -52,12 +52,13 @@ class CollectiveSweep(Result):
     ----------
     operation : str
     algorithm : str
-        How the library does it: one of ``models.collective_algorithms(operation)``.
+        What bytes are counted by, one of ``models.collective_algorithms(operation)``: gloo's own; with NCCL, which chooses by size and
+        links, a ring where there is one.
     ranks : int
     hosts : int
         How many machines they are on.
     backend : str
-        "gloo" or "nccl".
+        As ``torch.distributed.get_backend()`` names it: "gloo", "nccl", or "cpu:gloo,cuda:nccl", of which NCCL was measured.
     dtype : str
     points : tuple of CollectivePoint
         Ascending in size.

@@ -1,5 +1,6 @@
 """A sweep of a collective: times over ranks, bytes on the wire beside theory, and what its models predict."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpulab import models
+from gpulab import devices, models
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import CollectivePoint, CollectiveSweep, _sweep, _sweep_step, sweep
@@ -142,6 +143,7 @@ class MadeRanks:
     """Two ranks, and a clock that runs while they call: 10 ms for each call and 100 ms for each request; the link is told in bytes."""
 
     n, hosts = 2, ("a", "b")
+    backend, environment = "gloo", devices.environment("cpu")
 
     def __init__(self, seconds, clocks=("x", "x"), sent=((100, None), (90, None))):
         self.now, self.seconds, self.clocks, self.sent = 50.0, seconds, clocks, sent
@@ -154,7 +156,7 @@ class MadeRanks:
     def run(self, function, *given):
         """Answer as the ranks would."""
         if function is _sweep_step.facts:
-            return [{"clock": clock, "backend": "gloo"} for clock in self.clocks]
+            return [{"clock": clock, "backend": self.backend, "environment": self.environment} for clock in self.clocks]
         self.asked.append((function.__name__, *given))
         if function is _sweep_step.sent_bytes:
             return list(self.sent)
@@ -184,6 +186,19 @@ def test_each_size_is_called_until_its_interval_is_narrow(monkeypatch):
     )  # fmt: skip
     assert (done.ranks, done.hosts, done.backend, done.wire_reason, done.notes) == (2, 2, "gloo", None, ())
     assert done.evidence.samples == 40
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_ranks_that_talk_through_nccl_are_counted_as_rings_on_their_gpus(monkeypatch, backend):
+    """A reduce-scatter, which gloo does by a whole all-reduce, is a ring's: of 32 bytes among two each sends half, not all."""
+    ranks = MadeRanks(lambda request, k: 2.0, sent=((None, "x"), (None, "x")))
+    ranks.backend, ranks.environment = backend, dataclasses.replace(ranks.environment, device="a GPU", device_kind="cuda")
+    monkeypatch.setattr(_sweep, "time", ranks)
+    done = _sweep._Runner(ranks, "reduce_scatter", (8,), 100.0, None, None).result()
+    assert (done.backend, done.algorithm, done.points[0].algorithm_bytes) == (backend, "ring", (16.0, 16.0))
+    assert (done.environment, done.evidence.device) == (ranks.environment, "a GPU")
+    assert [_sweep.algorithm_of("reduce_scatter", name) for name in ("gloo", backend)] == ["ring all-reduce", "ring"]
+    assert [_sweep.algorithm_of("broadcast", name) for name in ("gloo", backend)] == ["tree", "tree"]
 
 
 def test_calls_that_differ_take_their_share_of_the_time_in_chunks(monkeypatch):
@@ -279,7 +294,7 @@ def test_ranks_that_talk_through_nccl_call_on_their_gpus(monkeypatch):
         made.append((shape[0], device))
         return zeros(*shape, device="meta")
 
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist, "get_backend", lambda: "cpu:gloo,cuda:nccl")  # what torch 2.13 gives for a cluster's own choice
     monkeypatch.setattr(dist, "get_world_size", lambda: 3)
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(torch, "zeros", on_meta)

@@ -18,6 +18,7 @@ from gpulab import devices, models, training
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.parallel import _global_batch, _scaling, _scaling_step
+from gpulab.parallel._backend import own_device
 from gpulab.parallel._scaling_step import MODELS, StepModel, StepSpec, Turns
 from gpulab.parallel.scaling_results import ScalingMeasurement, ScalingResult
 
@@ -29,6 +30,7 @@ class MadeRanks:
 
     def __init__(self, n: int, *, cores: int = 8, weak: bool = False, delay: float = 0.0, hosts: int = 1) -> None:
         self.n, self.cores, self.weak, self.delay, self.hosts = n, cores, weak, delay, hosts
+        self.accelerators, self.environment = 0, devices.environment("cpu")
         self.called: list[str] = []
         self._draw = np.random.default_rng(3)
 
@@ -43,7 +45,7 @@ class MadeRanks:
         return getattr(self, f"_{function.__name__}")(*args)
 
     def _facts(self) -> list[dict[str, Any]]:
-        each = {"cores": self.cores, "threads": 1, "accelerators": 0}
+        each = {"cores": self.cores, "threads": 1, "accelerators": self.accelerators, "environment": self.environment}
         return [{"host": f"host{rank % self.hosts}", **each} for rank in range(self.n)]
 
     def _begin(self, token: str, spec: StepSpec) -> list[int]:
@@ -98,6 +100,16 @@ def test_weak_points_by_hand() -> None:
     assert [p.batch for p in found.points] == [240, 240, 240]
     with pytest.raises(InputError, match="weak scaling"):
         found.serial_share()
+
+
+def test_measured_scaling_is_stamped_by_where_its_ranks_computed() -> None:
+    """Ranks that say that they have a GPU each: points, and the link they were predicted by, are the GPU's."""
+    ranks = MadeRanks(4)
+    ranks.accelerators, ranks.environment = 4, dataclasses.replace(ranks.environment, device="a GPU", device_kind="cuda")
+    found = _measured(ranks)
+    assert (found.environment, found.evidence.device, found.processors) == (ranks.environment, "a GPU", 4)
+    measuring = _scaling._Measuring(ranks, StepSpec(MODELS["mlp"], 240, False, (1, 4)), 0.05, None, None)  # type: ignore[arg-type]
+    assert measuring._line(BYTES, True, "a GPU").evidence.device == "a GPU"  # type: ignore[union-attr]
 
 
 def test_serial_share_of_measured_points() -> None:
@@ -233,7 +245,7 @@ def test_a_collective_is_timed_between_a_meeting_and_its_result(monkeypatch: pyt
         clock.told.append(f"{tensor.nbytes} bytes")
         clock.now += 2.0
 
-    monkeypatch.setattr(_scaling_step, "_device", lambda rank: device)
+    monkeypatch.setattr(_scaling_step, "own_device", lambda: device)
     monkeypatch.setattr(_scaling_step, "time", clock)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda where: clock.told.append(f"wait for {where}"))
     for name, value in {"get_rank": lambda: 0, "get_world_size": lambda: 3, "all_reduce": reduce}.items():
@@ -249,14 +261,29 @@ def test_ranks_that_talk_through_nccl_have_a_gpu_each(monkeypatch: pytest.Monkey
     chosen: list[str] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert _scaling_step._device(0) == "cuda:1"
-    monkeypatch.delenv("LOCAL_RANK")
-    assert _scaling_step._device(2) == "cuda:0"
-    assert chosen == ["cuda:1", "cuda:0"]
+    monkeypatch.setattr(dist, "get_rank", lambda: 2)
+    monkeypatch.setattr(_scaling_step, "environment", lambda device: f"of {device}")
+    # What `get_backend()` gives for each backend of `cluster`, seen with torch 2.13: the whole string.
+    for backend in ("nccl", "cpu:gloo,cuda:nccl"):
+        monkeypatch.setattr(dist, "get_backend", lambda backend=backend: backend)
+        monkeypatch.setenv("LOCAL_RANK", "3")
+        assert own_device() == "cuda:1"
+        assert (_scaling_step.facts()["accelerators"], _scaling_step.facts()["environment"]) == (2, "of cuda:1")
+        monkeypatch.delenv("LOCAL_RANK")
+        assert own_device() == "cuda:0"
+    assert chosen == ["cuda:1", "cuda:1", "cuda:1", "cuda:0"] * 2
     monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
-    assert _scaling_step._device(2) == "cpu"
+    assert own_device() == "cpu"
+    assert (_scaling_step.facts()["accelerators"], _scaling_step.facts()["environment"]) == (0, "of cpu")
+
+
+def test_gradients_after_a_timed_wait_are_averaged_where_the_rank_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the all-reduce alone is, by which they are predicted: 400 bytes are 100 float32 on the job's device."""
+    job, sent = object.__new__(_scaling_step.Job), []  # type: ignore[var-annotated]
+    job.spec, job.device, job.parameter_bytes = StepSpec(MODELS["mlp"], 240, False, (2,), 1e-6), "meta", 400
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: sent.append((tensor.device.type, tensor.numel())))
+    job._waiting(2, None)()
+    assert sent == [("meta", 100)]
 
 
 def test_what_strikes_all_numbers_of_ranks_alike_leaves_their_ratio() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpulab import networks, parallel
+from gpulab import devices, networks, parallel
+from gpulab.evidence import Environment
 from gpulab.parallel import _strategies_worker as worker
 from gpulab.parallel import _train
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._strategies import strategy_named
 from gpulab.parallel._strategies_worker import Job, Outcome
 from gpulab.parallel._timeline import RankNotes
+
+HERE = devices.environment("cpu")
 
 
 def _job(**changed: Any) -> Job:
@@ -30,11 +34,11 @@ def _call(number: int, name: str, nbytes: int, begin: float, root: int | None = 
     return CollectiveCall(number, name, f"c10d.{name}", "float64", nbytes, nbytes, (0, 1), root, begin, begin + 0.5, "completion", 0.0)
 
 
-def _outcome(shares: list[float], seconds: list[float], value: float, peak: int, wire: int | None) -> Outcome:
+def _outcome(shares: list[float], seconds: list[float], value: float, peak: int, wire: int | None, where: Environment = HERE) -> Outcome:
     """Two observed steps of 2 s, in each an all-reduce of 800 bytes; after the second a broadcast of 100 from rank 1."""
     calls = (_call(0, "all_reduce", 800, 1.0), _call(1, "all_reduce", 800, 3.0), _call(2, "broadcast", 100, 3.6, root=1))
     notes = RankNotes((("backward", 0.0, 4.0),), calls, (), (), (0.0, 2.0), 4.2)
-    return Outcome(shares, {"w": torch.tensor([value])}, seconds, peak, {"parameters": peak}, {"parameters": peak}, notes, wire)
+    return Outcome(shares, {"w": torch.tensor([value])}, where, seconds, peak, {"parameters": peak}, {"parameters": peak}, notes, wire)
 
 
 def _result(outcomes: list[Outcome], single: Outcome, **job: Any) -> parallel.StrategyResult:
@@ -43,7 +47,9 @@ def _result(outcomes: list[Outcome], single: Outcome, **job: Any) -> parallel.St
 
 def test_a_result_by_hand() -> None:
     """Losses add up over ranks, a step takes as long as on its slowest rank, and bytes and calls are those of one step of two."""
-    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, earlier=[{"w": torch.tensor([9.0])}, {"w": torch.tensor([8.0])}])
+    single = Outcome(
+        [4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE, earlier=[{"w": torch.tensor([9.0])}, {"w": torch.tensor([8.0])}]
+    )
     outcomes = [
         _outcome([1.0, 1.0, 1.0, 0.5], [5.0, 1.0, 1.0, 2.0], 2.0, 300, 1701),
         _outcome([3.0, 2.0, 1.0, 0.5], [4.0, 2.0, 1.0, 3.0], 2.0, 200, None),
@@ -62,9 +68,20 @@ def test_a_result_by_hand() -> None:
         assert (report.ring_bytes, report.wire_bytes) == (ring, wire)
 
 
+def test_a_result_is_stamped_by_where_its_ranks_computed() -> None:
+    """Ranks that say that they computed on a GPU give a result, and lanes, that are the GPU's."""
+    there = dataclasses.replace(HERE, device="a GPU", device_kind="cuda", driver="580.1")
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, there)
+    r = _result([_outcome([2.0, 1.5, 1.0, 0.5], [1.0] * 4, 2.0, 1, None, there) for _ in range(2)], single)
+    assert r.environment == there
+    assert (r.evidence.device, r.timeline.evidence.device) == ("a GPU", "a GPU")
+
+
 def test_what_stopped_early_is_set_beside_as_many_steps_of_one_process() -> None:
     """Three of four steps: one process's state after its third is compared, its first three losses, and a note says so."""
-    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, earlier=[{"w": torch.tensor([9.0])}, {"w": torch.tensor([8.0])}])
+    single = Outcome(
+        [4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE, earlier=[{"w": torch.tensor([9.0])}, {"w": torch.tensor([8.0])}]
+    )
     outcomes = [_outcome([2.0, 1.5, 1.0], [1.0, 1.0, 1.0], 8.0, 1, None) for _ in range(2)]
     r = _result(outcomes, single)
     assert (r.steps, r.agrees, r.single_losses.tolist()) == (3, True, [4.0, 3.0, 2.0])
@@ -73,7 +90,7 @@ def test_what_stopped_early_is_set_beside_as_many_steps_of_one_process() -> None
 
 def test_the_step_from_which_losses_differ_is_told() -> None:
     """Wrong in the third step (number 2) and after it; where only the parameters differ, that is told."""
-    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])})
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE)
     wrong = _result([_outcome([4.0, 3.0, 2.5, 1.5], [1.0] * 4, 2.0, 1, None)], single)
     assert wrong.loss_difference == 0.5  # of the last: over the larger of 1 and the loss
     assert "from step 2 on (largest difference 5.0e-01, parameters 0.0e+00" in wrong.notes[0].sentence
@@ -83,7 +100,7 @@ def test_the_step_from_which_losses_differ_is_told() -> None:
 
 def test_the_table_of_a_result_by_hand() -> None:
     """Memory, payload and time a step: two steps had 4 s of work, and data moved for three times half a second."""
-    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])})
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE)
     r = _result([_outcome([4.0, 3.0, 2.0, 1.0], [1.0] * 4, 2.0, 300, 1701)], single)
     assert r.seconds(0) == pytest.approx({"compute": 2.0, "communication": 3 * 0.5 / 2, "idle": 0.0})
     rows = {row[0]: row[1:] for row in r.table()[1]}
@@ -115,7 +132,7 @@ def test_the_single_process_is_trained_once_for_the_same_numbers(monkeypatch: py
 
     def run(function: Any, job: Job, model: Any) -> list[Any]:
         ran.append(job.seed)
-        return [Outcome([float(job.seed)], {}), None]
+        return [Outcome([float(job.seed)], {}, HERE), None]
 
     ranks: Any = SimpleNamespace(run=run)
     monkeypatch.setattr(_train, "_references", type(_train._references)())
@@ -137,7 +154,7 @@ def test_of_nine_kept_runs_the_one_least_used_goes(monkeypatch: pytest.MonkeyPat
 
     def run(function: Any, job: Job, model: Any) -> list[Any]:
         ran.append(job.seed)
-        return [Outcome([float(job.seed)], {}), None]
+        return [Outcome([float(job.seed)], {}, HERE), None]
 
     monkeypatch.setattr(_train, "_references", type(_train._references)())
     model = networks.mlp(4, 4, 2)
@@ -165,11 +182,18 @@ def test_a_gpu_is_waited_for_before_the_clock_is_read(monkeypatch: pytest.Monkey
 
 def test_a_rank_that_talks_through_nccl_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its local number, 0 where nobody gave one; else the processor."""
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setenv("LOCAL_RANK", "2")
-    assert worker._device() == torch.device("cuda", 2)
-    monkeypatch.delenv("LOCAL_RANK")
-    assert worker._device() == torch.device("cuda", 0)
+    current: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    # What `get_backend()` gives for each backend of `cluster`, seen with torch 2.13: the whole string.
+    for backend in ("nccl", "cpu:gloo,cuda:nccl"):
+        monkeypatch.setattr(dist, "get_backend", lambda backend=backend: backend)
+        monkeypatch.setenv("LOCAL_RANK", "2")
+        assert worker._device() == torch.device("cuda", 2)
+        monkeypatch.delenv("LOCAL_RANK")
+        assert worker._device() == torch.device("cuda", 0)
+    assert current == ["cuda:2", "cuda:0"] * 2
     monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
     assert worker._device() == torch.device("cpu")
 

@@ -107,6 +107,8 @@ def test_without_a_group_or_a_way_to_count_the_reason_is_given(monkeypatch):
         assert wire_bytes().reason.endswith("this is darwin")
         monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
         assert wire_bytes().reason.startswith("nccl moves data past TCP sockets")
+        monkeypatch.setattr(dist, "get_backend", lambda: "cpu:gloo,cuda:nccl")
+        assert wire_bytes().reason.startswith("this group has NCCL beside gloo")
     finally:
         dist.destroy_process_group()
 
