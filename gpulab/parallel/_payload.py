@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from gpulab.errors import InputError, message_of, shown
@@ -25,9 +26,42 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
     if not callable(function):
         raise InputError(f"run: {shown(function)} is no function; expected one to call on every rank. Pass the function itself.")
+    with _packing(function, *args, *kwargs.values()):
+        return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
+
+
+def fingerprint(*given: object) -> str:
+    """Return a name for what values are as they travel: code, options and numbers. Made again in the same way they have the same name.
+
+    Raises
+    ------
+    InputError
+        As ``pack``.
+    """
+    import cloudpickle
+    import torch
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            """Write a tensor by its numbers: torch's own way names the address of its storage, which is another for an equal tensor."""
+            plain = type(value) in {torch.Tensor, torch.nn.Parameter} and value.layout is torch.strided and not value.is_quantized
+            if not plain or value.is_meta:
+                return super().reducer_override(value)
+            numbers = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            return type(value), (str(value.dtype), tuple(value.shape), value.requires_grad, numbers)
+
+    digest = hashlib.sha256()
+    with _packing(*given):
+        Pickler(SimpleNamespace(write=digest.update)).dump(given)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _packing(*given: object) -> Iterator[None]:
+    """Let the code of loose modules be carried, and say in a sentence what cannot be."""
     try:
-        with _by_value(function, *args, *kwargs.values()):
-            return cloudpickle.dumps((function, args, kwargs))  # type: ignore[no-any-return]
+        with _by_value(*given):
+            yield
     except Exception as error:
         raise InputError(
             f"run: the call cannot travel to the ranks ({type(error).__name__}: {message_of(error)}); expected a function and "

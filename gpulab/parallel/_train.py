@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,6 +16,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _strategies_worker as worker
 from gpulab.parallel._calls import CollectiveCall, usual_algorithm
 from gpulab.parallel._cluster import Ranks, cluster
+from gpulab.parallel._payload import fingerprint
 from gpulab.parallel._stop import wish
 from gpulab.parallel._strategies import Asked, Strategy, strategy_named
 from gpulab.parallel._strategies_worker import Job, Outcome
@@ -212,13 +212,7 @@ def _kept(outcomes: Sequence[Outcome | None]) -> list[Outcome]:
 
 def _key(job: Job, model: Any) -> str:
     """Return a name for everything that the single process's numbers depend on."""
-    digest = hashlib.sha256()
-    for part in (job.task, model, job.steps, job.batch_size, job.dtype, job.optimizer, job.learning_rate, job.seed):
-        digest.update(repr(part).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
-    return digest.hexdigest()
+    return fingerprint(model, job.task, job.steps, job.batch_size, job.dtype, job.optimizer, job.learning_rate, job.seed)
 
 
 def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:

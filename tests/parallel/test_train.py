@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from types import SimpleNamespace
 from typing import Any
@@ -146,6 +147,44 @@ def test_the_single_process_is_trained_once_for_the_same_numbers(monkeypatch: py
         before = len(ran)
         _train._reference(ranks, _job(**{"seed": 1, **changed}), model)
         assert len(ran) == before + 1, changed
+
+
+def test_the_single_process_is_kept_by_all_that_its_model_computes() -> None:
+    """Options that change no weight, code, and what is frozen count; a model made again in the same way, or copied, is the same one."""
+
+    def transformer(heads: int) -> Any:
+        torch.manual_seed(0)
+        return networks.transformer(128, width=32, heads=heads, layers=2, context=64)
+
+    class Times(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    def times() -> Any:
+        torch.manual_seed(0)
+        return Times(2, 3)
+
+    keys = [_train._key(_job(), model) for model in (transformer(4), transformer(4), copy.deepcopy(transformer(4)), transformer(2))]
+    assert [key == keys[0] for key in keys] == [True, True, True, False]
+    assert (_train._key(_job(), times()) == _train._key(_job(), times())) is True
+    before = _train._key(_job(), times())
+    Times.forward = lambda self, x: 3 * torch.nn.Linear.forward(self, x)  # type: ignore[method-assign]
+    assert _train._key(_job(), times()) != before
+    model = times()
+    before = _train._key(_job(), model)
+    model.bias.requires_grad_(False)
+    assert _train._key(_job(), model) != before
+
+
+def test_a_model_of_a_dtype_that_numpy_lacks_is_told_from_others() -> None:
+    """bfloat16 weights have a key, which is another with other weights, or with the same in float32."""
+    model = torch.nn.Linear(2, 3).bfloat16()
+    key = _train._key(_job(), model)
+    assert key == _train._key(_job(), copy.deepcopy(model))
+    assert key != _train._key(_job(), copy.deepcopy(model).float())
+    with torch.no_grad():
+        model.weight[0, 0] += 1
+    assert key != _train._key(_job(), model)
 
 
 def test_of_nine_kept_runs_the_one_least_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
