@@ -92,7 +92,7 @@ class Call:
 
     def _settled(self, trouble: Trouble, seconds: float) -> bool:
         """Whether waiting any longer teaches nothing."""
-        if trouble == "deadline":
+        if trouble == "deadline" or (trouble == "raise" and self._late):
             return True
         standing = all(self._sight(rank).collective is not None for rank in self.open)
         if standing and seconds > _SETTLE_SECONDS / 2:
@@ -106,9 +106,12 @@ class Call:
             return "collective"
         if any(outcome.sight.state != "returned" for outcome in self.outcomes.values()):
             return "raise"
-        if self.limit_seconds is not None and self.open and time.monotonic() - self.begin > self.limit_seconds:
-            return "deadline"
-        return None
+        return "deadline" if self.open and self._late else None
+
+    @property
+    def _late(self) -> bool:
+        """Whether the call has taken as long as it may."""
+        return self.limit_seconds is not None and time.monotonic() - self.begin > self.limit_seconds
 
     def _collect(self) -> None:
         """Take in what has arrived."""

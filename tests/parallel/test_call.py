@@ -203,6 +203,18 @@ def test_a_limit_ends_a_call_at_once(machine: Machine) -> None:
     assert error.ranks == (1,)
 
 
+def test_a_limit_holds_where_a_rank_has_raised(machine: Machine) -> None:
+    """Rank 0 raises at once, rank 1 works on and tells nothing: after 2 s it is interrupted, and the error is what rank 0 raised."""
+    machine.answers(0, outcome(0, "raised", error="ValueError: bad", pickled=cloudpickle.dumps(ValueError("bad")), trace="line 7"))
+    machine.at(8.0, lambda: machine.answers(1, outcome(1)))
+    error, seconds = waited(machine, machine.call(limit_seconds=2.0))
+    assert machine.interrupts == [(2.05, [1])]
+    assert seconds == pytest.approx(2.05 + 2 * TICK)
+    assert str(error).startswith("run: rank 0 raised ValueError: bad; expected a result from every rank.")
+    assert error is not None
+    assert isinstance(error.__cause__, ValueError)
+
+
 def test_a_limit_that_finds_ranks_in_a_collective_says_how_long_they_were_there(machine: Machine) -> None:
     """Rank 0 waits for rank 1, which had returned: told as a collective in vain, for the time that the call took."""
     machine.answers(1, outcome(1))
