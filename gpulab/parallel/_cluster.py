@@ -224,11 +224,10 @@ class Ranks:
             show_printed(call.outcomes)
             if call.in_step:
                 self._broken = None
+        if self._broken is not None:
+            self._broken = "in the last call they entered different numbers of collectives" if error is None else _short(error)
         if error is not None:
-            if self._broken is not None:
-                self._broken = _short(error)
             raise error
-        self._broken = None
         return [cloudpickle.loads(call.outcomes[rank].value) for rank in range(self.n)]
 
     def interrupt(self) -> None:
@@ -306,7 +305,7 @@ class Ranks:
             how = "; ".join(f"rank {rank} {words}" for rank, words in deaths.items())
             raise RankDiedError(f"run: {how}; expected every rank to be alive. Call recover() to go on.", tuple(deaths))
         if self._broken is not None:
-            raise RankError(f"run: the ranks are out of step since a call failed ({self._broken}); expected them in step. Call recover().")
+            raise RankError(f"run: the ranks are out of step ({self._broken}); expected them in step. Call recover().")
         return engines
 
     def _new_engines(self) -> Engines:

@@ -224,3 +224,41 @@ def test_a_call_may_be_given_a_limit(quartet: Ranks) -> None:
     with pytest.raises(RankError, match=r"ranks 0, 1, 2 and 3 had not returned after 0.5 s \(at line \d+ of spin\)"):
         quartet.run(spin, timeout_seconds=0.5)
     assert quartet.run(total) == [4.0, 4.0, 4.0, 4.0]
+
+
+def test_a_collective_that_one_rank_alone_entered_is_told_by_the_next_call(quartet: Ranks) -> None:
+    """It waits for nobody, so its call ends well; the next would take it for its own and sum the wrong numbers."""
+
+    def unawaited() -> None:
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(3), async_op=True)
+
+    assert quartet.run(unawaited) == [None] * 4
+    assert not quartet.ready
+    with pytest.raises(RankError) as caught:
+        quartet.run(total)
+    assert "out of step (in the last call they entered different numbers of collectives); expected" in str(caught.value)
+    assert quartet.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
+
+
+def test_messages_and_groups_of_some_ranks_leave_all_in_step(quartet: Ranks) -> None:
+    """A message has two ends, and only a group's own ranks enter its collectives; each kind of call counts once on each of them."""
+
+    def right() -> None:
+        here, x, all_of_them = dist.get_rank(), torch.ones(2), [None] * 4
+        if here < 2:
+            dist.isend(x, 1).wait() if here == 0 else dist.recv(x)
+        for some in ([0], [1, 3], [0, 1, 2, 3]):
+            group = dist.new_group(some)
+            if here in some:
+                dist.all_reduce(x, group=group)
+        dist.all_gather_object(all_of_them, here)
+        dist.gather_object(here, all_of_them if here == 0 else None)
+        dist.scatter_object_list([None], all_of_them if here == 1 else None, src=1)
+        dist.monitored_barrier()
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        work.wait()
+
+    quartet.run(right)
+    assert quartet.ready
