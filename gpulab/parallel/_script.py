@@ -97,7 +97,7 @@ def export_script(
     name = parts.need(function.__name__, function)
     arguments = [_literal(f"argument {i + 1}", value) for i, value in enumerate(args)]
     arguments += [f"{key}={_literal(f'argument {key}', value)}" for key, value in kwargs.items()]
-    file = Path(path)
+    file = Path(path).expanduser()
     text = _TEMPLATE.format(
         function=name, n=n, file=file.name, body=parts.text(), arguments=", ".join(arguments), timeout=timeout_seconds, threads=threads
     )
@@ -116,9 +116,9 @@ class Parts:
 
     def text(self) -> str:
         """Return the source."""
-        imports = "\n".join(
-            line for line in sorted(self.imports.values()) if line not in {"import torch", "import torch.distributed as dist"}
-        )
+        lines = set(self.imports.values()) - {"import torch", "import torch.distributed as dist"}
+        plain = {line for line in lines if " as " not in line}  # of these `import a.b` gives `a` too
+        imports = "\n".join(sorted(line for line in lines if not any(other.startswith(f"{line}.") for other in plain)))
         return "\n\n\n".join(part for part in (imports, *self.definitions.values()) if part)
 
     def need(self, name: str, value: Any) -> str:
@@ -153,6 +153,8 @@ class Parts:
             found, meant = _meaning(value, needed)
             if found and meant is not value:
                 self.need(needed, meant)
+                if isinstance(meant, ModuleType):
+                    self.imports |= {below: f"import {below}" for below in _below(meant, needed, source)}
         self.definitions[name] = source.rstrip()
 
 
@@ -184,6 +186,24 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def _below(module: ModuleType, name: str, source: str) -> Iterator[str]:
+    """Yield the modules that source reaches by dots from a module that it calls by a name; a fresh process may not have them yet."""
+    for node in ast.walk(ast.parse(source)):
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.insert(0, node.attr)
+            node = node.value  # noqa: PLW2901
+        if not (isinstance(node, ast.Name) and node.id == name):
+            continue
+        reached = module.__name__
+        for attribute in attributes:
+            if f"{reached}.{attribute}" not in sys.modules:
+                break
+            reached = f"{reached}.{attribute}"
+        if reached != module.__name__:
+            yield reached
 
 
 def _meaning(value: Any, name: str) -> tuple[bool, Any]:

@@ -8,11 +8,15 @@ import os
 import pickle
 import subprocess
 import sys
+import urllib
+import urllib.parse as addresses
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint
 import torch.nn.functional as F
 
 from gpulab.errors import InputError
@@ -63,6 +67,12 @@ def uses_a_lock() -> object:
     return LOCK
 
 
+def uses_submodules() -> list[str]:
+    """Needs modules below others, by the whole dotted name and below another name; the last one is no module."""
+    tags = [xml.etree.ElementTree.fromstring("<a/>").tag, os.path.curdir, urllib.__name__, addresses.quote(" ")]
+    return [*tags, dist.checkpoint.FileSystemReader.__name__]
+
+
 def _script(path: Path, function: object, *args: object, **kwargs: object) -> Path:
     return export_script(path, function, args, kwargs, n=2, timeout_seconds=20.0, threads=1)  # type: ignore[arg-type]
 
@@ -104,6 +114,26 @@ def test_a_class_brings_what_its_body_and_its_bases_need(tmp_path: Path) -> None
     assert order == sorted(order)
     assert "float =" not in text
     assert "import float" not in text
+
+
+def test_modules_below_another_are_imported_by_their_whole_names(tmp_path: Path) -> None:
+    """A fresh process has them then; a package is not named beside them, but where another name stands for what is below it."""
+    text = _script(tmp_path / "work.py", uses_submodules).read_text()
+    lines = {line for line in text.partition("def uses_submodules")[0].splitlines() if line.startswith("import ")}
+    own = {"import argparse", "import datetime", "import os", "import pickle", "import torch", "import torch.distributed as dist"}
+    assert lines - own == {
+        "import os.path", "import torch.distributed.checkpoint", "import urllib", "import urllib.parse as addresses",
+        "import xml.etree.ElementTree",
+    }  # fmt: skip
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a shell has it: no folder of that name is made here, and the path that comes back is the whole one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert _script(Path("~/work.py"), uses_submodules) == tmp_path / "work.py"
+    assert [found.name for found in tmp_path.iterdir()] == ["work.py"]
 
 
 def test_an_installed_function_is_imported(tmp_path: Path) -> None:
