@@ -35,12 +35,15 @@ class Asked:
     ranks, batch_size, microbatches : int
         The batch is that of a whole step, over all ranks; microbatches are the parts that a rank takes one after another, where a
         strategy has them.
+    positions : int
+        Of one item, where items are sequences: the inputs' second dimension, or 1 where they have none.
     """
 
     model: Any
     ranks: int
     batch_size: int
     microbatches: int
+    positions: int
 
 
 class Trainer(Protocol):
@@ -194,6 +197,11 @@ def strategy_named(given: Any) -> Strategy:
             f"Pass one of: {', '.join(strategies())}."
         )
     return _known()[_given.word("train", "strategy", given, strategies())]
+
+
+def positions_of(inputs: Any) -> int:
+    """Return the positions of an item of these inputs, as ``Asked`` counts them."""
+    return int(inputs.shape[1]) if inputs.dim() > 1 else 1
 
 
 def divides(name: str, asked: Asked, parts: int, what: str) -> None:

@@ -147,6 +147,12 @@ def _check(name: str, asked: Asked) -> None:
             f"train: {name} cannot split {blocks[0].heads} heads over {ranks} ranks; expected a multiple of {ranks}, since a head lies on "
             f"one rank. Take {_divisor(blocks[0].heads, ranks)} ranks, or a model with heads={ranks}."
         )
+    if name == "sequence" and asked.positions % ranks:
+        fitting = asked.positions // ranks * ranks or ranks
+        raise InputError(
+            f"train: sequence cannot split {asked.positions} positions over {ranks} ranks; expected a multiple of {ranks}, since each rank "
+            f"has as many. Pass strategy='tensor', which keeps them together, or inputs of {fitting} positions."
+        )
     if not blocks:
         wide = [model.layers[i].out_features for i in _pairs(model)[0]]
         odd = next((features for features in wide if features % ranks), None)

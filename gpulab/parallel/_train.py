@@ -18,7 +18,7 @@ from gpulab.parallel._calls import CollectiveCall, usual_algorithm
 from gpulab.parallel._cluster import Ranks, cluster
 from gpulab.parallel._payload import fingerprint
 from gpulab.parallel._stop import wish
-from gpulab.parallel._strategies import Asked, Strategy, strategy_named
+from gpulab.parallel._strategies import Asked, Strategy, positions_of, strategy_named
 from gpulab.parallel._strategies_worker import Job, Outcome
 from gpulab.parallel._timeline import timeline
 from gpulab.parallel.results import RankReport, StrategyResult
@@ -112,9 +112,10 @@ def train(
     if not isinstance(ranks, Ranks) and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
         raise InputError(f"train: ranks is {shown(ranks)}; expected a cluster or a number of ranks. Pass gl.parallel.cluster(2), started.")
     count = ranks.n if isinstance(ranks, Ranks) else ranks
-    whole = training.task(task).make_model(seed) if model is None else model
+    found = training.task(task)
+    whole = found.make_model(seed) if model is None else model
     _check(whole, job, count)
-    chosen.check(Asked(whole, count, job.batch_size, job.microbatches))
+    chosen.check(Asked(whole, count, job.batch_size, job.microbatches, positions_of(found.train.inputs)))
     with ExitStack() as stack:
         group = ranks if isinstance(ranks, Ranks) else stack.enter_context(cluster(ranks, progress=progress))
         job = dataclasses.replace(job, wish=stack.enter_context(wish(asked, group)))

@@ -227,6 +227,14 @@ def test_seven_billion_parameters_on_1024_ranks(given: tuple[Any, ...]) -> None:
         ({"precision": "int8"}, "precision is 'int8'"),
         ({"optimizer": None}, "optimizer is None"),
         ({"strategy": "tensor", "ranks": 3}, "predict_ranks: tensor cannot split 4 heads over 3 ranks"),
+        (
+            {"strategy": "sequence", "ranks": 4, "inputs": tokens()[:, :30], "targets": tokens()[:, :30]},
+            r"predict_ranks: sequence cannot split 30 positions over 4 ranks; .* inputs of 28 positions",
+        ),
+        (
+            {"strategy": "sequence", "ranks": 4, "inputs": tokens()[:, :3], "targets": tokens()[:, :3]},
+            "sequence cannot split 3 positions over 4 ranks; .* inputs of 4 positions",
+        ),
         ({"strategy": "pipeline-gpipe", "ranks": 8}, "cannot cut 2 layers into 8 stages"),
         ({"strategy": "pipeline-gpipe", "microbatches": 3}, "does not divide over the 3 microbatches"),
         ({"microbatches": 0}, "microbatches is 0"),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
-from gpulab import networks, parallel
+from gpulab import networks, parallel, training
 from gpulab.errors import InputError
 from gpulab.parallel import Strategy
 from gpulab.parallel._strategies import register
 from gpulab.parallel._train import state_difference
+from gpulab.training._data import Data
 
 
 class Shares(torch.nn.Module):
@@ -37,11 +39,17 @@ class SharesWithItsHead(torch.nn.Module):
         self.head.weight = self.blocks[0].weight
 
 
+_PROSE = training.task("prose-transformer")
+# The windows of the prose without their last character: 63 of 64 positions.
+OF_63 = dataclasses.replace(
+    _PROSE, name="of-63", _load=lambda: (Data(_PROSE.train.inputs[:, :63], _PROSE.train.targets[:, :63]), _PROSE.test)
+)
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("ddp", {"batch_size": 9}, "a batch of 9 does not divide over the 2 ranks of ddp", "batch_size=8"),
     ("zero3", {"batch_size": 1}, "a batch of 1 does not divide", "batch_size=2"),
     ("ddp-no-sync", {"batch_size": 12, "microbatches": 4}, "2 ranks times 4 microbatches", "batch_size=8"),
     ("tensor", {"model": transformer()}, "cannot split 3 heads over 2 ranks", "heads=2"),
+    ("sequence", {"model": transformer(heads=2), "task": OF_63}, "sequence cannot split 63 positions over 2 ranks", "62 positions"),
     ("sequence", {"model": networks.cnn()}, "does not know how to split a SmallCNN", "zero3"),
     ("tensor", {"task": "digits-mlp", "model": networks.mlp(64, 33, 10)}, "cannot split 33 features", "hidden=34"),
     ("zero3", {"task": "digits-mlp", "model": Shares()}, "share a weight", "ddp"),
