@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpulab import lessons, models
+from gpulab.errors import RankError
 from gpulab.evidence import Evidence
 from gpulab.lessons import _checks, _nb08, _nb08_exercises, _nb08_export, _nb08_ring, _nb08_timelines
 from gpulab.lessons._content import Refused, Unmeasured
@@ -137,6 +139,35 @@ def test_the_losses_of_a_run_are_judged_step_by_step(monkeypatch: pytest.MonkeyP
         return
     with pytest.raises(Refused, match=re.escape(says)):
         _nb08_export._judge(returned)
+
+
+@pytest.mark.parametrize(
+    ("on_one", "says"),
+    [
+        ([[1.0] * 20], ""),
+        ([[0.5] * 20], "On 2 processes the losses are right, on 1 they are not: take the number from dist.get_world_size()."),
+        (RankError("torchrun: it ended"), "torchrun: it ended"),
+    ],
+)
+def test_losses_that_are_right_on_two_processes_must_be_on_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, on_one: Any, says: str
+):
+    """A number of ranks that is written down is right for that number alone: halves of the sum are the mean over two, and half of one."""
+
+    def run(script: str, n: int, **_: Any) -> list[list[float]]:
+        if n == 1 and isinstance(on_one, RankError):
+            raise on_one
+        return [[1.0] * 20] * 2 if n == 2 else on_one
+
+    script = tmp_path / "work.py"
+    script.write_text("init_process_group --results")
+    monkeypatch.setattr(_nb08_export, "reference", lambda: [1.0] * 20)
+    monkeypatch.setattr(_nb08_export, "torchrun", run)
+    if not says:
+        assert _nb08_export._check_export(script).startswith("On 2 processes and on 1, ")
+        return
+    with pytest.raises(Refused, match=re.escape(says)):
+        _nb08_export._check_export(script)
 
 
 _REPORT = {"rank": 1, "sent": 0, "collectives": [], "kind": "Tensor", "shape": (10,), "equal": True, "own": False}
