@@ -18,7 +18,7 @@ import pytest
 
 import gpulab
 from gpulab._result import Result
-from gpulab.evidence import Environment, Evidence
+from gpulab.evidence import Environment, Evidence, Note
 
 
 def _all_results() -> list[type[Result]]:
@@ -144,6 +144,17 @@ def test_the_table_shows_the_badge(cls: type[Result]) -> None:
     """The notebook's table of a result with evidence shows the badge's word."""
     one = _instance(cls)
     assert "MEASURED" in one._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "cls", [cls for cls in RESULTS if typing.get_type_hints(cls).get("notes") == tuple[Note, ...]], ids=lambda cls: cls.__qualname__
+)
+def test_the_table_shows_the_notes(cls: type[Result]) -> None:
+    """What is wrong with a figure stands under it in the notebook, with its reason, and not in an attribute that nobody asks for."""
+    note = Note("stopped", "It was stopped at last.")
+    shown = dataclasses.replace(_instance(cls), notes=(note,))._repr_html_()
+    assert "stopped" in shown
+    assert note.sentence in shown
 
 
 def test_environment_is_a_result() -> None:

@@ -291,7 +291,7 @@ class FusionGain(Result):
         return said + (f" ({codes})" if codes else "")
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return both ways, their bytes and their times."""
+        """Return both ways, their bytes and their times, and the notes."""
         rows = [
             (name, format_bytes(nbytes), "not measured" if seconds is None else format_seconds(seconds))
             for name, nbytes, seconds in (
@@ -300,6 +300,7 @@ class FusionGain(Result):
             )
         ]
         rows.append(("one by one / fused", format_ratio(self.bytes_ratio), self.reason or self._raced()))
+        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
         return (self.label, "bytes (MODELLED)", "time"), rows
 
 

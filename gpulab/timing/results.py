@@ -172,7 +172,7 @@ class Comparison(Result):
         return f"<{self.label}: speed-up {format_ratio(self.speedup)} over {self.rows[0].name}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a device: its three times, its speed-up and its agreement."""
+        """Return one row a device: its three times, its speed-up and its agreement; then the notes on all of them."""
         headers = ("device", "finished (median, 95 %)", "call returned", "with both copies", "speed-up", "difference", "notes")
         rows = []
         for row in self.rows:
@@ -189,6 +189,7 @@ class Comparison(Result):
                     ", ".join(note.code for note in m.notes) or "none",
                 )
             )
+        rows += [(f"note: {note.code}", note.sentence, "", "", "", "", "") for note in self.notes]
         return headers, rows
 
 

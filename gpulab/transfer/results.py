@@ -114,7 +114,7 @@ class Sweep(Result):
         return f"<sweep of {self.device}: {kinds}; {len(self.points)} points, {self.evidence.badge}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a point."""
+        """Return one row a point, and the notes."""
         rows = [
             (
                 SERIES_WORDS.get(p.direction, p.direction),
@@ -127,6 +127,7 @@ class Sweep(Result):
             )
             for p in self.points
         ]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "", "", "") for note in self.notes]
         return ("direction", "host memory", "size", "time (median)", "95 %", "rate", "samples"), rows
 
 
@@ -191,7 +192,7 @@ class BreakEven(Result):
         return f"<break-even of {self.label}: {self.sentence}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a size."""
+        """Return one row a size, and the notes."""
         rows = [
             (
                 f"{r.n}",
@@ -202,6 +203,7 @@ class BreakEven(Result):
             )
             for r in self.rows
         ]
+        rows += [(f"note: {note.code}", note.sentence, "", "", "") for note in self.notes]
         # The CPU's side is always measured; the badge of the result is the accelerator's.
         return ("n", "CPU (MEASURED)", f"accelerator with copies ({self.evidence.badge})", "copied", "speed-up"), rows
 

@@ -70,7 +70,8 @@ class Action:
 class Drawing:
     """What an instrument shows: the picture, the table of the same results, and what to know about them.
 
-    ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``.
+    ``message`` says what to do where there is no result yet. A cell of ``rows`` may be a ``Badge``. The rows of notes that a result's own
+    table has are left out: notes have their own place, below.
     """
 
     figure: go.Figure | None = None
@@ -79,6 +80,10 @@ class Drawing:
     evidence: Sequence[Evidence] = ()
     notes: Sequence[Note] = ()
     message: str = ""
+
+    def __post_init__(self) -> None:
+        """Leave the rows of notes out."""
+        object.__setattr__(self, "rows", [row for row in self.rows if not (row and str(row[0]).startswith(("note: ", "note on ")))])
 
 
 class Instrument(ipywidgets.VBox):  # type: ignore[misc]

@@ -188,7 +188,7 @@ class MemoryInspector(Instrument):
         pending = "" if p is not None else f"Not predicted yet: {step.words}; press Predict if it does not begin. "
         headers, rows = newest.table()
         evidence = [newest.evidence]
-        return Drawing(figure, headers, _without_notes(rows), evidence, newest.notes, pending + verdict)
+        return Drawing(figure, headers, rows, evidence, newest.notes, pending + verdict)
 
     def _room(self, p: Prediction, capacity: str) -> tuple[float | None, str, str, str]:
         """Return (free bytes, kind of device, whether it fits, on what) in words for the chosen device or capacity."""
@@ -210,7 +210,7 @@ class MemoryInspector(Instrument):
             beside = f" The prediction (modelled) says {format_bytes(p.peak_bytes)}: {error:+.1%}."
         message = f"Peak {format_bytes(t.peak_bytes)} in the {t.peak_phase}, after {t.peak_operator}.{beside}"
         headers, rows = t.table()
-        return Drawing(figures.memory_timeline(t), headers, _without_notes(rows), [t.evidence], t.notes, message)
+        return Drawing(figures.memory_timeline(t), headers, rows, [t.evidence], t.notes, message)
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the call of ``gl.memory`` behind the view."""
@@ -247,7 +247,7 @@ def _draw_snapshot(s: Snapshot) -> Drawing:
         f"hold{'s' if count == 1 else ''} {format_bytes(s.tensor_bytes)}.{named}"
     )
     headers, rows = s.table()
-    return Drawing(figures.memory_snapshot(s), headers, _without_notes(rows), [s.evidence], s.notes, message)
+    return Drawing(figures.memory_snapshot(s), headers, rows, [s.evidence], s.notes, message)
 
 
 def _draw_released(r: Released) -> Drawing:
@@ -263,11 +263,6 @@ def _draw_released(r: Released) -> Drawing:
         )
     ]
     return Drawing(None, ("memory", "bytes"), rows, [r.evidence], r.notes, " ".join([message, *r.what]))
-
-
-def _without_notes(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the rows that are not notes: these have their own place below."""
-    return [row for row in rows if not row[0].startswith("note: ")]
 
 
 def _notebook_names() -> dict[str, Any]:

@@ -121,8 +121,8 @@ class PipelineSchedule(OnRanks):
         headers, rows = run.table()
         in_seconds = models.pipeline_schedule(**self._model_arguments(values, _MS))
         return Drawing(
-            figures.pipeline_schedule(in_seconds, run), headers, [row for row in rows if not row[0].startswith("note: ")],
-            [run.evidence, in_seconds.evidence], run.notes, _measured(in_seconds, run),
+            figures.pipeline_schedule(in_seconds, run), headers, rows, [run.evidence, in_seconds.evidence], run.notes,
+            _measured(in_seconds, run),
         )  # fmt: skip
 
     def code_for(self, values: Mapping[str, Any]) -> str:

@@ -117,9 +117,7 @@ class PipelineTimeline(Instrument):
             return Drawing(message="Press Run the steps: real files are decoded on this machine.")
         headers, rows = p.table()
         evidence = [p.evidence] if p.evidence == p.accelerator_evidence else [p.evidence, p.accelerator_evidence]
-        return Drawing(
-            figures.pipeline(p), headers, [row for row in rows if not row[0].startswith("note: ")], evidence, p.notes, p.sentence
-        )
+        return Drawing(figures.pipeline(p), headers, rows, evidence, p.notes, p.sentence)
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the call of ``gl.training`` behind the picture."""

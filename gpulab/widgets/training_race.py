@@ -118,7 +118,7 @@ class TrainingRace(Instrument):
             return Drawing(figures.race(r), evidence=[r.evidence], message="The race is under way; speeds have no interval yet.")
         headers, rows = r.table()
         notes = [*_of_side(r.names[0], r.first.notes), *_of_side(r.names[1], r.second.notes), *r.notes]
-        shown = [*(row for row in rows if not row[0].startswith("note")), *beside]
+        shown = [*rows, *beside]
         evidence = [r.evidence, *([far.evidence] if far and beside else [])]
         return Drawing(figures.race(r), headers, shown, evidence, notes, f"{_verdict(r)} {words}".strip())
 

@@ -253,7 +253,7 @@ class TransferExplorer(Instrument):
         o: Overlap | None = self._modelled_overlap(values) if modelled else self.results.get("overlap")
         if o is None:
             return Drawing(message="Press Measure overlap: it copies and computes on this machine, in chunks and one after the other.")
-        (_, header), rows = ("", "time"), [row for row in o.table()[1] if not row[0].startswith("note: ")]
+        (_, header), rows = ("", "time"), o.table()[1]
         none = any(note.code == "no-overlap" for note in o.notes)
         gain = f"{o.ratio_text} of the gain that is possible" if round(100 * o.ratio) > 0 else "nothing was gained"
         gain = "no overlap happened" if none and o.chunks > 1 else gain

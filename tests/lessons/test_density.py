@@ -142,7 +142,7 @@ def test_fusion_that_gives_other_results_answers_nothing():
     """2 x is not relu(2 x + 1): the race reports no speed-up and says why, and so does the reveal, in place of a number."""
     gain = lessons.fusion_gain(_smooth, lambda x: x * 2, torch.ones(4096))
     assert gain.speedup is None
-    assert gain.table()[1][-1][-1].startswith("no speed-up (disagree")
+    assert gain.table()[1][2][-1].startswith("no speed-up (disagree")
     shown = lessons.reveal("03.7", gain)
     assert shown.measured is None
     assert "fused: the result differs from the reference" in shown.measured_text
@@ -154,15 +154,20 @@ RACED = lessons.FusionGain(
 
 
 def test_a_raced_fusion_shows_its_interval_and_its_notes():
-    """A measured ratio stands with its interval; each code once."""
-    assert RACED.table()[1][-1] == ("one by one / fused", "3.00x", "2.90x [2.60x, 3.20x] (contended, stalled)")
+    """A measured ratio stands with its interval, each code once; below stands what the notes say."""
+    assert RACED.table()[1][2:] == [
+        ("one by one / fused", "3.00x", "2.90x [2.60x, 3.20x] (contended, stalled)"),
+        ("note: contended", "a", ""),
+        ("note: stalled", "b", ""),
+        ("note: contended", "c", ""),
+    ]
     assert repr(RACED) == "<f: one by one / fused 2.90x [2.60x, 3.20x] (contended, stalled) (MEASURED)>"
 
 
 def test_a_fusion_without_an_interval_answers_nothing():
     """A ratio of two moments is no answer: the reveal says so, and what to run again."""
     bare = dataclasses.replace(RACED, speedup_interval=None)
-    assert "(no interval)" in bare.table()[1][-1][-1]
+    assert "(no interval)" in bare.table()[1][2][-1]
     shown = lessons.reveal("03.7", bare)
     assert shown.measured is None
     assert "Run the cell that races, and this one, again" in shown.measured_text

@@ -55,8 +55,8 @@ def test_host_copy_on_a_machine_without_gpu():
     assert seen[-1] == (1.0, "done")
     assert [f for f, _ in seen] == sorted(f for f, _ in seen)
     headers, rows = s.table()
-    assert len(rows) == 3
-    assert len(rows[0]) == len(headers)
+    assert [row[0] for row in rows] == ["host copy"] * 3 + [f"note: {note.code}" for note in s.notes]
+    assert {len(row) for row in rows} == {len(headers)}
 
 
 def test_gpu_sweep_measures_four_series(fake_gpu):
