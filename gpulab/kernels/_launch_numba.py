@@ -123,14 +123,41 @@ def _numba_cuda(who: str) -> Any:
 
 
 def jitted(cuda: Any, function: types.FunctionType) -> Any:
-    """Return the compiled form of a kernel, made once for the present values of the names that it uses."""
-    names = {name: function.__globals__.get(name) for name in sorted(set(_portable._global_names(function.__code__)))}
-    key = tuple((name, value if isinstance(value, (bool, int, float, str, tuple)) else id(value)) for name, value in names.items())
+    """Return the compiled form of a kernel, made once for the present values of all names that it and its device functions use."""
+    kept: list[Any] = []
+    key = _present(function, kept)
     forms = function.__dict__.setdefault(_FORMS, {})
     if key not in forms:
-        # The values are kept beside the form, so that no other object can get the number of one of them.
-        forms[key] = cuda.jit(with_device_functions(cuda, function, {})), names
+        # What is known by its number is kept beside the form, so that no other object can get that number.
+        forms[key] = cuda.jit(with_device_functions(cuda, function, {})), kept
     return forms[key][0]
+
+
+def _present(value: Any, kept: list[Any]) -> Any:
+    """Return what a value is to the compiler at this moment, to be compared: of a function, its code and all that it names."""
+    if isinstance(value, (bool, int, float, complex, str, np.generic)):
+        return type(value), repr(value)  # 2, 2.0 and True are equal, and so are both zeros
+    if isinstance(value, tuple):
+        return type(value), tuple(_present(part, kept) for part in value)
+    if isinstance(value, np.ndarray):  # a constant of the compiled form
+        return value.dtype.str, value.shape, value.tobytes()
+    if _is_device_function(value):
+        return value.__code__, tuple((name, _present(found, kept)) for name, found in _named(value).items())
+    kept.append(value)
+    return id(value)
+
+
+def _is_device_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and str(value.__module__).partition(".")[0] not in _FOREIGN
+
+
+def _named(function: types.FunctionType) -> dict[str, Any]:
+    """Return the objects from outside that a function names: globals that there are, and variables of the functions around it."""
+    found = {name: function.__globals__[name] for name in _portable._global_names(function.__code__) if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]) -> types.FunctionType:
@@ -140,29 +167,22 @@ def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[ty
     """
 
     def device(value: Any) -> Any:
-        if not isinstance(value, types.FunctionType) or str(value.__module__).partition(".")[0] in _FOREIGN:
+        if not _is_device_function(value):
             return value
         if value not in made:
             made[value] = cuda.jit(device=True)(with_device_functions(cuda, value, made))
         return made[value]
 
-    used = {name: function.__globals__[name] for name in _portable._global_names(function.__code__) if name in function.__globals__}
-    outer = {name: device(value) for name, value in used.items()}
-    inner = [_cell(cell, device) for cell in function.__closure__ or ()]
-    unchanged = all(outer[name] is value for name, value in used.items())
-    if unchanged and all(a is b for a, b in zip(inner, function.__closure__ or (), strict=True)):
+    changed = {name: new for name, value in _named(function).items() if (new := device(value)) is not value}
+    if not changed:
         return function
-    copy = types.FunctionType(function.__code__, {**function.__globals__, **outer}, function.__name__, None, tuple(inner) or None)
+    cells = [
+        types.CellType(changed[name]) if name in changed else cell
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    ]
+    copy = types.FunctionType(function.__code__, {**function.__globals__, **changed}, function.__name__, None, tuple(cells) or None)
     copy.__module__ = function.__module__
     return copy
-
-
-def _cell(cell: types.CellType, device: Callable[[Any], Any]) -> types.CellType:
-    try:
-        changed = device(cell.cell_contents)
-    except ValueError:  # a name of the enclosing function that has no value yet
-        return cell
-    return cell if changed is cell.cell_contents else types.CellType(changed)
 
 
 def _load_beside_new_numpy() -> None:

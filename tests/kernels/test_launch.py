@@ -451,6 +451,49 @@ def test_waiting_for_a_kernel_is_done_on_its_own_device() -> None:
     class Gpus:
         """numba.cuda.gpus."""
 
+CHANGES = {
+    "a function that a device function calls": ("f = lambda v: v + 1", "f = lambda v: v * 100"),
+    "a constant of a device function": ("SCALE = 2", "SCALE = 5"),
+    "a constant of another type": ("SCALE = 2", "SCALE = 2.0"),
+    "a truth value": ("SCALE = 1", "SCALE = True"),
+    "a zero of another sign": ("SCALE = 0.0", "SCALE = -0.0"),
+    "a type inside of a tuple": ("PAIR = (1, 2)", "PAIR = (1, 2.0)"),
+    "an element of an array": ("TABLE[0] = 1", "TABLE[0] = 2"),
+    "a variable of the function around": ("hold(3)", "hold(4)"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_kernel_is_compiled_anew_when_what_a_device_function_leans_on_changes(name: str):
+    """All that simulate reads again at the next call; and what is as before is not compiled anew."""
+    pytest.importorskip("numba_cuda")
+
+    class Jit:
+        def jit(self, function: Any = None, **options: Any) -> Any:
+            return (lambda plain: ("device", plain)) if function is None else ("kernel", function)
+
+    names: dict[str, Any] = {"np": np}
+    exec(
+        "f, SCALE, PAIR, TABLE = (lambda v: v), 1, (1, 1), np.zeros(2)\n"
+        "def around(held):\n"
+        "    def inner(v):\n        return v + held\n"
+        "    def hold(value):\n        nonlocal held\n        held = value\n"
+        "    return inner, hold\n"
+        "inner, hold = around(1)\n"
+        "def g(v):\n    return f(v) * SCALE + PAIR[0] + TABLE[0] + inner(v)\n"
+        "def kernel(x):\n    x[0] = g(x[0])\n",
+        names,
+    )
+    before, after = CHANGES[name]
+    exec(before, names)
+    first = _launch_numba.jitted(Jit(), names["kernel"])
+    assert _launch_numba.jitted(Jit(), names["kernel"]) is first
+    exec(after, names)
+    assert _launch_numba.jitted(Jit(), names["kernel"]) is not first
+    exec(before, names)
+    assert _launch_numba.jitted(Jit(), names["kernel"]) is first
+
+
         def __getitem__(self, index: int) -> Any:
             return chosen(index)
 
