@@ -118,13 +118,12 @@ def _check_for_pointers(who: str, argument: Argument) -> None:
 
 
 def packed_bytes(arguments: Sequence[Argument]) -> int:
-    """Return the bytes of the arguments as C lays them out: each at a multiple of its own size."""
+    """Return the bytes of the arguments as CUDA C++ lays them out: each at a multiple of its size, float2 and double2 as well."""
     end = 0
     for argument in arguments:
         number = argument.kind == NUMBER  # else an array, which may be on the device
         size = np.dtype(type(argument.value)).itemsize if number else _POINTER_BYTES
-        alignment = size // 2 if number and np.iscomplexobj(argument.value) else size
-        end = -(-end // alignment) * alignment + size
+        end = -(-end // size) * size + size
     return end
 
 

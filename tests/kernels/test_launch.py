@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gpulab.errors import CompileError, DeviceError, InputError, KernelError, MissingLibraryError
-from gpulab.kernels import _launch, _launch_cuda, _launch_numba, cuda, cuda_launcher, launch, launch_cuda, launcher, simulate
+from gpulab.kernels import _launch, _launch_cuda, _launch_numba, compile_cuda, cuda, cuda_launcher, launch, launch_cuda, launcher, simulate
 
 CUDA_ADD = """extern "C" __global__ void add(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += x[i]; }"""
@@ -289,9 +289,22 @@ class OnADevice:
 
 
 def test_arrays_on_the_device_are_not_looked_into():
-    """A pointer of 8 bytes, and a complex number at a multiple of its half."""
+    """A pointer of 8 bytes, and a complex number at a multiple of its size."""
     arguments = _launch_cuda.sorted_arguments("x", "k", "abc", (np.int32(1), np.complex64(1), OnADevice()), None)
-    assert [_launch_cuda.packed_bytes(arguments[:k]) for k in range(4)] == [0, 4, 12, 24]
+    assert [_launch_cuda.packed_bytes(arguments[:k]) for k in range(4)] == [0, 4, 16, 24]
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.complex128])
+def test_a_complex_number_lies_where_the_compiler_puts_it(kind: Any):
+    """``float2`` and ``double2`` start at a multiple of their whole size: the compiler counts the bytes of all parameters."""
+    source = f'extern "C" __global__ void k(float* x, {"float2" if kind is np.complex64 else "double2"} a, float* y, int n) {{ }}'
+    try:
+        facts = compile_cuda(source).kernels["k"]
+    except MissingLibraryError:
+        pytest.skip("NVRTC is not installed")
+    x = np.zeros(3, np.float32)
+    arguments = _launch_cuda.sorted_arguments("x", "k", "abcd", (x, kind(1), x, np.int32(1)), None)
+    assert _launch_cuda.packed_bytes(arguments) == facts.parameter_bytes
 
 
 def test_numba_cuda_loads_beside_a_numpy_without_row_stack():
@@ -438,19 +451,6 @@ def test_a_kernel_is_compiled_anew_when_a_name_that_it_uses_changes():
     assert with_helper.__globals__["helper"] is helper
 
 
-def test_waiting_for_a_kernel_is_done_on_its_own_device() -> None:
-    """With a stand-in for numba's CUDA: the second GPU is chosen, waited for, and let go again."""
-    log: list[str] = []
-
-    @contextlib.contextmanager
-    def chosen(index: int) -> Iterator[None]:
-        log.append(f"gpu {index}")
-        yield
-        log.append("let go")
-
-    class Gpus:
-        """numba.cuda.gpus."""
-
 CHANGES = {
     "a function that a device function calls": ("f = lambda v: v + 1", "f = lambda v: v * 100"),
     "a constant of a device function": ("SCALE = 2", "SCALE = 5"),
@@ -493,6 +493,19 @@ def test_a_kernel_is_compiled_anew_when_what_a_device_function_leans_on_changes(
     exec(before, names)
     assert _launch_numba.jitted(Jit(), names["kernel"]) is first
 
+
+def test_waiting_for_a_kernel_is_done_on_its_own_device() -> None:
+    """With a stand-in for numba's CUDA: the second GPU is chosen, waited for, and let go again."""
+    log: list[str] = []
+
+    @contextlib.contextmanager
+    def chosen(index: int) -> Iterator[None]:
+        log.append(f"gpu {index}")
+        yield
+        log.append("let go")
+
+    class Gpus:
+        """numba.cuda.gpus."""
 
         def __getitem__(self, index: int) -> Any:
             return chosen(index)
