@@ -362,6 +362,8 @@ class Translator:
         words = ast.unparse(node.func)
         if isinstance(found, Intrinsic):
             make = FUNCTIONS.get(found.name)
+            if found.name.startswith("cuda.atomic."):
+                self.program.atomics.add(id(node))
             if make is None:
                 raise self.fail(f"`{words}` is not supported in a kernel", node)
             if found.name.startswith("cuda.syncwarp"):
@@ -378,6 +380,7 @@ class Translator:
                 f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours", node
             )
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
+        self.program.calls[id(node)] = function.source
             raise self.fail("a device function takes its arguments by position", node)
         function = self.program.device_function(found, self.source, node.lineno)
         if len(node.args) != len(function.source.parameters):

@@ -5,7 +5,6 @@ Unlike a compiler's, it is never stale: the text, and every object that the func
 
 from __future__ import annotations
 
-import ast
 import types
 import weakref
 from functools import cached_property
@@ -47,6 +46,8 @@ class Program:
         self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
         self.notes: list[str] = []
         self.sources: list[Source] = [self.source]
+        self.calls: dict[int, Source] = {}  # the device function that a call calls, by the id of its node
+        self.atomics: set[int] = set()  # the calls of atomics
         self._outside: list[tuple[Source, str, Any, Any]] = []  # names that were looked up, and what they stood for
         # None while it is being translated. Known weakly: the translation of a kernel must not keep the kernel itself.
         self._functions: dict[weakref.ref[types.FunctionType], Function | None] = {weakref.ref(plain_function(function)): None}
@@ -55,12 +56,7 @@ class Program:
     @cached_property
     def written(self) -> frozenset[str]:
         """Return the kernel's parameters (and other names) that it may write to."""
-
-        def device_source(node: ast.Call) -> Source | None:
-            name = node.func.id if isinstance(node.func, ast.Name) else None
-            return next((source for source in self.sources if source.name == name), None)
-
-        return frozenset(written_names(self.source, device_source))
+        return frozenset(written_names(self.source, self.calls, self.atomics))
 
     def outside(self, source: Source, name: str) -> Any:
         """Return what a name that is not local to a function stands for, and remember that.

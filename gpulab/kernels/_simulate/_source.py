@@ -12,7 +12,7 @@ import inspect
 import linecache
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,29 +142,40 @@ def _shift(nodes: list[ast.AST], lines: int) -> None:
             node.end_lineno = (node.end_lineno or 0) + lines
 
 
-def root_name(node: ast.expr) -> str | None:
-    """Return the name at the beginning of ``a[i].b[j]``, or None where it begins with something else."""
+def _roots(node: ast.expr) -> set[str]:
+    """Return the names that ``a[i].b[j]`` may begin with: one, or those of a call or a tuple that stands there."""
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else None
+    return _names(node)
 
 
-def written_names(source: Source, device_function: Callable[[ast.Call], Source | None], seen: frozenset[str] = frozenset()) -> set[str]:
-    """Return the names of arrays that the function may write, directly, through another name, or in a function that it calls."""
+def _names(node: ast.AST, context: type[ast.expr_context] = ast.Load) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)}
+
+
+def written_names(source: Source, calls: Mapping[int, Source], atomics: Collection[int]) -> set[str]:
+    """Return the names of arrays that the function may write, directly, through another name, or in a function that it calls.
+
+    ``calls`` has the device function that a call's node calls, ``atomics`` the nodes that call an atomic, both by ``id``: the text alone
+    does not tell, since a function may have several names.
+    """
     written: set[str] = set()
     aliases: list[tuple[set[str], set[str]]] = []
     for node in source.nodes:
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            written |= _roots(node)
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                for part in ast.walk(target):
-                    if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
-                        written.add(root_name(part) or "")
-            if node.value is not None:
-                stored = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-                aliases.append((stored, {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}))
-        elif isinstance(node, ast.Call):
-            written |= _written_by_call(node, source, device_function, seen)
+            aliases.append((set().union(*(_names(target, ast.Store) for target in targets)), _names(node.value)))
+        elif isinstance(node, ast.For):
+            aliases.append((_names(node.target, ast.Store), _names(node.iter)))
+        elif id(node) in atomics and isinstance(node, ast.Call):
+            written |= _roots(node.args[0])
+        elif id(node) in calls and isinstance(node, ast.Call):
+            called = calls[id(node)]
+            inside = written_names(called, calls, atomics)
+            for argument, parameter in zip(node.args, called.parameters, strict=True):
+                written |= _roots(argument) if parameter in inside else set()
     changed = True
     while changed:
         changed = False
@@ -173,20 +184,3 @@ def written_names(source: Source, device_function: Callable[[ast.Call], Source |
                 written |= used
                 changed = True
     return written
-
-
-def _written_by_call(
-    node: ast.Call, source: Source, device_function: Callable[[ast.Call], Source | None], seen: frozenset[str]
-) -> set[str]:
-    called = device_function(node)
-    if called is None:
-        is_atomic = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "atomic"
-        first = root_name(node.args[0]) if is_atomic and node.args else None
-        return {first} if first else set()
-    if called.name in seen:
-        return set()
-    inside = written_names(called, device_function, seen | {source.name, called.name})
-    return {
-        name for argument, parameter in zip(node.args, called.parameters, strict=False)
-        if parameter in inside and (name := root_name(argument))
-    }  # fmt: skip
