@@ -113,6 +113,15 @@ REFUSED: dict[str, str] = {
     "float index": "v = x[0.5]  # HERE",
     "divided index": "v = x[i / 2]  # HERE",
     "index of a number": "v = i[0]  # HERE",
+    "threadIdx as a whole": "v = cuda.threadIdx  # HERE",
+    "index of a tuple, a float": "pair = (1, 2)\nv = pair[1.0]  # HERE",
+    "index of a tuple, a truth value": "v = (1, 2)[i > 3]  # HERE",
+    "index of a tuple, two": "pair = (1, 2)\nv = pair[i, 0]  # HERE",
+    "index of a tuple, too large": "v = (1, 2)[2]  # HERE",
+    "index of a tuple, too large in some threads": "v = (1, 2)[i]  # HERE",
+    "index of a tuple of two types": "v = (1, 2.0)[i % 2]  # HERE",
+    "index of a tuple of two types, the same in all threads": "for k in range(2):\n    v = (1, 2.0)[k]  # HERE",
+    "index of a tuple of arrays": "(x, out)[i % 2][i] = 1  # HERE",
     "array as number": "out[i] = x + 1  # HERE",
     "array stored": "out[i] = x  # HERE",
     "tuple stored": "out[i] = (1, 2)  # HERE",
@@ -403,3 +412,11 @@ def test_out_of_bounds_is_a_finding_and_no_refusal() -> None:
     out = np.zeros(64)
     simulation = simulate(kernel, 1, 64, out.copy(), out)
     assert [(f.kind, f.line) for f in simulation.findings if f.kind == "bounds"] == [("bounds", line)]
+
+
+@pytest.mark.parametrize("name", ["threadIdx", "blockIdx", "blockDim", "gridDim"])
+def test_a_place_without_its_axis_is_told_what_is_missing(name: str) -> None:
+    """Numba lets it be kept in a variable; here its axis is written beside it."""
+    kernel, _, _ = _kernel(f"at = cuda.{name}  # HERE\nout[at.x] = 1")
+    with pytest.raises(KernelError, match=rf"`cuda.{name}` has three parts; expected `.x`, `.y` or `.z` of it, written out"):
+        simulate(kernel, 1, 32, np.zeros(64), np.zeros(64))

@@ -19,6 +19,7 @@ from gpulab.kernels._simulate._names import Intrinsic, dtype_of, known_object
 from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, is_plain, not_numbers, power_of_constant
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
+from gpulab.kernels._simulate._tuples import is_constant, item_of
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._frame import Frame
@@ -137,6 +138,8 @@ class Translator:
     def _outer(self, found: Any, node: ast.expr) -> Expression:
         """Return the closure of an object from outside of the kernel."""
         if isinstance(found, Intrinsic):
+            if f"{found.name}.x" in INTRINSICS:
+                raise self.fail(f"`{ast.unparse(node)}` has three parts; expected `.x`, `.y` or `.z` of it, written out", node)
             if found.name not in INTRINSICS:
                 raise self.fail(f"`{ast.unparse(node)}` is no value; expected a call of it", node)
             intrinsic = INTRINSICS[found.name]
@@ -313,12 +316,14 @@ class Translator:
     def _subscript(self, node: ast.Subscript) -> Expression:
         value, index, line, source = self.expression(node.value), self.index(node.slice), node.lineno, self.source
         sliced = any(isinstance(part, ast.Slice) for part in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]))
+        constant = is_constant(node.slice, source, lambda part: self.number(part) is not _UNKNOWN)
+        fail = lambda message: self.fail(message, node)  # noqa: E731
 
         def run(frame: Frame, mask: Mask) -> Any:
             owner = value(frame, mask)
             places, from_end = index(frame, mask)
             if isinstance(owner, tuple):
-                return self._item(owner, places, mask, node)
+                return item_of(owner, places, mask, constant, fail)
             if not isinstance(owner, View):
                 raise self.fail(f"`{ast.unparse(node.value)}` is no array; expected one before the index", node)
             if sliced or len(places) < owner.ndim:
@@ -326,15 +331,6 @@ class Translator:
             return load(frame.machine, owner, index_of(owner, places, source, line), mask, line, from_end)
 
         return run
-
-    def _item(self, owner: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, node: ast.Subscript) -> Any:
-        index = np.asarray(places[0])
-        if len(places) != 1 or (index.size > 1 and len(index := np.unique(mask.selected(index))) != 1):
-            raise self.fail("a tuple needs one index that is the same in all threads", node)
-        try:
-            return owner[int(index.item())]
-        except IndexError as error:
-            raise self.fail(f"the tuple has {len(owner)} elements; expected an index below that", node) from error
 
     # -- calls ----------------------------------------------------------------------------------------------------------------
 
@@ -362,12 +358,12 @@ class Translator:
         words = ast.unparse(node.func)
         if isinstance(found, Intrinsic):
             make = FUNCTIONS.get(found.name)
-            if found.name.startswith("cuda.atomic."):
-                self.program.atomics.add(id(node))
             if make is None:
                 raise self.fail(f"`{words}` is not supported in a kernel", node)
             if found.name.startswith("cuda.syncwarp"):
                 self.program.uses_warp_barriers = True
+            if found.name.startswith("cuda.atomic."):
+                self.program.atomics.add(id(node))
             return make(Call(node, self, found.name, unused, self._assigned_to))
         if isinstance(found, np.dtype):
             if len(node.args) != 1 or node.keywords:
@@ -380,11 +376,11 @@ class Translator:
                 f"`{words}` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours", node
             )
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
-        self.program.calls[id(node)] = function.source
             raise self.fail("a device function takes its arguments by position", node)
         function = self.program.device_function(found, self.source, node.lineno)
         if len(node.args) != len(function.source.parameters):
             raise self.fail(f"{words} takes {len(function.source.parameters)} arguments; {len(node.args)} are given", node)
+        self.program.calls[id(node)] = function.source
         arguments = [self.expression(argument) for argument in node.args]
         return lambda frame, mask: function.call(frame.machine, [argument(frame, mask) for argument in arguments], mask)
 

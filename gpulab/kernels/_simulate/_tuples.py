@@ -1,0 +1,63 @@
+"""An element of a tuple: any lane may ask for another one where all are of one type, as numba has it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpulab.errors import KernelError
+from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._source import Source
+
+Fail = Callable[[str], KernelError]
+
+
+def item_of(items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: bool, fail: Fail) -> Any:
+    """Return the element that each lane asks for; ``known`` where the index is a constant, which may have elements of any types.
+
+    Raises
+    ------
+    KernelError
+        If there is no such element, or the tuple has several types, of which a compiler could not tell the one that comes out.
+    """
+    index = places[0]
+    if len(places) != 1 or not isinstance(index, (np.ndarray, np.generic)) or index.dtype.kind not in "iu":
+        raise fail("a tuple takes one index, an integer")
+    wanted = np.unique(mask.selected(index)).tolist() if index.size > 1 else [int(index.item())]
+    if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
+        raise fail(f"the tuple has {len(items)} elements; expected an index below that")
+    if not known and len({_type_of(item) for item in items}) > 1:
+        raise fail("the elements of the tuple are of several types, and its index is no constant; expected one type, or a constant index")
+    found = items[wanted[0]]
+    for place in wanted[1:]:
+        found = _either(index == place, items[place], found, fail)
+    return found
+
+
+def _either(here: Any, item: Any, other: Any, fail: Fail) -> Any:
+    if isinstance(item, tuple):
+        return tuple(_either(here, *parts, fail) for parts in zip(item, other, strict=True))
+    if not isinstance(item, (np.ndarray, np.generic)):
+        raise fail("threads take different arrays from the tuple; expected the same one in all threads. Use an index that differs instead")
+    return _types.select(here, item, other)
+
+
+def _type_of(item: Any) -> Any:
+    if isinstance(item, tuple):
+        return tuple(_type_of(part) for part in item)
+    return (item.dtype, item.ndim) if not isinstance(item, (np.ndarray, np.generic)) else item.dtype
+
+
+def is_constant(node: ast.expr, source: Source, number: Callable[[ast.expr], bool]) -> bool:
+    """Return whether numba knows an index when it compiles: a number, or a variable that is given one number and nothing else."""
+    if number(node):
+        return True
+    if not isinstance(node, ast.Name) or node.id in source.parameters:
+        return False
+    stores = [part for part in source.nodes if isinstance(part, ast.Name) and part.id == node.id and isinstance(part.ctx, ast.Store)]
+    given = [part for part in source.nodes if isinstance(part, ast.Assign) and part.targets[0] in stores]
+    return len(stores) == len(given) == 1 and is_constant(given[0].value, source, number)
