@@ -388,3 +388,29 @@ def test_random_loops_did_run_alone() -> None:
 def test_random_kernels_are_the_same_with_lanes_alone(text: str, grid: int, block: int, seed: int) -> None:
     """Whatever a kernel does beside."""
     _compare(text, grid, block, seed, "int64")
+
+
+def extremes(x, out):
+    i = cuda.grid(1)
+    least = 0.0
+    most = -0.0
+    k = 0
+    while k < 20 + i % 3:
+        least = min(least, x[i, k])
+        most = max(x[i, k], most) if k % 2 == 0 else max(most, x[i, k])
+        k += 1
+    out[i, 0] = least
+    out[i, 1] = most
+    out[i, 2] = 1.0 / most
+
+
+def test_the_smaller_and_the_larger_drop_a_nan_as_in_lockstep(watched: Watched) -> None:
+    """CUDA's fmin and fmax: the other one where one is nan, and -0.0 below 0.0."""
+    x = np.random.default_rng(5).choice([np.nan, 0.0, -0.0, -2.0, 1.5], (32, 24), p=[0.5, 0.2, 0.2, 0.05, 0.05])
+    x[0], x[1] = -0.0, np.nan
+    out = np.zeros((32, 3))
+    watched.both(extremes, 1, 32, lambda: (x.copy(), out))
+    assert watched.goes > 0
+    assert np.array_equal(out[:, 1] > 0, [bool(np.nanmax(row[: 20 + i % 3], initial=0) > 0) for i, row in enumerate(x)])
+    assert not np.isnan(out).any()
+    assert np.signbit(out[:2, 1]).all()  # of negative zeros and nan alone

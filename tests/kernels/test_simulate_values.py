@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,66 @@ def test_everything_compared_is_a_number() -> None:
     for pair in PAIRS:
         numbers: list[Any] = [_numbers(name, rng) for name in pair]
         assert all((array != 0).all() and len(array) == 64 for array in numbers)
+
+
+NAN = float("nan")
+# Two numbers, and what min, max, np.minimum and np.maximum of them are. By hand: max.f32 and max.f64, to which numba-cuda compiles the
+# first two, give the number where one is nan, and hold -0.0 to be below 0.0 (PTX ISA, max); NumPy's keep the nan.
+EXTREMES = [
+    (NAN, 1.0, 1.0, 1.0, NAN, NAN), (1.0, NAN, 1.0, 1.0, NAN, NAN), (NAN, NAN, NAN, NAN, NAN, NAN), (-2.0, 3.0, -2.0, 3.0, -2.0, 3.0),
+    (3.0, -2.0, -2.0, 3.0, -2.0, 3.0), (NAN, np.inf, np.inf, np.inf, NAN, NAN), (0.0, NAN, 0.0, 0.0, NAN, NAN),
+    (NAN, -0.0, -0.0, -0.0, NAN, NAN),
+]  # fmt: skip
+ZEROS = [(0.0, -0.0, -0.0, 0.0), (-0.0, 0.0, -0.0, 0.0), (-0.0, -0.0, -0.0, -0.0), (0.0, 0.0, 0.0, 0.0), (0.0, -3.0, -3.0, 0.0)]
+
+
+def _extremes(p: Any, q: Any, out: Any) -> None:
+    i = numba.cuda.grid(1)
+    out[i, 0], out[i, 1] = min(p[i], q[i]), max(p[i], q[i])
+    out[i, 2], out[i, 3] = np.minimum(p[i], q[i]), np.maximum(p[i], q[i])
+
+
+@pytest.mark.parametrize("left", ["float32", "float64"])
+@pytest.mark.parametrize("right", ["float32", "float64"])
+@pytest.mark.parametrize("times", [1, 200])
+def test_the_smaller_and_the_larger_of_two_floats_are_those_of_the_gpu(left: str, right: str, times: int) -> None:
+    """With nan and with both zeros, few of them and many."""
+    rows = np.array(EXTREMES * times)
+    out = np.zeros((len(rows), 4))
+    simulate(_extremes, len(rows), 1, rows[:, 0].astype(left), rows[:, 1].astype(right), out)
+    np.testing.assert_array_equal(out, rows[:, 2:])
+    rows = np.array(ZEROS * times)
+    out = np.zeros((len(rows), 4))
+    simulate(_extremes, len(rows), 1, rows[:, 0].astype(left), rows[:, 1].astype(right), out)
+    assert out[:, :2].tobytes() == np.ascontiguousarray(rows[:, 2:]).tobytes()
+
+
+def _compared(p: Any, q: Any, out: Any) -> None:
+    i = numba.cuda.grid(1)
+    out[i, 0], out[i, 1], out[i, 2] = max(p[i], 0), max(p[i], q[i], p[i]), min(0, p[i])
+
+
+def test_three_numbers_and_an_integer_are_compared() -> None:
+    """Where numba-cuda compiles no max.f64: ``other > best`` keeps the first where either is nan, as in Python."""
+    p, q, out = np.array([NAN, 1.0]), np.array([1.0, NAN]), np.zeros((2, 3))
+    simulate(_compared, 1, 2, p, q, out)
+    np.testing.assert_array_equal(out, [[max(NAN, 0), max(NAN, 1.0, NAN), min(0, NAN)], [1, max(1.0, NAN, 1.0), 0]])
+
+
+def _gamma(p: Any, out: Any) -> None:
+    i = numba.cuda.grid(1)
+    out[i] = math.gamma(p[i])
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("float32", 2e-7), ("float64", 1e-12)])
+def test_the_gamma_function_has_the_sign_and_the_size_of_pythons(name: str, accuracy: float) -> None:
+    """Between and above its poles, where the sign changes with each; at them and beyond, what CUDA's manual says of tgamma."""
+    p = np.concatenate([np.arange(-9.75, 0, 0.5), np.arange(-9.6, 30, 0.2), [1e-3, -1e-3, 1, 5]]).astype(name)
+    p = p[p != np.round(p)]
+    out = np.zeros_like(p)
+    simulate(_gamma, 1, len(p), p, out)
+    np.testing.assert_allclose(out, [math.gamma(float(v)) for v in p], rtol=accuracy)
+    p = np.array([0.0, -0.0, -1.0, -4.0, np.inf, -np.inf, NAN, 200.0]).astype(name)
+    out = np.zeros_like(p)
+    simulate(_gamma, 1, len(p), p, out)
+    np.testing.assert_array_equal(out, [np.inf, -np.inf, NAN, NAN, np.inf, NAN, NAN, np.inf])

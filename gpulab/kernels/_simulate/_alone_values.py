@@ -277,4 +277,14 @@ class ValueWriter:
             raise Refused
         if (len(values) == 1) != (node.func.id == "abs"):
             raise Refused
+        if len(values) == 2 and values[0].dtype == FLOAT:
+            return self._of_floats(node.func.id, *values)
         return Value(f"{node.func.id}({', '.join(v.text for v in values)})", values[0].dtype, max(v.bound for v in values))
+
+    def _of_floats(self, name: str, left: Value, right: Value) -> Value:
+        """Return CUDA's fmin or fmax: the other one where one is nan, and -0.0 is below 0.0."""
+        a, b = self._temporary(), self._temporary()
+        beyond, zero = (">", f"-(-{a} - {b})") if name == "min" else ("<", f"{a} + {b}")
+        alike = f"{b} if {a} != {a} else {a} if {a} or {b} != {b} else {zero}"
+        text = f"{b} if ({a} := {left.text}) {beyond} ({b} := {right.text}) else {a} if {b} {beyond} {a} else {alike}"
+        return Value(f"({text})", FLOAT)

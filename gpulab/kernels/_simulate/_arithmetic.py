@@ -29,6 +29,15 @@ def _torch_function(name: str) -> Callable[[Any], Any]:
     return apply
 
 
+def _gamma(value: Any) -> Any:
+    """Return the gamma function, where it has no value as CUDA's ``tgamma``: nan below 0, infinity with its sign at 0."""
+    exact = np.asarray(value, dtype=np.float64)
+    size, whole = np.exp(_torch_function("gammaln")(exact)), np.floor(exact)
+    found: Any = np.where((exact > 0) | (whole % 2 == 0), size, -size)  # its sign changes at each whole number below 0
+    found = np.where(exact == 0, np.copysign(np.inf, exact), np.where((exact < 0) & (exact == whole), np.nan, found))
+    return found.astype(value.dtype)[()]
+
+
 _UNARY: dict[str, Callable[[Any], Any]] = {
     **{name: getattr(np, name) for name in (
         "sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "ceil", "floor", "trunc",
@@ -36,12 +45,13 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "arcsin": np.arcsin, "arccos": np.arccos, "arctan": np.arctan, "arcsinh": np.arcsinh, "arccosh": np.arccosh, "arctanh": np.arctanh,
     "erf": _torch_function("erf"), "erfc": _torch_function("erfc"), "lgamma": _torch_function("gammaln"),
-    "gamma": lambda v: np.exp(_torch_function("gammaln")(v)),
+    "gamma": _gamma,
 }  # fmt: skip
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "atan2": np.arctan2, "arctan2": np.arctan2, "hypot": np.hypot, "copysign": np.copysign, "fmod": np.fmod, "pow": np.power,
     "power": np.power, "float_power": np.power,
 }  # fmt: skip
+_FLOATS = (_types.SINGLE, _types.FLOAT)
 _TESTS: dict[str, Callable[[Any], Any]] = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
 
 
@@ -98,23 +108,44 @@ def _abs(call: Call) -> Expression:
     return run
 
 
-@makes("min", "max", "np.minimum", "np.maximum")
+def _of_floats(ufunc: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Return ``np.fmin`` or ``np.fmax`` with -0.0 below 0.0, as PTX has it; NumPy takes either."""
+    found = ufunc(a, b)
+    if np.count_nonzero(found) == found.size:
+        return found
+    zero = a + b if ufunc is np.fmax else -(-a - b)
+    return _types.select((a == 0) & (b == 0), zero, found)[()]
+
+
+@makes("min", "max")
 def _extreme(call: Call) -> Expression:
     values = call.numbers(2, 64)
-    # min and max keep the first where the other is nan or equal, as Python does.
-    smaller = call.name in ("min", "np.minimum")
+    smaller, of_two = call.name == "min", len(values) == 2
 
     def run(frame: Frame, mask: Mask) -> Any:
         best = values[0](frame, mask)
         for value in values[1:]:
             other = value(frame, mask)
+            floats = best.dtype in _FLOATS and other.dtype in _FLOATS
             dtype = _types.unified(best.dtype, other.dtype)
             best, other = _types.cast(best, dtype), _types.cast(other, dtype)
+            if of_two and floats:  # numba-cuda takes CUDA's fmin and fmax, which drop a nan
+                return _of_floats(np.fmin if smaller else np.fmax, best, other)
+            # All others it compares as Python does, which keeps the first where either is nan.
             chosen: Any = np.where(other < best if smaller else other > best, other, best)
             best = chosen if chosen.ndim else chosen[()]
         return best
 
     return run
+
+
+def _of_numpy(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
+    left, right = call.numbers(2)
+    return lambda frame, mask: ufunc(*_types.alike(left(frame, mask), right(frame, mask)))  # a nan stays
+
+
+FUNCTIONS["np.minimum"] = functools.partial(_of_numpy, ufunc=np.minimum)
+FUNCTIONS["np.maximum"] = functools.partial(_of_numpy, ufunc=np.maximum)
 
 
 @makes("round")
