@@ -370,10 +370,10 @@ def claim_once(owner, wins):
         wins[i] = 1
 
 
-def slowest_float_maximum(best, values):
+def slowest_maximum(best, values):
     """An atomic maximum made of cas: each thread retries until it wins or is beaten; no lane waits for another of its warp."""
     i = cuda.grid(1)
-    seen = cuda.atomic.cas(best, 0, -1000.0, -1000.0)  # an atomic look
+    seen = cuda.atomic.cas(best, 0, -1000, -1000)  # an atomic look
     while values[i] > seen:
         before = cuda.atomic.cas(best, 0, seen, values[i])
         if before == seen:
@@ -551,7 +551,7 @@ CASES = [
     Case(take_tickets, 2, 40, _with(_zeros(1, dtype=np.int64), _zeros(80, dtype=np.int64)), numba=False),
     Case(claim_once, 1, 50, _with(lambda rng: np.full(7, -1), _zeros(50, dtype=np.int64)),
          lambda o, w: {0: np.arange(7), 1: np.arange(50) < 7}, numba=False),
-    Case(slowest_float_maximum, 2, 40, _with(lambda rng: np.array([-9.0]), (80,), dtype=np.float64), lambda b, v: {0: [v.max()]}),
+    Case(slowest_maximum, 2, 40, _with(lambda rng: np.array([-9]), _ints(-900, 900, 80)), lambda b, v: {0: [v.max()]}),
     Case(copy_transposed, (3, 2), (8, 8), _with((13, 21), _zeros(21, 13)), lambda s, t: {1: s.T}),
     Case(hash_mix, 2, 33, _with(_ints(0, 2**32, 60, dtype=np.uint32), _zeros(60, dtype=np.uint32))),
     Case(saxpy_strided, 2, 32, _with(2.5, (200,), (200,)), lambda a, x, y: {2: a * x.astype(float) + y}, SINGLE),

@@ -120,3 +120,62 @@ def test_numbers_in_the_text_have_the_types_that_the_compiler_gives_them(type_of
     compiled.compile((getattr(numba.types, "boolean" if name == "bool" else name),))
     theirs = [str(part) for part in compiled.nopython_signatures[0].return_type]
     assert not _differences(((text,), type_of(text, name), their) for text, their in zip(expressions, theirs, strict=True))
+
+
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+RANGES = [
+    *itertools.product(UNSIGNED), *itertools.product(UNSIGNED, repeat=2), *((name, name, "int64") for name in UNSIGNED),
+    ("int64", "uint64"), ("uint64", "int64"), ("int64",), ("int64", "int64"), ("int64", "int64", "int64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["the same limits", "limits of each thread"])
+def test_a_range_gives_the_type_that_the_compiler_infers(context: Any, monkeypatch: pytest.MonkeyPatch, alike: bool) -> None:
+    """The loop's variable, in every turn; the compiler's range is named after it."""
+    seen: list[str] = []
+    assign = Frame.assign
+    monkeypatch.setattr(Frame, "assign", lambda self, name, value, *more: (seen.append(str(value.dtype)), assign(self, name, value, *more)))
+    given = {1: "3", 2: "1, 4", 3: "1, 4, 2"}
+    for names in RANGES:
+        numbers = [np.full(2, int(n), name) for n, name in zip(given[len(names)].split(", "), names, strict=True)]
+        if not alike:
+            numbers[len(numbers) > 1][1] += 1
+        limits = ", ".join(f"{p}[cuda.threadIdx.x]" if not alike else f"{p}[0]" for p in "pqr"[: len(names)])
+        text = f"from gpulab.kernels import cuda\ndef kernel(p, q, r):\n    for k in range({limits}):\n        pass\n"
+        seen.clear()
+        simulate(function_of(text, filename=f"<range {names} {alike}>"), 1, 2, *(numbers * 3)[:3])
+        assert len(seen) > 1
+        assert {f"range_state_{name}" for name in seen} == {_inferred(context, range, *names)}, names
+
+
+ATOMICS = ("add", "sub", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor", "exch", "inc", "dec", "cas", "compare_and_swap")
+
+
+def _takes(context: Any, function: Any, given: tuple[Any, ...]) -> bool:
+    from numba.core.errors import NumbaError
+
+    try:
+        return context.resolve_function_type(function, given, {}) is not None
+    except NumbaError:
+        return False
+
+
+@pytest.mark.parametrize("operation", ATOMICS)
+def test_an_atomic_takes_the_types_that_the_compiler_takes(context: Any, operation: str) -> None:
+    """On an array of each type: it runs, or is refused with the types that would do."""
+    from numba import cuda, types
+
+    count = {"cas": 2, "compare_and_swap": 2}.get(operation, 1)
+    index = "" if operation == "compare_and_swap" else "0, "
+    call = f"cuda.atomic.{operation}(h, {index}{', '.join(['h[1]'] * count)})"
+    kernel = function_of(f"from gpulab.kernels import cuda\ndef kernel(h):\n    {call}\n", filename=f"<{call}>")
+    for name in (*NAMES, "float16", "complex64"):
+        element = getattr(types, "boolean" if name == "bool" else name)
+        given = (types.Array(element, 1, "C"), *([types.intp] if index else []), *[element] * count)
+        theirs = _takes(context, context.resolve_getattr(types.Module(cuda.atomic), operation), given)
+        h = np.zeros(4, name)
+        if theirs:
+            simulate(kernel, 1, 32, h)
+            continue
+        with pytest.raises(KernelError, match=rf"line 3 .*cuda.atomic.{operation} takes arrays of .*int32.*; h has {name}"):
+            simulate(kernel, 1, 32, h)

@@ -28,7 +28,15 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "inc": lambda old, limit: np.where(old >= limit, 0, old + 1).astype(old.dtype),
     "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1).astype(old.dtype),
 }
+_WHOLE, _UNSIGNED = ("int32", "uint32", "int64", "uint64"), ("uint32", "uint64")
+# The element types for which numba-cuda has each; those that are not here take floats as well. Source: numba-cuda 0.30, cudadecl.py.
+_INTEGERS_ONLY = dict.fromkeys(("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), _WHOLE) | dict.fromkeys(("inc", "dec"), _UNSIGNED)
 _SCANS = ("add", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
+
+
+def types_of(operation: str) -> tuple[str, ...]:
+    """Return the element types on which a GPU has an atomic."""
+    return _INTEGERS_ONLY.get(operation, (*_WHOLE, "float32", "float64"))
 
 
 def apply(operation: str, store: Store, where: Any, values: list[Any], mask: Mask, wanted: bool) -> Any:

@@ -215,9 +215,12 @@ def _atomic(call: Call, operation: str) -> Expression:
     whole = operation == "compare_and_swap"  # numba's older form works on the first element
     index = None if whole else call.translator.index(nodes[1])
     values = [call.numeric(node) for node in nodes[1 if whole else 2 :]]
+    takes = _atomics.types_of(operation)
 
     def run(frame: Frame, mask: Mask) -> Any:
         view = array(frame, mask)
+        if view.dtype.name not in takes:
+            raise call.fail(f"{call.name} takes arrays of {', '.join(takes)}; {view.store.name} has {view.dtype}")
         places, from_end = ((START,), (False,)) if index is None else index(frame, mask)
         indices = index_of(view, places, call.translator.source, call.line)
         given = [value(frame, mask) for value in values]

@@ -85,13 +85,15 @@ class ForLoop:
     body: Statement
     alone: Alone | None = None
 
-    def over(self, frame: Frame, mask: Mask, items: Sequence[Any]) -> Mask | None:
-        """Run the loop where all lanes take the same values: of a range, or of a tuple."""
+    def over(self, frame: Frame, mask: Mask, items: Sequence[Any], number: Callable[[int], Any] = np.int64) -> Mask | None:
+        """Run the loop where all lanes take the same values: of a range, whose ``number`` is its type, or of a tuple."""
         machine, loop, returns = frame.machine, Loop(), frame.returns
         frame.loops.append(loop)
         going: Mask | None = mask
         turn, count = 0, len(items)
         alone, numbers = self.alone and self.alone.begins(), items if isinstance(items, range) else None
+        if number is not np.int64:
+            alone = None
         while going is not None:
             if alone is not None and numbers is not None and alone.turns_before <= turn < count and alone.suits(frame, going):
                 going, done = alone.run(frame, going, numbers[turn:])
@@ -104,7 +106,7 @@ class ForLoop:
                 machine.counters.tested.append((self.line, going, None, going))
                 break
             machine.counters.tested.append((self.line, going, going, None))
-            self.target(frame, going, items[turn] if numbers is None else np.int64(numbers[turn]))
+            self.target(frame, going, items[turn] if numbers is None else number(numbers[turn]))
             going = union(self.body(frame, going), loop.continued)
             loop.continued = None
             turn += 1

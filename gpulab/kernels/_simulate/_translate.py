@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import KernelError
+from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._accesses import load, store
 from gpulab.kernels._simulate._alone import alone_of
 from gpulab.kernels._simulate._expressions import Expression, Translator
@@ -247,12 +248,14 @@ class StatementTranslator:
             found = [limit(frame, mask) for limit in counters]
             if not all(isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iub" for value in found):
                 raise self.fail("range needs integers", node)
-            found = [value.reshape(-1)[0] if np.size(value) == 1 else value for value in found]
-            start, stop, step = [np.int64(0), *found, np.int64(1)] if len(found) == 1 else [*found, np.int64(1)][:3]
+            dtype = _types.range_type([value.dtype for value in found])
+            zero, one = dtype.type(0), dtype.type(1)
+            found = [_types.cast(value.reshape(-1)[0] if np.size(value) == 1 else value, dtype) for value in found]
+            start, stop, step = [zero, *found, one] if len(found) == 1 else [*found, one][:3]
             if np.any(step == 0):
                 raise self.fail("range with a step of 0 has no end; expected another step", node)
             if all(np.ndim(value) == 0 for value in (start, stop, step)):
-                return parts.over(frame, mask, range(int(start), int(stop), int(step)))
+                return parts.over(frame, mask, range(int(start), int(stop), int(step)), dtype.type)
             return parts.lane_by_lane(frame, mask, start, stop, step)
 
         return run_range

@@ -61,6 +61,12 @@ def float_type(dtype: np.dtype) -> np.dtype:
     return dtype if dtype.kind in "fc" and dtype.itemsize > 2 else SINGLE if dtype.kind == "f" else FLOAT
 
 
+def range_type(limits: list[np.dtype]) -> np.dtype:
+    """Return the type of what ``range`` gives: unsigned of unsigned limits; beside a signed step of two uint64 alone."""
+    unsigned = all(dtype.kind == "u" for dtype in limits) or (len(limits) == 3 and limits[0] == limits[1] == UINT)
+    return UINT if unsigned else INT
+
+
 def cast(value: Value, dtype: np.dtype) -> Value:
     """Return the value in a type; no copy where it has that type."""
     return value if value.dtype == dtype else value.astype(dtype)
