@@ -28,7 +28,7 @@ _WORDS = {
     "race": "There is a race: two threads touch one place with no order between them, so the result is luck.",
     "barrier": "A barrier is not reached by all threads of its block, so on a GPU the block waits for ever or goes wrong.",
     "uninitialised": "It reads shared memory that nothing was written to.",
-    "shuffle": "A shuffle reads from a lane that takes no part.",
+    "shuffle": "A shuffle or a vote names, or asks, a lane that takes no part.",
 }
 
 

@@ -403,6 +403,115 @@ def test_a_shuffle_from_lanes_that_take_no_part() -> None:
     }  # fmt: skip
 
 
+def half_that_names_all(out):
+    t = cuda.threadIdx.x
+    value = t
+    if t % 32 < 16:
+        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 8)  # here
+    out[t] = value
+
+
+def ballot_of_some(out):
+    t = cuda.threadIdx.x
+    if t % 32 < 16:
+        out[t] = cuda.ballot_sync(0xFFFFFFFF, t > 3)  # here
+
+
+def match_of_some(out):
+    t = cuda.threadIdx.x
+    if t % 32 < 16:
+        out[t] = cuda.match_any_sync(0xFFFFFFFF, t // 4)  # here
+
+
+def in_both_branches(out):
+    t = cuda.threadIdx.x
+    value = t
+    if t % 32 < 16:
+        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 1)  # here
+    else:
+        value -= cuda.shfl_xor_sync(0xFFFF0000, value, 1)
+    out[t] = value
+
+
+@pytest.mark.parametrize("kernel", [half_that_names_all, ballot_of_some, match_of_some, in_both_branches], ids=lambda k: k.__name__)
+def test_a_mask_that_names_lanes_that_do_not_come(kernel: Callable) -> None:
+    """All lanes that come ask only each other, but lane 16 is named as well: in each of 2 warps, of 3 blocks."""
+    finding = one(kernel, 3, 64, zeros(64, np.int32))
+    assert said(finding) == {
+        "kind": "shuffle", "line": line_of(kernel, "here"), "other": None, "array": "", "index": (),
+        "threads": {thread(0), thread(16)}, "count": 6,
+    }  # fmt: skip
+    assert "not all lanes that the mask names take part here" in finding.message
+
+
+def mask_without_the_caller(out):
+    t = cuda.threadIdx.x
+    out[t] = cuda.any_sync(0x0000FFFF, t > 3)  # here
+
+
+def test_a_mask_that_does_not_name_who_calls() -> None:
+    """Lanes 16 to 31 name the others alone; the first of them, and the first that came."""
+    finding = one(mask_without_the_caller, 1, 32, zeros(32, np.int32))
+    assert said(finding) == {
+        "kind": "shuffle", "line": line_of(mask_without_the_caller, "here"), "other": None, "array": "", "index": (),
+        "threads": {thread(16), thread(0)}, "count": 1,
+    }  # fmt: skip
+    assert "without being among the lanes that its mask names" in finding.message
+
+
+def one_call_of_two_masks(out):
+    t = cuda.threadIdx.x
+    named = 0xFFFFFFFF if t % 32 < 16 else 0xFFFF0000
+    out[t] = cuda.all_sync(named, t > 3)  # here
+
+
+def test_lanes_that_name_each_other_by_different_masks() -> None:
+    """Lanes 0 to 15 name lane 16 too, which calls with another mask."""
+    finding = one(one_call_of_two_masks, 1, 32, zeros(32, np.int32))
+    assert (finding.kind, finding.line) == ("shuffle", line_of(one_call_of_two_masks, "here"))
+    assert [t.thread for t in finding.threads] == [(0, 0, 0), (16, 0, 0)]
+
+
+def others_have_returned(out):
+    t = cuda.threadIdx.x
+    if t % 32 >= 20:
+        return
+    value = cuda.shfl_xor_sync(0xFFFFFFFF, t, 1)
+    out[t] = value + cuda.popc(cuda.ballot_sync(0xFFFFFFFF, t > 3))
+
+
+def halves_that_name_themselves(out):
+    t = cuda.threadIdx.x
+    named = 0x0000FFFF if t % 32 < 16 else 0xFFFF0000
+    value = cuda.shfl_xor_sync(named, t, 8)
+    out[t] = value + cuda.any_sync(named, t == 3)
+
+
+def those_who_came(out):
+    t = cuda.threadIdx.x
+    if t % 3 == 0:
+        named = cuda.activemask()
+        out[t] = cuda.all_sync(named, t > 3) + cuda.popc(cuda.match_any_sync(named, t // 6))
+
+
+def those_of_a_ballot(out):
+    t = cuda.threadIdx.x
+    named = cuda.ballot_sync(0xFFFFFFFF, t % 3 == 0)
+    if t % 3 == 0:
+        out[t] = cuda.shfl_sync(named, t, cuda.ffs(named) - 1)
+
+
+@pytest.mark.parametrize(
+    "kernel", [others_have_returned, halves_that_name_themselves, those_who_came, those_of_a_ballot], ids=lambda k: k.__name__
+)
+@pytest.mark.parametrize("threads", [32, 64, 50])
+def test_a_mask_that_names_who_comes_is_no_finding(kernel: Callable, threads: int) -> None:
+    """Lanes that have returned, or that the last warp of a block lacks, are no fault."""
+    if kernel is halves_that_name_themselves and threads == 50:
+        threads = 48  # of whole halves: lane 18 would ask a lane that is not there
+    assert not simulate(kernel, 3, threads, zeros(64, np.int32)).findings
+
+
 def in_space(x):
     i = cuda.threadIdx.x
     j = cuda.threadIdx.y

@@ -199,12 +199,12 @@ def _shuffle(call: Call, kind: str) -> Expression:
 
 def _vote(call: Call, kind: str) -> Expression:
     members, value = call.numbers(2)
-    return lambda frame, mask: _warp.vote(frame.machine, kind, members(frame, mask), value(frame, mask), mask)
+    return lambda frame, mask: _warp.vote(frame.machine, kind, members(frame, mask), value(frame, mask), mask, call.line)
 
 
 def _match_any(call: Call) -> Expression:
     members, value = call.numbers(2)
-    return lambda frame, mask: _warp.match_any(frame.machine, members(frame, mask), value(frame, mask), mask)
+    return lambda frame, mask: _warp.match_any(frame.machine, members(frame, mask), value(frame, mask), mask, call.line)
 
 
 def _atomic(call: Call, operation: str) -> Expression:

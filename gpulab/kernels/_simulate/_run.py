@@ -76,7 +76,7 @@ def simulate(
     -------
     Simulation
         ``.totals`` and ``.lines`` count, ``.findings`` tells races, accesses out of bounds, divergent barriers, uninitialised shared
-        memory and shuffles from lanes that take no part. A finding is reported, never raised.
+        memory, and shuffles and votes that name or ask lanes that take no part. A finding is reported, never raised.
 
     Raises
     ------
@@ -89,7 +89,9 @@ def simulate(
     -----
     Lockstep is a model. Since Volta the lanes of a warp may run apart, and only ``syncwarp`` orders them: hazards are found by that rule.
     A lane that waits in a loop for a lane of its own warp, or for a block that runs beside it, never ends here, though hardware since
-    Volta lets it pass. Fences and atomics that order blocks count for whole blocks.
+    Volta lets it pass. Fences and atomics that order blocks count for whole blocks. The lanes that the mask of a shuffle or a vote names
+    must all come to that call together, save those that have returned, as the CUDA Programming Guide has it. Two calls in two branches
+    are not one; nor is one call, here, in a function that both branches call.
 
     Examples
     --------

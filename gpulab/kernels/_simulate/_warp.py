@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._geometry import WARP, Mask, lane_bits
 from gpulab.kernels._simulate._machine import Machine
+from gpulab.kernels._simulate.report import Thread
 
-_ALL = np.int64(0xFFFFFFFF)
+_ALL = 0xFFFFFFFF
 
 
 def by_warp(machine: Machine, value: Any) -> np.ndarray:
@@ -53,6 +55,8 @@ def shuffle(machine: Machine, kind: str, members: Any, value: Any, lane: Any, ma
     bad = active & ~gives & (source != lanes)
     if bad.any():
         _inactive_source(machine, bad, source, line)
+    else:
+        _expect_named(machine, members, mask, line)
     taken = np.take_along_axis(values, source, axis=2)
     return np.where(gives, taken, values).reshape(rows, machine.batch.width)
 
@@ -68,8 +72,27 @@ def _inactive_source(machine: Machine, bad: np.ndarray, source: np.ndarray, line
     )  # fmt: skip
 
 
-def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask) -> Any:
+def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None:
+    """Look whether exactly the lanes that are named do this together, save those that have returned.
+
+    Source: CUDA C++ Programming Guide 12.9, "Warp Shuffle Functions" and "Warp Vote Functions": "each calling thread must have its own bit
+    set in the mask and all non-exited threads named in mask must execute the same intrinsic with the same mask, or the result is
+    undefined".
+    """
+    for arrived, named in _groups(machine, members, mask):
+        if (amiss := _amiss(machine, arrived, named)) is not None:
+            count, threads, away = amiss
+            text = (
+                "not all lanes that the mask names take part here: the first of these two does, the second does not"
+                if away
+                else "a lane takes part without being among the lanes that its mask names: the first of these two"
+            )
+            machine.found("shuffle", line, "", (), threads, count, f"{text}. What they get is undefined")
+
+
+def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask, line: int) -> Any:
     """Return the warp's vote among the lanes that take part: all, any, eq (all true or none), or the ballot's bits as numba's int32."""
+    _expect_named(machine, members, mask, line)
     taking_part = _participants(machine, members, mask)
     true = by_warp(machine, _types.truth(value))
     for_all, for_any = (true | ~taking_part).all(axis=2), (true & taking_part).any(axis=2)
@@ -96,8 +119,9 @@ def _alike(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.broadcast_to(first, shape), np.broadcast_to(second, shape)
 
 
-def match_any(machine: Machine, members: Any, value: Any, mask: Mask) -> Any:
+def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int) -> Any:
     """Return for each lane the bits of the lanes that hold the same value, as numba's int32."""
+    _expect_named(machine, members, mask, line)
     taking_part, values = _alike(_participants(machine, members, mask), by_warp(machine, value))
     same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
     bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
@@ -106,41 +130,55 @@ def match_any(machine: Machine, members: Any, value: Any, mask: Mask) -> Any:
 
 def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
     """Let the lanes arrive at ``syncwarp``: every lane that is named must, unless it has exited. Groups of a warp may name themselves."""
+    for arrived, named in _groups(machine, members, mask):
+        _arrive(machine, arrived, named, line)
+
+
+def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.ndarray, int]]:
+    """Return the lanes (as bits of each warp) that name the same lanes, and whom they name."""
     if members is None or np.size(members) == 1:
-        named = 0xFFFFFFFF if members is None else int(np.asarray(members).item()) & 0xFFFFFFFF
-        _arrive(machine, mask.bits, named, line)
+        yield mask.bits, _ALL if members is None else int(np.asarray(members).item()) & _ALL
         return
     active = _active(machine, mask)
     shape = np.broadcast_shapes(active.shape, by_warp(machine, members).shape)
-    each = np.broadcast_to(by_warp(machine, members), shape).astype(np.int64) & 0xFFFFFFFF
+    each = np.broadcast_to(by_warp(machine, members), shape).astype(np.int64) & _ALL
     active = np.broadcast_to(active, shape)
     for named in np.unique(each[active]).tolist():
         here = active & (each == named)
-        _arrive(machine, lane_bits(here.reshape(shape[0], machine.batch.width), machine.batch), named, line)
+        yield lane_bits(here.reshape(shape[0], machine.batch.width), machine.batch), named
+
+
+def _amiss(machine: Machine, arrived: np.ndarray, named: int) -> tuple[int, tuple[Thread, ...], bool] | None:
+    """Return in how many warps lanes that are named have neither come nor exited, or lanes come that are not named.
+
+    With two threads of the first such warp, and whether the second of them is one that has not come; None where all is well.
+    """
+    members = np.uint32(named)
+    uninvited = arrived & ~members  # a lane that waits for others must be one of those named
+    absent = np.where(arrived != 0, members & machine.alive.bits & ~arrived, np.uint32(0))
+    wrong = (uninvited | absent) != 0
+    if not wrong.any():
+        return None
+    row, warp = (int(i) for i in np.argwhere(wrong)[0])
+    here, away, odd = (int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, absent, uninvited))
+    lanes = (_lowest(here), _lowest(away)) if away else (_lowest(odd), _lowest(here))
+    count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
+    return count, tuple(machine.thread(row, warp * WARP + lane) for lane in lanes), bool(away)
 
 
 def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> None:
     """Let lanes (as bits of each warp) that name the same lanes wait for each other."""
     barriers = machine.barriers
     assert barriers is not None
-    members = np.uint32(named)
-    alive = machine.alive.bits
-    uninvited = arrived & ~members  # a lane that waits for others must be one of those named
-    absent = np.where(arrived != 0, members & alive & ~arrived, np.uint32(0))
-    wrong = (uninvited | absent) != 0
-    if wrong.any():
-        row, warp = (int(i) for i in np.argwhere(wrong)[0])
-        here, away, odd = (int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, absent, uninvited))
-        first, second = (_lowest(here), _lowest(away)) if away else (_lowest(odd), _lowest(here))
-        threads = tuple(machine.thread(row, warp * WARP + lane) for lane in (first, second))
-        count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
+    if (amiss := _amiss(machine, arrived, named)) is not None:
+        count, threads, away = amiss
         text = (
             "not all lanes that this syncwarp names reach it: the first of these two does, the second does not"
             if away
             else "a lane calls syncwarp without being among the lanes that it names: the first of these two"
         )
         machine.found("barrier", line, "", (), threads, count, text)
-    together = np.where(arrived != 0, (arrived & members) | ~alive, np.uint32(0)).astype(np.uint32)
+    together = np.where(arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)).astype(np.uint32)
     if len(together) > 1:
         machine.split_shared()
     machine.launch.event += 1
