@@ -311,6 +311,7 @@ BYTES = Exercise(
         Usual(_FOUR.format(16, 16, 8, 8), "come on top"),
         Usual(_FOUR.format(16, 16, 8, 12), "come on top"),
         Usual(_FOUR.format(4, 4, 2, 6), "Adam keeps two numbers"),
+        Usual(_FOUR.format(8, 16, 8, 16), "Adam keeps two numbers"),
         Usual(_FOUR.format(16, 16, 16, 16), "each with the bytes of its format"),
         Usual('bytes_a_parameter = {"float32": 16}', "not there"),
         Usual("bytes_a_parameter = 16", "a dict"),

@@ -112,6 +112,9 @@ def test_the_share_of_memory_and_the_bytes_of_a_parameter() -> None:
     layer, x = torch.nn.Linear(512, 512, bias=False), torch.ones(1, 512)
     need = {p: memory.predict(layer, x, loss=torch.sum, precision=p, device="cpu") for p in ("float32", "bfloat16", "pure-bfloat16")}
     assert outcome("05.12", (need["float32"], need["float32"])) == 100
+    for other in ((need["float32"], 7), (7, need["float32"])):
+        with pytest.raises(Unmeasured, match="two predictions of memory"):
+            outcome("05.12", other)
     for setting, name in (("float32", "float32"), ("autocast", "bfloat16"), ("pure bfloat16", "pure-bfloat16")):
         held = need[name].peak_by_category
         weight, gradient, state, _ = _nb05_exercises._PARTS[setting]

@@ -1,6 +1,7 @@
 """Snapshots: every byte has an owner, names are found, views count once."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 from torch import nn
 
 from gpulab import memory
+from gpulab.devices import _host
 from gpulab.errors import DeviceError, InputError
-from gpulab.memory import Snapshot
+from gpulab.memory import Snapshot, _snapshot
 
 
 def find(s, name):
@@ -22,6 +24,21 @@ def test_parts_sum_to_the_whole():
     assert sum(s.parts.values()) == s.total_bytes
     assert list(s.parts) == ["tensors", "cached", "this process", "other processes", "free"]
     assert all(nbytes >= 0 for nbytes in s.parts.values())
+
+
+@pytest.mark.parametrize(
+    ("resident", "expected"),
+    [
+        (35, {"tensors": 10, "cached": 0, "this process": 25, "other processes": 25, "free": 40}),
+        (90, {"tensors": 10, "cached": 0, "this process": 50, "other processes": 0, "free": 40}),
+        (6, {"tensors": 6, "cached": 0, "this process": 0, "other processes": 54, "free": 40}),
+    ],
+    ids=["one of several", "pages shared with others", "tensors not touched yet"],
+)
+def test_the_hosts_parts_by_hand(monkeypatch, resident, expected):
+    """Of 100 bytes 40 are free: the process holds what is resident, of it the tensors, at most all that is used; the rest is others'."""
+    monkeypatch.setattr(_host, "resident_bytes", lambda: resident)
+    assert _snapshot._host_parts(types.SimpleNamespace(memory_bytes=100, free_bytes=40), 10) == (expected, ())
 
 
 def test_names_are_found():

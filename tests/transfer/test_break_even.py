@@ -39,7 +39,10 @@ def test_words_of_each_answer():
     )
     assert answer([1, 2, 4], [1, 2, 4], [0.5, 0.5, 0.5])[:2] == (1, "found")
     assert "wins at 2 only in between (2.00x)" in answer([1, 2, 4], [1, 2, 4], [9, 1, 9])[2]
-    assert answer([8], [1.0], [2.0])[:2] == (None, "never in this range")
+    assert answer([8], [1.0], [2.0]) == (
+        None, "never in this range",
+        "The accelerator does not win at the end of the sizes tried (n = 8); it comes nearest at 8 (0.50x).",
+    )  # fmt: skip
 
 
 def test_crosses_where_the_last_loss_ends():
