@@ -216,6 +216,11 @@ FRUGAL = Exercise(
             "would wait 16 times",
         ),
         Usual(
+            _IMPORT + _LOOP_HEAD + "    total, right = 0.0, 0\n" + _LOOP_BODY + "        with torch.inference_mode():\n"
+            "            total += loss.item()\n            right += int((scores.argmax(1) == labels).sum())\n    return total, right",
+            "would wait 16 times",
+        ),
+        Usual(
             _IMPORT + _LOOP_HEAD + "    total, right = 0.0, 0\n" + _LOOP_BODY + "        total += loss.detach().to(\"cpu\").numpy()\n"
             "        right += (scores.argmax(1) == labels).sum().to(\"cpu\").numpy()\n    return float(total), int(right)",
             "would wait 16 times",

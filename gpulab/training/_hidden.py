@@ -244,6 +244,11 @@ def _watch(device_type: str, count_to_cpu: bool) -> Any:
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
+                with self:  # there composite operators arrive whole: what they are made of comes by again
+                    made = func.decompose(*args, **(kwargs or {}))
+                if made is not NotImplemented:
+                    return made
             name = func.name().partition(".")[0]
             why = _OPERATORS.get(name) or _masked(name, args) or _sized(name, args, kwargs or {})
             if why and not inside[0] and there((args, kwargs)):

@@ -61,6 +61,18 @@ def test_a_wait_inside_an_operator_is_one_wait(what):
     assert found.sites[0].line.startswith("test_hidden_waits.py line ")
 
 
+@pytest.mark.parametrize("what", [*INSIDE, *TOLD, "item"])
+def test_inference_mode_hides_no_wait_and_makes_none(what):
+    """There an operator that is made of others arrives whole, with another name."""
+    fn = {**INSIDE, **TOLD, "item": lambda x, times: x.sum().item()}[what]
+
+    def inferred():
+        with torch.inference_mode():
+            return fn(X, TIMES)
+
+    assert training.hidden_waits(inferred, device="cpu").count == (what not in TOLD)
+
+
 @pytest.mark.parametrize("what", TOLD)
 def test_an_operator_that_was_told_does_not_wait(what):
     """With the size, the ends or the classes given, or without the check, nothing is read."""
