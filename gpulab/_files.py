@@ -54,7 +54,9 @@ def refuse_unwritable(path: Path) -> None:
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    there = next(place for place in path.absolute().parents if place.exists())
+    there = next((place for place in path.absolute().parents if place.exists()), None)
+    if there is None:  # a drive or a share of Windows that is not there
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
     if not os.access(there, os.W_OK):

@@ -1,4 +1,4 @@
-"""Checks of what a caller gives that many functions share: numbers, flags, and the callables beside the work.
+"""Checks of what a caller gives that many functions share: numbers, flags, paths, and the callables beside the work.
 
 When a clock, progress, stop or conditions callable fails, the error must name it and not the function that was measured; and a
 clock that stands still, goes back or gives no number must end the measurement, for its deadline would never come.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -145,3 +147,17 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
         return now
 
     return reading
+
+
+def expanded(who: str, path: str | os.PathLike[str]) -> Path:
+    """Return a path with a leading ~ replaced by the home folder that it stands for.
+
+    Raises
+    ------
+    InputError
+        If that is the home of a user who is not here; the sentence begins with ``who``.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{who}: {path} begins with the home of a user that is not here; expected a path. Write it out.") from error

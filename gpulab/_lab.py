@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import _working_copy
+from gpulab._given import expanded
 from gpulab.errors import GpulabError, InputError
 
 _FIRST_NOTEBOOK = "00_start_here.ipynb"
@@ -67,7 +68,7 @@ def run_lab(args: argparse.Namespace) -> int:
         If the working copy cannot be written.
     """
     originals = find_originals()
-    copy = _home_of(args.dir or _default_copy(originals)).absolute()
+    copy = expanded("lab", args.dir or _default_copy(originals)).absolute()
     try:
         if args.reset is not None:
             return _reset(originals, copy, args.reset)
@@ -83,16 +84,6 @@ def run_lab(args: argparse.Namespace) -> int:
     if running is not None:
         return _open_running(running, open_browser=not args.no_browser)
     return serve(copy, args.port, open_browser=not args.no_browser, extra=args.jupyter)
-
-
-def _home_of(folder: Path) -> Path:
-    """Return a folder with a leading ~ replaced by the home folder that it stands for."""
-    try:
-        return folder.expanduser()
-    except RuntimeError as error:
-        raise InputError(
-            f"lab: {folder} begins with the home of a user that is not here; expected a folder. Write it out in --dir."
-        ) from error
 
 
 def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = None) -> Path:

@@ -597,3 +597,10 @@ def test_a_method_that_changes_its_input_is_found_out() -> None:
     c = gl.compare({"in place": lambda a: a.__iadd__(1.0), "apart": lambda a: a + 1.0}, np.ones(5), deadline=0.02)
     assert c.speedup is None
     assert any(note.code == "disagree" for note in c.notes)
+
+
+def test_a_home_that_is_not_here_is_told() -> None:
+    """In a sentence that begins with who asked."""
+    assert _given.expanded("x", "~") == pathlib.Path.home()
+    with pytest.raises(InputError, match=r"^x: ~nosuchuser/y begins with the home of a user that is not here"):
+        _given.expanded("x", "~nosuchuser/y")

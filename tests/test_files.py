@@ -34,7 +34,6 @@ def test_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no file mode of this kind")
 def test_what_could_not_be_written_is_told_before(tmp_path: Path) -> None:
     """A folder in the file's place and a file in a folder's place are refused; a free place, and one in a new folder, stay as they are."""
     (tmp_path / "taken").mkdir()
@@ -54,6 +53,14 @@ def test_what_could_not_be_written_is_told_before(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
+def test_a_drive_that_is_not_there_is_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows a path may have no folder at all that is there."""
+    monkeypatch.setattr(Path, "exists", lambda place: False)
+    with pytest.raises(FileNotFoundError):
+        refuse_unwritable(Path("grades.csv"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no file mode of this kind")
 def test_file_has_the_mode_that_the_user_chose(tmp_path: Path) -> None:
     """The umask decides, as for any file that a program opens."""
     old = os.umask(0o027)

@@ -13,6 +13,9 @@ import os
 import pathlib
 from dataclasses import dataclass
 
+from gpulab._given import expanded
+from gpulab.errors import InputError
+
 POLICIES = ("show", "after-attempt", "withhold")
 
 
@@ -30,7 +33,10 @@ def policy() -> Policy:
     if chosen:
         return _valid(chosen, "", "GPULAB_SOLUTIONS")
     named = os.environ.get("GPULAB_CLASS")
-    where = pathlib.Path(named).expanduser() if named else pathlib.Path.cwd() / ".gpulab" / "class.json"
+    try:
+        where = expanded("GPULAB_CLASS", named) if named else pathlib.Path.cwd() / ".gpulab" / "class.json"
+    except InputError as error:
+        return Policy("withhold", f"{error} Ask your instructor.")
     if not named and not where.exists():
         return Policy("show", "")
     try:

@@ -216,7 +216,9 @@ class StudentReport(Result):
 
 def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
     machine = report.machine
-    kind = machine.device_kind if roofs.device == machine.device else "cpu"  # beside the best device only the CPU is reported
+    # Beside the best device only the CPU is reported. Earlier reports called the devices as torch does: "cuda:0", "mps:0", "cpu".
+    best = roofs.device == machine.device or roofs.device.partition(":")[0] in ("cuda", "xpu", "mps")
+    kind = machine.device_kind if best else "cpu"
     where = Environment(
         date=report.date, system=machine.system, processor=machine.processor, cores=machine.cores, memory_bytes=machine.memory_bytes,
         device=roofs.device, device_kind=kind, driver=machine.driver, python=machine.python, libraries={},

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpulab._files import try_lock, write_atomically
+from gpulab._given import expanded
 
 SCHEMA = "gpulab-progress"
 SCHEMA_VERSION = 1
@@ -29,9 +30,15 @@ _pending: dict[str, list[Edit]] = {}  # path -> the changes that could not be wr
 
 
 def path() -> pathlib.Path:
-    """Return the progress file: ``GPULAB_PROGRESS``, or ``.gpulab/progress.json`` in the working directory."""
+    """Return the progress file: ``GPULAB_PROGRESS``, or ``.gpulab/progress.json`` in the working directory.
+
+    Raises
+    ------
+    InputError
+        If GPULAB_PROGRESS names the home of a user who is not here.
+    """
     chosen = os.environ.get("GPULAB_PROGRESS")
-    return pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.cwd() / ".gpulab" / "progress.json"
+    return expanded("GPULAB_PROGRESS", chosen) if chosen else pathlib.Path.cwd() / ".gpulab" / "progress.json"
 
 
 def now() -> str:

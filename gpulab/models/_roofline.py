@@ -194,7 +194,7 @@ class Roofline(Result):
     evidence : Evidence
         Of the roofs.
     device_kind : str
-        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps".
+        As ``Device.kind``: "cpu", "cuda", "rocm", "xpu" or "mps"; "cpu" also where a file of version 1 did not tell.
     """
 
     schema_version: ClassVar[int] = 2  # 1 had no device_kind

@@ -47,7 +47,7 @@ def fingerprint(*given: object) -> str:
             plain = type(value) in {torch.Tensor, torch.nn.Parameter} and value.layout is torch.strided and not value.is_quantized
             if not plain or value.is_meta:
                 return super().reducer_override(value)
-            numbers = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            numbers = value.detach().cpu().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy().tobytes()
             return type(value), (str(value.dtype), tuple(value.shape), value.requires_grad, numbers)
 
     digest = hashlib.sha256()

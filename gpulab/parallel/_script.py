@@ -15,6 +15,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from gpulab._files import write_atomically
+from gpulab._given import expanded
 from gpulab.errors import InputError, shown
 from gpulab.parallel._payload import loose
 
@@ -97,7 +98,7 @@ def export_script(
     name = parts.need(function.__name__, function)
     arguments = [_literal(f"argument {i + 1}", value) for i, value in enumerate(args)]
     arguments += [f"{key}={_literal(f'argument {key}', value)}" for key, value in kwargs.items()]
-    file = Path(path).expanduser()
+    file = expanded("export_script", path)
     text = _TEMPLATE.format(
         function=name, n=n, file=file.name, body=parts.text(), arguments=", ".join(arguments), timeout=timeout_seconds, threads=threads
     )

@@ -294,6 +294,15 @@ def test_a_damaged_class_file_withholds(content: bytes, tmp_path: pathlib.Path, 
     assert "return" not in out
 
 
+def test_a_class_file_in_an_unknown_home_withholds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """It cannot be found, so it cannot open the solutions."""
+    monkeypatch.setenv("GPULAB_CLASS", "~nosuchuser/class.json")
+    lessons.solution("91.2")
+    out = capsys.readouterr().out
+    assert "withheld" in out
+    assert "GPULAB_CLASS: ~nosuchuser/class.json begins with the home of a user that is not here" in out
+
+
 def test_progress_counts_predictions_and_exercises():
     """The table has a row an item, in order, with what was said and measured."""
     lessons.predict("91.1", "How long?", unit="us")

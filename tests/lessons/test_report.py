@@ -11,6 +11,7 @@ import socket
 import threading
 from typing import Any
 
+import made_class
 import pytest
 
 from gpulab import cli, devices, lessons
@@ -167,6 +168,16 @@ def test_the_roofs_of_a_gpu_have_its_name_and_kind(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(devices, "ceilings", ceilings)
     made = lessons.report()
     assert [(roof.device, roof.device_kind) for roof in made.rooflines()] == [(gpu.device, "cuda"), (cpu.device, "cpu")]
+
+
+@pytest.mark.parametrize(("named", "kind"), [("cuda:0", "cuda"), ("cpu", "cpu")])
+def test_roofs_of_an_earlier_report_keep_their_kind(named: str, kind: str) -> None:
+    """They were called as torch calls a device."""
+    made = lessons.report(measure=False)
+    machine = dataclasses.replace(made.machine, device="A Fast One", device_kind="cuda")
+    roofs = made_class.report_of(0).roofs[0]
+    (roof,) = dataclasses.replace(made, machine=machine, roofs=(dataclasses.replace(roofs, device=named),)).rooflines()
+    assert (roof.device_kind, roof.evidence.sentence.startswith("RECORDED")) == (kind, True)
 
 
 def test_two_reports_at_once_leave_one_whole_file(tmp_path: pathlib.Path) -> None:

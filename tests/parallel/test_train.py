@@ -185,6 +185,8 @@ def test_a_model_of_a_dtype_that_numpy_lacks_is_told_from_others() -> None:
     with torch.no_grad():
         model.weight[0, 0] += 1
     assert key != _train._key(_job(), model)
+    model.register_buffer("turned", torch.tensor([1j, 2]).conj())  # a view that is turned over only when it is read
+    assert _train._key(_job(), model) == _train._key(_job(), copy.deepcopy(model))
 
 
 def test_of_nine_kept_runs_the_one_least_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
