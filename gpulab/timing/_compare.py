@@ -160,7 +160,7 @@ class _Race:
             raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")
         afters = [job.read() if job.read is not None else None for job in jobs]
         for job, samples, before, after in zip(jobs, sampled, befores, afters, strict=True):
-            job.notes += _notes.of_sampling(job, samples, self.limits, before, after)
+            job.notes += _notes.of_sampling(job, samples, self.limits, before, after, alone=len(jobs) == 1)
             job.notes += _notes.of_physics(job, float(np.median(samples.samples_seconds)))
         moved = self._copies() if transfer else [None] * len(jobs)
         return [measurement(job, samples, seconds) for job, samples, seconds in zip(jobs, sampled, moved, strict=True)]

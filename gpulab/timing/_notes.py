@@ -30,14 +30,18 @@ def ordered(notes: list[Note]) -> tuple[Note, ...]:
     return tuple(dict.fromkeys(sorted(notes, key=lambda note: _ORDER.index(note.code))))
 
 
-def of_sampling(job: Job, sampled: Sampled, limits: Limits, before: Readings | None, after: Readings | None) -> list[Note]:
-    """Return the notes that the samples and the machine's counters give."""
+def of_sampling(
+    job: Job, sampled: Sampled, limits: Limits, before: Readings | None, after: Readings | None, alone: bool = True
+) -> list[Note]:
+    """Return the notes that the samples and the machine's counters give; not ``alone``, others were called between the samples."""
     window = Window.between(before, after) if before is not None and after is not None else None
     samples = sampled.samples_seconds
     notes = disturbance.from_readings(before, after) if before is not None and after is not None else []
     _, _, walls = job.kept.of_last_size()
+    # Where turns are taken, what lies between two samples is another row's call: one that waits is no stop of this row's.
+    gaps = _gaps(sampled) if alone else np.zeros(0)
     rules = (
-        detect.stalled(walls * sampled.calls_per_sample, _gaps(sampled), window),
+        detect.stalled(walls * sampled.calls_per_sample, gaps, window),
         detect.unstable(samples, limits.relative_width),
         detect.slow_first_call(job.first_seconds, float(np.median(samples))),
         _interval(sampled, limits),

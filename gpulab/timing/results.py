@@ -123,7 +123,7 @@ class ComparisonRow(Result):
         As the table shows it: the device's name or the method's.
     measurement : Measurement
     speedup : float or None
-        Baseline's median / this median; None for the baseline itself.
+        Baseline's median / this median; None for the baseline itself, and where results disagree or a time is implausible.
     speedup_interval : (float, float) or None
         A 95 % interval of that ratio.
     max_relative_difference : float or None
@@ -175,9 +175,11 @@ class Comparison(Result):
         """Return one row a device: its three times, its speed-up and its agreement; then the notes on all of them."""
         headers = ("device", "finished (median, 95 %)", "call returned", "with both copies", "speed-up", "difference", "notes")
         rows = []
-        for row in self.rows:
+        for place, row in enumerate(self.rows):
             m = row.measurement
-            speedup = "baseline" if row.speedup is None else f"{format_ratio(row.speedup)} {format_ratio_interval(row.speedup_interval)}"
+            speedup = "not reported" if place else "baseline"  # one that is withheld has its reason in a note
+            if row.speedup is not None:
+                speedup = f"{format_ratio(row.speedup)} {format_ratio_interval(row.speedup_interval)}"
             rows.append(
                 (
                     row.name,

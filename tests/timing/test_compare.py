@@ -16,6 +16,7 @@ import torch
 import gpulab as gl
 from gpulab import workloads
 from gpulab.devices import Device
+from gpulab.devices.conditions import Readings
 from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, StoppedError
 from gpulab.timing import Comparison, _agreement, _compare
 
@@ -300,6 +301,31 @@ def test_the_table_of_a_comparison_by_hand():
         ("fast", "977 us [977 us, 977 us]", "977 us", "not asked", "4.00x [4.00x, 4.00x]", "1.0e-10", "none"),
     ]
     assert repr(c) == "<slow against fast: speed-up 4.00x over slow>"
+
+
+def test_only_the_first_row_is_called_the_baseline():
+    """A row whose speed-up is withheld, since its result is wrong, is no second baseline in the table."""
+    clock = Clock()
+    works = {"slow": _taking(clock, 2**-8), "wrong": _taking(clock, 2**-10, lambda x: 3.0 * x)}
+    shown = [row[4] for row in gl.compare(works, X, clock=clock).table()[1][:2]]
+    assert shown == ["baseline", "not reported"]
+
+
+def test_the_other_rows_calls_are_no_stop():
+    """A row that sleeps, as one that waits for a disk or a GPU, is not "the process stood still" in the row that takes turns with it."""
+    clock, asleep = Clock(), [0.0]
+
+    def sleeping(x):
+        clock.now += 5e-3
+        asleep[0] += 5e-3
+        return 2.0 * x
+
+    def counters():
+        return Readings(seconds=clock.now, own_cpu_seconds=clock.now - asleep[0], run_delay_seconds=0.0)
+
+    works = {"busy": _taking(clock, 1e-3), "sleeping": sleeping}
+    c = gl.compare(works, X, clock=clock, conditions=counters, deadline=1.0)
+    assert not any(row.measurement.has_note("stalled") for row in c.rows)
 
 
 @pytest.mark.parametrize(
