@@ -99,6 +99,9 @@ def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> fl
         if a.dtype.kind in "bSU" or b.dtype.kind in "bSU":
             worst = max(worst, 0.0 if np.array_equal(a, b) else math.inf)
             continue
+        if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+            worst = max(worst, _whole_difference(a, b))
+            continue
         finite = np.isfinite(b)
         if finite.all() and np.isfinite(a).all():  # the usual case, several times as fast as a masked reduction
             distance, size = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
@@ -111,6 +114,17 @@ def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> fl
         size = float(np.max(np.abs(b), where=finite, initial=0.0))
         worst = max(worst, distance / size if size > 0 else distance)
     return worst
+
+
+def _whole_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Return max|a - b| / max|b| of whole numbers, whose own difference would wrap round."""
+    off = a != b
+    if not off.any():
+        return 0.0
+    # float64 rounds beyond 2^53, but whole numbers that differ do so by at least 1.
+    distance = max(1.0, float(np.max(np.abs(a[off].astype(np.float64) - b[off].astype(np.float64)))))
+    size = max(abs(int(b.min())), abs(int(b.max())))
+    return distance / size if size > 0 else distance
 
 
 def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:

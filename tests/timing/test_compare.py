@@ -340,6 +340,10 @@ def test_the_other_rows_calls_are_no_stop():
         ([np.array([])], [np.array([])], 0.0),
         ([np.array([0.5])], [np.array([0.0])], 0.5),
         ([np.array([1 + 1j])], [np.array([1 + 0j])], 1.0),
+        ([np.uint8([0, 200])], [np.uint8([1, 200])], 1 / 200),  # unsigned numbers do not wrap round
+        ([np.uint8([0, 4])], [np.uint8([255, 4])], 1.0),
+        ([np.int8([127])], [np.int8([-128])], 255 / 128),
+        ([np.array([2**62 + 1])], [np.array([2**62])], 2.0**-62),
     ],
 )
 def test_relative_difference(got, expected, difference):
