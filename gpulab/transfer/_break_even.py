@@ -59,7 +59,7 @@ def break_even(
     processor : ProcessorModel or str, optional
         Modelled compute; alone it goes with PCIe 4 x16.
     recording : Recording or str, optional
-        A recorded machine's times with copies in place of a model.
+        A recorded machine's times with copies in place of a model; only the workload's usual parameters are recorded.
     dtype : str
     deadline : float
         Seconds for the whole. Sizes that would take longer are left out, with a note.
@@ -178,6 +178,8 @@ def _other(where: Device, link: Link | str | None, model: ProcessorModel | str |
 
 def _recorded(recording: Recording) -> _Other:
     def seconds(w: Workload, inputs: tuple[Any, ...], deadline: float) -> float | None:
+        if dict(w.params) != dict(w.spec.params):  # the catalogue is recorded with its usual parameters only
+            return None
         entry = recording.find("catalogue", workload=w.name, n=w.n, dtype=w.dtype)
         return None if entry is None or entry.timing is None else entry.timing.with_transfer_seconds
 

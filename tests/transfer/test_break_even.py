@@ -133,6 +133,15 @@ def test_recorded_accelerator(scripted_host):
         transfer.break_even("add", recording=recording, link="pcie4")
 
 
+def test_a_recording_answers_only_for_the_parameters_that_it_was_made_with():
+    """The catalogue is recorded with its usual parameters; a layer of other features is not in it, which a note says."""
+    asked = transfer.break_even("linear", sizes=[4], recording="nvidia-h200", features=64)
+    assert asked.rows == ()
+    assert "features=64 is not recorded there yet" in asked.notes[0].sentence
+    usual = transfer.break_even("linear", sizes=[4], recording="nvidia-h200", deadline=0.5)
+    assert [row.n for row in usual.rows] == [4]
+
+
 def test_a_disturbed_cpu_is_named_once_with_its_sizes(monkeypatch):
     """A note on the CPU's measurements reaches the answer, once with all its sizes; a note about the deadline does not."""
 
