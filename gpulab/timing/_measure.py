@@ -181,9 +181,10 @@ def _sample(job: Job, limits: Limits, cold: bool) -> Sampled:
     }  # fmt: skip
     if cold:
         run = cold_run(job.fn, job.args, job.wait(), job.clock, flusher(job.device), job.finish)
-        return sample(job.counting(run), job.clock, **options)
-    loops = job.loops()
-    sampled = sample(job.counting(loops.work), job.clock, empty=loops.empty, **options)
+        sampled = sample(job.counting(run), job.clock, **options)
+    else:
+        loops = job.loops()
+        sampled = sample(job.counting(loops.work), job.clock, empty=loops.empty, **options)
     if len(sampled.samples_seconds) == 0:
         raise StoppedError(f"measure: stopped before {job.label} had one sample; there is nothing to report. Run it again.")
     return sampled

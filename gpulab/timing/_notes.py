@@ -78,6 +78,8 @@ def _interval(sampled: Sampled, limits: Limits) -> Note | None:
         return None
     low, high = sampled.interval_seconds
     width = (high - low) / float(np.median(sampled.samples_seconds))
+    if width <= limits.relative_width:  # too few samples to end before the deadline, or another row of a comparison was not there yet
+        return None
     return Note(
         "deadline",
         f"after {format_seconds(limits.deadline)} the interval is {100 * width:.1f} % wide, {100 * limits.relative_width:.1f} % "

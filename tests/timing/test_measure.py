@@ -107,6 +107,14 @@ def test_deadline_is_told_with_its_width():
     assert clock.now < 0.4
 
 
+def test_an_interval_as_narrow_as_asked_needs_no_later_deadline():
+    """Twenty equal calls of 50 ms end at the deadline, too few to end for their precision: a point, so no note asks for more."""
+    clock = Clock()
+    m = gl.measure(_work(clock, lambda _: 0.05), clock=clock, deadline=1.0)
+    assert m.interval_seconds == pytest.approx((0.05, 0.05))
+    assert not m.has_note("deadline")
+
+
 def test_few_slow_calls_have_no_interval():
     """Two-second calls within a deadline of two seconds: the median stands, the interval is refused with the reason."""
     clock = Clock()
@@ -229,6 +237,15 @@ def test_stop_before_anything_raises():
     with pytest.raises(StoppedError, match="nothing to report"):
         gl.measure(work, clock=Clock(), stop=lambda: True)
     assert work.calls == [0]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_stop_before_the_first_sample_is_not_the_functions_fault(cold):
+    """Stopped after the first call there is no sample; that is said, and no error is laid at the function's door."""
+    clock = Clock()
+    work = _work(clock)
+    with pytest.raises(StoppedError, match="before work had one sample"):
+        gl.measure(work, clock=clock, stop=lambda: work.calls[0] > 0, cold=cold)
 
 
 def test_progress_rises_to_one():
