@@ -101,7 +101,7 @@ class Job:
 
     def first_call(self) -> Any:
         """Make the first call, apart from all others, and learn from its result which device works; return the result."""
-        before = _work.allocations() if not self.given else {}
+        before = _work.allocations()
         self.calls = 1
         start = self.clock()
         result = self.fn(*self.args)
@@ -127,7 +127,8 @@ class Job:
     def _host_only(self, result: Any, before: dict[int, int]) -> bool:
         host = _work.device_of(self.fn, self.args)
         end = _work.device_of_result(result)
-        return host is not None and host.is_cpu and end is not None and end.is_cpu
+        on_host = host is not None and host.is_cpu and end is not None and end.is_cpu
+        return on_host and _work.newly_used(before) != self.device  # a function that copies there and back by itself did work there
 
     def warm_up(self, deadline: float, stop: Stop | None) -> None:
         """Call until caches and clocks have settled; never for long."""

@@ -312,6 +312,53 @@ def test_warming_up_waits_for_the_device_and_ends():
         assert order == ["call", "wait"] * calls
 
 
+def test_with_both_copies_the_device_has_finished_whatever_comes_back():
+    """A call of 1 ms that leaves 4 ms to the device and returns no array takes 5 ms; what else waits for a result is asked too."""
+    from gpulab.devices import Device
+    from gpulab.timing._job import Job
+    from gpulab.timing._measure import Copies
+
+    clock, finished = Clock(), []
+
+    class Waited(Job):
+        def wait(self):
+            def wait():
+                clock.now += 4e-3
+
+            return wait
+
+    def work():
+        clock.now += 1e-3
+        return "no array"
+
+    job = Waited(work, (), Device("cuda", 0), True, "it", clock, None)
+    assert Copies(job).run(3) == pytest.approx((15e-3, 15e-3))
+    job.finish = finished.append
+    Copies(job).run(2)
+    assert finished == ["no array"] * 2
+
+
+@pytest.mark.parametrize(("allocates", "noted"), [(True, 0), (False, 1)])
+def test_a_function_that_copies_by_itself_worked_on_the_named_gpu(monkeypatch, allocates, noted):
+    """Host arrays in and out prove nothing where the GPU handed out memory meanwhile; where it did not, a note says that it may rest."""
+    from gpulab.devices import Device
+    from gpulab.timing import _work
+    from gpulab.timing._job import Job
+
+    blocks = {0: 7}
+    monkeypatch.setattr(_work, "allocations", lambda: dict(blocks))
+    monkeypatch.setattr(_work._devices, "find", lambda name: Device("cuda", 0) if name == "cuda:0" else Device("cpu"))
+    monkeypatch.setattr(Job, "wait", lambda job: lambda: None)
+
+    def there_and_back(x):
+        blocks[0] += allocates
+        return x + 1
+
+    job = Job(there_and_back, (np.ones(3),), Device("cuda", 0), True, "it", Clock(), None)
+    job.first_call()
+    assert [note.code for note in job.notes] == ["skipped"] * noted
+
+
 @pytest.mark.parametrize(("fn", "says"), [("matmul", "gl.compare"), (3.0, "gl.measure(f, x)"), (np.ones(3), "gl.measure(f, x)")])
 def test_what_is_no_function_is_refused(fn, says):
     """A result in place of a function is the usual slip, and the message says how to write it."""
