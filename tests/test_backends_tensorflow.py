@@ -14,6 +14,7 @@ import torch
 import gpulab as gl
 from gpulab import _backends
 from gpulab.errors import CopyRequiredError, DeviceError, InputError, MissingLibraryError
+from gpulab.timing import _agreement
 
 try:
     tf = _backends.backend("tensorflow").module  # without its chatter
@@ -116,6 +117,21 @@ def test_measure_and_compare_take_tensors_variables_and_sessions() -> None:
         doubled = 2 * fed
         run = gl.measure(lambda: session.run(doubled, feed_dict={fed: np.ones(4)}), deadline=0.1)
     assert run.median_seconds > 0
+
+
+def test_a_large_product_is_checked_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are gathered, for a tensor takes no index array: numpy's product in float64 is near, one with a wrong row is not."""
+    monkeypatch.setattr(_agreement, "_WHOLE_PRODUCT", 0.0)
+    host = np.random.default_rng(0).random((100, 100), dtype=np.float32)
+    a = tf.constant(host)
+    reference = _agreement.of_function(tf.matmul, (a, a), (), a, 0.0)
+    assert reference.difference is not None
+    assert "64 of its 100 rows" in reference.notes[0].sentence
+    exact = host.astype(np.float64) @ host.astype(np.float64)
+    right, wrong = exact.astype(np.float32), exact.astype(np.float32)
+    wrong[-1] *= 1.01
+    assert reference.difference(tf.constant(right)) < 1e-6
+    assert reference.difference(tf.constant(wrong)) > 1e-3
 
 
 def test_tensorflow_is_quiet_when_gpulab_loads_it() -> None:
