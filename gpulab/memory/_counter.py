@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from gpulab.memory._tracker import storages_of
 from gpulab.memory.traffic_results import OperatorTraffic
 
 aten = torch.ops.aten
@@ -81,9 +82,12 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and no view outgrows its storage."""
+    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and no view outgrows its storage.
+
+    Of a sparse tensor these are its values and its indices.
+    """
     if tensor.layout is not torch.strided:
-        return tensor._nnz() * tensor.element_size() if tensor.is_sparse else 0
+        return sum(_nbytes(part) for part, _ in storages_of(tensor, tensor.device.type))
     elements = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
     return min(elements * tensor.element_size(), tensor.untyped_storage().nbytes())
 

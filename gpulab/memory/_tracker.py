@@ -283,6 +283,9 @@ def storages_of(tensor: Any, device_type: str) -> Iterable[tuple[Any, Any]]:
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
         return tuple((part, part.untyped_storage()) for part in parts)
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        parts = (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+        return tuple((part, part.untyped_storage()) for part in parts)
     return ()
 
 

@@ -122,6 +122,23 @@ def test_equal_operators_share_a_row_in_a_long_table():
     assert [row[0] for row in rows] == ["20 x aten.add.Tensor", "together"]
 
 
+@pytest.mark.parametrize(
+    ("layout", "nbytes"),
+    [
+        (torch.sparse_coo, 4 * 1000 + 8 * 2 * 1000),  # values in float32; a row and a column in int64 for each
+        (torch.sparse_csr, 4 * 1000 + 8 * 1000 + 8 * 1001),  # a column for each; where each row begins, and the end
+        (torch.sparse_csc, 4 * 1000 + 8 * 1000 + 8 * 1001),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CS[RC] tensor support is in beta")
+def test_a_sparse_matrix_is_read_with_its_indices(layout, nbytes):
+    """A thousand ones on a diagonal, times a vector, by hand: the matrix, the vector and the result."""
+    matrix = torch.eye(1000).to_sparse(layout=layout)
+    t = gl.memory.traffic(torch.mv, matrix, torch.ones(1000))
+    assert t.operators[-1].read_bytes == nbytes + N
+    assert t.operators[-1].written_bytes == N
+
+
 @pytest.mark.parametrize(("operators", "rows"), [(11, 11), (12, 12), (13, 1)])
 def test_a_dozen_operators_still_have_a_row_each(operators, rows):
     """The table keeps to a dozen rows and their sum."""
