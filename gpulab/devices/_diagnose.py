@@ -215,9 +215,10 @@ def _accelerator_problems(facts: Facts) -> Iterable[Problem]:
 def _accelerator_state(gpu: Accelerator) -> Iterable[Problem]:
     where = gpu.device or gpu.name
     if gpu.free_bytes is not None and gpu.memory_bytes and gpu.free_bytes < _GPU_FREE_RATIO * gpu.memory_bytes:
+        lists = "; `nvidia-smi` lists them" if gpu.kind == "cuda" else ""
         yield Problem(
             "warning", "gpu-memory-taken", f"Only {format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} are free on {where}.",
-            "Shut down other kernels (Running tab), or ask who else uses this GPU; `nvidia-smi` lists them.",
+            f"Shut down other kernels (Running tab), or ask who else uses this GPU{lists}.",
         )  # fmt: skip
     if set(gpu.slowdowns) - {"sync boost"}:
         yield Problem(

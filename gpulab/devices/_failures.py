@@ -37,6 +37,18 @@ _DEVICE_WORDS = (
     "mps backend",
 )
 
+# Of these, what was asked for could not be launched, and the device is as it was. CUDA's manual (Runtime API, cudaError) asks for a new
+# process only after faults inside a kernel, such as cudaErrorIllegalAddress or cudaErrorLaunchFailure.
+_CALL_WORDS = (
+    "invalid argument",
+    "invalid configuration argument",
+    "invalid device function",
+    "too many resources requested for launch",
+    "no kernel image is available",  # a build of PyTorch without code for this GPU
+    "cublas_status_not_supported",
+    "cublas_status_invalid_value",
+)
+
 
 def translate(error: BaseException, doing: str) -> GpulabError | None:
     """Return the error of ours that says what happened, or None where it is neither memory nor the device.
@@ -64,6 +76,11 @@ def translate(error: BaseException, doing: str) -> GpulabError | None:
             "Use a smaller size, or call gl.memory.release() to give back what earlier cells hold."
         )
     if kinds & set(_DEVICE_TYPES) or (library and any(words in message for words in _DEVICE_WORDS)):
+        if any(words in message for words in _CALL_WORDS):
+            return DeviceError(
+                f"{doing}: the device refused the call ({_first_line(error)}); expected a launch and a dtype that it supports. "
+                "Check block size, shapes and dtype; `gpulab doctor` tells whether this PyTorch fits the GPU."
+            )
         return DeviceError(
             f"{doing}: the device stopped answering ({_first_line(error)}); expected it to stay usable. "
             "Save your work and restart the kernel; if it happens again, run `gpulab doctor`."

@@ -119,6 +119,13 @@ def test_an_architecture_runs_where_its_kernels_or_ptx_do(capability, runs):
     assert ("gpu-architecture" not in _codes(_GOOD, accelerators=(gpu,))) == runs
 
 
+@pytest.mark.parametrize(("kind", "named"), [("cuda", True), ("rocm", False), ("xpu", False), ("mps", False)])
+def test_nvidias_tool_is_named_only_about_nvidias_gpus(kind, named):
+    """nvidia-smi lists no process of another maker's GPU."""
+    busy = dataclasses.replace(_BUSY, kind=kind)
+    assert ("nvidia-smi" in _codes(_GOOD, accelerators=(busy,))["gpu-memory-taken"].remedy) == named
+
+
 def test_the_torch_command_follows_the_driver():
     """The wheel index is the newest one that the driver runs; a driver older than all gets told to update."""
     for cuda, words in (("13.0", "cu130"), ("12.9", "cu128"), ("12.7", "cu126"), ("12.2", "Update the NVIDIA driver")):

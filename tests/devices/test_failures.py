@@ -50,6 +50,36 @@ def test_every_way_to_lose_a_device_is_one_error(error):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: invalid argument",
+        "CUDA error: invalid configuration argument",
+        "CUDA error: too many resources requested for launch",
+        "CUDA error: no kernel image is available for execution on the device",
+        "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(handle)`",
+        "CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm(handle)`",
+        "HIP error: invalid argument",
+    ],
+)
+def test_a_call_that_is_refused_needs_no_restart(words):
+    """CUDA's manual (Runtime API, cudaError) asks for a new process after faults inside a kernel, and after none of these."""
+    ours = translate(RuntimeError(words + "\nCUDA kernel errors might be asynchronously reported"), "launching scale")
+    assert isinstance(ours, DeviceError)
+    assert f"launching scale: the device refused the call ({words})" in str(ours)
+    assert "restart" not in str(ours)
+    assert "\n" not in str(ours)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["an illegal memory access was encountered", "misaligned address", "device-side assert triggered", "unspecified launch failure"],
+)
+def test_a_fault_inside_a_kernel_needs_a_restart(words):
+    """After these the manual says that the process must be ended and started again."""
+    assert "restart the kernel" in str(translate(RuntimeError(f"CUDA error: {words}"), "work"))
+
+
+@pytest.mark.parametrize(
     "error", [ValueError("out of memory"), RuntimeError("shapes do not match"), KeyError("cuda error"), TypeError("x")]
 )
 def test_errors_of_the_caller_stay_what_they_are(error):
