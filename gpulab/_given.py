@@ -33,6 +33,11 @@ def is_finite(value: Any) -> bool:
         return False
 
 
+def is_whole(value: Any) -> bool:
+    """Return whether a value is a whole number (no bool), NumPy's included."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def flag(function: str, name: str, value: Any) -> bool:
     """Return a switch as a bool.
 
@@ -54,11 +59,11 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
     InputError
         If it is none, or lies outside.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if not is_whole(value) or not low <= value <= high:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected a whole number from {low} to {high}. Leave it out for the default."
         )
-    return value
+    return int(value)
 
 
 def word(function: str, name: str, value: Any, known: Collection[str]) -> str:

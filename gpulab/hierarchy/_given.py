@@ -87,7 +87,7 @@ def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method:
         return tuple(n for n in halves if n <= _FINE_TO or n.bit_count() == 1) or (_FIRST,)
     chosen = _given.items(function, "sizes", sizes)
     for n in chosen:
-        if isinstance(n, bool) or not isinstance(n, int) or not _SMALLEST <= n <= _LARGEST:
+        if not _given.is_whole(n) or not _SMALLEST <= n <= _LARGEST:
             raise InputError(
                 f"{function}: a size is {shown(n)}; expected whole numbers of bytes from 1 KiB to 16 GiB. Pass for example "
                 "sizes=[2**k for k in range(12, 27)]."
@@ -100,7 +100,7 @@ def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method:
             f"{function}: a working set of {format_bytes(max(chosen))} needs about {format_bytes(needed)} while it is made; "
             f"expected at most {format_bytes(room)}, which are free. Pass smaller sizes."
         )
-    return tuple(sorted({n // LINE_BYTES * LINE_BYTES for n in chosen}))
+    return tuple(sorted({int(n) // LINE_BYTES * LINE_BYTES for n in chosen}))
 
 
 def reported(device: Device) -> tuple[Reported, ...]:

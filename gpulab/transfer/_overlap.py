@@ -189,12 +189,12 @@ def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds
 
 
 def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
-    if isinstance(chunks, bool) or not isinstance(chunks, int) or not 1 <= chunks <= max(1, nbytes // _ITEMSIZE):
+    if not _given.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // _ITEMSIZE):
         raise InputError(
             f"{function}: {shown(chunks)} chunks of {nbytes} bytes were asked for; expected a whole number from 1, with at least "
             f"{_ITEMSIZE} bytes each. Pass for example chunks=8."
         )
-    return chunks
+    return int(chunks)
 
 
 def _check_seconds(function: str, name: str, value: Any) -> None:

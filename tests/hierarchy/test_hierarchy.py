@@ -329,6 +329,14 @@ def test_bad_input_is_one_sentence(arguments: dict, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_whole_numbers_of_numpy_are_sizes(scripted: Clock) -> None:
+    """Sizes from np.arange or a table are taken as Python's own."""
+    sizes = _given.sizes_of("latency", 2 ** np.arange(12, 15), Device("cpu"), "python")
+    assert sizes == (4096, 8192, 16384)
+    assert {type(n) for n in sizes} == {int}
+    assert hierarchy.latency([4096], method="python", chases=np.int64(2), deadline=5, clock=scripted).points
+
+
 def test_parallel_and_bandwidth_refuse_too() -> None:
     """Chains that are no power of two, and operations that are none."""
     with pytest.raises(InputError, match="powers of two"):

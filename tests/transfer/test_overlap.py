@@ -97,6 +97,12 @@ def test_bad_arguments_are_one_sentence(arguments, words):
         transfer.overlap(**{"device": "cpu", **arguments})
 
 
+def test_whole_numbers_of_numpy_are_chunks():
+    """Bytes and chunks from an array give what Python's own numbers give."""
+    seconds = transfer.pipeline_seconds(np.int64(4_000_000), np.int64(4), LINK, 2.0)
+    assert seconds == transfer.pipeline_seconds(4_000_000, 4, LINK, 2.0)
+
+
 def test_too_large_is_told_before_allocating():
     """A petabyte is refused with what is free."""
     with pytest.raises(OutOfMemoryError, match="expected at most"):
