@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpulab.timing import _ceiling, _work, detect
 from gpulab.timing._lock import Turn
 from gpulab.timing.sampling import Sampled
 from gpulab.units import format_seconds
+from gpulab.workloads import Workload
 
 if TYPE_CHECKING:
     from gpulab.timing._job import Job, Limits
@@ -103,9 +105,15 @@ def of_physics(job: Job, seconds: float) -> list[Note]:
     """Return the notes ``implausible`` and ``warm-cache``; the device's ceilings are asked for only where a count is known."""
     if (not job.flops and not job.nbytes) or seconds <= 0:
         return []
-    return _ceiling.check(
-        job.device, _work.dtypes_in(job.args), seconds, flops=job.flops, nbytes=job.nbytes, working_set_bytes=working_set(job)
-    )
+    return _ceiling.check(job.device, _formats(job), seconds, flops=job.flops, nbytes=job.nbytes, working_set_bytes=working_set(job))
+
+
+def _formats(job: Job) -> tuple[str, ...]:
+    """Return the formats in which the arithmetic may be done: those of the arguments, and what autocast may make of them."""
+    given = _work.dtypes_in(job.args)
+    catalogue = inspect.ismethod(job.fn) and isinstance(job.fn.__self__, Workload)
+    # A function of the caller's own may enter autocast where nobody sees it. It casts no float64 (PyTorch, torch.amp, "Op Eligibility").
+    return given if catalogue or "float32" not in given else (*given, "bfloat16", "float16")
 
 
 def working_set(job: Job) -> float | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab import devices
+from gpulab import devices, workloads
 from gpulab.devices import Device
-from gpulab.timing import _ceiling
+from gpulab.evidence import Evidence
+from gpulab.timing import _ceiling, _notes
+from gpulab.timing._job import Job
 from gpulab.timing.plausibility import Ceiling, Level, check, fastest_rate
 
 # 1 TFLOP/s; 1 MiB at 400 GB/s, 32 MiB at 200 GB/s, main memory at 40 GB/s.
@@ -133,3 +136,25 @@ def test_room_above_measured_rates_by_hand(monkeypatch):
     assert [level.bytes_per_second for level in _ceiling.of(Device("cpu"), (), memory=True).levels] == [2e11, 5e10]
     Stated.levels = levels(1.5e11, 9e10)
     assert [level.bytes_per_second for level in _ceiling.of(Device("cpu"), (), memory=True).levels] == [1.5e11, 5e10]
+
+
+@pytest.mark.parametrize(
+    ("own", "dtype", "flops", "codes"),
+    [
+        (True, "float32", 10e12, []),  # its products may run under autocast, in bfloat16
+        (True, "float32", 18e12, ["implausible"]),  # beyond those too, as after a forgotten synchronise
+        (True, "float64", 1e12, ["implausible"]),  # autocast leaves float64 as it is
+        (False, "float32", 10e12, ["implausible"]),  # the catalogue's functions compute in what they are given
+        (False, "float32", 1e12, []),
+    ],
+)
+def test_a_function_of_ones_own_may_run_under_autocast(monkeypatch, own, dtype, flops, codes):
+    """In a second, on a device of 0.5, 1 and 16 TFLOP/s in float64, float32 and bfloat16."""
+    peaks = {"float64": 0.5e12, "float32": 1e12, "bfloat16": 16e12}
+    figures = {name: devices.Figure(value, "by hand") for name, value in peaks.items()}
+    spec = devices.DeviceSpec("cuda:0", "cuda", "some GPU", figures, (), Evidence.modelled("by hand", "this test"))
+    monkeypatch.setattr(devices, "spec", lambda device: spec)
+    work = workloads.get("matmul")(n=8, dtype=dtype)
+    fn = work.run if not own else lambda a, b: a @ b
+    job = Job(fn, work.inputs(), Device("cuda", 0), True, "it", time.perf_counter, None, flops=flops)
+    assert [note.code for note in _notes.of_physics(job, 1.0)] == codes
