@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpulab._given import is_finite, word
+from gpulab._given import is_finite, is_whole, word
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
@@ -315,8 +315,9 @@ def collective_cost(
     algorithm = (
         next(iter(by_name)) if algorithm is None else word("collective_cost", f"algorithm of {operation}", algorithm, tuple(by_name))
     )
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MOST_RANKS:
+    if not is_whole(ranks) or not 1 <= ranks <= MOST_RANKS:
         raise InputError(f"collective_cost: ranks is {shown(ranks)}; expected a whole number from 1 to {MOST_RANKS:,}. Pass ranks=8.")
+    ranks = int(ranks)
     for name, value in (("nbytes", nbytes), ("latency_seconds", latency_seconds)):
         if not is_finite(value) or not 0 <= value < 1e30:
             raise InputError(f"collective_cost: {name} is {shown(value)}; expected a number from 0 on. Pass for example {name}=1e-5.")

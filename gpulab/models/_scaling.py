@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpulab._given import is_finite, items, word
+from gpulab._given import is_finite, is_whole, items, word
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
@@ -392,7 +392,7 @@ def _first(ends: Callable[[int], bool]) -> int | None:
 
 
 def _ranks(function: str, given: Any) -> list[int]:
-    several = [given] if isinstance(given, int) else items(function, "ranks", given)
+    several = [given] if is_whole(given) or isinstance(given, bool) else items(function, "ranks", given)
     if not several:
         raise InputError(f"{function}: no number of ranks was given; expected at least one. Pass ranks=8, or a list such as [1, 2, 4, 8].")
     return sorted({_whole(function, "ranks", each) for each in several})

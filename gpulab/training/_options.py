@@ -45,9 +45,9 @@ class Settled:
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(f"fit: {name} is {shown(value)}; expected a whole number from {least:,} to {most:,}. Pass {name}={max(least, 1)}.")
-    return value
+    return int(value)
 
 
 def _positive(name: str, value: Any, example: str) -> float:

@@ -123,6 +123,7 @@ def test_fits_counts_scratch_and_margin():
     assert p.fits(p.needed_bytes())
     assert not p.fits(p.needed_bytes() - 1)
     assert p.fits(parse_bytes("1 TiB"))
+    assert p.fits(np.int64(2**40))
     with pytest.raises(InputError, match="capacity"):
         p.fits(-1)
     with pytest.raises(DeviceError):

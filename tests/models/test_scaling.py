@@ -379,3 +379,10 @@ def test_a_time_on_one_rank_that_is_not_told_from_zero_bounds_nothing() -> None:
 def test_points_of_one_rank_count_together() -> None:
     """Two times on one rank, 9 and 11 s: their mean is the base of what each other point needs by itself."""
     assert models.serial_share([1, 1, 2], [9.0, 11.0, 6.0]).karp_flatt == pytest.approx((0.2,))
+
+
+def test_a_whole_number_of_numpy_is_a_number_of_ranks() -> None:
+    """One that an array gave is taken as Python's own, alone as in a list."""
+    assert models.amdahl(0.1, np.int64(8)) == models.amdahl(0.1, 8)
+    assert models.amdahl(0.1, np.arange(1, 4)) == models.amdahl(0.1, [1, 2, 3])
+    assert models.collective_cost("all_reduce", 1e6, np.int64(8)).to_dict() == models.collective_cost("all_reduce", 1e6, 8).to_dict()

@@ -506,6 +506,13 @@ def test_epochs_count_whole_batches() -> None:
     assert result.steps == 1297 // 48 == 27
 
 
+def test_whole_numbers_of_numpy_are_options() -> None:
+    """Steps and batch size from an array are Python's own in the result."""
+    result, _ = fitted(steps=np.int64(2), batch_size=np.int64(16))
+    assert (result.steps, result.options.batch_size) == (2, 16)
+    assert type(result.options.steps) is type(result.options.batch_size) is int
+
+
 def test_the_result_goes_through_json_and_says_where_it_came_from() -> None:
     """MEASURED, with the device's name, and equal after a round trip."""
     result, _ = fitted()
