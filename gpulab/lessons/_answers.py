@@ -218,11 +218,13 @@ def restore_result(kept: Any) -> Any:
 
 
 def _keep_function(function: types.FunctionType) -> Kept:
+    from gpulab.parallel._script import _FLAGS
+
     parts = _Source()
     name = parts.function(function)
     text = parts.text()
     try:
-        compile(text, "<answer>", "exec", dont_inherit=True)
+        compile(text, "<answer>", "exec", _FLAGS, dont_inherit=True)
     except SyntaxError as error:
         raise NotKeptError(f"its source does not stand alone ({error.msg})") from error
     return {"kind": "code", "name": name, "source": text, "values": parts.values}
@@ -379,9 +381,12 @@ def restore(kept: Any, label: str, run_code: bool = True) -> Any:
     if kind != "code" or not isinstance(name, str) or not isinstance(source, str) or not isinstance(values, dict):
         raise NotKeptError("the file is damaged here: an unknown kind of answer")
     names: dict[str, Any] = {"__name__": "__main__", **{str(key): _decode(value) for key, value in values.items()}}
+    from gpulab.parallel._script import _FLAGS
+
     file_name = f"<answer to {label}>"
     linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)  # a kernel's text is looked up
-    exec(compile(source, file_name, "exec", dont_inherit=True), names)
+    # What annotations name was not kept, so they must not be looked up: the flag leaves them as text.
+    exec(compile(source, file_name, "exec", _FLAGS, dont_inherit=True), names)
     if name not in names:
         raise NotKeptError(f"the source defines no {name}")
     return names[name]

@@ -100,6 +100,18 @@ def test_a_function_comes_back_with_what_it_needs(source: str, argument: Any, va
     assert through_a_file(defined(source))(argument) == value
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import numpy as np\n\ndef answer(x: np.ndarray) -> np.ndarray:\n    return x + 1",
+        "Kind = int\ndef one(y: Kind = 1) -> Kind:\n    return y\ndef answer(x: Kind):\n    z: Kind = one()\n    return x + z",
+    ],
+)
+def test_an_annotation_is_no_reason_to_fail(source: str) -> None:
+    """What only annotations name is not kept and not looked up: the function works as in the notebook."""
+    assert through_a_file(defined(source))(2) == 3
+
+
 def test_a_wrapped_kernel_is_kept_as_its_own_source() -> None:
     """A kernel under a compiler's decorator is kept; its names come from gpulab, so that it works without Numba too."""
     source = (
