@@ -329,10 +329,8 @@ _question = functools.cache(_content.question)  # asked for each prediction of e
 
 
 def _ratio(p: ReportedPrediction) -> float | None:
-    """Return predicted / measured."""
-    if isinstance(p.predicted, float) and isinstance(p.measured, float) and p.predicted > 0 and p.measured > 0:
-        return p.predicted / p.measured
-    return None
+    """Return predicted / measured, where it is a ratio to work with."""
+    return _reveal._ratio(p.measured, p.predicted)
 
 
 def _verdict(p: ReportedPrediction) -> str:

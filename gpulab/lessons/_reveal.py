@@ -18,6 +18,8 @@ from gpulab.units import format_ratio
 
 # Of several sides, the answer is no better than the weakest.
 _WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
+# What is typed or read from a file may be 5e-324: past these, a ratio or its inverse is 0 or infinite.
+_SMALLEST_RATIO = 1e-300
 _NEVER = "You gave a number, and on this machine there is none. The text below says why."
 
 
@@ -32,7 +34,7 @@ class Reveal(Result):
         Base units or a choice; None where there is none.
     predicted_text, measured_text : str
     ratio : float or None
-        measured / predicted, where both are numbers and neither is zero.
+        measured / predicted, where both are numbers, neither is zero, and they are not hundreds of digits apart.
     verdict : str
         "close", "off", "right", "wrong", "no prediction" or "not measured".
     sentence : str
@@ -189,7 +191,8 @@ def _number(id: str, value: Any) -> float:
 
 def _ratio(predicted: float | str | None, measured: float | str | None) -> float | None:
     if isinstance(predicted, float) and isinstance(measured, float) and predicted > 0 and measured > 0:
-        return measured / predicted
+        ratio = measured / predicted
+        return ratio if _SMALLEST_RATIO < ratio < 1 / _SMALLEST_RATIO else None
     return None
 
 

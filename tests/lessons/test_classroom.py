@@ -195,6 +195,18 @@ def test_verdicts_and_misconceptions_are_worked_out_again(folder: pathlib.Path) 
     assert (found.students, found.given, found.sentence) == (2, 3, reading)
 
 
+@pytest.mark.parametrize(("predicted", "measured"), [(1e-300, 1e300), (1e300, 1e-300), (5e-324, 1.0), (1.0, 5e-324)])
+def test_numbers_too_far_apart_for_a_ratio_end_no_table(predicted: float, measured: float, folder: pathlib.Path) -> None:
+    """What is typed may be 5e-324: such a prediction is off, and has no ratio that a median could take."""
+    write(folder, "far.json", report_of(0, predictions=(_prediction("00.3", predicted, measured),)))
+    write(folder, "near.json", report_of(1, predictions=(_prediction("00.3", 29.0, 30.0),)))
+    room = lessons.classroom(folder)
+    (row,) = room.questions().rows
+    assert (row.given, row.judged, row.right, row.ratios) == (2, 2, 1, pytest.approx((29 / 30,)))
+    assert room.misconceptions().table()
+    assert room.table()
+
+
 def test_a_number_in_the_place_of_words_has_no_reading() -> None:
     """02.1 asks for a name and its first reading looks at the outcome alone: a number, which the page never gives, is explained by none."""
     readings = _content.question("02.1").readings

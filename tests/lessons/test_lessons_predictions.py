@@ -296,6 +296,14 @@ def test_what_is_close_by_hand(predicted: float, measured: float, verdict: str, 
     assert shown.table()[1] == [("How many?", asked.text_of(predicted), asked.text_of(measured))]
 
 
+@pytest.mark.parametrize(("predicted", "measured"), [(5e-324, 1.0), (1e300, 1e-300), (1e-300, 1e300)])
+def test_numbers_too_far_apart_have_no_ratio(predicted: float, measured: float):
+    """A ratio that would be infinite or zero is none; the prediction is off."""
+    lessons.predict("90.1", "How many times?", unit="x").submit(predicted)
+    found = lessons.reveal("90.1", measured)
+    assert (found.verdict, found.ratio, found.sentence) == ("off", None, "That is not what came out. The text below says why.")
+
+
 def test_a_reveal_that_nobody_predicted_can_be_followed_by_one_that_counts():
     """What was shown first stays, unless nothing was measured then; the question's words are kept for the table of progress."""
     asked = lessons.predict("90.1", "How long?", unit="us")
