@@ -16,9 +16,10 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _RATES = {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
 # What people write for a speed-up, a share and a plain count; "%" is kept as a percentage, 0 to 100.
-_RATIO_WORDS = ("x", "times", "")
+_RATIO_WORDS = ("x", "×", "times", "")
 _PERCENT_WORDS = ("%", "percent", "")
-_NUMBER = re.compile(r"\s*([-+]?(?:\d+(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*", re.DOTALL)
+# A comma parts thousands: 1,500. In 0,125 and 1234,567 it stands for a decimal point, and is refused.
+_NUMBER = re.compile(r"\s*([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,13 @@ class Unit:
         word = match.group(2)
         if word in ("", self.name) or (self.kind == "count" and word == _singular(self.name)):
             return number * self.scale
+        if re.match(r",\d", word):
+            raise InputError(
+                f"predict: cannot read {_short(text)}; expected a decimal point, such as 1.5 (a comma parts thousands: 1,500). "
+                "Write it with a point."
+            )
+        if word[0].isdecimal():
+            raise InputError(f"predict: cannot read {_short(text)}; expected one number, such as 1500. Write the number without spaces.")
         return self._with_word(number, word, text)
 
     def _with_word(self, number: float, word: str, text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -43,6 +44,8 @@ def _measurement(seconds: float) -> Measurement:
         ("GB/s", "800 MB/s", 800e6),
         ("x", "1,000x", 1000.0),
         ("x", "10 times", 10.0),
+        ("x", "3×", 3.0),
+        ("x", "12,345,678.5x", 12345678.5),
         ("%", "80%", 80.0),
         ("%", "80 percent", 80.0),
         ("elements", "1,000,000", 1e6),
@@ -92,6 +95,26 @@ def test_an_answer_that_does_not_fit_is_refused(unit: str, answers: tuple[object
     for answer in answers:
         with pytest.raises(InputError, match=r"expected .* (Answer|Write)"):
             _quantities.unit(unit).parse(answer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("unit", "answers", "says"),
+    [
+        (
+            "us",
+            ("0,125", "0,125 us", "1234,567", "1,5", "1,5 us", "1,2345", "1.000,5", "1,000,50"),
+            "expected a decimal point, such as 1.5",
+        ),
+        ("x", ("0,125x", "00,125x"), "a comma parts thousands: 1,500"),
+        ("%", ("1,5 %",), "Write it with a point."),
+        ("us", ("1 000 us", "1 000", "5 5"), "Write the number without spaces."),
+    ],
+)
+def test_a_decimal_comma_and_a_space_are_refused_by_their_name(unit: str, answers: tuple[str, ...], says: str):
+    """No answer is read as another number, and the refusal names what is wrong with it: not the unit."""
+    for answer in answers:
+        with pytest.raises(InputError, match=re.escape(says)):
+            _quantities.unit(unit).parse(answer)
 
 
 def test_the_first_answer_stays(capsys: pytest.CaptureFixture[str]):
