@@ -12,6 +12,7 @@ import dis
 import math
 import os
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -28,6 +29,8 @@ from gpulab.lessons._content import NotAttempted, Refused
 _GRACE_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+# Where Python and installed packages lie: a learner's call fails inside them, and the line to tell is the one that called.
+_INSTALLED = (*(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib", "purelib", "platlib")), "<frozen")
 # What a function without a body consists of, in this Python; a line of dots compiles to NOP.
 _NOTHING = {step.opname for step in dis.get_instructions(lambda: None)} | {"NOP"}
 
@@ -191,7 +194,8 @@ def number(answer: Any, what: str) -> float:
 def explain(error: BaseException) -> str:
     """Return an exception as words: its type, its message and the line of the learner's code."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]  # the folder around it may be named alike
+    others = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]  # the folder around it may be named alike
+    theirs = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
     where = f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})" if theirs else ""
     try:
         text = str(error).strip().split("\n")[0][:160]

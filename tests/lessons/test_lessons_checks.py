@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import pathlib
+import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -138,6 +141,30 @@ def test_a_wrong_answer_is_told_why(answer: object, says: str):
     result = lessons.check("91.2", answer)
     assert result.state == "wrong"
     assert says in result.message
+
+
+def _singular(x: int) -> object:
+    return np.linalg.inv(np.zeros((2, 2)))
+
+
+def _no_json(x: int) -> object:
+    return json.loads("{")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [(_singular, "return np.linalg.inv(np.zeros((2, 2)))"), (_no_json, 'return json.loads("{")')],
+)
+def test_an_error_inside_a_library_is_told_with_the_learners_line(answer: Callable[[int], object], line: str):
+    """NumPy's or Python's own line says nothing to who called it."""
+    number = answer.__code__.co_firstlineno + 1
+    assert lessons.check("91.2", answer).message.endswith(f"(line {number}: `{line}`).")
+
+
+def test_an_error_with_no_line_of_the_learners_is_told_with_the_librarys():
+    """A library's function handed in as the answer has no line of one's own."""
+    answer = functools.partial(np.linalg.matrix_power, np.zeros((2, 3)))
+    assert re.search(r"LinAlgError: .* \(line \d+: `raise ", lessons.check("91.2", answer).message)
 
 
 def test_an_endless_loop_is_ended():
