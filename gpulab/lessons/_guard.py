@@ -46,27 +46,34 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
     ------
     Refused
         If the time is up, or the code called ``sys.exit``.
+    NotAttempted
+        If the reader interrupted and the code could not be ended.
     Exception
         Whatever the work raised.
     """
     outcome: dict[str, Any] = {}
+    done = threading.Event()
 
     def target() -> None:
         try:
             outcome["value"] = work()
         except BaseException as error:  # all of it is the learner's: handed to the caller below
             outcome["error"] = error
+        finally:
+            done.set()
 
     context = contextvars.copy_context()  # so that prints of the learner's code reach this cell
     thread = threading.Thread(target=lambda: context.run(target), name="gpulab-check", daemon=True)
-    thread.start()
     try:
-        _join(thread, limit_seconds)
+        thread.start()
+        in_time = _wait(thread, done, limit_seconds)
     except KeyboardInterrupt:
-        _end(thread)
+        if not _end(thread, done):
+            text = "The check was interrupted, but your code could not be ended and goes on in the background: restart the kernel."
+            raise NotAttempted(text) from None
         raise
-    if thread.is_alive():
-        ended = _end(thread)
+    if not in_time:
+        ended = _end(thread, done)
         rest = "" if ended else " It could not be ended and goes on in the background: restart the kernel."
         raise Refused(f"Your code did not finish within {limit_seconds:g} s. Is there a loop without an end?{rest}")
     error = outcome.get("error")
@@ -79,17 +86,20 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
     return outcome["value"]
 
 
-def _join(thread: threading.Thread, seconds: float) -> None:
+def _wait(thread: threading.Thread, done: threading.Event, seconds: float) -> bool:
+    """Return whether the work ended in time: ``done`` says so. Python 3.11 calls a thread ended once a join of it was interrupted."""
     deadline = time.monotonic() + seconds
-    while thread.is_alive() and time.monotonic() < deadline:
-        thread.join(_POLL_SECONDS)
+    while not done.wait(_POLL_SECONDS) and time.monotonic() < deadline:
+        pass
+    if done.is_set():
+        thread.join(_GRACE_SECONDS)  # its last lines, so that no thread is left when the check returns
+    return done.is_set()
 
 
-def _end(thread: threading.Thread) -> bool:
+def _end(thread: threading.Thread, done: threading.Event) -> bool:
     for _ in range(2):
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeIsUpError))
-        _join(thread, _GRACE_SECONDS)
-        if not thread.is_alive():
+        found = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeIsUpError))
+        if not found or _wait(thread, done, _GRACE_SECONDS):  # none found: the thread is gone
             return True
     return False
 

@@ -48,6 +48,7 @@ class Job:
     ) -> None:
         self._work, self._on_progress, self._on_end, self._exclusive = work, on_progress, on_end, exclusive
         self._stop = threading.Event()
+        self._over = threading.Event()  # and not is_alive: an interrupted Thread.join of Python 3.11 calls a running thread ended
         self._last = 0.0
         self.traceback = ""
         self.stopped_empty = False  # stopped before there was anything to report
@@ -70,9 +71,9 @@ class Job:
     def join(self, seconds: float | None = None) -> bool:
         """Wait for the end, interruptibly; return whether it came."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while self._thread.is_alive() and (deadline is None or time.monotonic() < deadline):
-            self._thread.join(_WAIT_SECONDS)
-        return not self._thread.is_alive()
+        while not self._over.wait(_WAIT_SECONDS) and (deadline is None or time.monotonic() < deadline):
+            pass
+        return self._over.is_set()
 
     def _report(self, fraction: float, text: str) -> None:
         now = time.monotonic()
@@ -96,7 +97,10 @@ class Job:
             sentence = in_one_sentence(error)
         finally:
             _RUNNING.discard(self)
-            self._on_end(result, sentence)
+            try:
+                self._on_end(result, sentence)
+            finally:
+                self._over.set()
 
     def _take_turn(self) -> None:
         while not _MEASURING.acquire(timeout=_WAIT_SECONDS):

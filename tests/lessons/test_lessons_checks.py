@@ -7,10 +7,11 @@ import functools
 import json
 import pathlib
 import re
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -192,26 +193,53 @@ def test_a_loop_that_swallows_errors_is_ended_too():
     assert "did not finish" in lessons.check("91.2", stubborn).message
 
 
-def test_an_interrupt_ends_the_check_and_the_learners_code(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def stop_button() -> Iterator[Callable[[], object]]:
+    """What has a real signal interrupt the main thread a moment later, as the stop button does."""
+    if not hasattr(signal, "setitimer"):
+        pytest.skip("no timer sends a signal on this system")
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield functools.partial(signal.setitimer, signal.ITIMER_REAL, 0.02)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_ends_the_check_and_the_learners_code(stop_button: Callable[[], object]):
     """The stop button ends both; the answer counts as not attempted, and nothing is raised."""
-    join = threading.Thread.join
-    pressed = iter([True])
-
-    def interrupted(thread: threading.Thread, timeout: float | None = None) -> None:
-        if thread.name == "gpulab-check" and next(pressed, False):
-            raise KeyboardInterrupt
-        join(thread, timeout)
-
-    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    beats = [0]
 
     def forever(x: int) -> int:
+        stop_button()
         while True:
-            x += 1
+            beats[0] += 1
 
     result = lessons.check("91.2", forever)
     assert result.state == "not attempted"
-    assert "interrupted" in result.message
+    assert result.message == "The check was interrupted; run the cell again."
+    after = beats[0]
     assert not [thread for thread in threading.enumerate() if thread.name == "gpulab-check"]
+    assert beats[0] == after
+
+
+def test_an_interrupt_that_the_code_outlives_is_told(stop_button: Callable[[], object], monkeypatch: pytest.MonkeyPatch):
+    """Code in a long call of C cannot be ended: the reader learns that it goes on, and what to do."""
+    monkeypatch.setattr(_guard, "_GRACE_SECONDS", 0.05)
+    held, ended = threading.Lock(), threading.Event()
+
+    def in_a_long_call(x: int) -> int:
+        try:
+            stop_button()
+            held.acquire()  # an exception that was sent is raised after this call, not in it
+        finally:
+            ended.set()
+        return x
+
+    with held:
+        result = lessons.check("91.2", in_a_long_call)
+        assert not ended.is_set()
+    assert result.state == "not attempted"
+    assert result.message.endswith("could not be ended and goes on in the background: restart the kernel.")
+    assert ended.wait(60)
 
 
 def test_an_unknown_exercise_is_said(capsys: pytest.CaptureFixture[str]):

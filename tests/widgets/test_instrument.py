@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -205,6 +206,29 @@ def test_an_interrupt_of_the_kernel_stops_a_waited_run(gate: Gate, monkeypatch: 
         probe.run(wait=True)
     assert probe.result == "stopped early"
     assert not probe.running
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer sends a signal on this system")
+def test_an_interrupted_wait_does_not_take_running_work_for_ended(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a real signal in the middle of the wait the job still runs, and the next wait is one: it ends with the work."""
+    over: list[str] = []
+    job = _work.Job(
+        lambda progress, stop: gate({}, progress, stop), lambda done, text: None, lambda result, text: over.append(result), False
+    )
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        job.start()
+        assert gate.entered.wait(SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            job.join(SECONDS)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not job.join(0)
+    job.stop()
+    assert job.join(SECONDS)
+    assert over == ["stopped early"]
 
 
 def test_a_second_run_is_refused_politely(gate: Gate) -> None:
