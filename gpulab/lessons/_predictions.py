@@ -113,7 +113,7 @@ class Prediction:
 
         def edit(content: dict[str, Any]) -> None:
             mine = content["predictions"].setdefault(self.id, {})
-            mine["question"] = self.question
+            mine.update(question=self.question, unit=self.unit, choices=list(self.choices))  # for a kernel that did not ask
             if mine.get("first") is None and mine.get("revealed") is None:
                 mine["first"] = entry
             elif (mine.get("first") or {}).get("value") != base:
@@ -278,3 +278,13 @@ def tell(asked: Prediction) -> None:
 def known(id: str) -> Prediction | None:
     """Return this kernel's question of that id, or None if its cell did not run."""
     return _known.get(id)
+
+
+def recalled(id: str) -> Prediction | None:
+    """Return the question as this kernel asked it, else as it was when its answer was kept; None where neither tells its unit."""
+    if id in _known:
+        return _known[id]
+    entry = Prediction(id, "", "", ())._entry
+    if entry.get("unit") is None or entry.get("choices") is None:
+        return None
+    return Prediction(id, entry.get("question") or "", entry["unit"], tuple(map(str, entry["choices"])))

@@ -20,6 +20,7 @@ from gpulab.units import format_ratio
 _WEAKEST_FIRST = (Badge.MODELLED, Badge.RECORDED, Badge.MEASURED)
 # What is typed or read from a file may be 5e-324: past these, a ratio or its inverse is 0 or infinite.
 _SMALLEST_RATIO = 1e-300
+_NOT_ASKED = "This kernel does not know the question, so nothing is compared. Run the cell with gl.lessons.predict first."
 _NEVER = "You gave a number, and on this machine there is none. The text below says why."
 
 
@@ -93,6 +94,8 @@ def _rest(evidence: Evidence) -> str:
 def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mapping[str, Evidence] | None = None) -> Reveal:
     """Show the prediction and the measurement side by side; without a prediction, say so and go on.
 
+    An answer that was kept tells its question, also where the cell of the question did not run in this kernel.
+
     Parameters
     ----------
     id : str
@@ -114,19 +117,29 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
     if not isinstance(id, str) or not id:
         raise InputError(f"reveal: id {errors.shown(id)}; expected text such as '02.1'. Pass the id that predict was given.")
     known = _content.question(id)
-    asked = _predictions.known(id) or Prediction(id, "", "", ())
+    recalled = _predictions.recalled(id)
+    asked = recalled or Prediction(id, "", "", ())
     sides, source = _evidence(known, measured, evidence)
-    value, text, never = _outcome(asked, known, measured, reason)
+    try:
+        value, text, never = _outcome(asked, known, measured, reason)
+    except InputError:
+        if recalled is not None or not isinstance(measured, str):
+            raise
+        value, text, never = measured, measured, False  # one of the choices of a question that was not asked here
     if value is None and not never:  # what was measured answers nothing, so no badge may stand beside "not measured"
         sides, source = {}, None
     kept = asked.answer
     ratio = _ratio(kept.value if kept else None, value)
     verdict = _verdict_of_never(kept) if never else _verdict(kept, value, ratio, known)
+    sentence = _NEVER if never and kept else _sentence(verdict, kept, value, ratio, known)
+    unknown = kept is not None and recalled is None  # a file of an earlier version: without unit and choices no verdict is safe
+    if unknown:
+        ratio, verdict, sentence = None, "not measured", _NOT_ASKED
     shown = Reveal(
         asked.id, asked.question, kept.value if kept else None, kept.text if kept else "no prediction", value, text, ratio, verdict,
-        _NEVER if never and kept else _sentence(verdict, kept, value, ratio, known), source, sides,
+        sentence, source, sides,
     )  # fmt: skip
-    if value is not None or never:
+    if (value is not None or never) and not unknown:
         record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict, "badge": shown.badges}
 
         def edit(content: dict[str, Any]) -> None:

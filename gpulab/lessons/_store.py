@@ -134,7 +134,16 @@ def _is_ours(content: Any) -> bool:
 
 def _is_entry(entry: Any) -> bool:
     """Whether an item has the types that readers rely on; unknown keys are kept."""
-    kinds: dict[str, Any] = {"state": str, "attempts": int, "first": dict, "later": list, "revealed": dict, "question": str}
+    kinds: dict[str, Any] = {
+        "state": str,
+        "attempts": int,
+        "first": dict,
+        "later": list,
+        "revealed": dict,
+        "question": str,
+        "unit": str,
+        "choices": list,
+    }
     return isinstance(entry, dict) and all(isinstance(entry[key], kind) for key, kind in kinds.items() if entry.get(key) is not None)
 
 

@@ -14,7 +14,7 @@ from gpulab import lessons
 from gpulab.devices import environment
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Badge, Evidence
-from gpulab.lessons import _content, _quantities, _store
+from gpulab.lessons import _content, _predictions, _quantities, _store
 from gpulab.lessons._content import Question, Reading
 from gpulab.timing.results import Measurement
 
@@ -317,6 +317,46 @@ def test_what_is_close_by_hand(predicted: float, measured: float, verdict: str, 
     shown = lessons.reveal("90.1", measured)
     assert (shown.verdict, shown.sentence) == (verdict, sentence)
     assert shown.table()[1] == [("How many?", asked.text_of(predicted), asked.text_of(measured))]
+
+
+def _restart() -> None:
+    """A fresh kernel: the progress file is all that is left."""
+    _predictions._known.clear()
+
+
+def test_a_restarted_kernel_reveals_in_the_questions_unit():
+    """56 GiB kept, then 1.12e11 bytes shown without the cell of the question: 1.12e11 / 2**30 = 104.3 GiB, and 1.86 times as much."""
+    lessons.predict("90.1", "How much?", unit="GiB").submit(56)
+    _restart()
+    found = lessons.reveal("90.1", 1.12e11)
+    assert (found.question, found.predicted_text, found.measured_text) == ("How much?", "56.0 GiB", "104 GiB")
+    assert lessons.predict("90.1", "How much?", unit="GiB").revealed == "104 GiB (MEASURED)"
+    lessons.predict("90.2", "Does it help?", choices=("yes", "no, whatever the scale")).submit(1)
+    _restart()
+    assert lessons.reveal("90.2", "no, whatever the scale").verdict == "wrong"
+    assert lessons.reveal("90.2", 1).measured_text == "yes"
+
+
+def test_a_choice_that_nobody_asked_for_is_shown_as_it_is():
+    """Without question and answer the words of a choice are shown, and count as no prediction."""
+    found = lessons.reveal("90.2", "no, whatever the scale")
+    assert (found.measured_text, found.verdict) == ("no, whatever the scale", "no prediction")
+    asked = lessons.predict("90.2", "Does it help?", choices=("yes", "no, whatever the scale"))
+    assert "already shown" in asked.submit(1)
+
+
+@pytest.mark.parametrize("measured", [1.12e11, "no, whatever the scale"])
+def test_an_answer_of_an_earlier_version_waits_for_its_question(measured: object):
+    """An entry without unit and choices stays valid; nothing is stored until the question is asked, and that is said."""
+    lessons.predict("90.1", "How much?", unit="GiB").submit(56)
+    _restart()
+    _store.change(lambda content: [content["predictions"]["90.1"].pop(key) for key in ("unit", "choices")])
+    found = lessons.reveal("90.1", measured)
+    assert found.sentence.endswith("Run the cell with gl.lessons.predict first.")
+    asked = lessons.predict("90.1", "How much?", unit="GiB")
+    assert asked.revealed is None
+    assert asked.answer is not None
+    assert lessons.reveal("90.1", 56 * 2**30).verdict == "close"
 
 
 @pytest.mark.parametrize(("predicted", "measured"), [(5e-324, 1.0), (1e300, 1e-300), (1e-300, 1e300)])

@@ -58,6 +58,8 @@ def test_a_truncated_file_is_set_aside_and_said(progress_file: pathlib.Path):
         b"[" * 100_000,
         json.dumps(_store.empty() | {"exercises": {"00.1": "text"}}).encode(),
         json.dumps(_store.empty() | {"predictions": {"00.1": {"first": 5}}}).encode(),
+        json.dumps(_store.empty() | {"predictions": {"00.1": {"unit": 5}}}).encode(),
+        json.dumps(_store.empty() | {"predictions": {"00.1": {"choices": "yes"}}}).encode(),
     ],
 )
 def test_a_foreign_file_is_set_aside(progress_file: pathlib.Path, content: bytes):
