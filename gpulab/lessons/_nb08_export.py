@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 TASK, STEPS, BATCH, RATE = "digits-mlp", 20, 64, 0.1  # as the notebook's loop has them
 _CLOSE = 1e-3  # relative: sums in another order differ by rounding, 1e-6 or so; a gradient that is not averaged by far more
 _LIMIT_SECONDS = 270.0  # two runs of torchrun at most
+_SLICE_SECONDS = 0.2  # well within the second that a check's end waits
 
 
 def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: float = 120.0) -> list[Any]:
@@ -64,7 +66,7 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
         )
         try:
-            said, _ = process.communicate(timeout=timeout_seconds)
+            said = _heard(process, timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise RankError(
                 f"torchrun: {file.name} on {processes} had not ended after {timeout_seconds:g} s; expected it to. "
@@ -79,6 +81,21 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
             )
         results: list[Any] = pickle.loads(kept.read_bytes())  # written by the learner's own script a moment ago
         return results
+
+
+def _heard(process: subprocess.Popen[str], seconds: float) -> str:
+    """Return what a process prints until its end; TimeoutExpired where that does not come in time.
+
+    In slices: what ends a check is raised in its thread between two calls, and would wait for a single long one.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return process.communicate(timeout=min(max(left, 0.0), _SLICE_SECONDS))[0]
+        except subprocess.TimeoutExpired:
+            if left <= _SLICE_SECONDS:
+                raise
 
 
 def _end(process: subprocess.Popen[str]) -> None:

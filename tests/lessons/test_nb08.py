@@ -16,7 +16,7 @@ import pytest
 from gpulab import lessons, models
 from gpulab.errors import RankError
 from gpulab.evidence import Evidence
-from gpulab.lessons import _checks, _nb08, _nb08_exercises, _nb08_export, _nb08_ring, _nb08_timelines
+from gpulab.lessons import _checks, _guard, _nb08, _nb08_exercises, _nb08_export, _nb08_ring, _nb08_timelines
 from gpulab.lessons._content import Refused, Unmeasured
 from gpulab.parallel.results import RankSpan, RankTimeline
 
@@ -103,6 +103,37 @@ def test_what_torchrun_left_behind_is_ended_and_taken_away():
     assert process.returncode == -signal.SIGKILL
     ended = SimpleNamespace(poll=lambda: 0)
     _nb08_export._end(ended)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a group of processes")
+def test_a_check_that_is_ended_ends_its_torchrun(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """The end of a check reaches the wait for torchrun: no process is left working in the background."""
+    started: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def sleeping(command: list[str], **named: Any) -> subprocess.Popen[str]:
+        started.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **named))
+        return started[0]
+
+    monkeypatch.setattr(_nb08_export.subprocess, "Popen", sleeping)
+    with pytest.raises(Refused) as refused:
+        _guard.run(lambda: _nb08_export.torchrun(tmp_path / "script.py"), 0.05)
+    assert str(refused.value) == "Your code did not finish within 0.05 s. Is there a loop without an end?"
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_a_torchrun_that_takes_too_long_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Its own limit holds, in slices too, and what was printed before is heard whole."""
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        _nb08_export.subprocess, "Popen", lambda command, **named: popen([sys.executable, "-c", "import time; time.sleep(60)"], **named)
+    )
+    with pytest.raises(RankError, match=r"had not ended after 0\.3 s"):
+        _nb08_export.torchrun(tmp_path / "script.py", timeout_seconds=0.3)
+    talking = popen(
+        [sys.executable, "-c", "import time; print('first', flush=True); time.sleep(0.5); print('last')"], stdout=subprocess.PIPE, text=True
+    )
+    assert _nb08_export._heard(talking, 60) == "first\nlast\n"
 
 
 @pytest.mark.parametrize(
