@@ -81,10 +81,7 @@ def progress(notebook: str = "") -> Progress:
     InputError
         If there is no such notebook.
     """
-    lessons = [lesson for lesson in _content.lessons() if lesson.notebook.startswith(notebook)] if isinstance(notebook, str) else []
-    if not lessons:
-        known = ", ".join(lesson.notebook[:2] for lesson in _content.lessons())
-        raise InputError(f"progress: there is no notebook {shown(notebook, 40)}; expected one of {known}. Pass nothing for all of them.")
+    lessons = _content.chosen(notebook, "progress")
     content = _store.read()
     rows: list[ProgressRow] = []
     for lesson in lessons:
@@ -127,16 +124,22 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     Parameters
     ----------
     notebook : str
-        The notebook's number, such as "02".
+        The notebook's number, such as "02", or what the ids of your own begin with.
 
     Raises
     ------
     InputError
-        If it is no text, or empty.
+        If it is no text, empty, or one digit that nothing begins with: "2" is no notebook's number.
     """
     if not isinstance(notebook, str) or not notebook:
         raise InputError(f"start_again: {shown(notebook)}; expected the notebook's number, such as '02'. Pass it as text.")
     prefix = notebook.split("_", maxsplit=1)[0] + "."
+    before = _store.read()
+    if not any(key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]):
+        if len(notebook) == 1 and notebook.isdecimal():
+            _content.chosen(notebook, "start_again")
+        say(f"There is nothing of notebook {prefix[:-1]} to move; nothing was changed.")
+        return
     moved: list[int] = []
 
     def edit(content: dict[str, Any]) -> None:

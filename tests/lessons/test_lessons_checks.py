@@ -408,8 +408,9 @@ def test_the_table_of_progress_by_hand(progress_file: pathlib.Path, capsys: pyte
 def test_progress_of_one_notebook():
     """A notebook's number chooses; one that is not there is refused."""
     assert lessons.progress("91").exercises == 1
-    with pytest.raises(InputError, match="expected one of 91"):
-        lessons.progress("17")
+    for wrong in ("17", "9"):
+        with pytest.raises(InputError, match=r"progress: .* expected one of 91"):
+            lessons.progress(wrong)
 
 
 def test_starting_again_keeps_the_old_answers(progress_file: pathlib.Path):
@@ -430,6 +431,19 @@ def test_start_again_asks_for_a_number():
     """Anything but a notebook's number is refused."""
     with pytest.raises(InputError, match="such as '02'"):
         lessons.start_again("")
+
+
+def test_starting_again_with_nothing_changes_nothing(progress_file: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    """Where nothing was answered, that is said, and no file is written; one digit is no notebook's number, but may begin your own ids."""
+    lessons.start_again("91")
+    assert capsys.readouterr().out == "There is nothing of notebook 91 to move; nothing was changed.\n"
+    assert not progress_file.exists()
+    with pytest.raises(InputError, match=r"start_again: there is no notebook '9'; expected one of 91\."):
+        lessons.start_again("9")
+    lessons.predict("9.1", "How long?", unit="us")
+    lessons.answer("9.1", 5)
+    lessons.start_again("9")
+    assert set(json.loads(progress_file.read_text())["history"][0]["predictions"]) == {"9.1"}
 
 
 @pytest.mark.parametrize("spoiled", ["two", -3, None, 1.5])
