@@ -9,7 +9,7 @@ from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.training.comparisons import SeedsAccuracy, format_points
 from gpulab.training.ladder_results import Gain
-from gpulab.units import format_seconds
+from gpulab.units import format_ratio, format_seconds
 
 
 def trains_less(names: tuple[str, str], samples: tuple[int, int]) -> str:
@@ -80,7 +80,12 @@ class ScriptsResult(Result):
                 f"The model of {self.names[1]} is less accurate: {format_points(self.accuracy_difference)} points "
                 f"[{', '.join(map(format_points, self.accuracy_interval))}]. Speed bought with accuracy is another trade."
             )
-        if self.gain.verdict != "faster":
+        if self.gain.interval is None:
+            found.append(
+                f"No speed-up was shown: {format_ratio(self.gain.ratio)}, but the times wander so much that they allow no interval. "
+                "Close what else runs, and run it again."
+            )
+        elif self.gain.verdict != "faster":
             found.append(f"No speed-up was shown: {self.gain}, {self.gain.verdict}. The interval has to lie above 1.")
         return tuple(found)
 

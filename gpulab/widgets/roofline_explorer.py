@@ -80,11 +80,12 @@ class RooflineExplorer(Instrument):
         for done, name in enumerate(chosen, start=1):
             progress(done / steps, name)
             try:
-                if stop():
-                    raise StoppedError("Stopped between two workloads.")
-                found = self._one_more(found, name, values, _part_of(progress, done, steps, name), stop)
-            except StoppedError:  # what was measured before it stays
+                more = None if stop() else self._one_more(found, name, values, _part_of(progress, done, steps, name), stop)
+            except StoppedError:
+                more = None
+            if more is None:  # what was measured before it stays
                 return dataclasses.replace(found, notes=(*found.notes, Note("stopped", f"Stopped before {name}.")))
+            found = more
             self.publish("run", found)
         return found
 

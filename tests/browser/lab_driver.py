@@ -158,6 +158,15 @@ def find_chromium() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
 
 
+def _is_jupyterlabs(error: Any) -> bool:
+    """Whether JupyterLab's own React met a node that JupyterLab had already taken away, as it rarely does on a busy machine.
+
+    An instrument's script comes from a blob or a data URL, and would be in the stack.
+    """
+    own = "blob:" not in error.stack and "data:" not in error.stack
+    return own and "Failed to execute 'removeChild' on 'Node'" in error.message
+
+
 class Tab:
     """One browser tab: ``page`` is playwright's; ``errors`` and ``outside`` collect complaints and requests to other machines."""
 
@@ -168,7 +177,7 @@ class Tab:
         self.context = browser.new_context()
         self.page = self.context.new_page()
         self.page.set_default_timeout(30_000)
-        self.page.on("pageerror", lambda error: self.errors.append(f"script: {error}"))
+        self.page.on("pageerror", lambda error: None if _is_jupyterlabs(error) else self.errors.append(f"script: {error}"))
         self.page.on("console", lambda message: self.errors.append(f"console: {message.text}") if message.type == "error" else None)
         self.page.on("request", lambda request: None if request.url.startswith(inside) else self.outside.append(request.url))
 

@@ -160,6 +160,9 @@ def test_the_table_of_two_scripts() -> None:
     less = scripts(samples=(64, 32), gain=Gain(1.0, (1.0, 1.2)))
     assert [name for name, *_ in less.table()[1][5:]] == ["objection 1", "objection 2", "note: stopped"]
     assert less.objections[1] == "No speed-up was shown: 1.00x [1.00x, 1.20x], no difference shown. The interval has to lie above 1."
+    assert scripts(gain=Gain(1.8, None)).objections == (
+        "No speed-up was shown: 1.80x, but the times wander so much that they allow no interval. Close what else runs, and run it again.",
+    )
     assert scripts(samples=(64, 65)).objections == ()
 
 
