@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
@@ -43,17 +44,21 @@ class Progress(Result):
         How many of how many.
     file : str
         Where it is kept.
+    fault : str
+        What is wrong with the file, such as "is truncated or is not JSON"; "" where it could be read or there is none.
     """
 
+    schema_version: ClassVar[int] = 2
     rows: tuple[ProgressRow, ...]
     passed: int
     exercises: int
     predicted: int
     predictions: int
     file: str
+    fault: str = ""
 
     def __repr__(self) -> str:
-        head = f"{self._totals()} ({self.file})"
+        head = f"{self._warning()}{self._totals()} ({self.file})"
         return "\n".join([head, *(f"  {row.id}  {row.kind:<10}  {row.state:<14} {row.title} {row.detail}".rstrip() for row in self.rows)])
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -61,8 +66,15 @@ class Progress(Result):
         return ("", "kind", "what", "state", ""), [(row.id, row.kind, row.title, row.state, row.detail) for row in self.rows]
 
     def caption(self) -> str:
-        """Return the totals and the file."""
-        return f"{self._totals()}. Kept in {self.file}"
+        """Return the totals and the file, after what is wrong with it."""
+        return f"{self._warning()}{self._totals()}. Kept in {self.file}"
+
+    def _warning(self) -> str:
+        if not self.fault:
+            return ""
+        # One that cannot be opened cannot be moved either.
+        later = "" if self.fault.startswith("cannot be read") else ", and set aside at your next answer"
+        return f"{Path(self.file).name} {self.fault}, so nothing of it is shown; it is kept{later}. "
 
     def _totals(self) -> str:
         return f"{self.passed} of {self.exercises} exercises passed, {self.predicted} of {self.predictions} predictions given"
@@ -99,6 +111,7 @@ def progress(notebook: str = "") -> Progress:
         sum(row.state not in ("open", "no prediction") for row in asked),
         len(asked),
         str(_store.path()),
+        _store.fault() or "",
     )
 
 

@@ -405,6 +405,30 @@ def test_the_table_of_progress_by_hand(progress_file: pathlib.Path, capsys: pyte
     assert (lessons.progress().rows[0].state, lessons.progress().predicted) == ("no prediction", 0)
 
 
+def test_a_progress_file_that_cannot_be_read_is_told(progress_file: pathlib.Path):
+    """Nothing passed and a file that says so are two things: the first words tell which it is, in every form."""
+    assert lessons.progress().fault == ""
+    lessons.check("91.2", lambda x: 2 * x)
+    assert lessons.progress().fault == ""
+    progress_file.write_bytes(progress_file.read_bytes()[:-9])
+    found = lessons.progress()
+    begins = (
+        "progress.json is truncated or is not JSON, so nothing of it is shown; it is kept, and set aside at your next answer. "
+        "0 of 1 exercises passed"
+    )
+    assert found.caption().startswith(begins)
+    assert repr(found).startswith(begins)
+    assert begins.partition(",")[0] in found._repr_html_()
+    assert type(found).from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    progress_file.unlink()
+    progress_file.mkdir()
+    assert (
+        lessons.progress()
+        .caption()
+        .startswith("progress.json cannot be read (Is a directory), so nothing of it is shown; it is kept. 0 of")
+    )
+
+
 def test_progress_of_one_notebook():
     """A notebook's number chooses; one that is not there is refused."""
     assert lessons.progress("91").exercises == 1
