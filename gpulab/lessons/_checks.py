@@ -123,12 +123,11 @@ def hint(id: str) -> None:
         If there is no such exercise.
     """
     exercise = _content.exercise(id)
-    given = _entry(id).get("hints", 0)
-    shown = given if isinstance(given, int) and given >= 0 else 0
+    shown = _hints_given(id)
     number = min(shown + 1, len(exercise.hints))
     print(f"{id} hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
     if shown >= len(exercise.hints):
-        print(f"That was the last one. gl.lessons.solution({id!r}) shows a solution.")
+        print(f"That was the last one{_way_on(id)}")
     _store.change(lambda content: content["exercises"].setdefault(id, {}).update(hints=number))
 
 
@@ -147,15 +146,36 @@ def solution(id: str) -> None:
     """
     exercise = _content.exercise(id)
     policy = _policy.policy()
-    attempted = bool(_entry(id).get("attempts"))
+    hints_left = _hints_given(id) < len(exercise.hints)
     if policy.solutions == "withhold":
-        print(f"{id}: the solution is withheld. {policy.message or 'Your instructor opens it; gl.lessons.hint gives a hint.'}")
+        more = "Your instructor opens it; gl.lessons.hint gives a hint." if hints_left else "Your instructor opens it."
+        print(f"{id}: the solution is withheld. {policy.message or more}")
         return
-    if policy.solutions == "after-attempt" and not attempted:
-        print(f"{id}: the solution opens after your first attempt. {policy.message or f'Try gl.lessons.hint({id!r}).'}")
+    if policy.solutions == "after-attempt" and not _attempted(id):
+        more = f"Try gl.lessons.hint({id!r})." if hints_left else ""
+        print(f"{id}: the solution opens after your first attempt. {policy.message or more}".rstrip())
         return
     print(f"# One solution of {id}, {exercise.title}:\n{exercise.solution.strip()}")
     _store.change(lambda content: content["exercises"].setdefault(id, {}).update(solution_shown=True))
+
+
+def _way_on(id: str) -> str:
+    """Return how the last hint's sentence ends: with the solution, or with who opens it."""
+    policy = _policy.policy()
+    if policy.solutions == "withhold":
+        return f"; your instructor opens the solution. {policy.message}".rstrip()
+    if policy.solutions == "after-attempt" and not _attempted(id):
+        return f"; the solution opens after your first attempt. {policy.message}".rstrip()
+    return f". gl.lessons.solution({id!r}) shows a solution."
+
+
+def _hints_given(id: str) -> int:
+    given = _entry(id).get("hints", 0)
+    return given if isinstance(given, int) and given >= 0 else 0
+
+
+def _attempted(id: str) -> bool:
+    return bool(_entry(id).get("attempts"))
 
 
 def _entry(id: str) -> dict[str, Any]:

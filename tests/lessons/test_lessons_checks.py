@@ -339,6 +339,47 @@ def test_solutions_obey_the_class(
     assert ("return 2 * x" in capsys.readouterr().out) is shown
 
 
+@pytest.mark.parametrize(
+    ("setting", "last", "before", "after"),
+    [
+        (
+            "withhold", "That was the last one; your instructor opens the solution.",
+            "91.2: the solution is withheld. Your instructor opens it; gl.lessons.hint gives a hint.",
+            "91.2: the solution is withheld. Your instructor opens it.",
+        ),
+        (
+            "after-attempt", "That was the last one; the solution opens after your first attempt.",
+            "91.2: the solution opens after your first attempt. Try gl.lessons.hint('91.2').",
+            "91.2: the solution opens after your first attempt.",
+        ),
+    ],
+)  # fmt: skip
+def test_hint_and_solution_do_not_send_to_each_other_in_vain(
+    setting: str, last: str, before: str, after: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The last hint promises no solution that the class's setting withholds, and solution none of the hints that were all given."""
+    monkeypatch.setenv("GPULAB_SOLUTIONS", setting)
+    lessons.solution("91.2")
+    for _ in range(3):
+        lessons.hint("91.2")
+    lessons.solution("91.2")
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[-2], lines[-1]) == (before, last, after)
+    if setting == "after-attempt":
+        lessons.check("91.2", lambda x: x)
+        lessons.hint("91.2")
+        assert capsys.readouterr().out.splitlines()[-1] == "That was the last one. gl.lessons.solution('91.2') shows a solution."
+
+
+def test_the_last_hint_carries_the_instructors_message(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    """What the class file says of its solutions stands there too."""
+    (tmp_path / "class.json").write_text(json.dumps({"solutions": "withhold", "message": "Solutions open on Friday."}))
+    for _ in range(3):
+        lessons.hint("91.2")
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == "That was the last one; your instructor opens the solution. Solutions open on Friday."
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"solutions": 5}'])
 def test_a_damaged_class_file_withholds(content: bytes, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     """What cannot be read never opens the solutions."""
