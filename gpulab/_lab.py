@@ -27,7 +27,11 @@ _COPY_NAME = "my-notebooks"
 _ADDRESS = "127.0.0.1"
 _PORT_RETRIES = 50
 # What the learner must not loosen through pass-through arguments: who can reach the server, and with what.
-_GUARDED = ("ip", "token", "password", "allow_origin", "allow_remote_access", "root_dir", "notebook-dir", "port")
+_GUARDED = (
+    "ip", "sock", "sock_mode", "port", "local_hostnames", "allow_remote_access", "allow_origin", "allow_origin_pat", "allow_credentials",
+    "token", "password", "hashed_password", "allow_unauthenticated_access", "disable_check_xsrf", "identity_provider_class",
+    "authorizer_class", "login_handler_class", "root_dir", "notebook_dir",
+)  # fmt: skip
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -166,7 +170,7 @@ def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra
     """
     extra = list(extra)
     for argument in extra:
-        name = argument.lstrip("-").split("=")[0].split(".")[-1]
+        name = argument.lstrip("-").split("=")[0].split(".")[-1].replace("-", "_")  # as an option, and as its shorter name
         if name in _GUARDED:
             raise InputError(
                 f"lab: {argument} would change who can reach the server or what it serves; expected other arguments after --. "

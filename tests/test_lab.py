@@ -103,7 +103,27 @@ def test_server_listens_here_only_and_stops_without_a_question() -> None:
 
 
 @pytest.mark.parametrize(
-    "argument", ["--ServerApp.ip=0.0.0.0", "--ip=0.0.0.0", "--IdentityProvider.token=", "--ServerApp.allow_remote_access=True"]
+    "argument",
+    [
+        "--ServerApp.ip=0.0.0.0",
+        "--ip=0.0.0.0",
+        "--IdentityProvider.token=",
+        "--ServerApp.allow_remote_access=True",
+        # As `jupyter lab --help-all` names them.
+        "--ServerApp.allow_origin_pat=.*",
+        "--ServerApp.allow_credentials=True",
+        "--ServerApp.disable_check_xsrf=True",
+        "--ServerApp.allow_unauthenticated_access=True",
+        "--PasswordIdentityProvider.hashed_password=x",
+        "--ServerApp.identity_provider_class=x.Y",
+        "--ServerApp.authorizer_class=x.Y",
+        "--ServerApp.login_handler_class=x.Y",
+        "--ServerApp.local_hostnames=x",
+        "--ServerApp.notebook_dir=/",
+        "--ServerApp.sock=/tmp/x",
+        "--sock=/tmp/x",
+        "--sock-mode=0777",
+    ],
 )
 def test_arguments_that_would_open_the_server_are_refused(argument: str) -> None:
     """The way to serve others is JupyterHub, and the message says where to read on."""
