@@ -93,7 +93,8 @@ function render({ model, el }) {
   const previous = button("Previous"), next = button("Next"), play = button("Play");
   const slider = element("input", { type: "range", id: `${uid}-step`, min: 1, step: 1 });
   const label = element("label", { for: `${uid}-step` }, "Step");
-  const count = element("output", { for: `${uid}-step`, class: "gpulab-shown" });
+  // An output is a live region of its own: beside the words it would speak at every step, and during Play without end.
+  const count = element("output", { for: `${uid}-step`, class: "gpulab-shown", "aria-live": "off" });
   const transport = element("div", { class: "gpulab-transport", role: "group", "aria-label": "Steps of the warp" }, previous, next, play, label, slider, count);
   const words = element("p", { class: "gpulab-words", role: "status" });
   const strip = element("div", { class: "gpulab-strip" });

@@ -132,6 +132,8 @@ def test_play_walks_to_the_end_and_pauses(notebook_of: Callable[..., NotebookPag
     page, area = notebook.page, notebook.output(0)
     notebook.run_in_kernel("m.set(kernel='block_sum', step=40)")
     at(notebook, "40 of 43", 18)
+    live = area.locator(".gpulab-scope").locator('[role="status"], output:not([aria-live="off"])')
+    assert live.evaluate_all("all => all.map(e => e.className)") == ["gpulab-words"]  # one voice: the count beside it is silent
     area.get_by_role("button", name="Play").click()
     at(notebook, "43 of 43", 20)
     area.get_by_role("button", name="Play").wait_for(timeout=WAIT)  # it has stopped
