@@ -20,6 +20,8 @@ from typing import Any
 
 from gpulab.errors import DeviceError, message_of
 
+# How long after one rank's error another one's death may show: its sockets close before its process counts as ended.
+_DEATH_SECONDS = 0.5
 START_SECONDS, CALL_SECONDS = 90.0, 60.0  # torch and NCCL take their time the first time; no call of an experiment takes a minute
 
 
@@ -109,8 +111,19 @@ class RankProcesses:
         except (EOFError, OSError) as error:
             raise self._died(rank, what) from error
         if failed:
+            dead = self._dead()
+            if dead is not None:  # the others' errors only say that somebody is gone
+                raise self._died(dead, what)
             raise DeviceError(f"rank {rank} failed in {what}: {answer}; expected it to return. Run it again, or with fewer ranks.")
         return answer
+
+    def _dead(self) -> int | None:
+        until = time.monotonic() + _DEATH_SECONDS
+        while True:
+            dead = next((rank for rank, process in enumerate(self._processes) if process.poll() is not None), None)
+            if dead is not None or time.monotonic() > until:
+                return dead
+            time.sleep(0.01)
 
     def _died(self, rank: int, what: str) -> DeviceError:
         return DeviceError(f"rank {rank} died in {what}; expected it to answer. Look for a lack of memory, and run it again.")

@@ -118,6 +118,27 @@ def test_a_dead_rank_is_named_at_once(two: RankProcesses) -> None:
     assert _gone(pids)
 
 
+def test_a_dead_rank_is_named_where_anothers_error_came_first() -> None:
+    """The survivor's broken connection is read before the death, which shows a moment later; whoever died is named."""
+    ranks, deaths = RankProcesses(2), iter([None, None, None, None, None, -9])
+    answered = ranks._processes[0]
+
+    class Dying:
+        """Shows that it ended at the sixth look."""
+
+        def poll(self) -> int | None:
+            return next(deaths)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(dying, name)
+
+    dying = ranks._processes[1]
+    ranks._processes[1] = Dying()  # type: ignore[call-overload]
+    with pytest.raises(DeviceError, match="rank 1 died in turns"):
+        ranks.run(_scaling_step.turns, "no such job", 1, 1)
+    assert answered.poll() is not None
+
+
 def test_ranks_end_with_their_recorder() -> None:
     """A recorder that is killed leaves no rank behind: their pipes close."""
     code = (
