@@ -10,7 +10,6 @@ import numpy as np
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._geometry import WARP, Mask, lane_bits
 from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate.report import Thread
 
 _ALL = 0xFFFFFFFF
 
@@ -80,14 +79,13 @@ def _expect_named(machine: Machine, members: Any, mask: Mask, line: int) -> None
     undefined".
     """
     for arrived, named in _groups(machine, members, mask):
-        if (amiss := _amiss(machine, arrived, named)) is not None:
-            count, threads, away = amiss
-            text = (
-                "not all lanes that the mask names take part here: the first of these two does, the second does not"
-                if away
-                else "a lane takes part without being among the lanes that its mask names: the first of these two"
-            )
-            machine.found("shuffle", line, "", (), threads, count, f"{text}. What they get is undefined")
+        _expect(
+            machine, arrived, named, "shuffle", line,
+            absent="not all lanes that the mask names take part here: the first of these two does, the second does not. What they get is "
+            "undefined",
+            uninvited="a lane takes part without being among the lanes that its mask names: the first of these two. What they get is "
+            "undefined",
+        )  # fmt: skip
 
 
 def vote(machine: Machine, kind: str, members: Any, value: Any, mask: Mask, line: int) -> Any:
@@ -148,36 +146,31 @@ def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.nda
         yield lane_bits(here.reshape(shape[0], machine.batch.width), machine.batch), named
 
 
-def _amiss(machine: Machine, arrived: np.ndarray, named: int) -> tuple[int, tuple[Thread, ...], bool] | None:
-    """Return in how many warps lanes that are named have neither come nor exited, or lanes come that are not named.
-
-    With two threads of the first such warp, and whether the second of them is one that has not come; None where all is well.
-    """
+def _expect(machine: Machine, arrived: np.ndarray, named: int, kind: str, line: int, *, absent: str, uninvited: str) -> None:
+    """Find warps in which lanes that are named have neither come nor exited, or lanes come that are not named; say which it is."""
     members = np.uint32(named)
-    uninvited = arrived & ~members  # a lane that waits for others must be one of those named
-    absent = np.where(arrived != 0, members & machine.alive.bits & ~arrived, np.uint32(0))
-    wrong = (uninvited | absent) != 0
+    odd = arrived & ~members  # a lane that waits for others must be one of those named
+    missing = np.where(arrived != 0, members & machine.alive.bits & ~arrived, np.uint32(0))
+    wrong = (odd | missing) != 0
     if not wrong.any():
-        return None
+        return
     row, warp = (int(i) for i in np.argwhere(wrong)[0])
-    here, away, odd = (int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, absent, uninvited))
-    lanes = (_lowest(here), _lowest(away)) if away else (_lowest(odd), _lowest(here))
+    here, away, extra = (int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, missing, odd))
+    lanes = (_lowest(here), _lowest(away)) if away else (_lowest(extra), _lowest(here))
     count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
-    return count, tuple(machine.thread(row, warp * WARP + lane) for lane in lanes), bool(away)
+    threads = tuple(machine.thread(row, warp * WARP + lane) for lane in lanes)
+    machine.found(kind, line, "", (), threads, count, absent if away else uninvited)
 
 
 def _arrive(machine: Machine, arrived: np.ndarray, named: int, line: int) -> None:
     """Let lanes (as bits of each warp) that name the same lanes wait for each other."""
     barriers = machine.barriers
     assert barriers is not None
-    if (amiss := _amiss(machine, arrived, named)) is not None:
-        count, threads, away = amiss
-        text = (
-            "not all lanes that this syncwarp names reach it: the first of these two does, the second does not"
-            if away
-            else "a lane calls syncwarp without being among the lanes that it names: the first of these two"
-        )
-        machine.found("barrier", line, "", (), threads, count, text)
+    _expect(
+        machine, arrived, named, "barrier", line,
+        absent="not all lanes that this syncwarp names reach it: the first of these two does, the second does not",
+        uninvited="a lane calls syncwarp without being among the lanes that it names: the first of these two",
+    )  # fmt: skip
     together = np.where(arrived != 0, (arrived & np.uint32(named)) | ~machine.alive.bits, np.uint32(0)).astype(np.uint32)
     if len(together) > 1:
         machine.split_shared()
