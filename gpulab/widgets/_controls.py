@@ -80,11 +80,11 @@ class Control:
         return {"name": self.name, "label": self.label, "help": self.help}
 
 
-def _pairs(options: Sequence[Any]) -> list[tuple[Any, str]]:
+def pairs(options: Sequence[Any]) -> list[tuple[Any, str]]:
     """Return value and text of each option; of those with one text, such as two recordings of one processor, each says its value too."""
-    pairs = [option if isinstance(option, tuple) else (option, str(option)) for option in options]
-    times = Counter(text for _, text in pairs)
-    return [(value, f"{text}, {value}" if times[text] > 1 else text) for value, text in pairs]
+    found = [option if isinstance(option, tuple) else (option, str(option)) for option in options]
+    times = Counter(text for _, text in found)
+    return [(value, f"{text}, {value}" if times[text] > 1 else text) for value, text in found]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,35 +97,35 @@ class _Options(Control):
     @property
     def initial(self) -> Any:
         """The default, or the first option."""
-        values = [value for value, _ in _pairs(self.options)]
+        values = [value for value, _ in pairs(self.options)]
         return self.default if self.default in values else values[0]
 
     def check(self, value: Any) -> Any:
         """Return the option that ``value`` names, by value or by its text."""
         plain = value is None or isinstance(value, (str, int, float, tuple))  # an array compares element by element
-        for option, text in _pairs(self.options):
+        for option, text in pairs(self.options):
             if plain and type(option) is not bool and type(value) is not bool and option == value:
                 return option
             if option is value or (isinstance(value, str) and value == text):
                 return option
-        named = [text for _, text in _pairs(self.options)]
+        named = [text for _, text in pairs(self.options)]
         texts = ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
         raise InputError(f"{self.label}: {shown(value)} is not among the choices; expected one of {texts}. Choose one of these.")
 
     def read(self, raw: Any) -> Any:
         """Return the option at the index that the panel sent."""
-        options = _pairs(self.options)
+        options = pairs(self.options)
         if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < len(options):
             raise InputError(f"{self.label}: choice {shown(raw)} is not there any more; expected 0 to {len(options) - 1}. Choose again.")
         return options[int(raw)][0]
 
     def raw(self, value: Any) -> int:
         """Return the option's index."""
-        return [option for option, _ in _pairs(self.options)].index(value)
+        return [option for option, _ in pairs(self.options)].index(value)
 
     def describe(self) -> dict[str, Any]:
         """Return the texts of the options, in order."""
-        return {**super().describe(), "options": [text for _, text in _pairs(self.options)]}
+        return {**super().describe(), "options": [text for _, text in pairs(self.options)]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class Several(_Options):
     @property
     def initial(self) -> tuple[Any, ...]:
         """The defaults that are among the options."""
-        return tuple(value for value, _ in _pairs(self.options) if value in self.default)
+        return tuple(value for value, _ in pairs(self.options) if value in self.default)
 
     def check(self, value: Any) -> tuple[Any, ...]:
         """Return the chosen options in their own order."""
@@ -166,7 +166,7 @@ class Several(_Options):
         chosen = [_Options.check(self, item) for item in wanted]
         if len(chosen) < self.least:
             raise InputError(f"{self.label}: {len(chosen)} chosen; expected at least {self.least}. Tick one more.")
-        return tuple(option for option, _ in _pairs(self.options) if option in chosen)
+        return tuple(option for option, _ in pairs(self.options) if option in chosen)
 
     def read(self, raw: Any) -> tuple[Any, ...]:
         """Return the options at the indices that the panel sent."""

@@ -12,7 +12,7 @@ from gpulab.timing import Comparison, ComparisonRow
 from gpulab.timing.recorded import recorded
 from gpulab.transfer import BreakEven
 from gpulab.units import format_seconds
-from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, Switch
+from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, Switch, pairs
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
 
@@ -185,10 +185,11 @@ def _literal(value: Any) -> str:
 def _recorded_rows(workload: str, n: int, dtype: str) -> tuple[list[ComparisonRow], str]:
     """Return what other machines recorded, and what to say where there is nothing."""
     try:
-        found = recorded(workload, n, dtype).values()
+        found = recorded(workload, n, dtype)
     except RecordingError as error:
         return [], f"Other machines: {error}"
-    return [ComparisonRow(m.environment.device, m, None, None, None) for m in found], "" if found else _NO_RECORDING
+    told = pairs([(name, m.environment.device) for name, m in found.items()])
+    return [ComparisonRow(text, found[name], None, None, None) for name, text in told], "" if told else _NO_RECORDING
 
 
 def _table(rows: Sequence[ComparisonRow]) -> tuple[list[str], list[list[str | Badge]]]:

@@ -122,6 +122,15 @@ def test_recorded_machines_stand_beside_and_say_so(calls: list[dict[str, Any]], 
     assert len(t._results.rows) == 3  # the recorded row belongs to the result shown, not to the controls
 
 
+def test_two_recordings_of_one_processor_are_told_apart(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row has its recording's name beside the processor's; one that is alone has the device's name."""
+    twice = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="A CPU"), samples=9)
+    alone = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="A GPU"), samples=9)
+    far = {"old": measured("cpu", 0.002, twice), "new": measured("cpu", 0.001, twice), "gpu": measured("cuda:0", 0.001, alone)}
+    monkeypatch.setattr(compare_timings, "recorded", lambda workload, n, dtype: far)
+    assert [row[0] for row in CompareTimings(n=64)._results.rows] == ["A CPU, old", "A CPU, new", "A GPU"]
+
+
 def test_a_damaged_recording_is_told_and_hides_nothing_else(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The instrument opens and measures though a recording cannot be read, and its sentence stands in the message."""
 
