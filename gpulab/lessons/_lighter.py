@@ -131,7 +131,7 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
     return SparseRace(f"linear layer {features} x {features} on {_ROWS} rows", tuple(rows), evidence)
 
 
-def _race(models: dict[str, Any], x: Any, clock: Callable[[], float] | None = None) -> timing.Comparison:
+def _race(models: dict[str, Any], x: Any, clock: Callable[[], float] | None = None, seconds: float = _SECONDS) -> timing.Comparison:
     import torch
 
     def runner(model: Any) -> Any:
@@ -142,7 +142,7 @@ def _race(models: dict[str, Any], x: Any, clock: Callable[[], float] | None = No
         return run
 
     runs = {label: runner(model) for label, model in models.items()}
-    return timing.compare(runs, x, devices=[str(x.device)], deadline=_SECONDS, tolerance=_ANY, clock=clock)
+    return timing.compare(runs, x, devices=[str(x.device)], deadline=seconds, tolerance=_ANY, clock=clock)
 
 
 def _ratio(ratio: float | None, interval: tuple[float, float] | None) -> str:
@@ -330,7 +330,7 @@ def budget() -> Budget:
     return Budget(0.95, 14_000, 0.65, 256)
 
 
-def time_against_trained(model: Any, batch: int) -> timing.ComparisonRow:
+def time_against_trained(model: Any, batch: int, seconds: float = _SECONDS) -> timing.ComparisonRow:
     """Return a model's time for a batch against that of the trained network, in turns on one core of the CPU.
 
     Counted is the core's time for this thread: what else the machine does must not decide whether an answer is right.
@@ -342,7 +342,7 @@ def time_against_trained(model: Any, batch: int) -> timing.ComparisonRow:
     torch.set_num_threads(1)  # so that all of the work is done by the thread whose time is counted
     try:
         models = {"as trained": compression.finish(_reference(TASK)), "yours": compression.finish(model)}
-        return _race(models, inputs, clock=time.thread_time).rows[1]
+        return _race(models, inputs, clock=time.thread_time, seconds=seconds).rows[1]
     finally:
         torch.set_num_threads(threads)
 
