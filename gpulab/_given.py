@@ -11,7 +11,7 @@ import numbers
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def is_finite(value: Any) -> bool:
         return False
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:
     """Return whether a value is a whole number (no bool), NumPy's included."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 

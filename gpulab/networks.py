@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError
 
 
-def _positive(function: str, **sizes: int) -> None:
+def _positive(function: str, **sizes: int) -> list[int]:
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value) or value < 1:
             raise InputError(f"{function}: {name} is {value!r}; expected a whole number of at least 1. Pass for example {name}=2.")
+    return [int(value) for value in sizes.values()]
 
 
 def _share(function: str, dropout: float) -> None:
@@ -50,7 +52,7 @@ def mlp(inputs: int = 784, hidden: int = 256, outputs: int = 10, depth: int = 2,
     >>> sum(p.numel() for p in mlp(64, 32, 10, depth=1).parameters()) == 64 * 32 + 32 + 32 * 10 + 10
     True
     """
-    _positive("mlp", inputs=inputs, hidden=hidden, outputs=outputs, depth=depth)
+    inputs, hidden, outputs, depth = _positive("mlp", inputs=inputs, hidden=hidden, outputs=outputs, depth=depth)
     _share("mlp", dropout)
     from gpulab._network_modules import SmallMLP
 
@@ -86,7 +88,7 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
     >>> cnn(width=4).training
     True
     """
-    _positive("cnn", channels=channels, classes=classes, width=width, stages=stages)
+    channels, classes, width, stages = _positive("cnn", channels=channels, classes=classes, width=width, stages=stages)
     from gpulab._network_modules import SmallCNN
 
     return SmallCNN(channels, classes, width, stages)
@@ -125,7 +127,9 @@ def resnext(channels: int = 1, classes: int = 10, width: int = 32, stages: int =
     >>> resnext(width=8, groups=4).blocks[0].body[3].groups
     4
     """
-    _positive("resnext", channels=channels, classes=classes, width=width, stages=stages, groups=groups)
+    channels, classes, width, stages, groups = _positive(
+        "resnext", channels=channels, classes=classes, width=width, stages=stages, groups=groups
+    )
     if width % 2 or width // 2 % groups:
         raise InputError(
             f"resnext: {groups} groups do not divide the {width / 2:g} channels inside a block; expected a width that is a multiple of "
@@ -169,7 +173,9 @@ def mobilenet(channels: int = 1, classes: int = 10, width: int = 16, stages: int
     >>> mobilenet(width=8).blocks[0].body[3].groups
     32
     """
-    _positive("mobilenet", channels=channels, classes=classes, width=width, stages=stages, expansion=expansion)
+    channels, classes, width, stages, expansion = _positive(
+        "mobilenet", channels=channels, classes=classes, width=width, stages=stages, expansion=expansion
+    )
     from gpulab._network_modules import BlockNet, InvertedResidual
 
     return BlockNet(channels, classes, width, stages, lambda source, wide, stride: InvertedResidual(source, wide, expansion, stride))
@@ -219,7 +225,9 @@ def transformer(
     >>> tuple(model(torch.zeros(3, 8, dtype=torch.int64)).shape)
     (3, 8, 50)
     """
-    _positive("transformer", vocabulary=vocabulary, width=width, heads=heads, layers=layers, context=context)
+    vocabulary, width, heads, layers, context = _positive(
+        "transformer", vocabulary=vocabulary, width=width, heads=heads, layers=layers, context=context
+    )
     _share("transformer", dropout)
     if width % heads:
         nearest = width // heads * heads or heads

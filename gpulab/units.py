@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError
 
 _SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
@@ -137,8 +138,8 @@ def _parse(given: object, words: dict[str, float] | dict[str, int], function: st
         if match is None or match.group(2).lower() not in words:
             raise InputError(f"{function}: cannot read {given[:60]!r}; {expected}. Units: {', '.join(w for w in words if w)}.")
         value = float(match.group(1)) * words[match.group(2).lower()]
-    elif isinstance(given, (int, float)) and not isinstance(given, bool):
-        value = float(given) if abs(given) < _LARGEST else math.inf
+    elif isinstance(given, float) or is_whole(given):
+        value = float(given) if -_LARGEST < given < _LARGEST else math.inf
     else:
         raise InputError(f"{function}: got a {type(given).__name__}; {expected}. Pass text or a number.")
     if not math.isfinite(value) or value < 0:
@@ -195,6 +196,6 @@ def parse_bytes(text: str | float) -> int:
     >>> parse_bytes("64 KiB"), parse_bytes("1.5 GB"), parse_bytes(10)
     (65536, 1500000000, 10)
     """
-    if isinstance(text, int) and not isinstance(text, bool) and 0 <= text < _LARGEST:
-        return text
+    if is_whole(text) and 0 <= text < _LARGEST:
+        return int(text)
     return round(_parse(text, _BYTE_WORDS, "parse_bytes", "'64 KiB'"))

@@ -76,10 +76,10 @@ class Recipe:
             _targets.share("Recipe", name, getattr(self, name))
         if not _given.is_finite(self.fine_tune) or not 0 <= self.fine_tune <= 10:
             raise InputError(f"Recipe: fine_tune={shown(self.fine_tune)}; expected a share of the task's epochs, 0 to 10. Pass 0.5.")
-        if self.values:
-            _targets.whole("Recipe", "values", self.values, 2, 256)
-        if self.bits != 32:
-            _targets.whole("Recipe", "bits", self.bits, 2, 8)
+        for name, left, low, high in (("values", 0, 2, 256), ("bits", 32, 2, 8)):
+            given = getattr(self, name)
+            as_it_is = _given.is_whole(given) and given == left
+            object.__setattr__(self, name, left if as_it_is else _targets.whole("Recipe", name, given, low, high))
         if self.values and self.bits != 32:
             raise InputError(f"Recipe: values={self.values} and bits={self.bits}; expected one of the two. Leave one out.")
         if self.compute == "csr" and self.bits != 32:

@@ -138,6 +138,6 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
     InputError
         If it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if not _given.is_whole(value) or not low <= value <= high:
         raise InputError(f"{function}: {name}={shown(value)}; expected a whole number from {low} to {high}. Pass for example {name}={low}.")
-    return value
+    return int(value)

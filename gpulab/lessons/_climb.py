@@ -165,7 +165,7 @@ def climb(family: str, n: int | None = None) -> LadderTable:
         rows.append(Climb(_LIBRARY, "the library's own", None, seconds.get(_LIBRARY), *work))
     counted = rows[0].simulation
     assert counted is not None
-    return LadderTable(family, size, timed_n, tuple(rows), counted.evidence, times)
+    return LadderTable(family, int(size), timed_n, tuple(rows), counted.evidence, times)
 
 
 def _times(first: Rung) -> tuple[int, Mapping[str, float], Evidence | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab import timing
+from gpulab import _given, timing
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
@@ -80,8 +80,9 @@ def column_loop(n: int = 4096, deadline: float = 1.0) -> ColumnLoop:
     InputError
         If n is no whole number from 64 on.
     """
-    if not isinstance(n, int) or isinstance(n, bool) or n < 64:
+    if not _given.is_whole(n) or n < 64:
         raise InputError(f"column_loop: n={shown(n)}; expected a whole number from 64 on. Pass for example n=4096.")
+    n = int(n)
     by_rows = np.random.default_rng(0).random((n, n), dtype=np.float32)
     by_columns = np.asfortranarray(by_rows)
     c = timing.compare({"rows": lambda: sum_columns(by_rows), "columns": lambda: sum_columns(by_columns)}, deadline=deadline)

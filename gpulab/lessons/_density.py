@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices, memory, models, timing, workloads
+from gpulab import _given, devices, memory, models, timing, workloads
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, Note
@@ -26,6 +26,7 @@ from gpulab.units import format_bytes, format_flops_per_second, format_ratio, fo
 _TRIES = 2
 # 64 MiB in and 64 MiB out: beyond the caches of most machines, and a quick pass on any.
 _NUMBERS = 1 << 24
+_MOST_NUMBERS = 1 << 40  # 4 TiB; what does not fit is refused by the device
 _STEPS = (8, 16, 32, 64, 128, 256)
 _SWEEP_SECONDS = 0.3
 _RACE_SECONDS = 0.7
@@ -206,18 +207,20 @@ def arithmetic_sweep(numbers: int = _NUMBERS, steps: Sequence[int] = _STEPS, dev
     Raises
     ------
     InputError
-        If a step does not divide the number of values.
+        If the number of values or a step is no whole number, or a step does not divide it.
     DeviceError
         If there is no such device.
     """
     import torch
 
     where = devices.find(device)
+    numbers = _given.whole("arithmetic_sweep", "numbers", numbers, 1, _MOST_NUMBERS)
     for k in steps:
-        if not isinstance(k, int) or k < 1 or numbers % k:
+        if not _given.is_whole(k) or k < 1 or numbers % int(k):
             raise InputError(
                 f"arithmetic_sweep: step {shown(k)} does not divide {numbers} numbers; expected a divisor. Pass for example 64."
             )
+    steps = [int(k) for k in steps]
     generator = torch.Generator().manual_seed(0)
     given = torch.rand(numbers, generator=generator).to(str(where))
     out = torch.empty_like(given)

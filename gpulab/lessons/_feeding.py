@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import devices, timing, transfer
+from gpulab import _given, devices, timing, transfer
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, known_errors
@@ -94,8 +94,9 @@ def feeding(nbytes: int = 64 * 2**20, deadline: float = 0.7) -> Feeding:
     InputError
         If nbytes is no whole number from 4096 on.
     """
-    if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 4096:
+    if not _given.is_whole(nbytes) or nbytes < 4096:
         raise InputError(f"feeding: nbytes={shown(nbytes)}; expected a whole number from 4096 on. Pass for example 64 * 2**20.")
+    nbytes = int(nbytes)
     why = _library.missing("tensorflow")
     return _modelled(nbytes, why) if why else _measured(nbytes, deadline)
 

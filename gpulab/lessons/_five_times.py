@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _backends, devices, timing
+from gpulab import _backends, _given, devices, timing
 from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
@@ -236,8 +236,9 @@ def five_times(n: int = 1024, deadline: float = 0.6) -> FiveTimes:
     InputError
         If n is no whole number from 16 on.
     """
-    if not isinstance(n, int) or isinstance(n, bool) or n < 16:
+    if not _given.is_whole(n) or n < 16:
         raise InputError(f"five_times: n={shown(n)}; expected a whole number from 16 on. Pass for example n=1024.")
+    n = int(n)
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     rows = tuple(_measured(way, a, b, deadline) for way in _WAYS)

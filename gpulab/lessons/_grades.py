@@ -308,7 +308,7 @@ def grade(
         raise InputError(f"grade: {shown(room)}, {shown(rubric)}; expected what classroom() returned, and a Rubric. Pass these.")
     if seconds is not None and not (_given.is_finite(seconds) and seconds > 0):
         raise InputError(f"grade: seconds={shown(seconds)}; expected a positive number or None. Pass one of these.")
-    if isinstance(memory_bytes, bool) or not isinstance(memory_bytes, int) or memory_bytes < 2**20:
+    if not _given.is_whole(memory_bytes) or memory_bytes < 2**20:
         raise InputError(f"grade: memory_bytes={shown(memory_bytes)}; expected a whole number of bytes, 1 MiB or more. Pass one.")
     _given.flag("grade", "run_code", run_code)
     rules = rubric if rubric is not None else Rubric()
@@ -324,7 +324,7 @@ def grade(
             most = known.limit_seconds if seconds is None else min(float(seconds), known.limit_seconds)
             job = {
                 "id": check.id, "kept": check.kept, "seen": check.seen if known.seen else None, "seconds": most,
-                "memory_bytes": memory_bytes, "run_code": run_code,
+                "memory_bytes": int(memory_bytes), "run_code": run_code,
             }  # fmt: skip
             key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
             jobs[key], keys[number, check.id] = job, key

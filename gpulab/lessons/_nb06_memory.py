@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from gpulab import memory, training
+from gpulab import _given, memory, training
 from gpulab.errors import InputError
 from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
@@ -114,8 +114,9 @@ class _Attempts:
             )
         if len(self.batches) > _MOST_STEPS:
             raise Refused(f"Your function called step {_MOST_STEPS} times, at last with {batch}. What does not fit once never will.")
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        if not _given.is_whole(batch) or batch < 1:
             raise InputError(f"step: a batch of {batch!r}; expected a whole number from 1. Halve with //.")
+        batch = int(batch)
         self.batches.append(batch)
         self.held.append(self.room.live_bytes)
         kept = [torch.zeros(batch, _ROW_BYTES // 4)]

@@ -145,8 +145,9 @@ def spellings(n: int = 1 << 22) -> Spellings:
     InputError
         If n is no whole number above 0.
     """
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+    if not _given.is_whole(n) or n < 1:
         raise InputError(f"spellings: n={shown(n)}; expected a whole number above 0. Pass for example n=1_000_000.")
+    n = int(n)
     x = np.random.default_rng(0).standard_normal(n, dtype=np.float32)
     here = timing.measure(_in_numpy, x, device="cpu", deadline=0.5)
     rows = [Spelling("NumPy, on the CPU", here.median_seconds, _notes(here))]

@@ -244,8 +244,8 @@ def answer(id: str, value: str | float) -> None:
 
 def choose(value: Any, choices: tuple[str, ...]) -> str:
     """Return the choice that a number, its words or a near spelling name; InputError where none does."""
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= len(choices):
-        return choices[value - 1]
+    if _given.is_whole(value) and 1 <= value <= len(choices):
+        return choices[int(value) - 1]
     if isinstance(value, str):
         folded = {choice.casefold().strip(): choice for choice in choices}
         word = value.casefold().strip()

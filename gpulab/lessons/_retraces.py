@@ -74,10 +74,11 @@ def retraces(batches: Sequence[int] = (32, 32, 32, 17, 32, 17, 64, 1)) -> Retrac
     InputError
         If a size is no whole number from 1 on.
     """
-    sizes = tuple(_given.items("retraces", "batches", batches))
-    wrong = next((rows for rows in sizes if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1), None)
-    if wrong is not None or not sizes:
+    given = _given.items("retraces", "batches", batches)
+    wrong = next((rows for rows in given if not _given.is_whole(rows) or rows < 1), None)
+    if wrong is not None or not given:
         raise InputError(f"retraces: batches hold {shown(wrong)}; expected whole numbers from 1 on. Pass for example [32, 32, 17].")
+    sizes = tuple(int(rows) for rows in given)
     why = _library.missing("jax")
     if why:
         made = Evidence.modelled("one program for each shape that is new, none for one that is known", _SOURCE, _KNOWN_ERROR)

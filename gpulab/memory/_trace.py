@@ -76,7 +76,7 @@ def trace(
 
     progress, stop = _given.callback("trace", "progress", progress), _given.callback("trace", "stop", stop)
     checkpoint = _given.flag("trace", "checkpoint", checkpoint)
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= _MOST_STEPS:
+    if not _given.is_whole(steps) or not 1 <= steps <= _MOST_STEPS:
         raise InputError(f"trace: steps is {shown(steps)}; expected a whole number from 1 to {_MOST_STEPS}. Pass steps=2.")
     _step.check_precision("trace", precision)
     is_model = isinstance(model_or_fn, torch.nn.Module)
@@ -86,7 +86,7 @@ def trace(
     run = _Run(where, stop, progress or (lambda fraction, text: None))
     if is_model:
         factory = _step.optimizer_factory("trace", optimizer)[1]
-        run.model(model_or_fn, inputs, steps, factory, loss=loss, targets=targets, precision=precision, checkpoint=checkpoint)
+        run.model(model_or_fn, inputs, int(steps), factory, loss=loss, targets=targets, precision=precision, checkpoint=checkpoint)
         label = type(model_or_fn).__name__
     else:
         if loss is not None or optimizer is not None or targets is not None or checkpoint or precision != "float32":

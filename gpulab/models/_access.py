@@ -6,14 +6,13 @@ The same addresses are read in both ways, so that a stride can be looked at as a
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpulab._given import items
+from gpulab._given import is_whole, items
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
@@ -246,8 +245,7 @@ def access_at(addresses: Any, element_bytes: int = 4, active: Any = None) -> Acc
 
 
 def _whole(function: str, name: str, value: Any, least: int, most: int) -> int:
-    fits = not isinstance(value, (bool, np.bool_)) and isinstance(value, (numbers.Integral, np.integer))
-    if not fits or not least <= int(value) <= most:
+    if not is_whole(value) or not least <= value <= most:
         raise InputError(f"{function}: {name}={shown(value)}; expected a whole number from {least:,} to {most:,}. Pass an int.")
     return int(value)
 

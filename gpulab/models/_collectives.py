@@ -226,9 +226,9 @@ class CollectiveCost(Result):
             If one of them is not a rank.
         """
         for name, value in (("rank", rank), ("root", root)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.ranks:
+            if not is_whole(value) or not 0 <= value < self.ranks:
                 raise InputError(f"sent_bytes: {name} is {shown(value)}; expected a rank from 0 to {self.ranks - 1}. Pass one of these.")
-        return self.nbytes * _ALGORITHMS[self.operation][self.algorithm].sent(self.ranks, (rank - root) % self.ranks)
+        return self.nbytes * _ALGORITHMS[self.operation][self.algorithm].sent(self.ranks, (int(rank) - int(root)) % self.ranks)
 
     def __repr__(self) -> str:
         return (

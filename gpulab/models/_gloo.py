@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpulab._given import word
+from gpulab._given import is_whole, word
 from gpulab.errors import InputError, shown
 
 # Which of the algorithms of ``collective_cost`` gloo uses. Source: gloo/allreduce.cc, allgather.cc, broadcast.cc, reduce.cc, gather.cc,
@@ -67,10 +67,11 @@ def gloo_wire_bytes(operation: str, elements: int, ranks: int, *, element_bytes:
     """
     word("gloo_wire_bytes", "operation", operation, tuple(GLOO_ALGORITHMS))
     for name, value, least in (("elements", elements, 0), ("ranks", ranks, 2), ("element_bytes", element_bytes, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not is_whole(value) or value < least:
             raise InputError(f"gloo_wire_bytes: {name} is {shown(value)}; expected a whole number from {least} on. Pass such a number.")
-    if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < ranks:
+    if not is_whole(root) or not 0 <= root < ranks:
         raise InputError(f"gloo_wire_bytes: root is {shown(root)}; expected a rank from 0 to {ranks - 1}. Pass one of these.")
+    elements, ranks, element_bytes, root = int(elements), int(ranks), int(element_bytes), int(root)
     if operation in _SHARED and elements % ranks:
         raise InputError(
             f"gloo_wire_bytes: {elements} elements over {ranks} ranks; expected a whole part each. Pass a multiple of {ranks}."

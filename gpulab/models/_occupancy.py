@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpulab._given import flag, word
+from gpulab._given import flag, is_whole, word
 from gpulab._result import Result
 from gpulab.errors import InputError, LaunchError, shown
 from gpulab.evidence import Evidence
@@ -251,8 +250,7 @@ def _evidence() -> Evidence:
 
 
 def _whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    fits = not isinstance(value, (bool, np.bool_)) and isinstance(value, (numbers.Integral, np.integer))
-    if not fits or not least <= int(value) <= (most if most is not None else int(value)):
+    if not is_whole(value) or value < least or (most is not None and value > most):
         upper = f"{least} to {most:,}" if most is not None else f"{least}"
         raise InputError(f"occupancy: {name}={shown(value)}; expected a whole number from {upper}. Pass an int.")
     return int(value)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpulab._given import is_finite, word
+from gpulab._given import is_finite, is_whole, word
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
@@ -271,8 +271,7 @@ def pipeline_schedule(
     .. F0 B0 F1 B1 ..
     """
     name = word("pipeline_schedule", "schedule", schedule, PIPELINE_SCHEDULES)
-    _count("stages", stages)
-    _count("microbatches", microbatches)
+    stages, microbatches = _count("stages", stages), _count("microbatches", microbatches)
     parts = _chunks(name, stages, microbatches, chunks)
     passes = 2 * stages * microbatches * parts
     if passes > MOST_PASSES:
@@ -291,9 +290,10 @@ def pipeline_schedule(
     )  # fmt: skip
 
 
-def _count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _count(name: str, value: Any) -> int:
+    if not is_whole(value) or value < 1:
         raise InputError(f"pipeline_schedule: {name} is {shown(value)}; expected a whole number from 1. Pass for example {name}=4.")
+    return int(value)
 
 
 def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -> int:
@@ -304,8 +304,7 @@ def _chunks(schedule: str, stages: int, microbatches: int, chunks: int | None) -
                 'Leave it out, or pass schedule="interleaved".'
             )
         return 1
-    parts = 2 if chunks is None else chunks
-    _count("chunks", parts)
+    parts = _count("chunks", 2 if chunks is None else chunks)
     if microbatches % stages:
         raise InputError(
             f"pipeline_schedule: {microbatches} microbatches over {stages} stages; the interleaved schedule expects a multiple of the "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 
 WARP_LANES = 32
@@ -60,7 +61,7 @@ def sectors_per_request(addresses: Lanes, mask: Mask | None = None, element_byte
     array([ 4,  8, 32,  5])
     """
     _check("sectors_per_request", addresses, mask)
-    if isinstance(element_bytes, bool) or not isinstance(element_bytes, (int, np.integer)) or element_bytes < 1:
+    if not is_whole(element_bytes) or element_bytes < 1:
         raise InputError(
             f"sectors_per_request: element_bytes={shown(element_bytes)}; expected a whole number from 1. Pass the element's size."
         )
@@ -109,7 +110,7 @@ def shared_wavefronts(addresses: Lanes, mask: Mask | None = None, element_bytes:
     array([ 1,  2, 32,  1])
     """
     _check("shared_wavefronts", addresses, mask)
-    if (type(element_bytes) is not int and not isinstance(element_bytes, np.integer)) or element_bytes not in ELEMENT_BYTES:
+    if not is_whole(element_bytes) or element_bytes not in ELEMENT_BYTES:
         raise InputError(f"shared_wavefronts: element_bytes={shown(element_bytes)}; expected 1, 2, 4, 8 or 16. Pass one of these.")
     passes = max(1, int(element_bytes) // WORD_BYTES)
     counts = np.empty(len(addresses), np.int64)

@@ -77,7 +77,7 @@ def cluster(
         with gl.parallel.cluster(n=4) as ranks:
             ranks.run(function, 3)              # function(3) on each rank; one result a rank, in rank order
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if not _given.is_whole(n) or n < 1:
         raise InputError(f"cluster: n={shown(n)}; expected a whole number of ranks, 1 or more. Pass one.")
     if profile is not None and (not isinstance(profile, str) or not profile):
         raise InputError(f"cluster: profile={shown(profile)}; expected the name of an ipyparallel profile. Pass one, or leave it out.")
@@ -85,13 +85,14 @@ def cluster(
         raise InputError(
             f"cluster: timeout_seconds={shown(timeout_seconds)}; expected seconds above 0, a day at most. Pass for example 20."
         )
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+    if not _given.is_whole(threads) or threads < 1:
         raise InputError(f"cluster: threads={shown(threads)}; expected 1 or more. Pass how many threads torch may use in each rank.")
     if backend is not None:
         _given.word("cluster", "backend", backend, _BACKENDS)
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65_536:
+    if not _given.is_whole(port) or not 0 <= port < 65_536:
         raise InputError(f"cluster: port={shown(port)}; expected 0 to 65535. Pass one that is free on rank 0's machine, or leave it out.")
-    return Ranks(n, profile, float(timeout_seconds), threads, backend, port, _given.callback("cluster", "progress", progress) or _print)
+    told = _given.callback("cluster", "progress", progress) or _print
+    return Ranks(int(n), profile, float(timeout_seconds), int(threads), backend, int(port), told)
 
 
 class Ranks:

@@ -85,7 +85,7 @@ def global_batch(
     wanted = [_given.word("global_batch", "rule", rule, RULES) for rule in _given.items("global_batch", "rules", rules)]
     if not several or not wanted:
         raise InputError("global_batch: no number of ranks or no rule was given; expected at least one of each. Leave them out.")
-    chosen = seeds if isinstance(seeds, int) else tuple(_given.items("global_batch", "seeds", seeds))  # each training takes them anew
+    chosen = seeds if _given.is_whole(seeds) else tuple(_given.items("global_batch", "seeds", seeds))  # each training takes them anew
     plan = _Plan(
         job, _whole("batch", batch, 2**20), _whole("epochs", epochs, 10_000), _rate("learning_rate", learning_rate),
         _rate("momentum", momentum, zero=True), _rate("warm_up_epochs", warm_up_epochs, zero=True), chosen, device, asked,
@@ -195,9 +195,9 @@ def _part(report: Callable[[float, str], None] | None, number: int, count: int, 
 
 
 def _whole(name: str, value: Any, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+    if not _given.is_whole(value) or not 1 <= value <= most:
         raise InputError(f"global_batch: {name} is {shown(value)}; expected whole numbers from 1 to {most:,}. Pass for example {name}=4.")
-    return value
+    return int(value)
 
 
 def _rate(name: str, value: Any, zero: bool = False) -> float:

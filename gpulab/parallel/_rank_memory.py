@@ -148,12 +148,12 @@ _WHOLE_BATCH = ("single", "tensor", "sequence", "split", *_PIPELINES)
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(
             f"predict_ranks: {name} is {shown(value)}; expected a whole number from {least} to {most}. "
             f"Pass for example {name}={min(max(least, 2), most)}."
         )
-    return value
+    return int(value)
 
 
 def _parts(strategy: str, ranks: int) -> int:

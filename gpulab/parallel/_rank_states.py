@@ -98,10 +98,11 @@ def rank_states(model: str | GptShape, *, strategy: str, ranks: int, rank: int =
     _given.word("rank_states", "optimizer", optimizer, OPTIMIZER_BYTES)
     for name, value, least, most in (
         ("ranks", ranks, 1, _MOST_RANKS),
-        ("rank", rank, 0, max(0, ranks - 1) if isinstance(ranks, int) else 0),
+        ("rank", rank, 0, max(0, int(ranks) - 1) if _given.is_whole(ranks) else 0),
     ):
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if not _given.is_whole(value) or not least <= value <= most:
             raise InputError(f"rank_states: {name} is {shown(value)}; expected a whole number from {least} to {most}. Pass {name}={least}.")
+    ranks, rank = int(ranks), int(rank)
     refused = cannot_split(shape, strategy, ranks)
     if refused:
         raise InputError(f"rank_states: {refused}")

@@ -76,8 +76,9 @@ def run_schedule(
     progress, stop = _given.callback("run_schedule", "progress", progress), _given.callback("run_schedule", "stop", stop)
     report = progress or (lambda fraction, text: None)
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= _MOST_STEPS:
+    if not _given.is_whole(steps) or not 1 <= steps <= _MOST_STEPS:
         raise InputError(f"run_schedule: steps is {shown(steps)}; expected a whole number from 1 to {_MOST_STEPS}. Pass steps=3.")
+    steps = int(steps)
     report(0.0, "each rank builds its stage")
     held = ranks.run(_set_up, plan.schedule, plan.microbatches, plan.chunks, plan.forward[0], plan.backward[0], len(set(ranks.hosts)) > 1)
     taken: list[tuple[StagePass, ...]] = []

@@ -278,24 +278,25 @@ def _model(given: Any) -> StepModel:
 
 
 def _counts(ranks: Any, given: Any) -> tuple[int, ...]:
-    if not isinstance(ranks, Ranks) and (isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 64):
+    if not isinstance(ranks, Ranks) and (not _given.is_whole(ranks) or not 1 <= ranks <= 64):
         raise InputError(f"scaling: ranks is {shown(ranks)}; expected a started cluster, or a whole number from 1 to 64. Pass ranks=2.")
-    n = ranks.n if isinstance(ranks, Ranks) else ranks
+    n = ranks.n if isinstance(ranks, Ranks) else int(ranks)
     if given is None:
         return tuple(sorted({*range(1, min(n, 4) + 1), *(2**k for k in range(7) if 2**k <= n), n}))
     wanted = _given.items("scaling", "counts", given)
     for each in wanted:
-        if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= n:
+        if not _given.is_whole(each) or not 1 <= each <= n:
             raise InputError(f"scaling: counts has {shown(each)}; expected whole numbers from 1 to {n}, the ranks there are. Start more.")
     if not wanted:
         raise InputError("scaling: counts is empty; expected at least one number of ranks. Leave it out, or pass (1, 2).")
-    return tuple(sorted(set(wanted)))
+    return tuple(sorted({int(each) for each in wanted}))
 
 
 def _batch(model: StepModel, given: Any, mode: str, counts: Sequence[int]) -> int:
     batch = model.batch if given is None else given
-    if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 2**20:
+    if not _given.is_whole(batch) or not 1 <= batch <= 2**20:
         raise InputError(f"scaling: batch is {shown(batch)}; expected a whole number from 1 to 1,048,576. Pass batch={model.batch}.")
+    batch = int(batch)
     uneven = [count for count in counts if batch % count] if mode == "strong" else []
     if uneven:
         raise InputError(

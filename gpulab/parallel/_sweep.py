@@ -96,7 +96,7 @@ def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:
     """Return ascending numbers of elements that the ranks divide."""
     given = DEFAULT_SIZES if sizes is None else _given.items("sweep", "sizes", sizes)
     for size in given:
-        if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)) or not 1 <= size <= _LARGEST_BYTES:
+        if not _given.is_whole(size) or not 1 <= size <= _LARGEST_BYTES:
             raise InputError(f"sweep: sizes has {shown(size)}; expected whole bytes from 1 to {format_bytes(_LARGEST_BYTES)}. Pass 2**20.")
     if not len(given):
         raise InputError("sweep: sizes is empty; expected at least one. Leave it out, or pass for example [2**16, 2**20].")

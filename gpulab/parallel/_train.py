@@ -109,15 +109,15 @@ def train(
         chosen, task, model, steps=steps, batch_size=batch_size, dtype=dtype, optimizer=optimizer, learning_rate=learning_rate,
         microbatches=microbatches, bucket_bytes=bucket_bytes, seed=seed,
     )  # fmt: skip
-    if not isinstance(ranks, Ranks) and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
+    if not isinstance(ranks, Ranks) and (not _given.is_whole(ranks) or ranks < 1):
         raise InputError(f"train: ranks is {shown(ranks)}; expected a cluster or a number of ranks. Pass gl.parallel.cluster(2), started.")
-    count = ranks.n if isinstance(ranks, Ranks) else ranks
+    count = ranks.n if isinstance(ranks, Ranks) else int(ranks)
     found = training.task(task)
-    whole = found.make_model(seed) if model is None else model
+    whole = found.make_model(job.seed) if model is None else model
     _check(whole, job, count)
     chosen.check(Asked(whole, count, job.batch_size, job.microbatches, positions_of(found.train.inputs)))
     with ExitStack() as stack:
-        group = ranks if isinstance(ranks, Ranks) else stack.enter_context(cluster(ranks, progress=progress))
+        group = ranks if isinstance(ranks, Ranks) else stack.enter_context(cluster(count, progress=progress))
         job = dataclasses.replace(job, wish=stack.enter_context(wish(asked, group)))
         report(0.1, "one process trains the whole model")
         single = _reference(group, job, whole)
@@ -137,7 +137,7 @@ def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
         raise InputError(f"train: model is a {type(model).__name__}; expected a torch.nn.Module or None. Pass gl.networks.transformer().")
     _given.word("train", "dtype", options["dtype"], TOLERANCES)
     _given.word("train", "optimizer", options["optimizer"], worker.OPTIMIZERS)
-    check_seed("train", options["seed"])
+    options["seed"] = check_seed("train", options["seed"])
     whole = {
         "steps": (worker.FEWEST_STEPS, _MOST_STEPS),
         "microbatches": (1, len(found.train)),
@@ -148,10 +148,11 @@ def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
         options["batch_size"] = found.batch_size
     for name, (least, most) in whole.items():
         value = options[name]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if not _given.is_whole(value) or not least <= value <= most:
             raise InputError(
                 f"train: {name} is {shown(value)}; expected a whole number from {least:,} to {most:,}. Pass {name}={max(least, 4)}."
             )
+        options[name] = int(value)
     rate = options["learning_rate"]
     if rate is not None and (not _given.is_finite(rate) or rate <= 0):
         raise InputError(f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass learning_rate=1e-3.")

@@ -135,16 +135,17 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
     1.0078125
     """
     one = find("number", format)
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or abs(steps) > MOST_STEPS:
+    if not _given.is_whole(steps) or not -MOST_STEPS <= steps <= MOST_STEPS:
         raise InputError(
             f"number: steps={shown(steps)}; expected a whole number from -{MOST_STEPS:,} to {MOST_STEPS:,}. Pass for example 1."
         )
+    steps = int(steps)
     given = as_float64("number", x)
     if given.ndim:
         raise InputError(f"number: x is {shown(x)}; expected one number. Use round_to for arrays.")
     x = float(given)
     held = float(round_to(x, one))
-    for _ in range(abs(int(steps))):
+    for _ in range(abs(steps)):
         further = float(neighbours(held, one)[1 if steps > 0 else 0])
         if not math.isfinite(further):
             break
@@ -177,12 +178,13 @@ def number_from_bits(code: Any, format: str | Format) -> Number:
         if len(digits) != one.bits or set(digits) - {"0", "1"}:
             raise InputError(f"number_from_bits: {shown(code)}; expected {one.bits} zeros and ones. Write sign, exponent and mantissa.")
         code = int(digits, 2)
-    if isinstance(code, (bool, np.bool_)) or not isinstance(code, (int, np.integer)):
+    if not _given.is_whole(code):
         raise InputError(
             f"number_from_bits: {shown(code)}; expected a whole number, or {one.bits} zeros and ones. Pass for example 0x3C00."
         )
+    code = int(code)
     held = float(decode(code, one))
-    return _made(held, held, int(code), one)
+    return _made(held, held, code, one)
 
 
 def _made(given: float, held: float, code: int, one: Format) -> Number:

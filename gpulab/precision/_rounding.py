@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import _given
 from gpulab.errors import InputError, shown
 from gpulab.precision._formats import Format, Overflow, find, overflow_rule
 
@@ -202,6 +203,6 @@ def generator(function: str, seed: int | np.random.Generator) -> np.random.Gener
     """
     if isinstance(seed, np.random.Generator):
         return seed
-    if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)) or seed < 0:
+    if not _given.is_whole(seed) or seed < 0:
         raise InputError(f"{function}: seed={shown(seed)}; expected a whole number from 0, or a numpy Generator. Pass for example seed=0.")
     return np.random.default_rng(int(seed))

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from gpulab._given import is_finite
 from gpulab.errors import InputError
 from gpulab.timing._loop import Loops, Run, make_loops
 from gpulab.timing.statistics import Interval, is_precise, median_interval
@@ -154,8 +155,9 @@ def sample_in_turns(
         One for each of ``runs``, with the same ``stopped_by``.
     """
     for name, value in (("relative_width", relative_width), ("deadline", deadline)):
-        if not (isinstance(value, (int, float)) and value > 0 and math.isfinite(value)):
+        if not is_finite(value) or value <= 0:
             raise InputError(f"sample: {name}={value!r}; expected a positive number. Pass {name}=0.02 or the like.")
+    relative_width, deadline = float(relative_width), float(deadline)
     begin = clock()
     tick = _tick(clock)
     columns = [_Column(run, empty, clock) for run, empty in zip(runs, empties or [None] * len(runs), strict=True)]

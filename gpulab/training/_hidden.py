@@ -149,7 +149,7 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
         raise InputError(f"hidden_waits: a {type(fn).__name__} was given; expected a function. Pass one, not its result.")
     from gpulab.training._pipeline_model import check_count
 
-    check_count("hidden_waits", "calls", calls, 1, 1000)
+    calls = check_count("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)
     watch = _watch(where.torch_type, _given.flag("hidden_waits", "count_to_cpu", count_to_cpu))
     warned = None

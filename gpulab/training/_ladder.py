@@ -122,23 +122,24 @@ def ladder(
     apart = _reasons(leave_out, wanted)
     base = dict(START if start is None else start)
     for name, value, least, most in (("seeds", seeds, 0, 1000), ("turns", turns, 1, _MOST_TURNS)):
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if not _given.is_whole(value) or not least <= value <= most:
             raise InputError(
                 f"ladder: {name} is {shown(value)}; expected a whole number from {least} to {most:,}. Pass {name}={least + 1}."
             )
     for name, number in (("tolerance", tolerance), ("deadline", deadline)):
         if not _given.is_finite(number) or number < 0:
             raise InputError(f"ladder: {name} is {shown(number)}; expected a number of at least 0. Leave it out.")
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+    if samples is not None and (not _given.is_whole(samples) or samples < 1):
         raise InputError(f"ladder: samples is {shown(samples)}; expected a whole number of at least 1. Leave it out.")
-    _settings.check_threads("ladder", threads)
+    threads = _settings.check_threads("ladder", threads)
     climb = _Climb(
         job, where, base, _given.clock("ladder", clock), _given.callback("ladder", "progress", progress),
         _given.callback("ladder", "stop", stop),
     )  # fmt: skip
     try:
         with _settings.threads(threads, where):
-            return climb.result(wanted, apart, samples or job.epochs * len(job.train), seeds, turns, tolerance, deadline)
+            length = int(samples or job.epochs * len(job.train))
+            return climb.result(wanted, apart, length, int(seeds), int(turns), tolerance, deadline)
     finally:
         climb.close()
 

@@ -91,7 +91,7 @@ def settle(
         If this machine has no such device.
     """
     _check_precision(precision)
-    check_seed("fit", seed)
+    seed = check_seed("fit", seed)
     where = devices.find(device)
     for name, value in {
         "checkpoint": checkpoint, "compile": compile, "channels_last": channels_last, "pinned": pinned, "cuda_graph": cuda_graph,

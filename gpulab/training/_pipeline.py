@@ -235,11 +235,11 @@ def pipeline(
     (3, 'MEASURED', 'MODELLED')
     """
     name = "pipeline"
-    for word, value, least, most in (
+    counts = (
         ("batch_size", batch_size, 1, 1024), ("workers", workers, 0, 32), ("prefetch", prefetch, 1, 16), ("steps", steps, 2, 1000),
         ("image_size", image_size, 8, 512), ("seed", seed, 0, 2**31),
-    ):  # fmt: skip
-        check_count(name, word, value, least, most)
+    )  # fmt: skip
+    batch_size, workers, prefetch, steps, image_size, seed = (check_count(name, *count) for count in counts)
     pinned, read_loss = _given.flag(name, "pinned", pinned), _given.flag(name, "read_loss", read_loss)
     progress, stop = _given.callback(name, "progress", progress), _given.callback(name, "stop", stop)
     where = devices.find(device)

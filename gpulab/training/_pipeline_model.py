@@ -30,12 +30,12 @@ def check_count(function: str, name: str, value: Any, least: int, most: int) -> 
     InputError
         If it is not one.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not _given.is_whole(value) or not least <= value <= most:
         raise InputError(
             f"{function}: {name} is {shown(value)}; expected a whole number from {least} to {most}. "
             f"Pass for example {name}={max(least, 2)}."
         )
-    return value
+    return int(value)
 
 
 def check_seconds(function: str, name: str, value: Any, most: float = 60.0) -> float:
@@ -146,8 +146,8 @@ def model_pipeline(
     loading = check_seconds(name, "loading_seconds", loading_seconds)
     copying = check_seconds(name, "copy_seconds", copy_seconds)
     computing = check_seconds(name, "compute_seconds", compute_seconds)
-    check_count(name, "cores", cores, 1, 4096), check_count(name, "workers", workers, 0, 64)
-    check_count(name, "prefetch", prefetch, 1, 16), check_count(name, "steps", steps, 2, 1000)
+    cores, workers = check_count(name, "cores", cores, 1, 4096), check_count(name, "workers", workers, 0, 64)
+    prefetch, steps = check_count(name, "prefetch", prefetch, 1, 16), check_count(name, "steps", steps, 2, 1000)
     pinned, read_loss = _given.flag(name, "pinned", pinned), _given.flag(name, "read_loss", read_loss)
     shared = loading * max(1.0, workers / cores)
     spans = schedule(

@@ -224,7 +224,7 @@ def profile(
     name = "profile"
     if not callable(step):
         raise InputError(f"profile: a {type(step).__name__} was given; expected a function that makes a step. Pass one, not its result.")
-    check_count(name, "steps", steps, 1, 100), check_count(name, "warmup", warmup, 0, 100)
+    steps, warmup = check_count(name, "steps", steps, 1, 100), check_count(name, "warmup", warmup, 0, 100)
     progress, stop = _given.callback(name, "progress", progress), _given.callback(name, "stop", stop)
     where = devices.find(device)
     run = _Run(step, args, where, progress or (lambda fraction, text: None), stop or (lambda: False), warmup + 2 * steps)

@@ -133,7 +133,7 @@ def _options(side: str, given: Any) -> dict[str, Any]:
     shared = sorted(set(given) & set(_SHARED))
     if shared:
         raise InputError(f"race: {side} has {', '.join(shared)} of its own; expected what both share. Pass it to race itself.")
-    return dict(given)
+    return {name: int(value) if _given.is_whole(value) else value for name, value in given.items()}
 
 
 def _given_names(names: Any) -> tuple[str, str]:

@@ -101,10 +101,10 @@ class Run:
         self._asked, self._own_optimizer = dataclasses.replace(settled.options, precision=precision), not isinstance(optimizer, str)
         if content is not None:
             self._compare(Path(resume), content)
-        self._step = Step(self.task, settled, self.task.make_model(seed) if model is None else model)
+        self._step = Step(self.task, settled, self.task.make_model(self.options.seed) if model is None else model)
         self._graph = GraphedStep(self._step, self.notes) if self.options.cuda_graph else None
         self.losses: list[float] = []
-        self._generators = _settings.Generators(seed, self.device)
+        self._generators = _settings.Generators(self.options.seed, self.device)
         self._meter = Meter(read_clock, self.device.synchronize, waiting_costs=not self.device.is_cpu)
         self._followed = Followed(self.device, opaque=self.options.compile)
         self.answers: Answers | None = None
@@ -177,9 +177,9 @@ class Run:
         OutOfMemoryError, DeviceError
             If a step fails; what was reached until then is kept.
         """
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        if not _given.is_whole(steps) or steps < 1:
             raise InputError(f"advance: steps is {shown(steps)}; expected a whole number of at least 1. Pass steps=1.")
-        begun = len(self.losses)
+        begun, steps = len(self.losses), int(steps)
         while not self.is_over and len(self.losses) < begun + steps:
             self._stretch(begun + steps - len(self.losses))
         return self.losses[begun:]

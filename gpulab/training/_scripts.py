@@ -94,9 +94,9 @@ def compare_scripts(
                 f"compare_scripts: {name} is {shown(script)}; expected a function of a model and data. Pass the function itself."
             )
     job, where = find_task(task), devices.find(device)
-    if isinstance(items, bool) or not isinstance(items, int) or not 1 <= items <= len(job.train):
+    if not _given.is_whole(items) or not 1 <= items <= len(job.train):
         raise InputError(f"compare_scripts: items is {shown(items)}; expected from 1 to {len(job.train):,}. Leave it out.")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
+    if not _given.is_whole(seeds) or not 1 <= seeds <= 1000:
         raise InputError(f"compare_scripts: seeds is {shown(seeds)}; expected from 1 to 1000. Pass seeds=3.")
     for name, number in (("tolerance", tolerance), ("deadline", deadline)):
         if not _given.is_finite(number) or number < 0:
@@ -109,9 +109,9 @@ def compare_scripts(
         if report is not None:
             report(fraction, text)
 
-    check_threads("compare_scripts", threads)
+    threads = check_threads("compare_scripts", threads)
     with _settings.threads(threads, where):
-        return _compared(_names(before, after), (before, after), job, where, items, seeds, tolerance, deadline, step, asked)
+        return _compared(_names(before, after), (before, after), job, where, int(items), int(seeds), tolerance, deadline, step, asked)
 
 
 def _compared(

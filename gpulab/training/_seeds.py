@@ -99,15 +99,14 @@ def over_seeds(
 
 
 def _seeds(given: Any) -> list[int]:
-    if isinstance(given, int) and not isinstance(given, bool):
+    if _given.is_whole(given):
         if not 1 <= given <= _MOST_SEEDS:
             raise InputError(f"over_seeds: seeds is {given}; expected from 1 to {_MOST_SEEDS}, or a list of seeds. Pass seeds=5.")
-        return list(range(given))
+        return list(range(int(given)))
     chosen = _given.items("over_seeds", "seeds", given)
     if not chosen or len(chosen) > _MOST_SEEDS:
         raise InputError(f"over_seeds: {len(chosen)} seeds; expected from 1 to {_MOST_SEEDS}. Pass seeds=5.")
-    for seed in chosen:
-        check_seed("over_seeds", seed)
+    chosen = [check_seed("over_seeds", seed) for seed in chosen]
     if len(set(chosen)) < len(chosen):
         raise InputError(f"over_seeds: seeds {shown(chosen)} come twice; expected different ones: the same run twice tells nothing new.")
     return chosen

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from gpulab import _given
 from gpulab.devices import Device
 from gpulab.errors import InputError, shown
 
@@ -78,16 +79,17 @@ def current(device: Device) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.device(device.index) if device.torch_type == "cuda" else contextlib.nullcontext()
 
 
-def check_threads(function: str, count: Any) -> None:
-    """Refuse what is no number of threads.
+def check_threads(function: str, count: Any) -> int | None:
+    """Return a number of threads; None for None.
 
     Raises
     ------
     InputError
         If it is neither None nor a whole number from 1 to 1024.
     """
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024):
+    if count is not None and (not _given.is_whole(count) or not 1 <= count <= 1024):
         raise InputError(f"{function}: threads is {shown(count)}; expected from 1 to 1024, or None for as many as now. Leave it out.")
+    return None if count is None else int(count)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class Task:
         """
         import torch
 
-        check_seed("make_model", seed)
+        seed = check_seed("make_model", seed)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._build()
@@ -81,16 +81,17 @@ class Task:
         return f"<task {self.name}: {self.summary}>"
 
 
-def check_seed(function: str, seed: Any) -> None:
-    """Refuse what is no seed.
+def check_seed(function: str, seed: Any) -> int:
+    """Return a seed.
 
     Raises
     ------
     InputError
         If it is not a whole number from 0 to 2**63 - 1.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _LARGEST_SEED:
+    if not _given.is_whole(seed) or not 0 <= seed < _LARGEST_SEED:
         raise InputError(f"{function}: seed is {shown(seed)}; expected a whole number from 0 to 2**63 - 1. Pass seed=0.")
+    return int(seed)
 
 
 _TASKS = {

@@ -89,7 +89,7 @@ def break_even(
     """
     spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
     works = [spec(n=n, dtype=dtype, **params) for n in _ascending(spec, sizes)]
-    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline < 1e6:
+    if not _given.is_finite(deadline) or not 0 < deadline < 1e6:
         raise InputError(f"break_even: deadline is {shown(deadline)}; expected seconds, more than 0. Pass for example deadline=30.")
     progress, stop = _given.callback("break_even", "progress", progress), _given.callback("break_even", "stop", stop)
     where = devices.find(device)
@@ -100,7 +100,7 @@ def break_even(
         )
         return BreakEven(label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0))
     other = _other(where, link, processor, recording)
-    search = _Search(other, deadline, progress, stop)
+    search = _Search(other, float(deadline), progress, stop)
     for i, w in enumerate(works):
         if not search.size(w, i / len(works)):
             break

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -117,7 +116,7 @@ class Link(Result):
         """
         if not _given.is_finite(noise_ratio) or not 0 <= noise_ratio < 1:
             raise InputError(f"sweep: noise_ratio is {shown(noise_ratio)}; expected 0 to 1. Pass for example 0.03.")
-        if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
+        if not _given.is_whole(seed) or seed < 0:
             raise InputError(f"sweep: seed is {shown(seed)}; expected a whole number from 0. Pass for example seed=0.")
         chosen = check_sizes("sweep", sizes)
         scatter = np.exp(float(noise_ratio) * np.random.default_rng(int(seed)).standard_normal((2, len(chosen))))
@@ -277,7 +276,7 @@ def check_bytes(function: str, nbytes: Any) -> int:
     InputError
         If it is not a positive whole number.
     """
-    if isinstance(nbytes, bool) or not isinstance(nbytes, numbers.Integral) or not 1 <= int(nbytes) <= LARGEST_BYTES:
+    if not _given.is_whole(nbytes) or not 1 <= nbytes <= LARGEST_BYTES:
         raise InputError(
             f"{function}: a size of {shown(nbytes)} bytes was given; expected a whole number from 1 to 2**62. Pass for example 2**20."
         )

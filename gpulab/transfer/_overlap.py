@@ -181,10 +181,10 @@ def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds
     """
     size = check_bytes("pipeline_seconds", nbytes)
     count = _check_chunks("pipeline_seconds", chunks, size)
-    for name, value in (("compute_seconds", compute_seconds), ("launch_seconds", launch_seconds)):
-        _check_seconds("pipeline_seconds", name, value)
+    work = _check_seconds("pipeline_seconds", "compute_seconds", compute_seconds)
+    start = _check_seconds("pipeline_seconds", "launch_seconds", launch_seconds)
     road = link if isinstance(link, Link) else named_link(link)
-    copy, compute = road.seconds(size / count), compute_seconds / count + launch_seconds
+    copy, compute = road.seconds(size / count), work / count + start
     return copy + (count - 1) * max(copy, compute) + compute
 
 
@@ -197,16 +197,16 @@ def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
     return int(chunks)
 
 
-def _check_seconds(function: str, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+def _check_seconds(function: str, name: str, value: Any) -> float:
+    if not _given.is_finite(value) or not 0 <= value < 1e9:
         raise InputError(f"{function}: {name} is {shown(value)}; expected seconds, 0 or more. Pass for example {name}=1e-3.")
+    return float(value)
 
 
 def _modelled(nbytes: int, chunks: int, link: Link, compute_seconds: float | None) -> Overlap:
     """Return the pipeline that the formula gives, with its timeline."""
     copy_all = link.seconds(nbytes)
-    compute_all = copy_all if compute_seconds is None else compute_seconds
-    _check_seconds("overlap", "compute_seconds", compute_all)
+    compute_all = _check_seconds("overlap", "compute_seconds", copy_all if compute_seconds is None else compute_seconds)
     copy, compute = link.seconds(nbytes / chunks), compute_all / chunks
     timeline, free = [], 0.0
     for i in range(chunks):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 
 _MOST_NAMED = 40  # options that an error names; of more, the first ones and the last
@@ -102,7 +103,7 @@ class _Options(Control):
 
     def check(self, value: Any) -> Any:
         """Return the option that ``value`` names, by value or by its text."""
-        plain = value is None or isinstance(value, (str, int, float, tuple))  # an array compares element by element
+        plain = value is None or isinstance(value, (str, int, float, tuple)) or is_whole(value)  # an array compares element by element
         for option, text in pairs(self.options):
             if plain and type(option) is not bool and type(value) is not bool and option == value:
                 return option

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpulab import devices, figures, models
+from gpulab import _given, devices, figures, models
 from gpulab.devices import _datasheets, _facts
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.models import Occupancy
@@ -97,14 +97,14 @@ class OccupancyExplorer(Instrument):
         found = _facts_of(facts)
         if kernel is not None and kernel not in found:
             raise InputError(f"load: no kernel {shown(kernel)}; expected one of: {', '.join(found)}. Pass one of these, or none.")
-        if isinstance(dynamic_shared_bytes, bool) or not isinstance(dynamic_shared_bytes, int) or dynamic_shared_bytes < 0:
+        if not _given.is_whole(dynamic_shared_bytes) or dynamic_shared_bytes < 0:
             raise InputError(f"load: dynamic_shared_bytes={shown(dynamic_shared_bytes)}; expected a whole number from 0. Pass bytes.")
         arch = compute_capability if compute_capability is not None else getattr(facts, "arch", None)
         capability = models.sm_limits(arch).compute_capability if arch is not None else None
         with self._lock:
             before = dict(self._kernels), dict(self.controls)
             labels = {name: name if capability is None else f"{name} ({capability})" for name in found}
-            self._kernels |= {labels[name]: (one, capability, dynamic_shared_bytes) for name, one in found.items()}
+            self._kernels |= {labels[name]: (one, capability, int(dynamic_shared_bytes)) for name, one in found.items()}
             self.replace_control(self._kernel_control())
             try:
                 self.set(kernel=labels[kernel if kernel is not None else next(iter(found))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpulab import devices
+from gpulab import _given, devices
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, shown
 from gpulab.units import format_bytes, format_flops, format_seconds
@@ -76,13 +76,13 @@ def make_inputs(w: Workload, device: Any, seed: int) -> tuple[Any, ...]:
     """Return the inputs, drawn on the CPU from a seed, converted to the workload's dtype and moved to the device."""
     import torch
 
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if not _given.is_whole(seed) or not 0 <= seed < 2**63:
         raise InputError(f"{w.label}: seed is {shown(seed)}; expected a whole number from 0 to 2**63 - 1. Pass for example seed=0.")
     where = str(devices.find(device))
     real = getattr(torch, w.dtype)
     made = []
     with devices.guard(f"{w.label}: making the inputs on {where}"):
-        for value in w.spec.make_inputs(w, torch.Generator().manual_seed(seed)):
+        for value in w.spec.make_inputs(w, torch.Generator().manual_seed(int(seed))):
             floating = not isinstance(value, torch.Tensor) or value.is_floating_point()  # a step object converts its model
             made.append(value.to(where, real) if floating else value.to(where))
     return tuple(made)

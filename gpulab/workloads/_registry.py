@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 from gpulab.workloads import _checks, _fits
 
@@ -238,7 +238,7 @@ class WorkloadSpec:
 
 
 def _whole(workload: str, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 1 <= int(value) <= LARGEST_SIZE:
+    if not is_whole(value) or not 1 <= value <= LARGEST_SIZE:
         raise InputError(
             f"{workload}: {name} is {shown(value, 40)}; expected a whole number from 1 to 2**40. Pass for example {name}=1024."
         )

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -43,6 +44,15 @@ def test_the_second_step_has_the_optimizers_state_from_its_start():
     parameters = t.timeline.bytes_by_category["parameters"][begin]
     assert t.timeline.bytes_by_category["optimizer"][0] == 0
     assert t.timeline.bytes_by_category["optimizer"][begin] >= 2 * parameters
+
+
+def test_the_steps_may_be_a_whole_number_of_numpy():
+    """Three steps of an array's number are three; 2.0 and True are no whole numbers."""
+    found = memory.trace(nn.Linear(2, 2), torch.zeros(1, 2), loss=torch.sum, steps=np.uint8(3), device="cpu")
+    assert len(found.timeline.steps) == 3
+    for wrong in (2.0, True):
+        with pytest.raises(InputError, match="trace: steps is"):
+            memory.trace(nn.Linear(2, 2), torch.zeros(1, 2), loss=torch.sum, steps=wrong, device="cpu")
 
 
 def test_a_function_with_its_own_step():

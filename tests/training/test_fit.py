@@ -513,6 +513,19 @@ def test_whole_numbers_of_numpy_are_options() -> None:
     assert type(result.options.steps) is type(result.options.batch_size) is int
 
 
+def test_a_seed_and_steps_of_numpy_give_the_same_losses() -> None:
+    """A run whose seed and steps an array gave is the one of Python's numbers, and keeps them as those; 1.0 step is refused."""
+    runs = [training.Run("digits-mlp", steps=2, batch_size=BATCH, device="cpu", seed=seed) for seed in (3, np.uint8(3))]
+    try:
+        assert runs[0].advance(2) == runs[1].advance(np.uint8(2))
+        assert [type(run.options.seed) for run in runs] == [int, int]
+        with pytest.raises(InputError, match="advance: steps is"):
+            runs[0].advance(1.0)
+    finally:
+        for run in runs:
+            run.close()
+
+
 def test_the_result_goes_through_json_and_says_where_it_came_from() -> None:
     """MEASURED, with the device's name, and equal after a round trip."""
     result, _ = fitted()

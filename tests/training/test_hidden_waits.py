@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -154,6 +155,15 @@ def test_a_training_step():
     assert "losses.append(loss.item()" in found.sites[0].line
     assert HiddenWaits.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert "3 waits at 1 place" in repr(found)
+
+
+def test_the_calls_may_be_a_whole_number_of_numpy() -> None:
+    """As many calls as an array's number says; 2.0 and True are no whole numbers."""
+    found = training.hidden_waits(torch.ones(1).item, calls=np.uint8(2), device="cpu")
+    assert (found.count, found.calls, type(found.calls)) == (2, 2, int)
+    for wrong in (2.0, True):
+        with pytest.raises(InputError, match="hidden_waits: calls is"):
+            training.hidden_waits(torch.ones(1).item, calls=wrong, device="cpu")
 
 
 def test_the_modes_are_off_afterwards():

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +87,14 @@ def test_an_option_is_named_by_value_or_by_text() -> None:
         CHOICE.check("d")
     with pytest.raises(InputError, match="Choose again"):
         CHOICE.read(3)
+
+
+def test_a_whole_number_of_numpy_names_the_option_that_it_equals() -> None:
+    """What is kept is the option itself; a truth value of NumPy names none, though it equals 1."""
+    chosen = SLIDER.check(np.int64(64))
+    assert (chosen, type(chosen)) == (64, int)
+    with pytest.raises(InputError, match="expected one of 1"):
+        Choice(name="one", label="One", options=(1,)).check(np.True_)
 
 
 def test_at_least_one_must_stay_ticked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from redraws import in_a_tenth_of_a_second
 
@@ -74,6 +75,15 @@ def test_a_kernel_fills_the_controls() -> None:
     assert "Kernel tile: 72 registers a thread, 8,192 bytes of shared memory and 1,000 of the launch." in o._results.message
     o.set(registers_per_thread=32)
     assert "Moved since: Registers of a thread." in o._results.message
+
+
+def test_the_bytes_of_a_launch_may_be_a_whole_number_of_numpy() -> None:
+    """A number from an array fills the controls as Python's own does, and shows as one; a float is refused."""
+    o = OccupancyExplorer(compute_capability="8.0").load(facts(), dynamic_shared_bytes=np.int32(1000))
+    assert "8,192 bytes of shared memory and 1,000 of the launch." in o._results.message
+    assert [type(dynamic) for *_, dynamic in o._kernels.values()] == [int]
+    with pytest.raises(InputError, match="expected a whole number from 0"):
+        o.load(facts(), dynamic_shared_bytes=1000.0)
 
 
 def test_a_module_offers_all_its_kernels_and_its_architecture() -> None:

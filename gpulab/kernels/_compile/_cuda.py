@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 
+from gpulab._given import is_whole
 from gpulab.errors import CompileError, InputError, shown
 from gpulab.kernels._compile import _elf, _faults, _libraries, _log, _names, _nvrtc
 from gpulab.kernels._compile.results import CompiledModule, KernelFacts, module
@@ -78,11 +79,7 @@ def checked_arch(arch: object) -> str:
     """
     known = _nvrtc.architectures()
     words = str(arch).strip().lower()
-    found = (
-        re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)([af]?)", words)
-        if isinstance(arch, (str, int, float)) and not isinstance(arch, bool)
-        else None
-    )
+    found = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)([af]?)", words) if isinstance(arch, (str, float)) or is_whole(arch) else None
     if found is None or int(found[1] + found[2]) not in known:
         raise InputError(
             f"compile_cuda: arch={shown(arch)} is not one that NVRTC {_nvrtc.version()} compiles for; expected one of "

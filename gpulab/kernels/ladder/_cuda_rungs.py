@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 
 _VECTORISED = r"""
@@ -176,7 +177,7 @@ class CudaRung:
         InputError
             If n is no multiple of 128.
         """
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1 or n % 128:
+        if not is_whole(n) or n < 1 or int(n) % 128:
             raise InputError(f"{self.name}: n={shown(n)}; expected a multiple of 128. Pass for example n={self.sizes[0]}.")
         return (int(n) // 128, int(n) // 128), 256
 
@@ -188,7 +189,7 @@ class CudaRung:
 
     def flops(self, n: int) -> float:
         """Return the operations of size n."""
-        return 2.0 * n**3
+        return 2.0 * int(n) ** 3
 
     def nbytes(self, n: int) -> float:
         """Return the bytes that must be read and written at least once."""

@@ -122,7 +122,7 @@ def _blocks_of(tile: int, block: Any) -> Any:
 
 def _rung(form: str, summary: str, kernel: Any, extents: Any, multiple: int = 1) -> Rung:
     return Rung(f"matmul-{form}", "matmul", summary, kernel, extents, _make, 2, _product, (128, 1024, 4096), multiple,
-                lambda n: 2.0 * n**3, lambda n: 12.0 * n * n)  # fmt: skip
+                lambda n: 2.0 * int(n) ** 3, lambda n: 12.0 * n * n)  # fmt: skip
 
 
 RUNGS = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 from gpulab.kernels._simulate._run import simulate
 from gpulab.kernels._simulate.report import Simulation
@@ -65,7 +66,7 @@ class Rung:
         InputError
             If the kernel does not take this size.
         """
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1 or n % self.multiple:
+        if not is_whole(n) or n < 1 or int(n) % self.multiple:
             expected = "a whole number from 1" if self.multiple == 1 else f"a multiple of {self.multiple}"
             raise InputError(f"{self.name}: n={shown(n)}; expected {expected}. Pass for example n={self.sizes[0]}.")
         return self.extents(int(n))
