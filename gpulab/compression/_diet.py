@@ -21,6 +21,7 @@ from gpulab.compression._sparse import to_sparse
 from gpulab.compression._weigh import weigh
 from gpulab.compression.results import Weighing
 from gpulab.errors import InputError, StoppedError, shown
+from gpulab.training._tasks import check_seed
 
 NETWORKS = ("as it is", "resnext", "mobilenet")
 COMPUTE = ("dense", "csr", "integer")
@@ -140,7 +141,7 @@ def diet(
     Raises
     ------
     InputError
-        If there are no recipes or seeds, or a recipe does not fit the task.
+        If there are no recipes or seeds, a seed is none, or a recipe does not fit the task.
     StoppedError
         If ``stop`` asked before there was anything to weigh.
     """
@@ -150,7 +151,7 @@ def diet(
     if wrong or len(wanted) < 2:
         raise InputError(f"diet: {f'{shown(wrong[0])} is no recipe' if wrong else 'there are no recipes'}; expected at least one Recipe. "
                          "Pass for example [compression.Recipe(zeros=0.9)].")  # fmt: skip
-    numbers = _given.items("diet", "seeds", seeds)
+    numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
     report, asked = _given.callback("diet", "progress", progress) or _silent, _given.callback("diet", "stop", stop) or _never
@@ -200,11 +201,11 @@ def cook(
     Raises
     ------
     InputError
-        If the recipe does not fit the task: an image's network for text, or no channel that can go.
+        If the seed is none, or the recipe does not fit the task: an image's network for text, or no channel that can go.
     StoppedError
         If ``stop`` asked in between.
     """
-    job = training.task(task)
+    job, seed = training.task(task), check_seed("cook", seed)
     report, asked = progress or _silent, stop or _never
 
     def tune(model: Any, what: str) -> Any:

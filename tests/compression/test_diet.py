@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -147,6 +148,20 @@ def test_recipes_that_cannot_be_cooked_are_refused(options: dict[str, Any], says
     """Each argument that will not do is named with what would."""
     with pytest.raises(InputError, match=says):
         Recipe(**options)
+
+
+def test_a_seed_may_be_a_whole_number_of_numpy(steps: list[str]):
+    """A seed from an array is Python's own: the same weights, trained once; torch's generator takes no number of NumPy's."""
+    pytest.importorskip("sklearn")
+    recipe = Recipe(network="mobilenet")
+    one, other = (compression.cook(recipe, "digits-cnn", seed) for seed in (np.int64(3), 3))
+    assert len(steps) == 1
+    assert torch.equal(next(one.parameters()), next(other.parameters()))
+    for wrong in (3.0, True, "3"):
+        with pytest.raises(InputError, match="cook: seed is"):
+            compression.cook(recipe, "digits-cnn", wrong)
+        with pytest.raises(InputError, match="diet: seed is"):
+            compression.diet("digits-cnn", [recipe], seeds=[wrong])
 
 
 def test_what_does_not_fit_the_task_is_refused(steps: list[str]):
