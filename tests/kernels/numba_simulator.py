@@ -10,10 +10,32 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import Any
 
 import numpy as np
 
 MODULES = ("kernels_of_the_manual", "kernels_of_puzzles", "kernels_of_ours", "kernels_of_lanes")
+
+
+def share_arrays_in_a_block() -> None:
+    """Give all threads of a block the same shared array, whichever of them asks first.
+
+    Numba's simulator looks whether the line has its array, makes one and stores it: threads that look before the first has stored get
+    an array each. ``setdefault`` does both in one step. A line is known by its file and number, as in Numba's own.
+    """
+    from numba.cuda.simulator import kernelapi
+
+    numbas = kernelapi.FakeCUDAShared.array
+
+    def array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:
+        if shape == 0 or alignment is not None:  # dynamic memory, which is there before the threads begin; what Numba refuses
+            return numbas(self, shape, dtype, alignment)
+        if isinstance(dtype, kernelapi.types.Type):
+            dtype = kernelapi.numpy_support.as_dtype(dtype)
+        line = sys._getframe(1)
+        return self._allocations.setdefault((line.f_code.co_filename, line.f_lineno), np.empty(shape, dtype))
+
+    kernelapi.FakeCUDAShared.array = array
 
 
 def main(path: str) -> None:
@@ -22,6 +44,7 @@ def main(path: str) -> None:
         raise SystemExit("numba_simulator: NUMBA_ENABLE_CUDASIM is not set to 1; expected it before numba is imported. Set it.")
     from numba import cuda
 
+    share_arrays_in_a_block()
     results: dict[str, np.ndarray] = {}
     for module in MODULES:
         for case in importlib.import_module(module).CASES:

@@ -80,13 +80,19 @@ def test_results_do_not_depend_on_how_many_blocks_run_together(case: Case, monke
         np.testing.assert_array_equal(one, other)
 
 
+def _under_numba(*arguments: str) -> str:
+    """Run Python in a process whose ``numba.cuda`` is Numba's simulator; return what it prints."""
+    path = os.pathsep.join(map(str, (_HERE.parent.parent, _HERE)))
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": path}
+    return subprocess.run([sys.executable, *arguments], env=environment, check=True, timeout=300, stdout=subprocess.PIPE, text=True).stdout
+
+
 @pytest.fixture(scope="module")
 def numbas_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """Return what Numba's simulator leaves in the arrays, by "case/argument"."""
     pytest.importorskip("numba")
     path = tmp_path_factory.mktemp("numba") / "results.npz"
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(_HERE.parent.parent)}
-    subprocess.run([sys.executable, str(_HERE / "numba_simulator.py"), str(path)], env=environment, check=True, timeout=300)
+    _under_numba(str(_HERE / "numba_simulator.py"), str(path))
     with np.load(path) as results:
         return dict(results)
 
@@ -97,6 +103,42 @@ def test_results_are_those_of_numbas_simulator(case: Case, numbas_results: dict[
     for number, array in enumerate(_simulated(case)):
         if isinstance(array, np.ndarray):
             _agree(case, array, numbas_results[f"{case.name}/{number}"], f"argument {number}")
+
+
+# Eight threads turn eight numbers round in shared memory; each array that is made takes long enough for all of them to ask for one.
+_AT_ONCE = """
+import time
+import numba_simulator
+import numpy as np
+from numba import cuda, float32
+
+made = np.empty
+
+def slowly(shape, dtype):
+    time.sleep(0.05)
+    array = made(shape, dtype)
+    array.fill(-1)
+    return array
+
+def turn(out):
+    i = cuda.threadIdx.x
+    tile = cuda.shared.array(8, float32)
+    tile[i] = i
+    cuda.syncthreads()
+    out[i] = tile[7 - i]
+
+numba_simulator.share_arrays_in_a_block()
+out = np.zeros(8, np.float32)
+np.empty = slowly
+cuda.jit(turn)[1, 8](out)
+print(out.astype(int).tolist())
+"""
+
+
+def test_threads_that_ask_for_a_shared_array_at_once_get_the_same_one() -> None:
+    """Under Numba's simulator each found none and made its own: a reference that is wrong by chance would blame our simulator."""
+    pytest.importorskip("numba")
+    assert _under_numba("-c", _AT_ONCE).split("\n")[0] == "[7, 6, 5, 4, 3, 2, 1, 0]"
 
 
 def test_the_collections_are_large_enough() -> None:
