@@ -64,10 +64,11 @@ class Probe(Instrument):
 
 
 class Gate:
-    """Work that waits until it is told to go on."""
+    """Work that waits until it is told to go on; ``may_stop``, cleared, holds what was asked to stop in the call in flight."""
 
     def __init__(self) -> None:
-        self.entered, self.go = threading.Event(), threading.Event()
+        self.entered, self.go, self.may_stop = threading.Event(), threading.Event(), threading.Event()
+        self.may_stop.set()
 
     def __call__(self, values: Mapping[str, Any], progress: Any, stop: Any) -> str:
         """Wait for the test or for Stop."""
@@ -76,6 +77,7 @@ class Gate:
         while not stop():
             if self.go.wait(0.01):
                 return "finished"
+        assert self.may_stop.wait(SECONDS)
         return "stopped early"
 
 
@@ -85,6 +87,7 @@ def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
     gate.go.set()
+    gate.may_stop.set()
     _work.stop_all()
 
 
@@ -181,8 +184,10 @@ def test_progress_and_stop_reach_the_work(gate: Gate) -> None:
     assert gate.entered.wait(SECONDS)
     assert probe.running
     assert (probe._panel.fraction, probe._panel.progress) == (0.25, "first of four")
+    gate.may_stop.clear()
     send(probe, do="stop", seq=2)
     assert probe._panel.progress == "Stopping after the call in flight"
+    gate.may_stop.set()
     assert probe._job is not None
     assert probe._job.join(SECONDS)
     assert probe.result == "stopped early"
@@ -215,13 +220,25 @@ def test_an_interrupted_wait_does_not_take_running_work_for_ended(gate: Gate, mo
     job = _work.Job(
         lambda progress, stop: gate({}, progress, stop), lambda done, text: None, lambda result, text: over.append(result), False
     )
+    waits: list[float | None] = []
+
+    class Over(threading.Event):
+        """The end of the work, whose first wait sends the signal a moment after it began."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            if len(waits) == 1:
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(job, "_over", Over())
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         job.start()
         assert gate.entered.wait(SECONDS)
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(KeyboardInterrupt):
             job.join(SECONDS)
+        assert waits, "the signal came in the wait and nowhere else"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
