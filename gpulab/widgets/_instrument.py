@@ -14,7 +14,8 @@ How to add an instrument
    - ``changed(name)``, where one control decides another's options: call ``self.replace_control(...)`` there;
    - ``ended(action)``, where a control says which result is shown: turn it to the new one there, with ``self.turn``
      (name it ``view``, with the actions' names as values, and the base knows which result is shown; a control with ``views``
-     is on the screen in those only).
+     is on the screen in those only);
+   - ``failed(action)``, where work that gives no result takes away what was shown before.
 3. Add its name to ``gpulab/widgets/__init__.py``, a test with a fake core call to ``tests/widgets``, and one to ``tests/browser``.
 
 What the base does: validation with one-sentence errors, the thread, progress, Stop, refusal of a second run, turn-taking
@@ -151,6 +152,9 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     def ended(self, action: str) -> None:
         """React to a new result, before the redraw: turn a control that says what to show to it."""
 
+    def failed(self, action: str) -> None:
+        """React to work that gave no result, before it is said to be over; what this changes on the screen, it redraws."""
+
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Any:
         """Do the core call of an action and return its result; runs in a thread."""
         raise NotImplementedError
@@ -215,14 +219,20 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 self._panel.write(error=f"{self.title}: still running; press Stop first, or wait.", error_control="")
             else:
                 self._start(next(a for a in self.actions if a.name == wanted))
-            job = self._job
-        if wait and job is not None:
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when no work is under way, nor any that the end of this began; an interrupt of the kernel stops it."""
+        while (job := self._job) is not None:
             try:
                 job.join()
             except KeyboardInterrupt:
                 self.stop()
                 job.join()
                 raise
+            if self._job is job:
+                return
 
     def stop(self) -> None:
         """Ask the work to stop; it ends after the call in flight. Without work, nothing happens."""
@@ -234,7 +244,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
     @property
     def running(self) -> bool:
         """Whether work is under way."""
-        return bool(self._panel.state != "idle")
+        with self._lock:  # the end of one piece of work may begin the next: the moment between them is not the end
+            return bool(self._panel.state != "idle")
 
     @property
     def result(self) -> Any:
@@ -380,9 +391,11 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                     self.ended(action.name)
                     self._send_controls()
                     self._redraw()
-                elif before is not None:
-                    self.results, self._made, self._latest = before
-                    self._redraw()
+                else:
+                    if before is not None:
+                        self.results, self._made, self._latest = before
+                        self._redraw()
+                    self.failed(action.name)
             except Exception as failure:  # a picture that cannot be drawn must not leave the instrument running for ever
                 sentence = in_one_sentence(failure)
             ending = "stopped" if job.stopping else "failed" if sentence else "done"

@@ -94,8 +94,9 @@ class MemoryInspector(Instrument):
                 self.run("predict")
 
     def _end(self, *args: Any) -> None:
-        super()._end(*args)
-        self._predict_if_wanted()  # a control may have moved in the last moment of the work
+        with self._lock:
+            super()._end(*args)
+            self._predict_if_wanted()  # a control may have moved in the last moment of the work
 
     def _stale(self, action: str) -> bool:
         """A prediction on the screen belongs to the controls, or another one is under way."""

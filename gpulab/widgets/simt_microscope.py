@@ -253,19 +253,6 @@ class SimtMicroscope(Instrument):
             self.values["step"] = step  # an edited kernel is looked at where the last one was
             self._run_if_wanted()
 
-    def wait(self) -> None:
-        """Return when no run is under way; an interrupt of the kernel stops it."""
-        while self.running and self._job is not None:
-            job = self._job
-            try:
-                job.join()
-            except KeyboardInterrupt:
-                self.stop()
-                job.join()
-                raise
-            if self._job is job:
-                return
-
     @staticmethod
     def example_names() -> list[str]:
         """Return the names of the microscope's own kernels."""
@@ -371,18 +358,18 @@ class SimtMicroscope(Instrument):
         self.replace_control(self._warp_control())
         self.replace_control(self._step_control())
 
-    def _end(self, job: Any, action: Any, values: dict[str, Any], result: Any, sentence: str) -> None:
-        if sentence:  # what was on the screen belongs to another kernel, or to an older text of this one
-            with self._lock:
-                self.results.clear()
-                self._walk, self._outputs, self._rows = None, {}, ()
-                self.replace_control(self._step_control())
-                self._send_controls()
-        super()._end(job, action, values, result, sentence)
-        if sentence:
-            with self._lock:
-                self._redraw()
-        self._run_if_wanted()  # a control may have moved in the last moment of the work
+    def failed(self, action: str) -> None:
+        """Take away what is on the screen: it belongs to another kernel, or to an older text of this one."""
+        self.results.clear()
+        self._walk, self._outputs, self._rows = None, {}, ()
+        self.replace_control(self._step_control())
+        self._send_controls()
+        self._redraw()
+
+    def _end(self, *args: Any) -> None:
+        with self._lock:
+            super()._end(*args)
+            self._run_if_wanted()  # a control may have moved in the last moment of the work
 
     # What is shown.
 
@@ -394,7 +381,7 @@ class SimtMicroscope(Instrument):
             self._place = None
             self._microscope.write(source=[], position={})
             return Drawing(
-                message="The simulation is under way." if self.running else "Nothing to show: choose another kernel, or press Run."
+                message="Nothing to show: choose another kernel, or press Run." if self._working is None else "The simulation is under way."
             )
         s, warp = self._walk.simulation, self._shown_warp
         steps = self._walk.steps(warp)

@@ -65,13 +65,6 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
     fake.may_end.set()
 
 
-def settle(m: MemoryInspector) -> None:
-    """Wait until no prediction is under way."""
-    while m.running:
-        assert m._job is not None
-        assert m._job.join(10)
-
-
 def picture(m: MemoryInspector) -> str:
     """The picture as text."""
     return str(m._picture.outputs)
@@ -83,9 +76,9 @@ def test_a_moved_control_predicts_by_itself_and_a_known_step_is_answered_at_once
     m.set(batch=2)
     assert core.batches == []  # another view: nothing runs behind the reader's back
     m.set(view="predict")
-    settle(m)
+    m.wait()
     m.set(batch=4)
-    settle(m)
+    m.wait()
     m.set(batch=2)
     assert core.batches == [2, 4]
     needs = format_bytes(prediction(2 * GIB).needed_bytes("cpu"))
@@ -101,7 +94,7 @@ def test_a_moved_control_predicts_by_itself_and_a_known_step_is_answered_at_once
 def test_what_it_must_fit_on_is_answered_in_words(core: Core) -> None:
     """Of a bare GPU all memory counts, with an accelerator's margin: 16 GiB do not hold 16 GiB of peak, 24 GiB do."""
     m = MemoryInspector(model="mlp", batch=16, view="predict")
-    settle(m)
+    m.wait()
     m.set(capacity="16")
     assert "it does not fit on a GPU of 16 GiB" in m._results.message
     assert "free: 16.0 GiB" in picture(m)
@@ -126,7 +119,7 @@ def test_a_control_that_moves_meanwhile_wins(core: Core) -> None:
         m.set(batch=batch)
         assert core.begun.wait(10)
     core.may_end.set()
-    settle(m)
+    m.wait()
     assert m._results.message.startswith("batch 8,")
     assert core.batches == [1, 2, 4, 8]
     assert list(m._predictions) == [StepChoice("mlp", 8, "adam", "float32", False)]
@@ -135,11 +128,48 @@ def test_a_control_that_moves_meanwhile_wins(core: Core) -> None:
     m.set(batch=16)
     assert core.begun.wait(10)
     m.stop()
-    settle(m)
+    m.wait()
     assert m.error == ""
     assert m._results.message.startswith("Not predicted yet: batch 16, float32, adam; press Predict")
     m.set(picture="timeline")
     assert not m.running
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_who_waits_waits_for_what_the_last_moment_began(core: Core, monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+    """A control that moves when the work is done or stopped, and not yet said to be, is predicted too before the wait is over."""
+    idle, said = threading.Event(), threading.Event()
+    end, batches = MemoryInspector._end, [4]
+
+    def late(self: MemoryInspector, *args: Any) -> None:
+        while batches:
+            self.set(batch=batches.pop())
+        end(self, *args)
+
+    def look(change: Any) -> None:
+        if change["new"] == "idle":
+            idle.set()
+            said.wait(0.2)  # time enough to take it for the end
+
+    def ask_when_idle() -> None:
+        assert idle.wait(10)
+        m.wait()
+        found.append((m.running, m._results.message))
+        said.set()
+
+    found: list[tuple[bool, str]] = []
+    monkeypatch.setattr(MemoryInspector, "_end", late)
+    core.may_end.clear()
+    m = MemoryInspector(model="mlp", batch=2, view="predict")
+    m._panel.observe(look, names=["state"])
+    assert core.begun.wait(10)
+    asking = threading.Thread(target=ask_when_idle)
+    asking.start()
+    if stopped:
+        m.stop()
+    core.may_end.set()
+    asking.join(10)
+    assert [(running, message.split(":")[0]) for running, message in found] == [(False, "batch 4, float32, adam")]
 
 
 def test_a_prediction_that_ends_leaves_the_reader_in_the_view_that_he_chose(core: Core) -> None:
@@ -149,7 +179,7 @@ def test_a_prediction_that_ends_leaves_the_reader_in_the_view_that_he_chose(core
     assert core.begun.wait(10)
     m.set(view="snapshot")
     core.may_end.set()
-    settle(m)
+    m.wait()
     assert m.values["view"] == "snapshot"
     assert m._results.message.startswith("Press Snapshot")
     m.run("predict", wait=True)  # from another view, by its button
@@ -166,13 +196,13 @@ def test_a_step_that_cannot_be_followed_is_told_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(memory, "predict", predict)
     m = MemoryInspector(model="mlp", batch=1, view="predict")
-    settle(m)
+    m.wait()
     assert m.error == "predict: the step fails; expected one that runs. Choose another."
     m.set(picture="timeline")
-    settle(m)
+    m.wait()
     assert seen == [1]
     m.set(batch=2)
-    settle(m)
+    m.wait()
     assert seen == [1, 2]
     assert not m.running
 
@@ -258,7 +288,7 @@ def test_each_view_has_its_own_controls(core: Core) -> None:
     assert on_screen() == {"view", "device"}
     m.set(view="predict")
     assert on_screen() == step | {"capacity", "picture"}
-    settle(m)
+    m.wait()
     m.set(view="trace")
     assert on_screen() == step | {"device"}
     m.set(view="release")

@@ -500,6 +500,73 @@ def test_the_kernel_chosen_last_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert m.error == ""
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_ends_with_nothing_leaves_nothing_of_the_run_before(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+    """Once the panel says "idle", the old source, step, table and result are gone already, after an error as after Stop."""
+    m = SimtMicroscope("block_sum", step=8)
+    assert m.words
+    begun = threading.Event()
+
+    def simulate(*_: Any, stop: Callable[[], None], **__: Any) -> Any:
+        begun.set()
+        while stopped:
+            stop()
+            threading.Event().wait(0.005)
+        raise InputError("simulate: no; expected yes. Say so.")
+
+    seen: list[Any] = []
+
+    def look(change: Any) -> None:
+        if change["new"] == "idle":
+            seen.append((m.error, m._microscope.source, m._microscope.position, m._results.rows, m._results.message, m.results))
+
+    monkeypatch.setattr(kernels, "simulate", simulate)
+    m._panel.observe(look, names=["state"])
+    m.run()
+    assert begun.wait(SECONDS)
+    if stopped:
+        m.stop()
+    m.wait()
+    error = "" if stopped else "simulate: no; expected yes. Say so."
+    assert seen == [(error, [], {}, [], "Nothing to show: choose another kernel, or press Run.", {})]
+
+
+@pytest.mark.parametrize("ask", ["wait", "running"])
+def test_who_waits_waits_for_what_the_last_moment_began(monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    """A kernel chosen when the work is done, and not yet said to be, is run too before ``wait`` returns and ``running`` is False."""
+    idle, said = threading.Event(), threading.Event()
+    end, names, found = SimtMicroscope._end, ["block_sum"], []
+
+    def late(self: SimtMicroscope, *args: Any) -> None:
+        while names:
+            self._apply({"kernel": names.pop()})
+        end(self, *args)
+
+    def look(change: Any) -> None:
+        if change["new"] == "idle":
+            idle.set()
+            said.wait(0.2)  # time enough to take it for the end
+
+    def ask_when_idle() -> None:
+        assert idle.wait(SECONDS)
+        if ask == "wait":
+            m.wait()
+        while ask == "running" and m.running:
+            threading.Event().wait(0.005)
+        found.append(m.results["run"].kernel)
+        said.set()
+
+    m = SimtMicroscope("vector_add")
+    m.wait()
+    monkeypatch.setattr(SimtMicroscope, "_end", late)
+    m._panel.observe(look, names=["state"])
+    asking = threading.Thread(target=ask_when_idle)
+    asking.start()
+    m.run()
+    asking.join(SECONDS)
+    assert found == ["block_sum"]
+
+
 def test_run_during_a_run_begins_anew_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """``run(wait=True)`` right after the start returns with the result and without an error."""
     m = SimtMicroscope("block_sum")
