@@ -22,24 +22,29 @@ class LiveRanks:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held for seconds, while ranks start, recover or end: one cluster at a time
+        self._deciding = threading.RLock()  # held for a moment, while it is decided whose the ranks are
         self._ranks: Any = None
+        self._retired: list[Any] = []  # ranks that nobody has any more, still to be ended
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def of(self, n: int, user: Any, progress: Progress) -> Any:
         """Return ``n`` ranks that are ready: those that run already, mended ones, or new ones."""
         with self._lock:
-            if self._ranks is not None and self._ranks.n != n:
-                self.end()
-            self._users.add(user)
-            if self._ranks is None:
-                fresh = parallel.cluster(n, progress=lambda fraction, text: progress(0.0, text))
-                fresh.px = False  # %%px goes on reaching the learner's own ranks
-                fresh.start()
-                self._ranks = fresh
-            elif not self._ranks.ready:
-                self._ranks.recover()
-            return self._ranks
+            with self._deciding:
+                if self._ranks is not None and self._ranks.n != n:
+                    self._retire()
+                self._users.add(user)
+                ranks = self._ranks
+            self.end_retired()  # first: they have their memory until they are gone
+            if ranks is None:
+                ranks = parallel.cluster(n, progress=lambda fraction, text: progress(0.0, text))
+                ranks.px = False  # %%px goes on reaching the learner's own ranks
+                ranks.start()
+                self._ranks = ranks
+            elif not ranks.ready:
+                ranks.recover()
+            return ranks
 
     @property
     def running(self) -> bool:
@@ -49,17 +54,30 @@ class LiveRanks:
     def end(self) -> None:
         """End the cluster; without one, nothing happens."""
         with self._lock:
+            self._retire()
+            self.end_retired()
+
+    def leave(self, user: Any) -> bool:
+        """Say that an instrument is gone, without waiting; return whether it was the last one, so that ``end_retired`` has work to do."""
+        with self._deciding:
+            self._users.discard(user)
+            if not self._users:
+                self._retire()
+            return bool(self._retired)
+
+    def end_retired(self) -> None:
+        """End the ranks that nobody has any more; it takes seconds."""
+        with self._lock:
+            while self._retired:
+                self._retired.pop().stop()
+
+    def _retire(self) -> None:
+        """Take the ranks away from all users: whoever asks from now on gets others."""
+        with self._deciding:
             ranks, self._ranks = self._ranks, None
             self._users.clear()
             if ranks is not None:
-                ranks.stop()
-
-    def leave(self, user: Any) -> None:
-        """Say that an instrument is gone; with the last one the cluster ends."""
-        with self._lock:
-            self._users.discard(user)
-            if not self._users:
-                self.end()
+                self._retired.append(ranks)
 
 
 LIVE = LiveRanks()
@@ -138,10 +156,11 @@ class OnRanks(Instrument):
             ranks = self._used
             if ranks is not None:
                 ranks.interrupt()
-        elif LIVE.running:  # a cell that ran again, or a call from Python: nothing is under way, so the processes may go
-            threading.Thread(target=LIVE.leave, args=(self,), name="gpulab-ranks-end", daemon=True).start()
+        elif LIVE.leave(self):  # a cell that ran again, or a call from Python: nothing is under way, so the processes may go
+            threading.Thread(target=LIVE.end_retired, name="gpulab-ranks-end", daemon=True).start()
 
     def close(self) -> None:
         """Stop the work, end the ranks if no other instrument has them, and close the widgets."""
         super().close()
-        LIVE.leave(self)
+        if LIVE.leave(self):
+            LIVE.end_retired()

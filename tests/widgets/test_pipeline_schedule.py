@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -139,6 +140,64 @@ def test_stop_interrupts_the_ranks_and_ends_them(core: dict[str, Any]) -> None:
     core["waits"] = False
     p.run(wait=True)
     assert p.error == ""
+    assert len(living()) == 1
+
+
+def test_ranks_that_are_ended_late_are_not_those_of_the_next_run(core: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop as a run ended, then Run: however late the ranks' end comes, it is the old ones', and the new start when those are gone."""
+    p, may_end, ends = PipelineSchedule(stages=2), threading.Event(), []
+    run, start = threading.Thread.run, StandInRanks.start
+
+    def held(thread: threading.Thread) -> None:
+        if thread.name == "gpulab-ranks-end":
+            ends.append(thread)
+            assert may_end.wait(WAIT)
+        run(thread)
+
+    def alone(ranks: StandInRanks) -> StandInRanks:
+        assert living() == []
+        return start(ranks)
+
+    monkeypatch.setattr(threading.Thread, "run", held)
+    monkeypatch.setattr(StandInRanks, "start", alone)
+    p.run(wait=True)
+    p.stop()
+    core["waits"] = True
+    p.run()
+    end = time.monotonic() + WAIT
+    while len(core["calls"]) < 2 and time.monotonic() < end:
+        time.sleep(0.005)
+    may_end.set()
+    while not ends and time.monotonic() < end:
+        time.sleep(0.005)
+    ends[0].join(WAIT)
+    assert [ranks.alive for ranks in StandInRanks.made] == [False, True]
+    p.stop()
+    p.wait()
+    assert living() == []
+
+
+def test_stop_does_not_wait_for_ranks_that_another_instrument_starts(core: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take seconds: a cell that runs again stops its old instrument and goes on, and the ranks are those of the one that asked."""
+    first, second = PipelineSchedule(stages=2), PipelineSchedule(stages=2)
+    starting, may_start, start = threading.Event(), threading.Event(), StandInRanks.start
+
+    def slowly(ranks: StandInRanks) -> StandInRanks:
+        starting.set()
+        may_start.wait(WAIT)
+        return start(ranks)
+
+    second.run(wait=True)
+    LIVE.end()
+    monkeypatch.setattr(StandInRanks, "start", slowly)
+    first.run()
+    assert starting.wait(WAIT)
+    second.stop()
+    second.close()
+    assert living() == []
+    may_start.set()
+    first.wait()
+    assert first.error == ""
     assert len(living()) == 1
 
 
