@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from gpulab import _given, devices, timing
@@ -31,7 +32,9 @@ from gpulab.training.script_results import ScriptsResult
 Script = Callable[[Any, Data], Any]
 _CALLS = 1.25 * FEWEST_SAMPLES  # of each script, while they take turns
 _WIDTH = 0.05  # of the interval of each script's seconds, at which turns end
-_LEAST_SECONDS, _WATCHED_SECONDS = 0.5, 0.1  # of turns; in which a script that has returned would show that it still trains
+_LEAST_SECONDS = 0.5  # of turns
+_WATCHED_SECONDS = 0.2  # in which a script that has returned would show that it still trains
+_THREAD_SECONDS = 10.0  # the same while a thread that it started is alive: on a busy machine its first step may come this much later
 
 
 def compare_scripts(
@@ -204,32 +207,44 @@ class _Script:
 
     def counted(self, data: Data) -> int:
         """Return the samples that went through the model in training in one call."""
-        model = self.job.make_model(0)
+        model, known = self.job.make_model(0), threading.enumerate()
         with _counting(model) as seen:
             self._call(model, data)
-            until = seen[0]
-            time.sleep(_WATCHED_SECONDS)
-            late = seen[0] - until
-            while late and seen[0] > until:  # its threads would disturb whatever comes next
+            returned = until = seen[0]
+            while comes_late(lambda: seen[0], until, known):  # to its end: its threads would disturb what comes next
                 until = seen[0]
-                time.sleep(_WATCHED_SECONDS)
+            late = until - returned
         if late:
             raise InputError(
                 f"compare_scripts: {self.name} returned while it was still training ({late:,} samples went through the model after that), "
                 "so a clock stops before the work is done. Wait for the work before you return."
             )
-        if not until:
+        if not returned:
             raise InputError(
                 f"compare_scripts: {self.name} took no sample through the model that it was given; expected it to train it, in place. "
                 "Call model(inputs) with gradients."
             )
-        return until
+        return returned
 
     def trained(self, seed: int) -> Answers:
         """Return what the model answers on the test after the script had all of the training data."""
         model = self.job.make_model(seed)
         self._call(model, self.job.train, seed)
         return answers_of(model, self.job)
+
+
+def comes_late(look: Callable[[], int], was: int, known: Collection[threading.Thread]) -> bool:
+    """Return whether what is looked at changes although the script has returned; ``known`` are the threads from before its call.
+
+    A moment is enough where it left no thread behind; while one is alive, its work may still come.
+    """
+    begin = time.monotonic()
+    while look() == was:
+        left = any(thread not in known for thread in threading.enumerate())
+        if time.monotonic() - begin >= (_THREAD_SECONDS if left else _WATCHED_SECONDS):
+            return look() != was  # a thread that has just ended changed it before that
+        time.sleep(_WATCHED_SECONDS / 10)
+    return True
 
 
 @contextlib.contextmanager

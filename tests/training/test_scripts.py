@@ -13,7 +13,9 @@ import torch
 
 from gpulab import _files, devices, training
 from gpulab.errors import InputError
-from gpulab.training import Data, ScriptsResult
+from gpulab.lessons import _nb09_script
+from gpulab.lessons._content import Refused
+from gpulab.training import Data, ScriptsResult, _scripts
 from gpulab.training._scripts import _counting, samples_of
 
 TASK = "digits-mlp"
@@ -97,7 +99,67 @@ def test_a_script_that_returns_before_its_work_is_done_cannot_be_timed() -> None
 
     with pytest.raises(InputError, match=r"early returned while it was still training \(64 samples"):
         training.compare_scripts(plain, early, TASK, items=32, seeds=1, device="cpu")
-    time.sleep(0)
+
+
+class Watch:
+    """A clock for what waits: 50 ms pass at each look, and no more than in truth once the gate is open."""
+
+    def __init__(self, gate: threading.Event, opens: float) -> None:
+        self.now, self.gate, self.opens = 0.0, gate, opens
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let a little real time pass, for the threads."""
+        self.now += 0.001 if self.gate.is_set() else 0.05
+        if self.now >= self.opens:
+            self.gate.set()
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("opens", [0.0, 2.0, 8.0])
+def test_a_thread_whose_first_step_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch, opens: float) -> None:
+    """Its core was taken away for seconds: what trains on is told so, and not that nothing was trained; all of its samples count."""
+    job = training.task(TASK)
+    little = Data(*job.train[slice(0, 32)])
+
+    def script(gate: threading.Event) -> Any:
+        def mine(model: Any, data: Any) -> None:
+            threading.Thread(target=lambda: (gate.wait(30), train(model, data, 16))).start()
+
+        return mine
+
+    for asked in (lambda one: samples_of(one, job, little, devices.find("cpu")), lambda one: _nb09_script._tried(one, job)):
+        gate = threading.Event()
+        monkeypatch.setattr(_scripts, "time", Watch(gate, opens))
+        with pytest.raises(
+            (InputError, Refused), match=r"mine returned while it was still training \(64 samp|Your function returned while"
+        ):
+            asked(script(gate))
+
+
+def test_a_thread_that_only_waits_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 s where one is left behind, 0.2 s where none is; the samples are those of the call."""
+    done = threading.Event()
+    watch = Watch(threading.Event(), 1e9)
+    monkeypatch.setattr(_scripts, "time", watch)
+    job = training.task(TASK)
+    little = Data(*job.train[slice(0, 32)])
+
+    def pool(model: Any, data: Any) -> None:
+        threading.Thread(target=done.wait, daemon=True).start()
+        train(model, data, 16)
+
+    try:
+        assert samples_of(pool, job, little, devices.find("cpu")) == 64
+        assert watch.now == pytest.approx(10, abs=0.06)
+        watch.now = 0.0
+        assert samples_of(quick, job, little, devices.find("cpu")) == 64
+        assert watch.now == pytest.approx(0.2, abs=0.06)
+    finally:
+        done.set()
 
 
 class StandInGraph:
