@@ -32,7 +32,7 @@ from gpulab.training.script_results import ScriptsResult
 Script = Callable[[Any, Data], Any]
 _CALLS = 1.25 * FEWEST_SAMPLES  # of each script, while they take turns
 _WIDTH = 0.05  # of the interval of each script's seconds, at which turns end
-_LEAST_SECONDS = 0.5  # of turns
+_LEAST_SECONDS, _MOST_SECONDS = 0.5, 20.0  # of turns, for each script
 _WATCHED_SECONDS = 0.2  # in which a script that has returned would show that it still trains
 _THREAD_SECONDS = 10.0  # the same while a thread that it started is alive: on a busy machine its first step may come this much later
 
@@ -46,7 +46,7 @@ def compare_scripts(
     seeds: int = 3,
     tolerance: float = 0.02,
     device: Any = None,
-    deadline: float = 20.0,
+    deadline: float = _MOST_SECONDS,
     threads: int | None = 1,
     progress: Callable[[float, str], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -127,12 +127,7 @@ def _compared(
     step(0.0, "counting samples")
     samples = [one.counted(little) for one in both]
     step(0.1, "taking turns")
-    longest = max(one.seconds(little) for one in both)
-    compared = timing.compare(
-        {one.name: one.timed(little) for one in both}, devices=[str(where)], relative_width=_WIDTH,
-        deadline=min(deadline, max(_LEAST_SECONDS, _CALLS * longest)),
-        stop=asked,
-    )  # fmt: skip
+    compared = _in_turns(both, little, where, 1, deadline, asked)
     answers: list[list[Answers]] = []
     for number, one in enumerate(both):
         answers.append([])
@@ -141,12 +136,11 @@ def _compared(
             answers[-1].append(one.trained(seed))
     difference, interval = difference_over_seeds(answers[0], answers[1])
     first, second = (row.measurement for row in compared.rows)
-    row = compared.rows[1]
     notes = [Note(note.code, f"{m.label}: {note.sentence}") for m in (first, second) for note in m.notes if note.code not in _USUAL]
     return ScriptsResult(
         task=job.name, device=str(where), names=(both[0].name, both[1].name), timed_items=items,
         seconds=(first.median_seconds, second.median_seconds),
-        gain=Gain(row.speedup or first.median_seconds / second.median_seconds, row.speedup_interval),
+        gain=_gain(compared),
         samples=(samples[0], samples[1]),
         accuracy=(accuracy_of(answers[0]), accuracy_of(answers[1])), accuracy_difference=difference, accuracy_interval=interval,
         tolerance=float(tolerance), notes=tuple(dict.fromkeys(notes)),
@@ -156,6 +150,36 @@ def _compared(
 
 
 _USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says what of that matters
+
+
+def _in_turns(
+    both: list[_Script], data: Data, where: Device, longer: float, deadline: float, asked: Callable[[], bool] | None = None
+) -> timing.Comparison:
+    """Let both take turns, for ``longer`` times the seconds of a usual series."""
+    longest = max(one.seconds(data) for one in both)
+    return timing.compare(
+        {one.name: one.timed(data) for one in both}, devices=[str(where)], relative_width=_WIDTH,
+        deadline=min(deadline, longer * max(_LEAST_SECONDS, _CALLS * longest)),
+        stop=asked,
+    )  # fmt: skip
+
+
+def _gain(compared: timing.Comparison) -> Gain:
+    first, second = compared.rows
+    return Gain(second.speedup or first.measurement.median_seconds / second.measurement.median_seconds, second.speedup_interval)
+
+
+def gain_in_turns(before: Script, after: Script, task: Task, data: Data, device: Device, longer: float) -> Gain:
+    """Return the gain by another series of turns on these data, ``longer`` times as long as that of ``compare_scripts``.
+
+    Raises
+    ------
+    InputError
+        If one raises.
+    """
+    both = [_Script(name, script, task, device) for name, script in zip(_names(before, after), (before, after), strict=True)]
+    with _settings.threads(1, device):
+        return _gain(_in_turns(both, data, device, longer, _MOST_SECONDS))
 
 
 def samples_of(script: Script, task: Task, data: Data, device: Device) -> int:

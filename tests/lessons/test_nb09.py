@@ -6,15 +6,17 @@ import dataclasses
 import inspect
 import json
 import pathlib
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
-from gpulab import claims, devices, lessons, recordings, training
+from gpulab import claims, devices, lessons, recordings, timing, training
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
-from gpulab.lessons import _nb09
-from gpulab.lessons._content import Unmeasured
-from gpulab.training import Gain, LadderForm, LadderResult, Learned, Rung, SeedsAccuracy
+from gpulab.lessons import _nb09, _nb09_script
+from gpulab.lessons._content import Refused, Unmeasured
+from gpulab.training import Gain, LadderForm, LadderResult, Learned, Rung, ScriptsResult, SeedsAccuracy, _scripts
 
 NOTEBOOK = pathlib.Path(__file__).parents[2] / "notebooks" / "09_speedup_ladder.ipynb"
 _FORM = LadderForm((), 16, 100.0, None, Gain(1.0, None), 0.1, {}, None)
@@ -100,6 +102,88 @@ def test_the_script_of_the_notebook_is_that_of_the_check() -> None:
         return [line for line in lines[next(k for k, line in enumerate(lines) if "optimizer =" in line) :] if line and "losses" not in line]
 
     assert loop(shown) == loop(checked)
+
+
+FASTER, REACHES, SLOWER, NONE = Gain(1.2, (1.1, 1.3)), Gain(1.2, (0.9, 1.5)), Gain(0.9, (0.8, 0.95)), Gain(3.0, None)
+SURE, LATER = Gain(1.15, (1.12, 1.18)), Gain(1.05, (0.98, 1.12))
+
+
+def scripts(gain: Gain, samples: int = 192, lost: bool = False) -> ScriptsResult:
+    """What was found of two scripts, the first of which takes 192 samples."""
+    accuracy = SeedsAccuracy((), 0.9, None, (0.8, 1.0), "digits", Evidence.measured("A CPU"))
+    return ScriptsResult(
+        "digits-cnn", "cpu", ("script", "mine"), 64, (2.0, 1.0), gain, (192, samples), (accuracy, accuracy), 0.0,
+        (-0.2, -0.1) if lost else (-0.01, 0.01), 0.02, (), Evidence.measured("A CPU"), devices.environment("cpu"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rounds", "passes", "says"),
+    [
+        ([FASTER, SURE], True, "mine is 1.15x [1.12x, 1.18x] as fast as script"),
+        ([FASTER, LATER, REACHES, LATER], False, "1.05x [0.98x, 1.12x], no difference shown. The interval has to"),
+        ([FASTER, SLOWER], False, "0.90x [0.80x, 0.95x], slower"),
+        ([SLOWER], False, "0.90x [0.80x, 0.95x], slower"),
+        ([REACHES, FASTER, SURE], True, "1.15x [1.12x, 1.18x]"),
+        ([NONE, REACHES, FASTER, SURE], True, "1.15x [1.12x, 1.18x]"),
+        ([FASTER, NONE, FASTER, LATER], False, "1.05x [0.98x, 1.12x], no difference shown"),
+        ([REACHES, REACHES, LATER, FASTER], False, "1.05x [0.98x, 1.12x], no difference shown"),
+        ([REACHES, REACHES, REACHES, NONE], False, "3.00x, but the times wander so much that they allow no interval. Close what else runs"),
+    ],
+    ids=["twice", "once, by chance", "then slower", "slower", "noise, then twice", "noise, then twice at last", "never two in succession",
+         "once, at last", "noise"],
+)  # fmt: skip
+def test_faster_is_what_two_series_in_succession_say(monkeypatch: pytest.MonkeyPatch, rounds: list[Gain], passes: bool, says: str) -> None:
+    """One interval above 1 is not enough, and one that reaches over 1, or none, is no answer: noise neither passes nor refuses."""
+    given, longer = iter(rounds), [0.0]
+
+    def measured(*asked: Any) -> Gain:
+        longer.append(asked[-1])
+        return next(given)
+
+    monkeypatch.setattr(_nb09_script, "_tried", lambda *_: None)
+    monkeypatch.setattr(_nb09_script, "_as_many", lambda *_: None)
+    monkeypatch.setattr(training, "compare_scripts", lambda *_, **__: scripts(next(given)))
+    monkeypatch.setattr(_nb09_script, "gain_in_turns", measured)
+    with nullcontext() if passes else pytest.raises(Refused) as refused:
+        said = _nb09_script._check_script(lambda model, data: None)
+    assert says in (said if passes else refused.value.args[0])
+    assert next(given, None) is None, "a series was not asked for"
+    assert longer == sorted(set(longer)), "each is longer than the one before"
+
+
+@pytest.mark.parametrize(("wrong", "says"), [({"samples": 64}, "trains less"), ({"lost": True}, "less accurate")])
+def test_what_does_other_work_is_refused_without_another_series(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], says: str) -> None:
+    """Whether it is faster is no question then."""
+    monkeypatch.setattr(_nb09_script, "_tried", lambda *_: None)
+    monkeypatch.setattr(_nb09_script, "_as_many", lambda *_: None)
+    monkeypatch.setattr(_nb09_script, "gain_in_turns", lambda *_: pytest.fail("measured again"))
+    for gain in (FASTER, REACHES, NONE):
+        monkeypatch.setattr(training, "compare_scripts", lambda *_, gain=gain, **__: scripts(gain, **wrong))
+        with pytest.raises(Refused, match=says):
+            _nb09_script._check_script(lambda model, data: None)
+
+
+def test_another_series_of_turns_is_a_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same script twice, at least 0.5 s each in a usual series and so three times that, but never more than 20 s."""
+    asked: list[float] = []
+    compare = timing.compare
+
+    def short(*args: Any, deadline: float, **named: Any) -> Any:
+        asked.append(deadline)
+        return compare(*args, **named, deadline=0.01)
+
+    monkeypatch.setattr(timing, "compare", short)
+    monkeypatch.setattr(_scripts._Script, "seconds", lambda *_: 1e-6)
+    job = training.task("digits-mlp")
+    little, where = training.Data(*job.train[slice(0, 16)]), devices.find("cpu")
+
+    def one(model: Any, data: Any) -> None:
+        model(data.inputs)
+
+    for longer in (3, 100):
+        assert _scripts.gain_in_turns(one, one, job, little, where, longer).ratio > 0
+    assert asked == [1.5, 20.0]
 
 
 def test_a_step_of_parts_is_amdahls_law(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,10 +130,7 @@ def test_the_solution_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as watched:
         watched.setattr(builtins, "__import__", importing)
-        for _ in range(3):  # a busy moment may leave what is measured without an interval; the check then asks for another run
-            result = lessons.check(exercise.id, answer)
-            if "allow no interval" not in result.message:
-                break
+        result = lessons.check(exercise.id, answer)
     assert result.state == "passed", result.message
     assert result.message  # why it is right
     assert asked & HEAVY <= {name.partition(".")[0] for name in exercise.loads}
