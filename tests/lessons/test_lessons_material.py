@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import types
 
@@ -12,8 +13,19 @@ from gpulab import arrays, devices, lessons, timing, transfer, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.lessons import _material, _road
+from gpulab.lessons import _material, _nb00, _road
+from gpulab.lessons._content import Refused
 from gpulab.lessons._device import LiveDevice
+
+
+def test_next_to_nothing_is_told_before_a_missing_interval():
+    """00.5: 16 bytes in 2 ms are 8 kB/s, whether the machine let an interval come about or not; more samples would not mend it."""
+    slow = dataclasses.replace(_nb00._made(2e-3, 1.9e-3, 2.1e-3), nbytes=16)
+    for m in (slow, dataclasses.replace(slow, interval_seconds=None)):
+        with pytest.raises(Refused, match=r"^8\.00 kB/s is next to nothing"):
+            _nb00._check_measurement(m)
+    with pytest.raises(Refused, match="There is no interval"):
+        _nb00._check_measurement(dataclasses.replace(slow, nbytes=16e6, interval_seconds=None))
 
 
 @pytest.fixture
