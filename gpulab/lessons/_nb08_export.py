@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -62,40 +64,61 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
         package = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
-        )
         try:
-            said = _heard(process, timeout_seconds)
+            code, said = _run(command, environment, timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise RankError(
                 f"torchrun: {file.name} on {processes} had not ended after {timeout_seconds:g} s; expected it to. "
                 "Does a rank wait for a collective that another one never calls?"
             ) from error
-        finally:
-            _end(process)
-        if process.returncode != 0 or not kept.exists():
+        if code != 0 or not kept.exists():
             raise RankError(
-                f"torchrun: {file.name} on {processes} ended with {process.returncode}: {_last_words(said)}; expected results. "
+                f"torchrun: {file.name} on {processes} ended with {code}: {_last_words(said)}; expected results. "
                 "Mend the function and export it again."
             )
         results: list[Any] = pickle.loads(kept.read_bytes())  # written by the learner's own script a moment ago
         return results
 
 
-def _heard(process: subprocess.Popen[str], seconds: float) -> str:
-    """Return what a process prints until its end; TimeoutExpired where that does not come in time.
+def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, str]:
+    """Return how a process ended and what it printed; TimeoutExpired where that does not come in time.
 
-    In slices: what ends a check is raised in its thread between two calls, and would wait for a single long one.
+    What ends a check is raised in its thread, between any two steps: so another thread starts the process and ends it, and none is lost
+    between its start and the lines that would end it. The check's thread waits in slices: the end would wait for a single long call.
     """
+    stop = threading.Event()
+
+    def started() -> tuple[int, str]:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
+        )
+        try:
+            said = _heard(process, seconds, stop)
+        finally:
+            _end(process)
+        return process.returncode, said
+
+    with ThreadPoolExecutor(1) as pool:  # its end waits for the thread
+        try:
+            running = pool.submit(started)
+            while not running.done():
+                wait([running], _SLICE_SECONDS)
+            return running.result()
+        finally:
+            stop.set()
+
+
+def _heard(process: subprocess.Popen[str], seconds: float, stop: threading.Event) -> str:
+    """Return what a process prints until its end, or nothing after a stop; TimeoutExpired where neither comes in time."""
     deadline = time.monotonic() + seconds
-    while True:
+    while not stop.is_set():
         left = deadline - time.monotonic()
         try:
             return process.communicate(timeout=min(max(left, 0.0), _SLICE_SECONDS))[0]
         except subprocess.TimeoutExpired:
             if left <= _SLICE_SECONDS:
                 raise
+    return ""
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,16 +108,28 @@ def test_what_torchrun_left_behind_is_ended_and_taken_away():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a group of processes")
-def test_a_check_that_is_ended_ends_its_torchrun(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """The end of a check reaches the wait for torchrun: no process is left working in the background."""
+@pytest.mark.parametrize("returns", [True, False], ids=["waited for", "being started"])
+def test_a_check_that_is_ended_ends_its_torchrun(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, returns: bool):
+    """The end of a check reaches the wait for torchrun, at any moment: no process is left working in the background."""
     started: list[subprocess.Popen[str]] = []
-    popen = subprocess.Popen
+    popen, wait, waits = subprocess.Popen, _guard._wait, itertools.count()
+    up, ended = threading.Event(), threading.Event()
 
     def sleeping(command: list[str], **named: Any) -> subprocess.Popen[str]:
         started.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **named))
+        up.set()
+        assert returns or ended.wait(60)
         return started[0]
 
+    def until_up(*given: Any) -> bool:
+        if next(waits) == 0:
+            return not up.wait(60)  # the check's time is up when the process is
+        ended.set()
+        return wait(*given)
+
     monkeypatch.setattr(_nb08_export.subprocess, "Popen", sleeping)
+    monkeypatch.setattr(_guard, "_wait", until_up)
+    monkeypatch.setattr(_guard, "_GRACE_SECONDS", 30.0)
     with pytest.raises(Refused) as refused:
         _guard.run(lambda: _nb08_export.torchrun(tmp_path / "script.py"), 0.05)
     assert str(refused.value) == "Your code did not finish within 0.05 s. Is there a loop without an end?"
@@ -133,7 +147,7 @@ def test_a_torchrun_that_takes_too_long_is_told(tmp_path: pathlib.Path, monkeypa
     talking = popen(
         [sys.executable, "-c", "import time; print('first', flush=True); time.sleep(0.5); print('last')"], stdout=subprocess.PIPE, text=True
     )
-    assert _nb08_export._heard(talking, 60) == "first\nlast\n"
+    assert _nb08_export._heard(talking, 60, threading.Event()) == "first\nlast\n"
 
 
 @pytest.mark.parametrize(
