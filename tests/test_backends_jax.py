@@ -188,13 +188,15 @@ def test_measure_waits_for_the_result() -> None:
 
     f, x = jax.jit(slow), jnp.full((256, 256), 0.001)
     f(x).block_until_ready()
-    start = time.perf_counter()
-    f(x).block_until_ready()
-    honest = time.perf_counter() - start
-    m = gl.measure(lambda: {"loss": f(x), "steps": 200}, deadline=0.6)  # a tree of results is waited for as well
-    assert m.launch_seconds < 0.3 * m.median_seconds
-    assert 0.2 < m.median_seconds / honest < 5
-    assert m.device == "cpu"
+    honest, measured = [], []
+    for _ in range(3):  # in turn, and the least of each: a machine that is busy for a moment makes only some of them longer
+        start = time.perf_counter()
+        f(x).block_until_ready()
+        honest.append(time.perf_counter() - start)
+        measured.append(gl.measure(lambda: {"loss": f(x), "steps": 200}, deadline=0.4))  # a tree of results is waited for as well
+    assert min(m.launch_seconds / m.median_seconds for m in measured) < 0.3
+    assert 0.2 < min(m.samples_seconds.min() for m in measured) / min(honest) < 5
+    assert {m.device for m in measured} == {"cpu"}
 
 
 class Later:

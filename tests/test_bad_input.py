@@ -26,6 +26,13 @@ from gpulab import _given
 from gpulab.errors import GpulabError, InputError, MeasurementError, StoppedError, message_of, shown
 from gpulab.recorder import _run
 
+
+@pytest.fixture(autouse=True)
+def _private_turns(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else's measurement is waited for."""
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
+
+
 # Longer than this is no sentence any more, whatever was given.
 LONGEST_MESSAGE = 800
 

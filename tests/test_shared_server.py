@@ -7,9 +7,9 @@ import os
 import pathlib
 import re
 import secrets
-import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from typing import Any
@@ -49,17 +49,19 @@ def test_an_idle_kernel_ends_with_the_servers_own_options(tmp_path: pathlib.Path
     """With the options of the configuration, their seconds cut down, a kernel is gone from the list, and its process from the machine."""
     options = [re.sub(r"cull_idle_timeout=\d+", "cull_idle_timeout=2", each) for each in configuration()["Spawner"]["args"]]
     options = [re.sub(r"cull_interval=\d+", "cull_interval=1", each) for each in options]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token = secrets.token_hex(8)
+    token, running = secrets.token_hex(8), tmp_path / "runtime"
     command = [
-        sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", f"--port={port}", f"--IdentityProvider.token={token}",
+        sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", f"--IdentityProvider.token={token}",
         f"--ServerApp.root_dir={tmp_path}", *options,
     ]  # fmt: skip
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "JUPYTER_RUNTIME_DIR": str(running)}
+    )
+    children, over = set[psutil.Process](), threading.Event()
 
     def ask(method: str) -> Any:
+        (kept,) = running.glob("jpserver-*.json")  # with the port that it took: the one that it wanted may be another's
+        port = json.loads(kept.read_text())["port"]
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/api/kernels", method=method, headers={"Authorization": f"token {token}"},
             data=b"{}" if method == "POST" else None,
@@ -67,14 +69,22 @@ def test_an_idle_kernel_ends_with_the_servers_own_options(tmp_path: pathlib.Path
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
+    def watch() -> None:
+        while not over.wait(0.02):
+            children.update(psutil.Process(server.pid).children(recursive=True))
+
+    watching = threading.Thread(target=watch)
     try:
         until(lambda: ask("GET") == [])
+        watching.start()  # before the kernel is there: on a busy machine it may have ended when the answer comes
         ask("POST")
-        kernels = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
-        assert kernels
         until(lambda: ask("GET") == [])
-        until(lambda: not any(psutil.pid_exists(each) and psutil.Process(each).status() != psutil.STATUS_ZOMBIE for each in kernels))
+        over.set()
+        watching.join()
+        assert children
+        until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in children))
     finally:
+        over.set()
         server.kill()
         server.wait()
 
@@ -86,7 +96,7 @@ def until(holds: Any) -> None:
         try:
             if holds():
                 return
-        except (OSError, psutil.Error):
+        except (OSError, ValueError, psutil.Error):
             pass
         if time.monotonic() > end:
             pytest.fail("the server did not come to it in two minutes")

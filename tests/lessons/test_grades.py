@@ -22,7 +22,8 @@ from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._regrade import Regrader
 from gpulab.lessons._report_schema import ReportedCheck
 
-LIMIT = 1.5  # seconds for an answer in these tests
+LIMIT = 30.0  # seconds for an answer in these tests: a busy machine decides nothing
+SHORT = 1.5  # where the end of the time is the point
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="children are forked and limited on Linux only")
 
 
@@ -76,7 +77,7 @@ MISBEHAVING = {
 def test_an_answer_that_misbehaves_costs_only_itself(ask: Any, what: str) -> None:
     """Each is ended or passes, is named, and the same process goes on to check the next answer."""
     before, says = MISBEHAVING[what]
-    outcome = ask(job(_GAIN + before + RIGHT))
+    outcome = ask(job(_GAIN + before + RIGHT, seconds=SHORT if says == "did not finish" else LIMIT))
     assert outcome["state"] == ("wrong" if says else "passed"), outcome
     assert says in outcome["message"]
     assert ask(job(_GAIN + RIGHT))["state"] == "passed"
@@ -130,7 +131,7 @@ def test_two_classes_can_be_graded_at_once(folder: pathlib.Path) -> None:
     write(folder, "a.json", report_of(1))
     room = lessons.classroom(folder)
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(lessons.grade(room, seconds=LIMIT).to_dict())) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(lessons.grade(room).to_dict())) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -151,9 +151,19 @@ def test_recorded_products(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Pa
     assert "not recorded yet" in RecordedPrecisions(())._repr_html_()
 
 
+def ticking(**options: Any) -> timing.Measurement:
+    """Measure a function that takes 100 us on a clock of the test."""
+    now = [0.0]
+
+    def work() -> None:
+        now[0] += 1e-4
+
+    return timing.measure(work, clock=lambda: now[0], **options)
+
+
 def test_products_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: four times float32's rate at the same side; a refusal keeps its place; a CPU is measured only where it is asked for."""
-    here = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    here = ticking(device="cpu", deadline=0.01)
     cases = [
         ({"format": "float32", "n": 4096}, dataclasses.replace(here, flops=1e9)),
         ({"format": "bfloat16", "n": 4096}, dataclasses.replace(here, flops=4e9)),
@@ -177,11 +187,11 @@ def test_the_recorders_cases_run_live_and_say_what_is_refused(monkeypatch: pytes
     def broken(_: float) -> timing.Measurement:
         raise RuntimeError("no kernel image")
 
-    cases = [recorder.Case({"n": 1}, lambda deadline: timing.measure(lambda: None, device="cpu", deadline=deadline)),
+    cases = [recorder.Case({"n": 1}, lambda deadline: ticking(device="cpu", deadline=deadline)),
              recorder.Case({"n": 2}, broken), recorder.Case({"n": 3}, broken)]  # fmt: skip
     monkeypatch.setattr(recorder, "experiments", lambda only: (recorder.Experiment("x", "x", lambda device: cases),))
     found = _live.measured("x", lambda params: params["n"] < 3, devices.find("cpu"), 0.01)
-    assert found[0][1].median_seconds > 0
+    assert found[0][1].median_seconds == pytest.approx(1e-4)
     assert found[1] == ({"n": 2}, "not here: no kernel image")
     assert len(found) == 2
 

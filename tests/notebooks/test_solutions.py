@@ -22,7 +22,7 @@ from gpulab import arrays, lessons, models, parallel
 from gpulab.errors import CopyRequiredError
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
-from gpulab.lessons import _answers, _architecture, _content, _density, _material
+from gpulab.lessons import _answers, _architecture, _content, _density, _material, _nb08_ring
 from gpulab.lessons._content import Exercise, Usual
 from gpulab.lessons._regrade import Regrader
 
@@ -57,8 +57,9 @@ def own_progress(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="module")
 def started_ranks() -> Iterator[Any]:
-    """Four ranks, as notebook 08 has them open."""
+    """Four ranks, as notebook 08 has them open; what the check imports on them is there, or the first one waited for it."""
     with parallel.cluster(4, timeout_seconds=5.0) as ranks:
+        ranks.run(_nb08_ring.probe, lambda x, rank, n: x, ())
         yield ranks
 
 
