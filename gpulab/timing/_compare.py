@@ -155,7 +155,8 @@ class _Race:
             with translated(job):
                 job.warm_up(self.limits.deadline, self.limits.stop)
         loops = [job.loops() for job in jobs]
-        sampled = self._in_turns([loop.work for loop in loops], [loop.empty for loop in loops], 0.05, 0.7 if transfer else 0.99, 1.0)
+        warm, end = [job.warm_seconds for job in jobs], 0.7 if transfer else 0.99
+        sampled = self._in_turns([loop.work for loop in loops], [loop.empty for loop in loops], warm, 0.05, end, 1.0)
         if any(len(one.samples_seconds) == 0 for one in sampled):
             raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")
         afters = [job.read() if job.read is not None else None for job in jobs]
@@ -165,13 +166,16 @@ class _Race:
         moved = self._copies() if transfer else [None] * len(jobs)
         return [measurement(job, samples, seconds) for job, samples, seconds in zip(jobs, sampled, moved, strict=True)]
 
-    def _in_turns(self, runs: Sequence[Run], empties: Sequence[Run | None], start: float, end: float, share: float) -> list[Sampled]:
+    def _in_turns(
+        self, runs: Sequence[Run], empties: Sequence[Run | None], warm: Sequence[float], start: float, end: float, share: float
+    ) -> list[Sampled]:
         """Sample the runs in turns; each row has ``share`` of the deadline."""
         limits = self.limits.part(start, end, share * self.limits.deadline * len(runs))
         return sample_in_turns(
             [self._named(contender, run) for contender, run in zip(self.contenders, runs, strict=True)],
             self.clock,
             empties=empties,
+            call_seconds=warm,
             relative_width=limits.relative_width,
             deadline=limits.deadline,
             progress=limits.progress,
@@ -193,10 +197,11 @@ class _Race:
         if self.limits.stopped():
             return [None] * len(self.contenders)
         runs = [Copies(contender.job).run for contender in self.contenders]
+        warm = []
         for contender, run in zip(self.contenders, runs, strict=True):
             with translated(contender.job):
-                run(1)
-        sampled = self._in_turns(runs, [None] * len(runs), 0.7, 0.99, TRANSFER_SHARE)
+                warm.append(run(1)[1])
+        sampled = self._in_turns(runs, [None] * len(runs), warm, 0.7, 0.99, TRANSFER_SHARE)
         return [float(np.median(one.samples_seconds)) if len(one.samples_seconds) else None for one in sampled]
 
 

@@ -73,6 +73,7 @@ class Job:
     working_set_bytes: float | None = None
     calls: int = 0
     first_seconds: float = math.nan
+    warm_seconds: float = math.inf  # the fastest call of the warm-up
     result_bytes: int = 0
     finish: Callable[[Any], Any] | None = None  # waits for a result, where waiting for the device is not enough
     kept: Kept = field(default_factory=Kept)
@@ -145,7 +146,9 @@ class Job:
                 self.finish(result)
             del result
             wait()
-            self.kept.add(1, returned - start, self.clock() - start)  # should the next call raise, these are what was measured
+            finished = self.clock()
+            self.kept.add(1, returned - start, finished - start)  # should the next call raise, these are what was measured
+            self.warm_seconds = min(self.warm_seconds, finished - start)
             done += 1
         self.kept = Kept()
 

@@ -178,6 +178,7 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
 def _sample(job: Job, limits: Limits, cold: bool) -> Sampled:
     options: dict[str, Any] = {
         "relative_width": limits.relative_width, "deadline": limits.deadline, "progress": limits.progress, "stop": limits.stop,
+        "call_seconds": job.warm_seconds,
     }  # fmt: skip
     if cold:
         run = cold_run(job.fn, job.args, job.wait(), job.clock, flusher(job.device), job.finish)
@@ -222,8 +223,14 @@ class Copies:
         if limits.stopped():
             return None
         run = self.job.counting(self.run)
-        run(1)
+        _, warm_seconds = run(1)
         sampled = sample(
-            run, self.job.clock, relative_width=limits.relative_width, deadline=limits.deadline, progress=limits.progress, stop=limits.stop
+            run,
+            self.job.clock,
+            call_seconds=warm_seconds,
+            relative_width=limits.relative_width,
+            deadline=limits.deadline,
+            progress=limits.progress,
+            stop=limits.stop,
         )
         return float(np.median(sampled.samples_seconds)) if len(sampled.samples_seconds) else None

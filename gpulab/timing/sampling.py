@@ -82,6 +82,7 @@ def sample(
     clock: Clock,
     *,
     empty: Run | None = None,
+    call_seconds: float = math.inf,
     relative_width: float = 0.02,
     deadline: float = 2.0,
     progress: Progress | None = None,
@@ -98,6 +99,8 @@ def sample(
         Returns seconds; the deadline is in its time.
     empty : callable, optional
         The same loop without the work (``make_loops``). It is run between samples, and its median is subtracted.
+    call_seconds : float, optional
+        The fastest call before, as in a warm-up: with it, a first sample that was stopped is not taken for a slow call.
     relative_width : float
         Width of the interval, relative to the median, to stop at.
     deadline : float
@@ -121,7 +124,16 @@ def sample(
     -----
     Whatever ``run`` raises passes, a keyboard interrupt included.
     """
-    return sample_in_turns([run], clock, empties=[empty], relative_width=relative_width, deadline=deadline, progress=progress, stop=stop)[0]
+    return sample_in_turns(
+        [run],
+        clock,
+        empties=[empty],
+        call_seconds=[call_seconds],
+        relative_width=relative_width,
+        deadline=deadline,
+        progress=progress,
+        stop=stop,
+    )[0]
 
 
 def sample_in_turns(
@@ -129,6 +141,7 @@ def sample_in_turns(
     clock: Clock,
     *,
     empties: Sequence[Run | None] | None = None,
+    call_seconds: Sequence[float] | None = None,
     relative_width: float = 0.02,
     deadline: float = 2.0,
     progress: Progress | None = None,
@@ -144,6 +157,8 @@ def sample_in_turns(
     runs : sequence of callables
     empties : sequence of callables or None, optional
         The empty loop of each.
+    call_seconds : sequence of float, optional
+        The fastest call of each before.
     deadline : float
         Seconds, for all of them together.
     clock, relative_width, progress, stop
@@ -161,7 +176,7 @@ def sample_in_turns(
     begin = clock()
     tick = _tick(clock)
     columns = [_Column(run, empty, clock) for run, empty in zip(runs, empties or [None] * len(runs), strict=True)]
-    schedule = _Schedule(begin, deadline, relative_width)
+    schedule = _Schedule(begin, deadline, relative_width, call_seconds or [math.inf] * len(runs))
     stopped_by = None
     while stopped_by is None:
         if stop is not None and stop():
@@ -182,17 +197,22 @@ def sample_in_turns(
 class _Schedule:
     """When to look at the intervals, and when to end."""
 
-    def __init__(self, begin: float, deadline: float, relative_width: float) -> None:
-        self._begin, self._deadline, self._relative_width = begin, deadline, relative_width
+    def __init__(self, begin: float, deadline: float, relative_width: float, call_seconds: Sequence[float]) -> None:
+        self._begin, self._deadline, self._relative_width, self._call_seconds = begin, deadline, relative_width, call_seconds
+        self._last, self._fastest_round = begin, math.inf
         self._next_look = FIRST_LOOK * deadline
         self._next_progress = 0.0
 
     def verdict(self, now: float, columns: list[_Column]) -> str | None:
+        """Return why to end after the round that ended now, or None to go on."""
         elapsed = now - self._begin
+        self._last, self._fastest_round = now, min(self._fastest_round, now - self._last)
         count = columns[0].count
         if elapsed >= self._deadline:
-            enough = count >= FEWEST_SAMPLES or elapsed * (1 + 1 / count) >= FEWEST_SAMPLES * self._deadline
-            return "deadline" if enough else None
+            # What has passed may be one stop of the machine, and it must not stay the only sample: the fastest round tells the pace.
+            known = sum(seconds * column.calls for seconds, column in zip(self._call_seconds, columns, strict=True))
+            too_slow = (count + 1) * min(self._fastest_round, known) >= FEWEST_SAMPLES * self._deadline
+            return "deadline" if count >= FEWEST_SAMPLES or too_slow else None
         if elapsed < self._next_look or count < FEWEST_BEFORE_PRECISION:
             return None
         self._next_look = LOOK_GROWTH * elapsed

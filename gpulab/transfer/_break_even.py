@@ -229,8 +229,9 @@ def _result_bytes(w: Workload, inputs: tuple[Any, ...]) -> int:
     return sum(_sizes_of((w.run(*inputs),)))
 
 
-# Notes on a measurement that make its time doubtful; set-up, batching and deadlines are as they should be in a search.
-_DISTURBANCES = ("contended", "unstable", "stalled", "throttled", "implausible")
+# Notes on a measurement that make its time doubtful; set-up, batching and deadlines are as they should be in a search. A row shows no
+# interval, so a median of too few samples is told too.
+_DISTURBANCES = ("contended", "unstable", "stalled", "throttled", "implausible", "no-interval")
 
 
 @dataclass

@@ -64,6 +64,48 @@ def test_exact_times_on_a_scripted_clock():
     assert m.evidence.samples == len(m.samples_seconds)
 
 
+@pytest.mark.parametrize("stop", [0.08, 0.2])
+def test_one_stop_of_the_machine_is_never_the_median(stop):
+    """Whichever call after the first is stopped for more than the deadline of 50 ms, calls of 1 ms take 1 ms, alone and in turns."""
+    for stopped in range(2, 12):
+        seconds = lambda n, stopped=stopped: 1e-3 + (stop if n == stopped else 0.0)  # noqa: E731
+        clock = Clock()
+        m = gl.measure(_work(clock, seconds), clock=clock, deadline=0.05)
+        assert m.median_seconds == pytest.approx(1e-3)
+        c = gl.compare({"a": _work(clock), "b": _work(clock, seconds)}, clock=clock, deadline=0.05)
+        assert c.speedup == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("rows", "stop"), [(1, 0.04), (1, 0.2), (2, 0.08), (2, 0.2)])
+def test_one_stop_is_never_the_median_of_a_call_with_its_copies(monkeypatch, rows, stop):
+    """Of the calls of 1 ms with both copies, timed for half of 50 ms a row, any of the first five is stopped for longer: they take 1 ms."""
+    from gpulab.timing import _copies
+
+    for stopped in range(1, 6):
+        clock, copies = Clock(), iter(range(1, 1000))
+
+        def back(result, clock=clock, copies=copies, stopped=stopped):
+            clock.now += stop if next(copies) == stopped else 0.0
+
+        monkeypatch.setattr(_copies, "back_to_host", back)
+        if rows == 1:
+            taken = [gl.measure(_work(clock), clock=clock, deadline=0.05, transfer=True)]
+        else:
+            compared = gl.compare({"a": _work(clock), "b": _work(clock)}, clock=clock, deadline=0.05, transfer=True)
+            taken = [row.measurement for row in compared.rows]
+        assert [m.with_transfer_seconds for m in taken] == pytest.approx([1e-3] * rows)
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.9, 5), (1.5, 5), (2.5, 4), (7.0, 3)])
+def test_a_slow_function_is_called_no_more_than_it_must(seconds, calls):
+    """With 2 s: the first call, one to warm up, then as many samples as three times 2 s hold, at most three (0.9, 1.5), 2 and 1."""
+    clock = Clock()
+    work = _work(clock, lambda _: seconds)
+    m = gl.measure(work, clock=clock)
+    assert work.calls == [calls]
+    assert len(m.samples_seconds) == calls - 2
+
+
 def test_rates_follow_from_the_median(monkeypatch):
     """2 MFLOP and 4 MB in a millisecond are 2 GFLOP/s and 4 GB/s."""
     clock = Clock()

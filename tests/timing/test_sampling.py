@@ -195,6 +195,28 @@ def test_slow_calls_give_a_few_samples_and_no_interval(seconds: float, samples: 
     assert "needs 20" in result.no_interval_reason
 
 
+@pytest.mark.parametrize("stop", [0.07, 0.08, 0.2])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_first_sample_that_was_stopped_is_not_the_only_one(stop: float, rows: int) -> None:
+    """Calls of 1 ms, the first of 1 ms and a stop longer than the deadline of 50 ms: three samples, whose median is the call's."""
+    clock = Clock()
+
+    def run(calls: int) -> tuple[float, float]:
+        seconds = calls * 1e-3 + (0.0 if clock.now else stop)
+        clock.now += seconds
+        return seconds, seconds
+
+    for one in sample_in_turns([run] * rows, clock, call_seconds=[1e-3] * rows, deadline=0.05):
+        assert (len(one.samples_seconds), one.stopped_by) == (3, "deadline")
+        assert np.median(one.samples_seconds) == pytest.approx(1e-3)
+
+
+def test_a_stop_between_two_samples_ends_nothing_either() -> None:
+    """The second of the samples lasts 9 s, with a deadline of 2 s: the third call of 0.9 s still fits, without a hint from before."""
+    seconds = iter([0.9, 9.0, 0.9])
+    assert sampled(Clock(), lambda: next(seconds)).samples_seconds.tolist() == pytest.approx([0.9, 9.0, 0.9])
+
+
 def test_stop_is_asked_before_each_sample() -> None:
     """Stopping after seven questions leaves seven samples; stopping at once leaves none, with a reason."""
     asked = iter(range(100))

@@ -143,17 +143,18 @@ def test_a_recording_answers_only_for_the_parameters_that_it_was_made_with():
 
 
 def test_a_disturbed_cpu_is_named_once_with_its_sizes(monkeypatch):
-    """A note on the CPU's measurements reaches the answer, once with all its sizes; a note about the deadline does not."""
+    """A note on the CPU's measurements reaches the answer, once with all its sizes, and so do too few samples; a deadline does not."""
 
     def measure(fn, *args, **rest):
-        notes = (Note("contended", "others ran."), Note("deadline", "too soon."))
+        notes = (Note("contended", "others ran."), Note("no-interval", "3 samples."), Note("deadline", "too soon."))
         return type(calm)(**{**vars(calm), "notes": notes})
 
     calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
     monkeypatch.setattr(timing, "measure", measure)
     b = transfer.break_even("add", sizes=[16, 32], link="pcie4")
-    assert [n.code for n in b.notes] == ["contended"]
-    assert "n = 16, 32" in b.notes[0].sentence
+    assert [n.code for n in b.notes] == ["contended", "no-interval"]
+    assert all("n = 16, 32" in note.sentence for note in b.notes)
+    assert "3 samples." in b.notes[1].sentence
     assert "others ran." in b.notes[0].sentence
     assert b.caption().startswith("MODELLED · The accelerator")
     assert f"the CPU's side: MEASURED on {devices.find('cpu').name}" in b.caption()
