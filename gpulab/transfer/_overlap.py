@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import queue
 import statistics
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from gpulab import _given, devices, timing
 from gpulab.devices import Device
@@ -19,22 +13,22 @@ from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
 from gpulab.transfer._copies import check_room
+from gpulab.transfer._lanes import ITEMSIZE, Lanes, Passes, Work, gpu_lanes, host_lanes
 from gpulab.transfer._links import Link, check_bytes, named_link
 from gpulab.transfer.results import Overlap, Span, together_seconds
 from gpulab.units import format_bytes, format_seconds
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
-Work = Callable[[Any], Any]
 
 # Runs of each arrangement; the one with the median time is reported.
 _REPEATS = 7
 # At less than this share of the shorter lane, copy and compute are told not to have overlapped.
 _TOGETHER_SHARE = 0.1
-_ITEMSIZE = 4  # float32 chunks
-_MOST_PASSES = 2000
-# A factor that keeps values near 1 over any number of passes.
-_FACTOR = 1.0000001
+# Runs that disagree by less than this share of the possible gain tell well enough that nothing was gained.
+_DISAGREE_SHARE = 0.5
+# From so many runs on, one at each end is left out of that: it may have been stopped, and the median does not mind.
+_FEWEST_TO_TRIM = 5
 
 
 def overlap(
@@ -71,7 +65,8 @@ def overlap(
     Returns
     -------
     Overlap
-        With the note "no-overlap" where the two did not run at the same time.
+        With the note "no-overlap" where the two did not run at the same time, "implausible" where more was gained than can be, and
+        "unstable" where the runs disagree by more than the gain.
 
     Raises
     ------
@@ -101,7 +96,7 @@ def overlap(
         raise InputError(f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the default work.")
     where, lanes = _lanes("overlap", size, count, work, device)
     with devices.guard(f"overlap: copying {size} bytes in {count} chunks on {where.name}"):
-        trials = _repeat(lanes, progress, stop)
+        trials = _trials(lanes, progress, stop)
     return _result(where, size, count, trials)
 
 
@@ -143,13 +138,13 @@ def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: floa
     )
 
 
-def _lanes(function: str, nbytes: int, chunks: int, work: Work | None, device: Any) -> tuple[Device, _Lanes]:
+def _lanes(function: str, nbytes: int, chunks: int, work: Work | None, device: Any) -> tuple[Device, Lanes]:
     """Return the device that computes and the three arrangements on it."""
     found = devices.find(device)
     where = found if found.torch_type == "cuda" else Device("cpu")
     check_room(function, where, "host" if where.is_cpu else "to_device", nbytes)
     with devices.guard(f"{function}: copying {nbytes} bytes in {chunks} chunks on {where.name}"):
-        return where, _host_lanes(nbytes, chunks, work) if where.is_cpu else _gpu_lanes(nbytes, chunks, work, where)
+        return where, host_lanes(nbytes, chunks, work) if where.is_cpu else gpu_lanes(nbytes, chunks, work, where)
 
 
 def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds: float, launch_seconds: float = 0.0) -> float:
@@ -189,10 +184,10 @@ def pipeline_seconds(nbytes: int, chunks: int, link: Link | str, compute_seconds
 
 
 def _check_chunks(function: str, chunks: Any, nbytes: int) -> int:
-    if not _given.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // _ITEMSIZE):
+    if not _given.is_whole(chunks) or not 1 <= chunks <= max(1, nbytes // ITEMSIZE):
         raise InputError(
             f"{function}: {shown(chunks)} chunks of {nbytes} bytes were asked for; expected a whole number from 1, with at least "
-            f"{_ITEMSIZE} bytes each. Pass for example chunks=8."
+            f"{ITEMSIZE} bytes each. Pass for example chunks=8."
         )
     return int(chunks)
 
@@ -240,168 +235,77 @@ def _notes(timeline: Sequence[Span], chunks: int) -> list[Note]:
 
 
 @dataclass(frozen=True)
-class _Lanes:
-    """Three arrangements of the same work; each returns seconds, the last one with its timeline."""
-
-    copy: Callable[[], float]
-    compute: Callable[[], float]
-    chunked: Callable[[], tuple[float, list[Span]]]
-
-
-@dataclass(frozen=True)
 class _Trials:
     copy: list[float]
     compute: list[float]
     chunked: list[tuple[float, list[Span]]]
 
+    @property
+    def gains(self) -> list[float]:
+        """What each run in chunks took less than the copy and the compute of the same turn, ascending."""
+        return sorted(copy + compute - chunked for copy, compute, (chunked, _) in zip(self.copy, self.compute, self.chunked, strict=True))
 
-def _repeat(lanes: _Lanes, progress: Progress | None, stop: Stop | None) -> _Trials:
+
+def _trials(lanes: Lanes, progress: Progress | None, stop: Stop | None) -> _Trials:
+    """Run the arrangements; where that shows the default work to be far from the copy's length, give it that length and run them anew."""
+    say = progress or (lambda fraction, text: None)
+    trials = _repeat(lanes, say, stop)
+    if not trials.chunked:
+        raise StoppedError("overlap: stopped before the first run; expected at least one. Run it again.")
+    lengths = statistics.median(trials.copy), statistics.median(trials.compute)
+    if len(trials.chunked) == _REPEATS and isinstance(lanes.work, Passes) and lanes.work.misfit(*lengths):
+        lanes.work.fit(*lengths)
+        reached = (_REPEATS - 1) / _REPEATS
+        again = _repeat(lanes, lambda fraction, text: say(reached + (1 - reached) * fraction, f"{text}, anew"), stop)
+        trials = again if again.chunked else trials
+    say(1.0, "done")
+    return trials
+
+
+def _repeat(lanes: Lanes, progress: Progress, stop: Stop | None) -> _Trials:
     """Run the three arrangements in turn, after one run that is thrown away."""
     lanes.copy(), lanes.compute(), lanes.chunked()
     trials = _Trials([], [], [])
     for i in range(_REPEATS):
         if stop is not None and stop():
             break
-        if progress is not None:
-            progress(i / _REPEATS, f"run {i + 1} of {_REPEATS}")
+        progress(i / _REPEATS, f"run {i + 1} of {_REPEATS}")
         trials.copy.append(lanes.copy())
         trials.compute.append(lanes.compute())
         trials.chunked.append(lanes.chunked())
-    if not trials.chunked:
-        raise StoppedError("overlap: stopped before the first run; expected at least one. Run it again.")
-    if progress is not None:
-        progress(1.0, "done")
     return trials
+
+
+def _doubts(copy: float, compute: float, seconds: float, gains: Sequence[float], overlapped: bool) -> list[Note]:
+    """Return the notes that the gain cannot be, or that the runs do not agree on it (where nothing overlapped there is none)."""
+    notes, (possible, longer) = [], sorted((copy, compute))
+    if possible > 0 and round(100 * (longer - seconds) / possible) > 0:  # in whole percent of the possible gain, as it is shown
+        notes.append(
+            Note(
+                "implausible",
+                f"In chunks it took {format_seconds(seconds)}, less than the {'copy' if copy > compute else 'compute'} alone with "
+                f"{format_seconds(longer)}: a run was disturbed, or chunks were still in a cache when they were computed. Measure again.",
+            )
+        )
+    inner = gains[1:-1] if len(gains) >= _FEWEST_TO_TRIM else gains
+    if overlapped and inner[-1] - inner[0] > max(abs(copy + compute - seconds), _DISAGREE_SHARE * possible):
+        least, most = (f"{format_seconds(abs(gain))} {'less' if gain > 0 else 'more'}" for gain in (inner[0], inner[-1]))
+        notes.append(
+            Note(
+                "unstable",
+                f"In chunks it took from {most} to {least} than one after the other, by the run: no single gain describes that. "
+                "Close what else runs, and measure again.",
+            )
+        )
+    return notes
 
 
 def _result(device: Device, nbytes: int, chunks: int, trials: _Trials) -> Overlap:
     seconds, timeline = sorted(trials.chunked, key=lambda trial: trial[0])[len(trials.chunked) // 2]
-    notes = _notes(timeline, chunks)
+    copy, compute = statistics.median(trials.copy), statistics.median(trials.compute)
+    apart = _notes(timeline, chunks)
+    notes = [*_doubts(copy, compute, seconds, trials.gains, overlapped=not apart), *apart]
     if len(trials.chunked) < _REPEATS:
         notes.append(Note("stopped", f"Stopped after {len(trials.chunked)} of {_REPEATS} runs; run it again for a steadier figure."))
-    copy, compute = statistics.median(trials.copy), statistics.median(trials.compute)
     evidence = Evidence.measured(device.name, len(trials.chunked))
     return Overlap(device.name, nbytes, chunks, copy, compute, seconds, tuple(timeline), tuple(notes), evidence)
-
-
-def _passes_for(copy_seconds: float, pass_seconds: float) -> int:
-    """Return how many passes take about as long as the copy."""
-    return max(1, min(_MOST_PASSES, round(copy_seconds / max(pass_seconds, 1e-9))))
-
-
-def _host_lanes(nbytes: int, chunks: int, work: Work | None) -> _Lanes:
-    """Return the arrangements with two threads; copying and numpy's arithmetic both let other threads run."""
-    source, target = np.ones(nbytes // _ITEMSIZE, dtype=np.float32), np.zeros(nbytes // _ITEMSIZE, dtype=np.float32)
-    parts = [(source[part], target[part]) for part in _slices(len(source), chunks)]
-    now = time.perf_counter
-
-    def timed(fn: Callable[..., Any], *args: Any) -> float:
-        start = now()
-        fn(*args)
-        return now() - start
-
-    if work is None:
-        timed(np.copyto, target, source)
-        passes = _passes_for(timed(np.copyto, target, source), timed(lambda: np.multiply(target, _FACTOR, out=target)))
-
-        def work(x: np.ndarray) -> None:
-            for _ in range(passes):
-                np.multiply(x, _FACTOR, out=x)
-
-    chosen = work
-
-    def chunked() -> tuple[float, list[Span]]:
-        arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-        begin = now()
-        copies: list[Span] = []
-
-        def carry() -> None:
-            for i, (there, here) in enumerate(parts):
-                start = now()
-                np.copyto(here, there)
-                copies.append(Span("copy", i, start - begin, now() - begin))
-                arrived.put(i)
-
-        carrier = threading.Thread(target=carry, name="copy lane")
-        carrier.start()
-        computes = []
-        try:
-            for _ in parts:
-                i = arrived.get()
-                start = now()
-                chosen(parts[i][1])
-                computes.append(Span("compute", i, start - begin, now() - begin))
-        finally:
-            carrier.join()
-        return computes[-1].end_seconds, copies + computes
-
-    return _Lanes(lambda: timed(np.copyto, target, source), lambda: timed(chosen, target), chunked)
-
-
-def _slices(length: int, chunks: int) -> list[slice]:
-    edges = [length * i // chunks for i in range(chunks + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(edges)]
-
-
-def _gpu_lanes(nbytes: int, chunks: int, work: Work | None, device: Device) -> _Lanes:
-    """Return the arrangements with two streams and pinned memory, timed by events."""
-    import torch
-
-    cuda: Any = torch.cuda  # its streams and events have no type hints
-
-    source = torch.ones(nbytes // _ITEMSIZE).pin_memory()
-    target = torch.zeros(nbytes // _ITEMSIZE, device=str(device))
-    parts = [(source[part], target[part]) for part in _slices(len(source), chunks)]
-    with cuda.device(device.index):
-        copy_stream, compute_stream = cuda.Stream(), cuda.Stream()
-
-    def event() -> Any:
-        return cuda.Event(enable_timing=True)
-
-    def timed(fn: Callable[[], Any]) -> float:
-        with cuda.device(device.index), cuda.stream(compute_stream):
-            device.synchronize()
-            start, end = event(), event()
-            start.record()
-            fn()
-            end.record()
-            device.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
-
-    def send() -> None:
-        target.copy_(source, non_blocking=True)
-
-    if work is None:
-        timed(send), timed(lambda: target.mul_(_FACTOR))
-        passes = _passes_for(timed(send), timed(lambda: target.mul_(_FACTOR)))
-
-        def work(x: Any) -> None:
-            for _ in range(passes):
-                x.mul_(_FACTOR)
-
-    chosen = work
-
-    def chunked() -> tuple[float, list[Span]]:
-        with cuda.device(device.index):
-            device.synchronize()
-            marks = [[event() for _ in range(4)] for _ in parts]
-            begin = event()
-            begin.record(copy_stream)
-            for (there, here), (start, there_at, work_at, end) in zip(parts, marks, strict=True):
-                with cuda.stream(copy_stream):
-                    start.record()
-                    here.copy_(there, non_blocking=True)
-                    there_at.record()
-                compute_stream.wait_event(there_at)
-                with cuda.stream(compute_stream):
-                    work_at.record()
-                    chosen(here)
-                    end.record()
-            device.synchronize()
-        at = [[float(begin.elapsed_time(mark)) * 1e-3 for mark in row] for row in marks]
-        spans = [Span("copy", i, row[0], row[1]) for i, row in enumerate(at)] + [
-            Span("compute", i, row[2], row[3]) for i, row in enumerate(at)
-        ]
-        return max(row[3] for row in at), spans
-
-    return _Lanes(lambda: timed(send), lambda: timed(lambda: chosen(target)), chunked)

@@ -252,7 +252,8 @@ class Overlap(Result):
     timeline : tuple of Span
         Of the run in chunks.
     notes : tuple of Note
-        "no-overlap" where copy and compute did not run at the same time.
+        "no-overlap" where copy and compute did not run at the same time; "implausible" where the gain is above the ideal, "unstable"
+        where the runs disagree by more than the gain.
     evidence : Evidence
     """
 

@@ -254,9 +254,10 @@ class TransferExplorer(Instrument):
         if o is None:
             return Drawing(message="Press Measure overlap: it copies and computes on this machine, in chunks and one after the other.")
         (_, header), rows = ("", "time"), o.table()[1]
-        none = any(note.code == "no-overlap" for note in o.notes)
+        codes = {note.code for note in o.notes}
         gain = f"{o.ratio_text} of the gain that is possible" if round(100 * o.ratio) > 0 else "nothing was gained"
-        gain = "no overlap happened" if none and o.chunks > 1 else gain
+        gain = "no overlap happened" if "no-overlap" in codes and o.chunks > 1 else gain
+        gain = "more than can be gained, so no gain is told" if "implausible" in codes else gain
         message = (
             f"In {o.chunks} chunk{'s' if o.chunks > 1 else ''} it takes {format_seconds(o.seconds)}, one after the other "
             f"{format_seconds(o.serial_seconds)}: {gain}."

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab import transfer
+from gpulab import devices, transfer
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge, Evidence
-from gpulab.transfer import Overlap, Span, _overlap
+from gpulab.transfer import Overlap, Span, _lanes, _overlap
 from gpulab.transfer.results import together_seconds
 
 LINK = transfer.link("pcie4", latency_seconds=1e-3, bandwidth_bytes_per_second=1e6)
@@ -243,7 +243,7 @@ def test_two_streams_make_a_pipeline(monkeypatch):
     By hand the work ends at 12, 20 and 28 ms. Alone, the copy takes 12 ms and the work 24.
     """
     gpu = _Gpu(monkeypatch)
-    lanes = _overlap._gpu_lanes(12, 3, gpu.work, gpu)
+    lanes = _lanes.gpu_lanes(12, 3, gpu.work, gpu)
     assert (lanes.copy(), lanes.compute()) == (pytest.approx(0.012), pytest.approx(0.024))
     gpu.log.clear()
     seconds, spans = lanes.chunked()
@@ -259,7 +259,7 @@ def test_two_streams_make_a_pipeline(monkeypatch):
 def test_a_run_in_chunks_begins_when_the_device_is_idle(monkeypatch):
     """What a caller left in one of the streams is waited for, and not counted into the run."""
     gpu = _Gpu(monkeypatch)
-    lanes = _overlap._gpu_lanes(8, 2, gpu.work, gpu)
+    lanes = _lanes.gpu_lanes(8, 2, gpu.work, gpu)
     gpu.streams[1].free += 1.0
     assert lanes.chunked()[0] == pytest.approx(0.004 + 2 * 0.008)
     gpu.log.clear()
@@ -269,9 +269,9 @@ def test_a_run_in_chunks_begins_when_the_device_is_idle(monkeypatch):
 
 def test_the_default_work_takes_about_as_long_as_the_copy(monkeypatch):
     """Passes by whole numbers: a copy of 12 ms and passes of 5 ms make two; it is one at least, also where nothing takes any time."""
-    assert _overlap._passes_for(12e-3, 5e-3) == 2
-    assert _overlap._passes_for(1e-3, 5e-3) == 1
-    assert _overlap._passes_for(0.0, 0.0) == 1
+    assert _lanes.passes_for(12e-3, 5e-3) == 2
+    assert _lanes.passes_for(1e-3, 5e-3) == 1
+    assert _lanes.passes_for(0.0, 0.0) == 1
     gpu, passed = _Gpu(monkeypatch), []
 
     def mul_(x, factor):
@@ -280,10 +280,105 @@ def test_the_default_work_takes_about_as_long_as_the_copy(monkeypatch):
         return x
 
     monkeypatch.setattr(torch.Tensor, "mul_", mul_)
-    lanes = _overlap._gpu_lanes(12, 3, None, gpu)
+    lanes = _lanes.gpu_lanes(12, 3, None, gpu)
     passed.clear()
     assert lanes.compute() == pytest.approx(0.012)  # three passes of 4 ms for a copy of 12
     assert len(passed) == 3
+
+
+class _Host:
+    """A CPU on a scripted clock: a copy takes 12 ms and a pass 4 ms, and a stop of 0.3 s comes in the copy or pass of that number."""
+
+    def __init__(self, monkeypatch, stopped=None):
+        self.now, self.moves, self.stopped = 0.0, 0, stopped
+        monkeypatch.setattr(_lanes, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(np, "copyto", lambda here, there: self.move(12e-3))
+        monkeypatch.setattr(np, "multiply", lambda x, factor, out: self.move(4e-3))
+
+    def move(self, seconds):
+        self.moves += 1
+        self.now += seconds + (0.3 if self.moves == self.stopped else 0.0)
+
+
+@pytest.mark.parametrize("stopped", [None, 1, 2, 3, 4, 5, 6])
+def test_one_stop_while_the_passes_are_counted_changes_nothing(monkeypatch, stopped):
+    """Passes of 4 ms for a copy of 12 ms are three, by hand, whichever copy or pass was stopped for 0.3 s before."""
+    _Host(monkeypatch, stopped)
+    lanes = _lanes.host_lanes(2**10, 4, None)
+    assert lanes.work.count == 3
+    assert lanes.compute() == pytest.approx(12e-3)
+
+
+def _scripted(count, copy=1e-3, one_pass=1e-3, chunked=1.5e-3):
+    """Lanes whose times are given, with the default work so many passes long, and what they were asked for."""
+    passes, asked = _lanes.Passes(lambda x: None, count), []
+
+    def taking(name, seconds):
+        def lane():
+            asked.append(name)
+            return seconds()
+
+        return lane
+
+    timeline = [Span("copy", 0, 0.0, 1.0), Span("compute", 0, 0.0, 1.0)]
+    return _lanes.Lanes(
+        taking("copy", lambda: copy),
+        taking("compute", lambda: passes.count * one_pass),
+        taking("chunked", lambda: (chunked, timeline)),
+        passes,
+    ), asked
+
+
+@pytest.mark.parametrize(
+    ("count", "one_pass", "afterwards", "runs"), [(62, 1e-3, 1, 16), (3, 0.1e-3, 10, 16), (1, 9e-3, 1, 8), (2, 0.6e-3, 2, 8)]
+)
+def test_work_far_from_the_copys_length_is_sized_and_run_anew_once(count, one_pass, afterwards, runs):
+    """A copy of 1 ms: 62 passes of 1 ms become one and 3 of 0.1 ms ten; one of 9 ms is the least there is, and 1.2 ms are near enough.
+
+    A series is seven runs and one that is thrown away; progress rises through both, to 1.
+    """
+    lanes, asked = _scripted(count, one_pass=one_pass)
+    seen = []
+    trials = _overlap._trials(lanes, lambda fraction, text: seen.append(fraction), None)
+    assert lanes.work.count == afterwards
+    assert asked.count("chunked") == runs
+    assert trials.compute == pytest.approx([afterwards * one_pass] * 7)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_a_stop_while_it_runs_anew_keeps_the_first_runs():
+    """Seven runs are there, and stay, where the second series was stopped before its first run."""
+    lanes, _ = _scripted(62)
+    answers = iter([False] * 7 + [True])
+    assert _overlap._trials(lanes, None, lambda: next(answers)).compute == pytest.approx([62e-3] * 7)
+
+
+def _told(copy, compute, chunked):
+    """The codes of the notes on runs with these times in seconds, copy and compute at work together."""
+    timeline = [Span("copy", 0, 0.0, 1.0), Span("compute", 0, 0.0, 1.0)]
+    trials = _overlap._Trials(copy, compute, [(seconds, timeline) for seconds in chunked])
+    o = _overlap._result(devices.find("cpu"), 8, 2, trials)
+    rows = dict(o.table()[1])
+    assert all(rows[f"note: {note.code}"] == note.sentence for note in o.notes)
+    return {note.code: note.sentence for note in o.notes}
+
+
+def test_a_gain_that_cannot_be_is_told():
+    """Beside a copy of 2 s and a compute of 1 s nothing takes less than 2 s: 1.9 s are implausible, 2.0 and 2.5 are not."""
+    assert "took 1.90 s, less than the copy alone with 2.00 s" in _told([2.0] * 7, [1.0] * 7, [1.9] * 7)["implausible"]
+    assert _told([2.0] * 7, [1.0] * 7, [2.0] * 7) == {}
+    assert _told([2.0] * 7, [1.0] * 7, [2.5] * 7) == {}
+
+
+def test_runs_that_disagree_by_more_than_the_gain_are_told():
+    """Three seconds one after the other: by hand the runs gain 0.9 s or lose 0.6; one stop, or a loss that is clear, is no doubt."""
+    sentence = _told([2.0] * 7, [1.0] * 7, [2.1, 3.6, 2.1, 3.6, 2.6, 2.1, 3.6])["unstable"]
+    assert "from 900 ms less to 600 ms more than one after the other" in sentence
+    assert _told([2.0] * 7, [1.0] * 7, [2.5] * 6 + [60.0]) == {}
+    assert _told([2.0] * 7, [1.0] * 7, [9.0, 10.0, 11.0, 12.0, 9.0, 10.0, 11.0]) == {}
+    assert _told([2.0] * 7, [1.0] * 7, [3.0, 3.1, 2.9, 3.0, 3.1, 2.9, 3.0]) == {}
+    assert set(_told([2.0], [1.0], [2.5])) == {"stopped"}
 
 
 @pytest.mark.gpu

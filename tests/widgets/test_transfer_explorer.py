@@ -167,6 +167,18 @@ def test_the_modelled_timeline_follows_the_controls_and_the_measured_one_its_but
     assert "have moved" not in t._results.message
 
 
+def test_a_gain_that_cannot_be_is_not_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand 1000 % of the possible: the sentence has no such share, and the note says what to do."""
+    note = Note("implausible", "Less than the copy alone. Measure again.")
+    broken = Overlap("Slow CPU", 64 * MIB, 2, 20.0, 1.0, 11.0, SPANS, (note,), Evidence.measured("Slow CPU", 7))
+    monkeypatch.setattr(transfer, "overlap", lambda *given, **rest: broken)
+    t = TransferExplorer(view="overlap", way="here")
+    t.run("overlap", wait=True)
+    assert "more than can be gained" in t._results.message
+    assert "%" not in t._results.message
+    assert [one["sentence"] for one in t._results.notes] == [note.sentence]
+
+
 @pytest.mark.parametrize(
     ("begin", "moved"), [({"view": "overlap", "way": "here"}, {"view": "sweep"}), ({"view": "overlap", "way": "here"}, {"way": "model"})]
 )
