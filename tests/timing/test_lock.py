@@ -56,8 +56,12 @@ def test_turn_inside_a_turn_enters_at_once():
 
 def test_neighbour_process_makes_it_wait(neighbour):
     """The turn comes when the other process ends, and says how long it took."""
-    threading.Timer(0.2, neighbour.stdin.close).start()  # it reads the end of its input, and ends
-    with _lock.turn("cpu", timeout=20) as turn:
+
+    def waiting(seconds: float) -> None:
+        if seconds >= 0.1:
+            neighbour.stdin.close()  # it reads the end of its input, and ends
+
+    with _lock.turn("cpu", timeout=20, waiting=waiting) as turn:
         assert turn.taken
         assert turn.waited_seconds >= 0.1
 

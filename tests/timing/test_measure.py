@@ -21,14 +21,14 @@ from gpulab.timing import Measurement, device_of
 
 
 class Clock:
-    """A clock that moves only when the measured function says so."""
+    """A clock that moves only when the measured function says so, and shows only whole steps of ``step``."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, step: float = 0.0) -> None:
+        self.now, self.step = 0.0, step
 
     def __call__(self) -> float:
         """Return the time."""
-        return self.now
+        return self.now // self.step * self.step if self.step else self.now
 
 
 def _work(clock: Clock, seconds=lambda call: 1e-3):
@@ -443,11 +443,19 @@ def test_any_times_give_a_consistent_result(first, later, transfer):
 
 
 def test_quick_function_costs_little_beside_the_sampling():
-    """Around the sampling of a call of a microsecond no more than 0.3 s of CPU time are spent."""
+    """Around the sampling of a call of a microsecond no more than 0.3 s of CPU time are spent.
+
+    That of this thread: a pool of another that still spins is no cost of the measurement. The least of three: where a neighbour empties
+    the caches, the same takes longer.
+    """
     gl.measure(len, (), deadline=0.05)  # first-time costs: versions, names
-    before = time.process_time()
-    gl.measure(len, (), deadline=0.2)
-    assert time.process_time() - before < 0.2 + 0.3
+
+    def spent() -> float:
+        before = time.thread_time()
+        gl.measure(len, (), deadline=0.2)
+        return time.thread_time() - before
+
+    assert min(spent() for _ in range(3)) < 0.2 + 0.3
 
 
 def test_device_is_found_in_arguments_closures_and_globals():
@@ -556,30 +564,33 @@ def _recording(names: list, turn):
     return recorded
 
 
-def test_neighbour_is_noted(monkeypatch):
-    """A measurement that waited for another one says so."""
+def test_neighbour_is_noted():
+    """A measurement that waited for another one says so; the other one ends when it has heard of the wait."""
     from gpulab.timing import _lock
 
-    inside = threading.Event()
+    inside, heard = threading.Event(), threading.Event()
 
     def hold() -> None:
         with _lock.turn("cpu"):
             inside.set()
-            time.sleep(0.2)
+            heard.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
     inside.wait()
-    m = gl.measure(lambda: None, deadline=0.05)
+    m = gl.measure(lambda: None, deadline=0.05, progress=lambda fraction, text: heard.set() if text.startswith("waiting") else None)
     thread.join()
+    assert heard.is_set()
     (note,) = (note for note in m.notes if note.code == "turn-taking")
     assert "waited" in note.sentence
 
 
 def test_table_has_rates_by_hand():
     """2 GFLOP and 5 MB in a millisecond are 2 TFLOP/s and 5 GB/s; what is not known has no row."""
-    m = gl.measure(lambda: None, deadline=0.01, flops=2e9, nbytes=5e6)
-    rows = dict(dataclasses.replace(m, median_seconds=1e-3).table()[1])
+    clock = Clock(step=1e-5)  # calls of 1 us are too short for it
+    m = gl.measure(_work(clock, lambda _: 1e-6), clock=clock, deadline=0.05)
+    m = dataclasses.replace(m, median_seconds=1e-3, flops=2e9, nbytes=5e6)
+    rows = dict(m.table()[1])
     assert (rows["arithmetic"], rows["memory traffic"]) == ("2.00 TFLOP/s", "5.00 GB/s")
     assert rows["device finished (median)"].startswith("1.00 ms [")
     assert rows["samples"] == f"{len(m.samples_seconds)} of {m.calls_per_sample} calls each"
