@@ -37,6 +37,8 @@ class Agent:
         self.publisher: Any = None
         self.keep: frozenset[Address] = frozenset()
         self.freed = False
+        self.heeded = False  # whether an interrupt has come in the call in progress
+        self._free_at: float | None = None
         self._told: tuple[Any, ...] = ()
         self._told_at = 0.0
         self._wake_out, self._wake_in = os.pipe()
@@ -68,20 +70,23 @@ class Agent:
                 twin.shutdown(socket.SHUT_RDWR)
 
     def _watch(self) -> None:
-        free_at = None
         while True:
             woken = self._woken()
             now = time.monotonic()
-            if woken:
-                free_at = now + _FREE_AFTER_SECONDS
-            if free_at is not None and now >= free_at:
-                free_at = None
-                if self._hangs():
-                    self.free()
+            self._heed(woken, now)
             with contextlib.suppress(Exception):  # a report that fails must not end the thread that frees
                 self._tell(now)
             if os.getppid() != self._parent and not sys.platform.startswith("linux"):
                 os._exit(1)  # the guard is gone; on Linux the system itself ends its children
+
+    def _heed(self, interrupted: bool, now: float) -> None:
+        """Free the rank where an interrupt has not done so for a while; in a call one is heeded, and those after it are that one again."""
+        if interrupted and not (self.call is not None and self.heeded):
+            self.heeded, self._free_at = self.call is not None, now + _FREE_AFTER_SECONDS
+        if self._free_at is not None and now >= self._free_at:
+            self._free_at = None
+            if self._hangs():
+                self.free()
 
     def _woken(self) -> bool:
         if os.name == "nt":

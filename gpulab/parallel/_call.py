@@ -6,6 +6,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from gpulab.errors import RankError, StoppedError, message_of
@@ -20,6 +21,8 @@ _TICK_SECONDS = 0.05
 # report within a second. All of it, with the interrupt, must stay under 5 s.
 _SETTLE_SECONDS = 1.6
 _IDLE_SECONDS = 2.4
+# An interrupt that meets a rank before its function runs is lost there, and nobody is told: so often it is sent again.
+_AGAIN_SECONDS = 0.5
 Trouble = Literal["death", "collective", "raise", "deadline"]
 
 
@@ -32,6 +35,7 @@ class Call:
         self.outcomes: dict[int, Outcome] = {}
         self.died: dict[int, str] = {}
         self.refused: dict[int, str] = {}
+        self.interrupted = False
         self.begin = time.monotonic()
 
     @property
@@ -132,14 +136,20 @@ class Call:
         """Take in what ipyparallel itself says of a rank: its engine is gone, or it cannot run our part at all."""
         if getattr(error, "ename", "") == "EngineError":
             self.died[rank] = self.engines.deaths().get(rank, "ended without a word")
+        elif self.interrupted and getattr(error, "ename", "") == "KeyboardInterrupt":  # just before its function began, or just after
+            self.outcomes[rank] = Outcome(Sight(rank, "interrupted"), b"", b"", "", "", (), 0.0, 0.0)
         else:
             self.refused[rank] = message_of(error)
 
     def _interrupt(self) -> None:
-        """Interrupt those who have not answered, and wait until they have."""
-        self.engines.interrupt(self.open)
-        end = time.monotonic() + _IDLE_SECONDS
+        """Interrupt those who have not answered, and wait until they have, or their process is known to have ended."""
+        self.interrupted = True
+        again = time.monotonic()
+        end = again + _IDLE_SECONDS
         while self.open and time.monotonic() < end:
+            if time.monotonic() >= again:  # a rank takes one a call: who is cleaning up is not disturbed
+                self.engines.interrupt(self.open)
+                again += _AGAIN_SECONDS
             concurrent.futures.wait([self.jobs[rank] for rank in self.open], timeout=_TICK_SECONDS)
             self._collect()
         time.sleep(_TICK_SECONDS)  # an interrupt that crossed with an answer must not hit what the rank does next
@@ -173,11 +183,13 @@ class Call:
         sights = []
         for sight in before:
             after = self.outcomes.get(sight.rank)
-            if sight.state == "running" and after is not None:  # how it answered an interrupt says best where it was
+            if sight.state == "running" and sight.rank in self.died:  # heard after those who lost their connection to it
+                sight = replace(sight, state="died", where="", error=self.died[sight.rank])  # noqa: PLW2901
+            elif sight.state == "running" and after is not None:  # how it answered an interrupt says best where it was
                 found = after.sight
                 sight = Sight(sight.rank, "running", found.entered, found.collective or sight.collective, found.where, "")  # noqa: PLW2901
             sights.append(sight)
-        if trouble == "deadline" and not any(sight.waits for sight in sights):
+        if trouble == "deadline" and not any(sight.waits or sight.state == "died" for sight in sights):
             late = [sight.rank for sight in sights if sight.state == "running"]
             where = next((sight.where for sight in sights if sight.where), "")
             return RankError(

@@ -204,7 +204,7 @@ def _trace(error: BaseException) -> str:
 @contextlib.contextmanager
 def _told(seen: Any) -> Iterator[None]:
     """Let the agent tell of this call while it runs."""
-    AGENT.call = seen
+    AGENT.call, AGENT.heeded = seen, False
     try:
         yield
     finally:
@@ -213,11 +213,16 @@ def _told(seen: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """Let SIGINT raise KeyboardInterrupt in the function, and nowhere else; gives what ends that."""
+    """Let the first SIGINT raise KeyboardInterrupt in the function, and nowhere else; gives what ends that.
+
+    Those after it are the same one, sent again because the first may have come too early: a function that cleans up goes on.
+    """
     inside = True
 
     def interrupt(number: int, frame: object) -> None:
+        nonlocal inside
         if inside:
+            inside = False
             raise KeyboardInterrupt
 
     def leave() -> None:

@@ -167,6 +167,30 @@ def test_a_death_is_told_within_1_7_s_whatever_the_others_do(machine: Machine) -
     assert (call.idle, call.in_step) == (False, False)
 
 
+@pytest.mark.parametrize(("standing", "late"), [(True, 1.0), (True, 3.0), (False, 1.75), (False, 3.9)])
+def test_a_death_that_is_heard_late_is_told_as_the_cause(machine: Machine, standing: bool, late: float) -> None:
+    """Rank 1 dies; rank 0's broken sum is read at once, the guard's word only after the others had time to settle (0.85 s, or 1.65 s)."""
+    machine.on_interrupt = lambda rank: None  # a dead rank answers nothing
+    broken = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    machine.answers(0, outcome(0, "raised", [collective()], collective=collective(), error=broken))
+    machine.jobs[1].data = {"entered": 1, "collective": collective().to_dict() if standing else None, "where": "line 9 of work"}
+    machine.at(late, lambda: machine.dead.update({1: "was ended by signal 9 (SIGKILL)"}))
+    error, seconds = waited(machine, machine.call())
+    assert isinstance(error, RankDiedError)
+    assert (error.ranks, error.waiting) == ((1,), (0,))
+    assert str(error).startswith("run: rank 1 was ended by signal 9 (SIGKILL)")
+    assert seconds < 5.0
+
+
+def test_a_rank_that_a_limit_ends_is_told_as_one_that_died(machine: Machine) -> None:
+    """It answers the interrupt by ending its process: nobody is late then, and the end is what is told."""
+    machine.on_interrupt = lambda rank: machine.dead.update({rank: "left with exit code 3"})
+    machine.answers(0, outcome(0))
+    error, _ = waited(machine, machine.call(limit_seconds=1.0))
+    assert isinstance(error, RankDiedError)
+    assert str(error).startswith("run: rank 1 left with exit code 3; expected it to live")
+
+
 def test_an_engine_that_ipyparallel_gives_up_has_died(machine: Machine) -> None:
     """Its own error for that is a death; the reason is the guard's, where it has one, else that there was none."""
     lost = RuntimeError("gone")
@@ -250,6 +274,35 @@ def test_a_stop_interrupts_all_that_work(machine: Machine) -> None:
         call.wait(stop)
     assert machine.interrupts == [(0.5, [0])]
     assert sorted(call.outcomes) == [0, 1]
+
+
+def test_an_interrupt_that_came_too_early_is_sent_again(machine: Machine) -> None:
+    """Rank 0's function begins 1.2 s after the first interrupt, which is lost; it comes each 0.5 s, to those who have not answered."""
+
+    def hear(rank: int) -> None:
+        if rank == 1 or machine.now > 101.7:
+            machine.answers(rank, outcome(rank, "interrupted"))
+
+    machine.on_interrupt = hear
+    stop = threading.Event()
+    machine.at(0.5, stop.set)
+    call = machine.call()
+    with pytest.raises(StoppedError):
+        call.wait(stop)
+    assert [ranks for _, ranks in machine.interrupts] == [[0, 1], [0], [0], [0]]
+    assert [seconds for seconds, _ in machine.interrupts] == pytest.approx([0.5, 1.0, 1.5, 2.0], abs=TICK + 1e-9)
+    assert call.in_step
+
+
+def test_an_interrupt_just_before_a_function_is_no_fault_of_its_engine(machine: Machine) -> None:
+    """KeyboardInterrupt is then ipyparallel's own error: the rank is late like the others, and can go on."""
+    early = RuntimeError("KeyboardInterrupt()")
+    early.ename = "KeyboardInterrupt"  # type: ignore[attr-defined]
+    machine.on_interrupt = lambda rank: machine.answers(rank, early)
+    call = machine.call(limit_seconds=1.0)
+    error, _ = waited(machine, call)
+    assert str(error).startswith("run: ranks 0 and 1 had not returned after 1 s; expected all to.")
+    assert call.in_step
 
 
 @pytest.mark.parametrize(

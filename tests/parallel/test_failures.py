@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,23 +17,16 @@ import torch
 import torch.distributed as dist
 
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError
-from gpulab.parallel import CollectiveCall, Ranks
+from gpulab.parallel import CollectiveCall, Ranks, _rank
+from gpulab.parallel._agent import Agent
 from gpulab.parallel._failures import explain
 from gpulab.parallel._outcome import Sight
 
+# How long a collective waits for who does not come, where that is what is tested; elsewhere as long as `conftest` says.
 TIMEOUT = 2.0
 # What the issue asks for: a death within 5 s, a skipped collective within 5 s after the timeout.
 NAMED_WITHIN = 5.0
 RECOVERED_WITHIN = 30.0
-
-
-@pytest.fixture(scope="module")
-def quartet(four_ranks: Ranks) -> Iterator[Ranks]:
-    """The four ranks that tests share, with a short timeout meanwhile: one to fail, three to wait for it. They are killed, and mended."""
-    usual, four_ranks.timeout_seconds = four_ranks.timeout_seconds, TIMEOUT
-    yield four_ranks.recover()
-    four_ranks.timeout_seconds = usual
-    four_ranks.recover()
 
 
 def call(number: int = 2, name: str = "all_reduce", group: tuple[int, ...] = (0, 1, 2)) -> CollectiveCall:
@@ -92,9 +87,54 @@ def test_a_collective_that_all_had_come_to_is_nobodys_fault() -> None:
     assert "longer timeout_seconds" in str(error)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals between processes on Windows")
+def test_an_interrupt_that_is_sent_again_disturbs_no_cleaning_up() -> None:
+    """The first raises in the function; the next, while it cleans up or after it, do nothing."""
+    came = []
+
+    def sent(where: str) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            came.append(where)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with _rank._interruptible() as leave:
+            sent("in the function")
+            sent("while it cleans up")
+            leave()
+            sent("after it")
+        with _rank._interruptible() as leave:
+            leave()
+            sent("after a function that met none")
+        sent("outside")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == ["in the function", "outside"]
+
+
+def test_an_agent_heeds_one_interrupt_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It frees a rank that hangs half a second after the first; a collective of its cleaning up is left alone, the next call's is not."""
+    agent, freed = Agent(), []
+    monkeypatch.setattr(agent, "_hangs", lambda: True)
+    monkeypatch.setattr(agent, "free", lambda: freed.append(now))
+    for now, interrupted in ((10.0, True), (10.4, False), (10.5, False)):  # in no call: `%%px`
+        agent._heed(interrupted, now)
+    assert freed == [10.5]
+    for begin in (20.0, 30.0):
+        monkeypatch.setattr(_rank, "AGENT", agent)
+        with _rank._told(object()):
+            for now in (begin, begin + 0.5, begin + 1.0, begin + 1.5):
+                agent._heed(True, now)
+    assert freed == [10.5, 20.5, 30.5]
+
+
 def fails(how: str) -> None:
-    """After one collective in step, rank 1 does something else than the others."""
+    """After one collective in step, rank 1 does something else than the others, who wait for it a short time where time is what ends it."""
     total()
+    if how in {"return", "sleep", "other"}:
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=TIMEOUT))
     if dist.get_rank() == 1:
         if how == "return":
             return
@@ -123,49 +163,49 @@ def fails(how: str) -> None:
     ],
 )
 def test_a_rank_that_fails_the_others_is_named_in_time_and_one_call_mends_it(
-    quartet: Ranks, how: str, kind: type[RankError], words: str, within: float
+    four_ranks: Ranks, how: str, kind: type[RankError], words: str, within: float
 ) -> None:
     """The rank, the collective and its number are named within the bounds; then `run` asks for `recover`, after which all work."""
     begin = time.monotonic()
     with pytest.raises(kind) as caught:
-        quartet.run(fails, how)
+        four_ranks.run(fails, how)
     assert time.monotonic() - begin < within
     assert (caught.value.ranks, caught.value.waiting[0]) == ((1,), 0)
     assert words in str(caught.value)
     assert "2nd collective in the call" in str(caught.value)
     with pytest.raises(RankError, match=r"recover\(\)"):
-        quartet.run(total)
+        four_ranks.run(total)
     begin = time.monotonic()
-    assert quartet.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
+    assert four_ranks.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
     assert time.monotonic() - begin < RECOVERED_WITHIN
 
 
-def test_what_a_rank_raised_is_the_cause_with_its_traceback(quartet: Ranks) -> None:
+def test_what_a_rank_raised_is_the_cause_with_its_traceback(four_ranks: Ranks) -> None:
     """The rank's own exception comes along, and says where in the function it was; the ranks stay in step when all raise alike."""
 
     def all_raise() -> None:
         raise KeyError("missing")
 
     with pytest.raises(RankError, match="ranks 0, 1, 2 and 3 raised KeyError: 'missing'") as caught:
-        quartet.run(all_raise)
+        four_ranks.run(all_raise)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "in all_raise" in caught.value.__cause__.__notes__[0]
-    assert quartet.run(total) == [4.0, 4.0, 4.0, 4.0]
+    assert four_ranks.run(total) == [4.0, 4.0, 4.0, 4.0]
 
 
-def test_a_death_between_two_calls_is_named_by_the_next(quartet: Ranks) -> None:
+def test_a_death_between_two_calls_is_named_by_the_next(four_ranks: Ranks) -> None:
     """The next call does not hang: it says who died and how."""
-    pid = quartet.run(os.getpid)[2]
-    os.kill(pid, signal.SIGSEGV)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    process = psutil.Process(four_ranks.run(os.getpid)[2])
+    process.send_signal(signal.SIGSEGV)
+    assert psutil.wait_procs([process], timeout=5)[1] == []
     end = time.monotonic() + NAMED_WITHIN
-    while quartet.ready:
+    while four_ranks.ready:
         assert time.monotonic() < end
     with pytest.raises(RankDiedError, match=r"rank 2 was ended by signal 11 \(SIGSEGV\)"):
-        quartet.run(total)
+        four_ranks.run(total)
 
 
-def test_what_a_dead_rank_had_started_dies_with_it(quartet: Ranks) -> None:
+def test_what_a_dead_rank_had_started_dies_with_it(four_ranks: Ranks) -> None:
     """Processes below an engine, like a DataLoader's workers, are ended; one in a session of its own too."""
 
     def with_children() -> list[int]:
@@ -173,48 +213,73 @@ def test_what_a_dead_rank_had_started_dies_with_it(quartet: Ranks) -> None:
 
         return [subprocess.Popen(["sleep", "600"], start_new_session=new).pid for new in (False, True)]
 
-    children = [psutil.Process(pid) for pids in quartet.run(with_children) for pid in pids]
+    children = [psutil.Process(pid) for pids in four_ranks.run(with_children) for pid in pids]
     with pytest.raises(RankDiedError):
-        quartet.run(os._exit, 0)
+        four_ranks.run(os._exit, 0)
     assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
-def _interrupt_after(seconds: float, action: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    return timer
+class _WhenAllAreThere(threading.Thread):
+    """Does something once each of the four ranks has touched its file in a folder; ``began`` is when."""
+
+    def __init__(self, folder: Path, action: Callable[[], object]) -> None:
+        super().__init__()
+        self.folder, self.action, self.began = folder, action, 0.0
+        self.start()
+
+    def run(self) -> None:
+        """Wait, and do it; a minute is enough on any machine."""
+        end = time.monotonic() + 60.0
+        while len(list(self.folder.iterdir())) < 4 and time.monotonic() < end:
+            time.sleep(0.01)
+        self.began = time.monotonic()
+        self.action()
 
 
-def _hang() -> None:
+def _hang(folder: Path) -> None:
+    """Rank 0 is there once it stands in a collective, which a thread of its own sees."""
+
+    def touch_once_inside() -> None:
+        from gpulab.parallel._agent import AGENT
+
+        while not AGENT.call.in_flight:
+            time.sleep(0.01)
+        (folder / "0").touch()
+
     if dist.get_rank() == 0:
+        threading.Thread(target=touch_once_inside, daemon=True).start()
         total()
+    _sleep(folder)
+
+
+def _sleep(folder: Path) -> None:
+    (folder / str(dist.get_rank())).touch()
     time.sleep(300)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals between processes on Windows")
-def test_an_interrupt_reaches_ranks_in_python_and_in_a_collective(quartet: Ranks) -> None:
+def test_an_interrupt_reaches_ranks_in_python_and_in_a_collective(four_ranks: Ranks, tmp_path: Path) -> None:
     """KeyboardInterrupt comes through, rank 0 is got out of its collective, and nothing is left hanging."""
-    timer = _interrupt_after(0.7, lambda: os.kill(os.getpid(), signal.SIGINT))
-    begin = time.monotonic()
+    waiter = _WhenAllAreThere(tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        quartet.run(_hang)
-    timer.join()
-    assert time.monotonic() - begin < NAMED_WITHIN
-    pids = {process.pid for process in psutil.Process(quartet._engines.guarded.pid).children()}  # type: ignore[union-attr]
-    assert quartet.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
-    assert pids == {process.pid for process in psutil.Process(quartet._engines.guarded.pid).children()}  # type: ignore[union-attr]
+        four_ranks.run(_hang, tmp_path)
+    waiter.join()
+    assert time.monotonic() - waiter.began < NAMED_WITHIN
+    pids = {process.pid for process in psutil.Process(four_ranks._engines.guarded.pid).children()}  # type: ignore[union-attr]
+    assert four_ranks.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
+    assert pids == {process.pid for process in psutil.Process(four_ranks._engines.guarded.pid).children()}  # type: ignore[union-attr]
 
 
-def test_another_thread_can_stop_a_call(quartet: Ranks) -> None:
+def test_another_thread_can_stop_a_call(four_ranks: Ranks, tmp_path: Path) -> None:
     """`interrupt` ends a call from outside, as an instrument's Stop button does; the ranks are at once usable."""
-    timer = _interrupt_after(0.5, quartet.interrupt)
+    waiter = _WhenAllAreThere(tmp_path, four_ranks.interrupt)
     with pytest.raises(StoppedError):
-        quartet.run(time.sleep, 300)
-    timer.join()
-    assert quartet.run(total) == [4.0, 4.0, 4.0, 4.0]
+        four_ranks.run(_sleep, tmp_path)
+    waiter.join()
+    assert four_ranks.run(total) == [4.0, 4.0, 4.0, 4.0]
 
 
-def test_a_call_may_be_given_a_limit(quartet: Ranks) -> None:
+def test_a_call_may_be_given_a_limit(four_ranks: Ranks) -> None:
     """A function that takes too long is interrupted, and told with the line that it was at."""
 
     def spin() -> None:
@@ -222,26 +287,26 @@ def test_a_call_may_be_given_a_limit(quartet: Ranks) -> None:
             pass
 
     with pytest.raises(RankError, match=r"ranks 0, 1, 2 and 3 had not returned after 0.5 s \(at line \d+ of spin\)"):
-        quartet.run(spin, timeout_seconds=0.5)
-    assert quartet.run(total) == [4.0, 4.0, 4.0, 4.0]
+        four_ranks.run(spin, timeout_seconds=0.5)
+    assert four_ranks.run(total) == [4.0, 4.0, 4.0, 4.0]
 
 
-def test_a_collective_that_one_rank_alone_entered_is_told_by_the_next_call(quartet: Ranks) -> None:
+def test_a_collective_that_one_rank_alone_entered_is_told_by_the_next_call(four_ranks: Ranks) -> None:
     """It waits for nobody, so its call ends well; the next would take it for its own and sum the wrong numbers."""
 
     def unawaited() -> None:
         if dist.get_rank() == 0:
             dist.all_reduce(torch.ones(3), async_op=True)
 
-    assert quartet.run(unawaited) == [None] * 4
-    assert not quartet.ready
+    assert four_ranks.run(unawaited) == [None] * 4
+    assert not four_ranks.ready
     with pytest.raises(RankError) as caught:
-        quartet.run(total)
+        four_ranks.run(total)
     assert "out of step (in the last call they entered different numbers of collectives); expected" in str(caught.value)
-    assert quartet.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
+    assert four_ranks.recover().run(total) == [4.0, 4.0, 4.0, 4.0]
 
 
-def test_messages_and_groups_of_some_ranks_leave_all_in_step(quartet: Ranks) -> None:
+def test_messages_and_groups_of_some_ranks_leave_all_in_step(four_ranks: Ranks) -> None:
     """A message has two ends, and only a group's own ranks enter its collectives; each kind of call counts once on each of them."""
 
     def right() -> None:
@@ -260,5 +325,5 @@ def test_messages_and_groups_of_some_ranks_leave_all_in_step(quartet: Ranks) -> 
         assert work is not None
         work.wait()
 
-    quartet.run(right)
-    assert quartet.ready
+    four_ranks.run(right)
+    assert four_ranks.ready

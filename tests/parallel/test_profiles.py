@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import subprocess
@@ -139,11 +140,12 @@ def test_engines_on_other_hosts_are_ranks_like_any_others(profile: Path, two_hos
     """Ranks on two hosts meet over their network, a sleeper and a death are named, and engines that were there stay."""
 
     def late() -> None:
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2.0))
         if dist.get_rank() == 1:
             time.sleep(300)
         total()
 
-    with gl.parallel.cluster(2, profile="site", timeout_seconds=2.0) as ranks:
+    with gl.parallel.cluster(2, profile="site", timeout_seconds=10.0) as ranks:
         assert ranks.hosts == HOSTS
         found = ranks.run(total)
         assert [each[:2] for each in found] == [(0, 2.0), (1, 2.0)]
