@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +25,12 @@ ONE, ALPHA, RATE, BYTES = 0.1, 50e-6, 1e9, 4_000_000
 
 
 class MadeRanks:
-    """Ranks whose steps take the time that the ring model says, each multiplied by its own small noise; the link is alpha and rate."""
+    """Ranks whose steps take the time that the ring model says, each multiplied by its own small noise; the link is alpha and rate.
+
+    Their clock runs only while they take turns: a round lasts ``round_seconds``, whatever their steps are said to take.
+    """
+
+    now, round_seconds = 50.0, 1e-3
 
     def __init__(self, n: int, *, cores: int = 8, weak: bool = False, delay: float = 0.0, hosts: int = 1) -> None:
         self.n, self.cores, self.weak, self.delay, self.hosts = n, cores, weak, delay, hosts
@@ -38,6 +42,14 @@ class MadeRanks:
         """Return a step's time, by hand: compute, then 2 (p - 1) messages of 1 / p of the gradients."""
         compute = ONE if self.weak else ONE / count
         return compute + 2 * (count - 1) * (ALPHA + BYTES / count / RATE)
+
+    def noise(self, size: int) -> np.ndarray:
+        """Return what each sample is multiplied by."""
+        return 1 + 0.005 * self._draw.standard_normal(size)
+
+    def monotonic(self) -> float:
+        """Return the seconds so far."""
+        return self.now
 
     def run(self, function: Any, *args: Any) -> list[Any]:
         """Answer as the ranks would."""
@@ -60,7 +72,8 @@ class MadeRanks:
         return [[(0.0, seconds)] * repeats for _ in range(self.n)]
 
     def _turns(self, token: str, rounds: int, samples: int) -> list[Turns]:
-        columns = {c: self.step(c) * (1 + 0.005 * self._draw.standard_normal(rounds * samples)) for c in self.spec.counts}
+        self.now += rounds * self.round_seconds
+        columns = {c: self.step(c) * self.noise(rounds * samples) for c in self.spec.counts}
         return [
             Turns({c: list(column * (1 if rank else 1.0001)) for c, column in columns.items() if rank < c}, 1.0, self.delay)
             for rank in range(self.n)
@@ -71,7 +84,9 @@ def _measured(ranks: MadeRanks, **changed: Any) -> Any:
     counts = changed.pop("counts", (1, 2, 4))
     spec = StepSpec(MODELS["mlp"], 240, ranks.weak, counts, changed.pop("wait_seconds", None))
     stop = changed.pop("stop", None)
-    return _scaling._Measuring(ranks, spec, changed.pop("deadline", 0.05), None, stop).result()  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_scaling, "time", ranks)
+        return _scaling._Measuring(ranks, spec, changed.pop("deadline", 0.05), None, stop).result()  # type: ignore[arg-type]
 
 
 def test_strong_points_by_hand() -> None:
@@ -161,12 +176,12 @@ def test_one_rank_has_nothing_beside_it() -> None:
 
 def test_a_stop_keeps_what_was_measured() -> None:
     """Stopped after some rounds the points stand, with a note; stopped at once there is nothing, and the ranks have let go either way."""
-    asked = iter([False] * 25 + [True] * 100)  # three passes of seven sizes of the all-reduce, then chunks of turns
-    ranks = MadeRanks(2)
-    ranks.step = lambda count: 0.1 + 0.5 * np.random.default_rng().random()  # type: ignore[method-assign]  # never precise
+    asked = iter([False] * 25 + [True] * 100)  # three passes of six sizes of the all-reduce, then chunks of turns: one round, then fifty
+    ranks, draw = MadeRanks(2), np.random.default_rng(7)
+    ranks.noise = lambda size: draw.uniform(0.1, 0.6, size)  # type: ignore[method-assign]  # never precise in some hundred samples
     found = _measured(ranks, counts=(1, 2), stop=lambda: next(asked), deadline=60.0)
     assert found.has_note("stopped")
-    assert len(found.at(2).samples_seconds) > 0
+    assert len(found.at(2).samples_seconds) == 4 * (1 + 6 * 50)
     ranks = MadeRanks(2)
     with pytest.raises(StoppedError):
         _measured(ranks, counts=(1, 2), stop=lambda: True)
@@ -176,8 +191,7 @@ def test_a_stop_keeps_what_was_measured() -> None:
 def test_few_samples_have_no_interval() -> None:
     """Where steps are too slow for twenty samples in three deadlines there is a time without an interval, and a note."""
     ranks = MadeRanks(2)
-    turns = ranks._turns
-    ranks._turns = lambda *args: (time.sleep(0.02), turns(*args))[1]  # type: ignore[method-assign,func-returns-value]
+    ranks.round_seconds = 0.02
     found = _measured(ranks, counts=(1, 2), deadline=1e-3)
     assert found.at(2).interval_seconds is None
     assert found.has_note("no-interval")
@@ -369,7 +383,7 @@ def test_real_ranks(ranks: Any) -> None:
     """Two real ranks take steps of their own and together: points with intervals, a link from the all-reduce, gradients of 4 bytes each."""
     heard: list[float] = []
     model = StepModel("a small perceptron", _small, (8,), batch=12)
-    found = gl.parallel.scaling(ranks, model, deadline=0.3, progress=lambda fraction, text: heard.append(fraction))
+    found = gl.parallel.scaling(ranks, model, deadline=3.0, progress=lambda fraction, text: heard.append(fraction))
     assert [p.ranks for p in found.points] == [1, 2]
     assert [p.batch for p in found.points] == [12, 6]
     assert all(len(p.samples_seconds) >= 20 for p in found.points)
