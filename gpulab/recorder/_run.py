@@ -121,6 +121,14 @@ class _Run:
             write(self.recording(), self.out)
             self.last_save = self.clock()
 
+    def save_all(self) -> None:
+        """Save what there is, also where an interrupt meets the save itself: it is told once the file has everything."""
+        try:
+            self.save(force=True)
+        except KeyboardInterrupt:
+            self.save(force=True)
+            raise
+
     def visited(self, key: str) -> int:
         """Return how often a case has been visited, as often as is wanted where it is not to be visited again."""
         entry = self.done.get(key)
@@ -292,6 +300,6 @@ def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None
                     f"{len(run.done)} of {total} · {key}{again} · {max(0.0, budget - (run.clock() - begin)):.0f} s left",
                 )
     finally:
-        run.save(force=True)
+        run.save_all()
     if not run.done:
         raise StoppedError("record: stopped before the first case was timed; expected time for one. Give more --minutes.")

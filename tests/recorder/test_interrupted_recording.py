@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import random
 import signal
@@ -10,12 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import pytest
 from test_recorder import a_measurement
 
 from gpulab import recorder, recordings
-from gpulab.recorder import Case, Experiment, _registry
+from gpulab.recorder import Case, Experiment, _registry, _run
 from gpulab.timing import Measurement
 
 CASES, INTERRUPTS = 60, 20
@@ -64,6 +66,24 @@ def kept(path: pathlib.Path) -> dict[str, tuple[float, ...]]:
     if not path.exists():
         return {}
     return {e.key: e.timing.visits_seconds or (e.timing.median_seconds,) for e in recordings.read(path).entries if e.timing is not None}
+
+
+def test_an_interrupt_within_the_last_save_keeps_what_was_timed(
+    timed: list[int], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands, so a run saves after its first case and at its end: the second save is cut off, and all sixty are kept."""
+    saves, write = itertools.count(1), _run.write
+
+    def cut_off(*given: Any) -> None:
+        if next(saves) == 2:
+            raise KeyboardInterrupt
+        write(*given)
+
+    monkeypatch.setattr(_run, "write", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.record(tmp_path / "r.json", device="cpu", only=["many"], visits=1, clock=lambda: 100.0)
+    assert (len(timed), next(saves)) == (CASES, 4)
+    assert len(kept(tmp_path / "r.json")) == CASES
 
 
 @pytest.mark.parametrize("visits", [1, 3])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from gpulab.devices import Device
 from gpulab.errors import DeviceError, InputError
 from gpulab.evidence import Badge
 from gpulab.parallel import _scaling_step
-from gpulab.recorder import _parallel
+from gpulab.recorder import _parallel, _rank_process
 from gpulab.recorder._rank_process import RankProcesses
 from gpulab.recordings import Entry, Recording, Timing
 
@@ -137,6 +138,20 @@ def test_a_dead_rank_is_named_where_anothers_error_came_first() -> None:
     with pytest.raises(DeviceError, match="rank 1 died in turns"):
         ranks.run(_scaling_step.turns, "no such job", 1, 1)
     assert answered.poll() is not None
+
+
+def test_a_recorder_that_was_held_up_still_looks_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its sleeps takes 0.6 s in place of 10 ms, and the death shows at the sixth look; where nobody dies, fifty are enough."""
+    clock, deaths = [100.0], iter([None] * 5 + [-9])
+    stalled = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.__setitem__(0, clock[0] + 0.6))
+    monkeypatch.setattr(_rank_process, "time", stalled)
+    ranks = RankProcesses.__new__(RankProcesses)  # no process is started: what is looked at is made up
+    ranks._processes = [SimpleNamespace(poll=lambda: None), SimpleNamespace(poll=lambda: next(deaths))]  # type: ignore[list-item]
+    assert ranks._dead() == 1
+    ranks._processes.pop()
+    begin = clock[0]
+    assert ranks._dead() is None
+    assert clock[0] - begin == pytest.approx(50 * 0.6)
 
 
 def test_ranks_end_with_their_recorder() -> None:
