@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+import threading
 import time
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Readings:
     run_delay_seconds : float or None
         How long the calling thread was ready to run and had no core.
     process_run_delay_seconds : float or None
-        The same over all threads of this process.
+        The same over all threads of this process, also those that have ended since it was first read.
     busy_seconds : float or None
         CPU time of all processes on the cores that this one may use.
     tick_seconds : float
@@ -86,7 +87,7 @@ def read(device: Device, since: Readings | None = None) -> Readings:
         cores=len(cores),
         own_cpu_seconds=time.process_time(),
         run_delay_seconds=_run_delay(_PROC / "thread-self" / "schedstat"),
-        process_run_delay_seconds=_process_run_delay(),
+        process_run_delay_seconds=_RUN_DELAYS.seconds(),
         busy_seconds=busy,
         tick_seconds=_tick_seconds(),
         stolen_seconds=stolen,
@@ -117,14 +118,32 @@ def _run_delay(path: pathlib.Path) -> float | None:
     return int(fields[1]) * 1e-9 if len(fields) >= 2 else None
 
 
-def _process_run_delay() -> float | None:
-    try:
-        threads = os.listdir(_PROC / "self" / "task")  # noqa: PTH208  (names are all we need, and this is five times faster)
-    except OSError:
-        return None
-    delays = [_run_delay(_PROC / "self" / "task" / thread / "schedstat") for thread in threads]
-    known = [delay for delay in delays if delay is not None]
-    return sum(known) if known else None
+class _RunDelays:
+    """The run delay of all threads of this process, those included that have ended: the system forgets them, and the sum would fall."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, float] = {}  # of the living threads, as they were last seen
+        self._ended_seconds = 0.0
+        self._lock = threading.Lock()
+
+    def seconds(self) -> float | None:
+        """Return the sum so far; None where the system does not tell."""
+        with self._lock:
+            try:
+                threads = os.listdir(_PROC / "self" / "task")  # noqa: PTH208  (names are all we need, and this is five times faster)
+            except OSError:
+                return None
+            delays = {thread: _run_delay(_PROC / "self" / "task" / thread / "schedstat") for thread in threads}
+            living = {thread: delay for thread, delay in delays.items() if delay is not None}
+            if not living:
+                return None
+            # A delay that has fallen is another thread's, which was given the number of one that has ended.
+            self._ended_seconds += sum(last for thread, last in self._known.items() if living.get(thread, -1.0) < last)
+            self._known = living
+            return self._ended_seconds + sum(living.values())
+
+
+_RUN_DELAYS = _RunDelays()
 
 
 def _busy_and_stolen(cores: list[int]) -> tuple[float | None, float | None]:

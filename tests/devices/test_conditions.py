@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import fields
 
@@ -42,6 +43,23 @@ def test_run_delay_is_the_second_field(proc):
     file.write_text("318538745 3385392 20\n")
     assert conditions._run_delay(file) == pytest.approx(3.385392e-3)
     assert conditions._run_delay(proc / "none") is None
+
+
+def test_the_run_delay_of_a_thread_that_has_ended_stays(proc):
+    """In nanoseconds: 5 + 3; the second ends, so 6 + 3; a new one takes its number, so 6 + 3 + 1; it grows, so 7 + 3 + 2."""
+    tasks = proc / "proc" / "self" / "task"
+
+    def read(**delays):
+        shutil.rmtree(tasks, ignore_errors=True)
+        for name, delay in delays.items():
+            (tasks / name[1:]).mkdir(parents=True)
+            (tasks / name[1:] / "schedstat").write_text(f"70 {delay} 2\n")
+        return delays_of.seconds()
+
+    delays_of = conditions._RunDelays()
+    assert delays_of.seconds() is None
+    found = [read(t11=5, t12=3), read(t11=6), read(t11=6, t12=1), read(t11=7, t12=2)]
+    assert found == pytest.approx([8e-9, 9e-9, 10e-9, 12e-9])
 
 
 @pytest.mark.parametrize(
