@@ -346,11 +346,10 @@ print(guarded.folder, *[p.pid for p in found], flush=True)
 if sys.argv[1] == "fork" and os.fork() == 0:
     import time
     time.sleep(600)
+input()
 if sys.argv[1] == "drop":
     del guarded
     gc.collect()
-    input()
-if sys.argv[1] in ("hold", "fork"):
     input()
 """
 
@@ -369,6 +368,9 @@ def test_the_guard_ends_all_when_its_owner_is_gone(how: str) -> None:
                     forked = [p for p in psutil.Process(kernel.pid).children() if p.pid not in {q.pid for q in processes}]
             if how in {"hold", "fork"}:
                 kernel.kill()
+            else:
+                kernel.stdin.write("\n")  # type: ignore[union-attr]
+                kernel.stdin.flush()  # type: ignore[union-attr]
             assert_gone(processes)
             assert not Path(folder).exists()
         finally:
