@@ -21,8 +21,10 @@ How to add an instrument
 What the base does: validation with one-sentence errors, the thread, progress, Stop, refusal of a second run, turn-taking
 between instruments, errors of the core in words, focus, keyboard, themes.
 
-Threads: the kernel's main thread handles messages and redraws; the work's thread calls ``work`` and then ``draw``. ``_lock``
-keeps the two apart.
+Threads: a message of the browser is handled, and the instrument redrawn, in the kernel's main thread or in a subshell's (ipykernel 7
+uses both for one panel), so a message may come beside another one and in another order than they were sent. The work's thread calls
+``work`` and then ``draw``. ``_lock`` keeps them all apart. A value comes with its view and its number there, so that an older one
+never takes a newer one's place; a button brings the values that are not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -113,6 +115,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._made: dict[str, dict[str, Any]] = {}  # action -> the values that its result was made with
         self._working: dict[str, Any] | None = None  # the values of the work under way
         self._aside: tuple[Any, ...] | None = None  # what was there before this work first published
+        self._taken: dict[tuple[str, str], int] = {}  # (view, control) -> the number of the newest value that came from there
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
@@ -336,28 +339,50 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
 
     def _on_message(self, _: Any, content: Any, __: Any) -> None:
         """Handle what the browser sent; nothing that arrives here may end the instrument."""
-        try:
-            what = content.get("do")
-            if what == "set":
-                self._set_from_panel(str(content.get("name")), content.get("raw"))
-            elif what == "run":
-                self.run(content.get("action"))
-            elif what == "stop":
-                self.stop()
-        except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
-            self._panel.write(error=in_one_sentence(error), error_control="")
-        finally:
-            self._panel.send({"ack": content.get("seq") if isinstance(content, dict) else None})
+        with self._lock:  # from its values to its start a run is one: no other message comes between
+            try:
+                what = content.get("do")
+                if what == "set":
+                    self._take(content, [(content.get("name"), content.get("raw"), content.get("seq"))])
+                elif what == "run":
+                    self._take(content, content.get("values", ()))
+                    self.run(content.get("action"))
+                elif what == "stop":
+                    self.stop()
+            except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
+                self._panel.write(error=in_one_sentence(error), error_control="")
+            finally:
+                self._panel.send(acknowledged(content))
+
+    def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> None:
+        """Set controls from a message's (name, raw value, number), in the controls' own order; leave out what was overtaken."""
+        order = {name: place for place, name in enumerate(self.controls)}
+        given = [(str(name), raw, seq) for name, raw, seq in values]
+        for name, raw, seq in sorted(given, key=lambda value: order.get(value[0], -1)):
+            if self._is_new(content, name, seq):
+                self._set_from_panel(name, raw)
+
+    def _is_new(self, content: Mapping[str, Any], name: str, seq: Any) -> bool:
+        """Return whether a value is newer than all that its view has set the control to; it is the newest then."""
+        place = str(content.get("view")), name
+        if isinstance(seq, int):
+            if seq <= self._taken.get(place, seq - 1):
+                return False
+            self._taken[place] = seq
+        return True
 
     def _set_from_panel(self, name: str, raw: Any) -> None:
-        with self._lock:
-            control = self._control(name)
-            try:
-                value = control.read(raw)
-            except InputError as error:
-                self._panel.write(error=str(error), error_control=name)
-                return
-        self.set(**{name: value})
+        control = self._control(name)
+        try:
+            value = control.read(raw)
+        except InputError as error:
+            self._panel.write(error=str(error), error_control=name)
+        else:
+            self._apply({name: value})
+
+    def _apply(self, values: Mapping[str, Any]) -> None:
+        """Set controls without waiting for anything: a message is under the lock."""
+        self.set(**values)
 
     def _start(self, action: Action) -> None:
         if self._panel.error_control:  # a value that was refused is still in its field: say so again rather than run with another
@@ -379,8 +404,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self.results[action], self._latest, self._made[action] = result, action, dict(values)
 
     def _on_progress(self, fraction: float, text: str) -> None:
-        if self._panel.state == "running":
-            self._panel.write(fraction=fraction, progress=text)
+        self._panel.write_while("running", fraction=fraction, progress=text)
 
     def _end(self, job: Job, action: Action, values: dict[str, Any], result: Any, sentence: str) -> None:
         with self._lock:
@@ -440,6 +464,12 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             notes=[{"code": n.code, "sentence": n.sentence} for n in dict.fromkeys(drawing.notes)],
             code=self.code,
         )
+
+
+def acknowledged(content: Any) -> dict[str, Any]:
+    """Return the answer to a browser's message: its number, and the view that counts so, for every view of a panel hears every answer."""
+    known = content if isinstance(content, dict) else {}
+    return {"ack": known.get("seq"), "view": known.get("view")}
 
 
 def _words(evidence: Evidence) -> str:

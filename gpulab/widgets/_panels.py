@@ -77,6 +77,12 @@ class ControlsPanel(Panel):
     error = traitlets.Unicode().tag(sync=True)
     error_control = traitlets.Unicode().tag(sync=True)  # the control that the error is about, or ""
 
+    def write_while(self, state: str, **traits: Any) -> None:
+        """Set traits, as ``write`` does, if the state is this one; it cannot change in between."""
+        with self._writing:
+            if self.state == state:
+                self.write(**traits)
+
 
 class ResultsPanel(Panel):
     """The caption of the picture, the table, the status line and the code."""

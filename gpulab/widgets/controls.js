@@ -91,28 +91,33 @@ function boxes(id, type, onInput) {
 }
 
 /** Sends to the kernel: one message under way for each control, and then the newest value, however fast the slider moves. */
-function outbox(model) {
+function outbox(model, view, onWaiting) {
   let seq = 0;
-  const busy = new Map(); // name -> {seq, next}
-  const post = (name, raw) => { busy.set(name, { seq: ++seq, next: undefined }); model.send({ do: "set", name, raw, seq }); };
+  const waiting = new Set(); // the numbers that are not answered yet
+  const busy = new Map(); // name -> {seq, raw, next}
+  const send = (what) => { waiting.add(++seq); onWaiting(true); model.send({ ...what, view, seq }); return seq; };
+  const post = (name, raw) => { busy.set(name, { seq: send({ do: "set", name, raw }), raw, next: undefined }); };
   return {
     set(name, raw) {
       const under = busy.get(name);
       if (under) under.next = { raw };
       else post(name, raw);
     },
-    act(what) {
-      // What was set before a button is pressed goes before it: the work is done with what is on the screen.
+    run(action) {
+      // The work is done with what is on the screen. The kernel has threads for messages, so one may overtake another: what it may not have yet
+      // goes with this one too.
       for (const [name, under] of busy) if (under.next) post(name, under.next.raw);
-      model.send({ ...what, seq: ++seq });
-      return seq;
+      return send({ do: "run", action, values: [...busy].map(([name, under]) => [name, under.raw, under.seq]) });
     },
+    stop() { send({ do: "stop" }); },
     acknowledged(number) {
+      waiting.delete(number);
       for (const [name, under] of busy) {
         if (under.seq !== number) continue;
         busy.delete(name);
         if (under.next) post(name, under.next.raw);
       }
+      onWaiting(waiting.size > 0);
     },
     isBusy: (name) => busy.has(name),
   };
@@ -120,7 +125,7 @@ function outbox(model) {
 
 function render({ model, el }) {
   const uid = unique("gpulab");
-  const out = outbox(model);
+  const out = outbox(model, uid, (waits) => { root.dataset.busy = waits; });
   const fields = new Map();
   let asked = null; // a button was pressed and the kernel has not answered yet
 
@@ -194,7 +199,7 @@ function render({ model, el }) {
       const button = element("button", { type: "button", class: "gpulab-run", "data-action": action.name, title: action.help || null }, action.label);
       button.addEventListener("click", () => {
         if (button.getAttribute("aria-disabled") === "true") return;
-        asked = { seq: out.act({ do: "run", action: action.name }), label: action.label };
+        asked = { seq: out.run(action.name), label: action.label };
         drawState();
       });
       return button;
@@ -213,7 +218,7 @@ function render({ model, el }) {
     if (stop.getAttribute("aria-disabled") === "true") return;
     stop.setAttribute("aria-disabled", "true"); // seen at once; the kernel's word follows
     setText(text, "Stopping after the call in flight");
-    out.act({ do: "stop" });
+    out.stop();
   });
 
   function drawState() {
@@ -245,7 +250,7 @@ function render({ model, el }) {
   }
 
   const onMessage = (message) => {
-    if (message.ack === undefined) return;
+    if (message.view !== uid) return;
     out.acknowledged(message.ack);
     if (asked && message.ack === asked.seq) { asked = null; drawState(); }
     drawValues();

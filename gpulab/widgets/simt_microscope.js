@@ -110,7 +110,7 @@ function render({ model, el }) {
   const position = () => model.get("position");
   const steps = () => position().steps ?? 0;
   const now = () => wish ?? (busy ? Number(slider.value) : position().step ?? 0);
-  const post = (message) => { busy = ++seq; model.send({ ...message, seq }); };
+  const post = (message) => { busy = ++seq; root.dataset.busy = true; model.send({ ...message, view: uid, seq }); };
   function go(step) {
     const there = Math.max(1, Math.min(steps(), step));
     slider.value = there;
@@ -232,8 +232,9 @@ function render({ model, el }) {
   watch.observe(wrap);
 
   const onMessage = (message) => {
-    if (message.ack !== busy) return;
+    if (message.view !== uid || message.ack !== busy) return;
     busy = 0;
+    root.dataset.busy = false;
     if (wish !== null) { const step = wish; wish = null; go(step); } else drawPosition();
   };
   const end = listen(model, { "change:source": drawSource, "change:position": drawPosition, "msg:custom": onMessage });

@@ -12,7 +12,7 @@ from gpulab import kernels
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.kernels import Simulation
 from gpulab.widgets._controls import Choice, Control, Number
-from gpulab.widgets._instrument import Action, Drawing, Instrument
+from gpulab.widgets._instrument import Action, Drawing, Instrument, acknowledged
 from gpulab.widgets._simt_counts import show_source, table_of, verdict
 from gpulab.widgets._simt_examples import EXAMPLES
 from gpulab.widgets._simt_launch import Launch
@@ -273,16 +273,6 @@ class SimtMicroscope(Instrument):
         super().set(**values)
         self._run_if_wanted()
 
-    def _set_from_panel(self, name: str, raw: Any) -> None:
-        with self._lock:
-            control = self._control(name)
-            try:
-                value = control.read(raw)
-            except InputError as error:
-                self._panel.write(error=str(error), error_control=name)
-                return
-        self._apply({name: value})  # the kernel's main thread does not wait
-
     def run(self, action: str | None = None, wait: bool = False) -> None:
         """Read the kernel again and run it; a run under way begins anew."""
         with self._lock:
@@ -392,18 +382,18 @@ class SimtMicroscope(Instrument):
 
     def _on_step(self, _: Any, content: Any, __: Any) -> None:
         """Handle what the browser sent from the step's own controls; nothing that arrives here may end the instrument."""
-        try:
-            if content.get("do") == "set":
-                self._set_from_panel(str(content.get("name")), content.get("raw"))
-            elif content.get("do") == "line":
-                with self._lock:
+        with self._lock:
+            try:
+                if content.get("do") == "set":
+                    self._take(content, [(content.get("name"), content.get("raw"), content.get("seq"))])
+                elif content.get("do") == "line" and self._is_new(content, "step", content.get("seq")):
                     step = None if self._walk is None else self._walk.next_at(self._shown_warp, self.step, content.get("line"))
-                if step is not None:
-                    self._apply({"step": step})
-        except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
-            self._panel.write(error=in_one_sentence(error), error_control="")
-        finally:
-            self._microscope.send({"ack": content.get("seq") if isinstance(content, dict) else None})
+                    if step is not None:
+                        self._apply({"step": step})
+            except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
+                self._panel.write(error=in_one_sentence(error), error_control="")
+            finally:
+                self._microscope.send(acknowledged(content))
 
     def close(self) -> None:
         """Stop the work and close the widgets."""

@@ -16,6 +16,7 @@ from gpulab.evidence import Badge, Evidence, Note
 from gpulab.widgets import _cells, _work
 from gpulab.widgets._controls import Choice, Number, Switch
 from gpulab.widgets._instrument import Action, Drawing, Instrument
+from gpulab.widgets._panels import ControlsPanel
 
 SECONDS = 10  # no test takes this long; one that hangs fails after it
 
@@ -555,7 +556,109 @@ def test_every_message_of_the_browser_is_answered_with_its_number() -> None:
     send(probe, do="set", name="n", raw="junk", seq=2)
     send(probe, do="run", action="fly", seq=3)
     probe._panel._handle_custom_msg("text", [])
-    assert answers == [{"ack": 1}, {"ack": 2}, {"ack": 3}, {"ack": None}]
+    send(probe, do="stop", seq=1, view="a")
+    assert [answer["ack"] for answer in answers] == [1, 2, 3, None, 1]
+    assert [answer["view"] for answer in answers] == [None, None, None, None, "a"]  # each view counts for itself, and hears all
+
+
+def test_a_button_brings_the_values_that_have_not_arrived(gate: Gate) -> None:
+    """JupyterLab's messages overtake each other: the work gets what the screen shows, in the controls' own order, and none is set twice."""
+    probe = Probe(gate)
+    answers: list[Any] = []
+    probe._panel.send = answers.append
+    send(probe, do="set", name="n", raw="6", seq=1, view="a")
+    send(probe, do="run", action="run", values=[["n", "700", 4], ["kind", 1, 2]], seq=5, view="a")
+    assert gate.entered.wait(SECONDS)
+    assert probe._working == {"kind": "large", "n": 700, "shown": False}
+    probe.set(n=8)
+    drawn = probe.drawn
+    send(probe, do="set", name="kind", raw=1, seq=2, view="a")
+    send(probe, do="set", name="n", raw="99", seq=3, view="a")
+    send(probe, do="set", name="n", raw="700", seq=4, view="a")
+    assert (probe.values, probe.error, probe.drawn) == ({"kind": "large", "n": 8, "shown": False}, "", drawn)
+    assert [answer["ack"] for answer in answers] == [1, 5, 2, 3, 4]
+
+
+def test_an_older_value_never_takes_a_newer_ones_place() -> None:
+    """Each view counts its own messages, control by control; a value that was refused is the newest one too."""
+    probe = Probe()
+    send(probe, do="set", name="n", raw="7", seq=2, view="a")
+    send(probe, do="set", name="n", raw="5", seq=1, view="a")
+    assert probe.values["n"] == 7
+    send(probe, do="set", name="shown", raw=True, seq=1, view="a")
+    send(probe, do="set", name="n", raw="6", seq=1, view="b")
+    assert (probe.values["n"], probe.values["shown"]) == (6, True)
+    send(probe, do="set", name="n", raw="99", seq=4, view="a")
+    send(probe, do="set", name="n", raw="5", seq=3, view="a")
+    assert (probe.values["n"], probe._panel.error_control) == (6, "n")
+
+
+def test_a_refused_value_that_a_button_brings_is_told() -> None:
+    """Nothing is run in its place, also where its own message comes later; mended, it runs."""
+    probe = Probe()
+    send(probe, do="run", action="run", values=[["n", "99", 1]], seq=2, view="a")
+    send(probe, do="set", name="n", raw="99", seq=1, view="a")
+    assert probe.error == "Size n: '99' will not do; expected a whole number from 1 to 9. Type one, such as 4."
+    assert (probe._job, probe._panel.error_control) == (None, "n")
+    send(probe, do="run", action="run", values=[["n", "9", 3]], seq=4, view="a")
+    assert probe._job is not None
+    assert probe._job.join(SECONDS)
+    assert (probe.result, probe.error) == (9, "")
+
+
+@pytest.mark.parametrize("values", [None, 3, "text", {"n": "5"}, [1], [["n"]], [["n", "5", 1, 2]], [[[], {}, ()]], [["none", 1, 1]],
+                                    [["n", None, "x"]], [["n", "5", float("nan")]], [["n", 5, 10**400]]])  # fmt: skip
+def test_no_values_of_a_button_end_the_instrument(values: Any) -> None:
+    """What is not a list of names, values and numbers is answered like any message; the instrument works afterwards."""
+    probe = Probe()
+    answers: list[Any] = []
+    probe._panel.send = answers.append
+    send(probe, do="run", action="run", values=values, seq=1, view=["a"])
+    assert answers == [{"ack": 1, "view": ["a"]}]
+    assert probe._job is None or probe._job.join(SECONDS)
+    probe.set(n=3)
+    probe.run(wait=True)
+    assert (probe.result, probe.error) == (3, "")
+
+
+@pytest.mark.parametrize("late", [{"do": "set", "name": "n", "raw": "5", "seq": 1}, {"do": "set", "name": "n", "raw": "9", "seq": 4}])
+def test_two_threads_bring_messages(gate: Gate, late: dict[str, Any]) -> None:
+    """One that another thread brings while a run's values are drawn waits until that has begun with them, be it older or newer."""
+    others: list[threading.Thread] = []
+
+    class Drawn(Probe):
+        def draw(self, values: Mapping[str, Any]) -> Drawing:
+            """Meet the other message."""
+            if values["n"] == 7 and not others:
+                others.append(threading.Thread(target=lambda: send(self, **late, view="a")))
+                others[0].start()
+                others[0].join(0.05)
+            return super().draw(values)
+
+    probe = Drawn(gate)
+    send(probe, do="run", action="run", values=[["n", "7", 2]], seq=3, view="a")
+    assert gate.entered.wait(SECONDS)
+    others[0].join(SECONDS)
+    assert probe._working is not None
+    assert probe._working["n"] == 7
+    assert probe.values["n"] == (9 if late["seq"] == 4 else 7)
+
+
+def test_progress_never_takes_the_place_of_a_stop(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop that is pressed just as progress is written is seen after it: the line goes on saying that the work is stopping."""
+    probe, write, said = Probe(gate), ControlsPanel.write, []
+    stopping = threading.Thread(target=probe.stop)
+
+    def meanwhile(panel: ControlsPanel, **traits: Any) -> None:
+        if traits.get("progress") == "first of four":
+            stopping.start()
+            stopping.join(0.05)
+        write(panel, **traits)
+
+    monkeypatch.setattr(ControlsPanel, "write", meanwhile)
+    probe._panel.observe(lambda change: said.append(change["new"]), names="progress")
+    probe.run(wait=True)
+    assert said == ["Run: starting", "first of four", "Stopping after the call in flight", "Run: stopped"]
 
 
 def test_what_a_subclass_must_give_is_asked_for() -> None:

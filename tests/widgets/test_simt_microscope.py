@@ -220,7 +220,7 @@ def test_python_and_the_browser_lead_to_the_same_state() -> None:
     """A message from the step's slider does what setting ``step`` does; the same for a line's button and ``go_to``."""
     by_mouse, by_python = SimtMicroscope("block_sum"), SimtMicroscope("block_sum")
     by_mouse.wait()
-    assert send(by_mouse, do="set", name="step", raw=12, seq=7) == [{"ack": 7}]
+    assert send(by_mouse, do="set", name="step", raw=12, seq=7) == [{"ack": 7, "view": None}]
     by_python.step = 12
     assert position(by_mouse) == position(by_python)
     send(by_mouse, do="line", line=17, seq=8)
@@ -228,6 +228,18 @@ def test_python_and_the_browser_lead_to_the_same_state() -> None:
     assert position(by_mouse) == position(by_python)
     assert by_mouse.line == 17
     assert by_mouse.step > 12
+
+
+def test_a_step_that_was_overtaken_is_not_taken() -> None:
+    """The slider's move that arrives after the line that was pressed later is answered, and the warp stays at that line."""
+    m = SimtMicroscope("block_sum")
+    m.wait()
+    assert send(m, do="line", line=17, seq=2, view="a") == [{"ack": 2, "view": "a"}]
+    assert send(m, do="set", name="step", raw=1, seq=1, view="a") == [{"ack": 1, "view": "a"}]
+    assert m.line == 17
+    send(m, do="set", name="step", raw=3, seq=3, view="a")
+    send(m, do="line", line=17, seq=2, view="a")
+    assert m.step == 3
 
 
 def test_a_step_neither_simulates_nor_sends_the_source_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +309,7 @@ def test_junk_leaves_everything_as_it_was(junk: Any) -> None:
         assert len(str(caught.value)) < 800
     send(m, do="set", name="step", raw=repr(junk), seq=1)
     assert m.error
-    assert send(m, do="line", line=repr(junk), seq=2) == [{"ack": 2}]
+    assert send(m, do="line", line=repr(junk), seq=2) == [{"ack": 2, "view": None}]
     assert (m.values, position(m)) == (before, shown)
 
 
