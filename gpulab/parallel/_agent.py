@@ -33,7 +33,6 @@ class Agent:
     def __init__(self) -> None:
         self.rank = 0
         self.call: Any = None  # the Observer of the call in progress
-        self.begin = 0.0
         self.publisher: Any = None
         self.keep: frozenset[Address] = frozenset()
         self.freed = False
@@ -41,19 +40,26 @@ class Agent:
         self._free_at: float | None = None
         self._told: tuple[Any, ...] = ()
         self._told_at = 0.0
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_in, False)
-        self._parent = os.getppid()
+        self._wake_out = self._wake_in = self._parent = -1
         self._started = False
 
     def start(self) -> None:
-        """Start the thread, and let signals wake it; from the main thread, once."""
+        """Start the thread, and let signals wake it; from the main thread, once.
+
+        Ranks are forked from a process that has imported this: what must be a rank's own is made here and not before.
+        """
         if self._started:
             return
-        self._started = True
+        self._started, self._parent = True, os.getppid()
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_in, False)
         if os.name != "nt":  # there a wake-up must be a socket, and no signal comes anyway
             signal.set_wakeup_fd(self._wake_in, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, daemon=True, name="gpulab-agent").start()
+
+    def begin(self, call: Any) -> None:
+        """Take up a call: what an interrupt before it asked for is over, and one within it counts anew."""
+        self.call, self.heeded, self._free_at = call, False, None
 
     def keep_sockets(self) -> None:
         """Note the connections that are not the process group's: those that exist before it is made."""
@@ -61,7 +67,7 @@ class Agent:
 
     def free(self) -> None:
         """End every collective in progress: communicators are aborted where they can be, sockets shut down."""
-        self.freed = True
+        self.freed, self._free_at = True, None
         _abort_device_groups()
         for connection in _connections():
             if connection.fd < 0 or (connection.laddr, connection.raddr) in self.keep:

@@ -21,8 +21,9 @@ _TICK_SECONDS = 0.05
 # report within a second. All of it, with the interrupt, must stay under 5 s.
 _SETTLE_SECONDS = 1.6
 _IDLE_SECONDS = 2.4
-# An interrupt that meets a rank before its function runs is lost there, and nobody is told: so often it is sent again.
-_AGAIN_SECONDS = 0.5
+# An interrupt that meets a rank before its function runs is lost there, and nobody is told: so often it is sent again. A rank that has to
+# be freed from a collective first has answered by then (`_agent`).
+_AGAIN_SECONDS = 1.0
 Trouble = Literal["death", "collective", "raise", "deadline"]
 
 

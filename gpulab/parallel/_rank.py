@@ -204,7 +204,7 @@ def _trace(error: BaseException) -> str:
 @contextlib.contextmanager
 def _told(seen: Any) -> Iterator[None]:
     """Let the agent tell of this call while it runs."""
-    AGENT.call, AGENT.heeded = seen, False
+    AGENT.begin(seen)
     try:
         yield
     finally:

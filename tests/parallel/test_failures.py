@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import os
 import signal
@@ -128,6 +129,27 @@ def test_an_agent_heeds_one_interrupt_in_a_call(monkeypatch: pytest.MonkeyPatch)
             for now in (begin, begin + 0.5, begin + 1.0, begin + 1.5):
                 agent._heed(True, now)
     assert freed == [10.5, 20.5, 30.5]
+    agent._heed(True, 40.0)  # it crossed with an answer
+    with _rank._told(object()):
+        agent._heed(False, 40.5)
+    assert freed == [10.5, 20.5, 30.5]
+
+
+def test_ranks_that_were_forked_from_one_process_are_woken_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork copies the agent as it is: were its pipe made before, one rank's interrupt would wake, and hold up, another rank's agent."""
+    written: list[int] = []
+    monkeypatch.setattr(signal, "set_wakeup_fd", lambda fd, **given: written.append(fd))
+    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    first = Agent()
+    second = copy.copy(first)
+    for agent in (first, second):
+        agent.start()
+    try:
+        os.write(written[0], bytes([signal.SIGINT]))
+        assert (second._woken(), first._woken()) == (False, True)
+    finally:
+        for fd in {first._wake_in, first._wake_out, second._wake_in, second._wake_out}:
+            os.close(fd)
 
 
 def fails(how: str) -> None:
