@@ -225,17 +225,24 @@ def _on_device(names: Sequence[str], where: Device, dtype: str) -> dict[str, See
 
 @functools.cache
 def _all_without_device(dtype: str) -> dict[str, Seen]:
-    """Return what PyTorch's dispatcher decides for CUDA on this machine without one; empty where it cannot be asked."""
+    """Return what PyTorch's dispatcher decides for CUDA on this machine without one.
+
+    Raises
+    ------
+    OSError, subprocess.TimeoutExpired, ValueError, IndexError
+        If it cannot be asked; the cache keeps no such moment.
+    """
     command = [sys.executable, "-m", "gpulab.precision._observe", dtype]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
-        return {name: (p, a, b, note) for name, (p, a, b, note) in json.loads(done.stdout.splitlines()[-1]).items()}
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        return {}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
+    return {name: (p, a, b, note) for name, (p, a, b, note) in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
 def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
-    every = _all_without_device(dtype)
+    """Return what PyTorch's dispatcher decides of these; empty where it cannot be asked now."""
+    try:
+        every = _all_without_device(dtype)
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        return {}
     return {name: every[name] for name in names if name in every}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import subprocess
 
 import pytest
@@ -120,10 +122,28 @@ def test_the_lists_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     _autocast._all_without_device.cache_clear()
     monkeypatch.setattr(subprocess, "run", fail)
     policy = precision.autocast_policy("cuda")
-    _autocast._all_without_device.cache_clear()
     assert not policy.observed
     assert "layer_norm" in policy.operators("float32")
     assert policy.row("linear").agrees is None
+
+
+def test_a_dispatcher_that_failed_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that could not be started, was too slow, died silently or spoke no JSON is no answer; one answer is enough."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA: no second process is asked")
+    answer = json.dumps({"linear": ["lower", "float16", "float16", ""]})
+    moments = iter([OSError("no process"), subprocess.TimeoutExpired("python", 1), "", "Segmentation fault", f"a warning\n{answer}"])
+
+    def run(command: list[str], **named: object) -> subprocess.CompletedProcess[str]:
+        moment = next(moments)
+        if isinstance(moment, Exception):
+            raise moment
+        return subprocess.CompletedProcess(command, 0, moment)
+
+    monkeypatch.setattr(_autocast, "_all_without_device", functools.cache(_autocast._all_without_device.__wrapped__))
+    monkeypatch.setattr(subprocess, "run", run)
+    policies = [precision.autocast_policy("cuda", "float16", ["linear"]).row("linear").policy for _ in range(6)]
+    assert policies == [None, None, None, None, "lower", "lower"]
 
 
 def test_a_model_under_autocast() -> None:
