@@ -38,6 +38,7 @@ _MOST_TURNS = 100_000
 # Times as long for a sample, in its first steps, alone or upon those before it: such a technique is not for this device, and with it
 # inside no combination would say anything of the others. (bfloat16 without instructions, depthwise layers in it: 3 to 100 times.)
 _HOPELESS, _SURELY = 2.0, 12.0  # beyond the second it is not even worth a turn
+_FEWEST_STEPS = 3  # whose best says how long one takes: a single one may have been held up by another program
 
 
 # What the script's models answered, by task, device and options: the same seed and options give the same model, bit for bit, so that a
@@ -205,7 +206,7 @@ class _Climb:
             run.parts_every = 0
             for _ in range(_WARM_STEPS[self.kind]):
                 run.advance(1)
-                if beside is not None and run.step_seconds and _slower(run, beside) > _SURELY:
+                if beside is not None and len(run.step_seconds) >= _FEWEST_STEPS and _slower(run, beside) > _SURELY:
                     break
             self._still_learning(names, run)
         return self.runs[names]
@@ -242,8 +243,8 @@ class _Climb:
             lost = [note.sentence for note in tried.notes if note.code == "skipped" and note.sentence not in known]
             if one is None and lost and not self._follows((*below, technique.name)):
                 return f"{words}: {lost[0]}"
-            if self._hopeless(tried, other):
-                slower = _slower(tried, other)
+            slower = self._hopeless(tried, other)
+            if slower is not None:
                 self.too_slow += [(technique.name,)] if _slower(run, self._form(())) <= _SURELY else []
                 return (
                     f"{words}, a sample took {format_ratio(slower)} as long in the first steps: with it inside no combination here would "
@@ -261,14 +262,17 @@ class _Climb:
                 return False
         return True
 
-    def _hopeless(self, run: Run, other: Run) -> bool:
-        """Return whether a run is too slow beside another, in as many steps again, in turns, if it may have been others' doing."""
-        if not _HOPELESS < _slower(run, other) <= _SURELY:
-            return _slower(run, other) > _HOPELESS
-        for _ in range(_WARM_STEPS[self.kind]):
-            other.advance(1)
-            run.advance(1)
-        return _slower(run, other) > _HOPELESS
+    def _hopeless(self, run: Run, other: Run) -> float | None:
+        """Return how many times as long a run takes where that is too slow; by steps in turns, since it may have been others' doing."""
+        slower = _slower(run, other)
+        steps = _WARM_STEPS[self.kind] if slower > _HOPELESS else 0
+        for taken in range(1, steps + 1):
+            for one in (other, run) if taken % 2 else (run, other):  # neither always second
+                one.advance(1)
+            slower = _slower(run, other, taken)
+            if taken >= _FEWEST_STEPS and slower > _SURELY:
+                break
+        return slower if slower > _HOPELESS else None
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
@@ -444,9 +448,9 @@ def _has(run: Run, name: str, value: Any) -> bool:
     return callable(value) or getattr(run.options, name, value) == value
 
 
-def _slower(run: Run, other: Run) -> float:
-    """Return how many times as long a sample takes in one run, at the best of the steps that only trained."""
-    return min(run.step_seconds) / run.options.batch_size / (min(other.step_seconds) / other.options.batch_size)
+def _slower(run: Run, other: Run, last: int = 0) -> float:
+    """Return how many times as long a sample takes in one run, at the best of the steps that only trained, or of the last of them."""
+    return min(run.step_seconds[-last:]) / run.options.batch_size / (min(other.step_seconds[-last:]) / other.options.batch_size)
 
 
 def _same(one: Run, other: Run) -> bool:

@@ -116,24 +116,44 @@ def test_what_slows_every_combination_is_left_out_with_its_figure() -> None:
         scripted(slow, clock=clock)
 
 
-def test_a_busy_moment_makes_no_technique_hopeless() -> None:
-    """Each form's first six steps take 24 s where the script's take 8, as beside another program; from then on 8: it is climbed."""
+@pytest.mark.parametrize("slow", [dict.fromkeys(range(1, 7), 20.0), {3: 400.0}], ids=["its first six steps", "its third, for minutes"])
+def test_a_busy_moment_makes_no_technique_hopeless(slow: dict[int, float]) -> None:
+    """Each form's first six steps take 24 s where the script's take 8, or its third 404, as beside another program; else 8: climbed."""
     clock = Clock()
 
     class Disturbed(Slow):
-        """Slow at first."""
+        """Slow in some steps."""
 
         taken = 0
 
         def step(self, closure: Any = None) -> Any:
             """Take the time, update."""
             self.taken += 1
-            self.seconds = 20.0 if self.taken <= 6 else UPDATE
+            self.seconds = slow.get(self.taken, UPDATE)
             return super().step(closure)
 
     busy = Technique("busy", "busy", options={"optimizer": lambda parameters: Disturbed(parameters, clock, UPDATE)})
     found = scripted(busy, clock=clock)
     assert [rung.name for rung in found.rungs] == ["busy"]
+    assert found.rungs[0].alone.ratio == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_program_that_begins_and_stays_makes_no_technique_hopeless() -> None:
+    """After the script's first six steps (a loading and an update each) all takes three times as long, the script too: climbed."""
+
+    class Busy(Clock):
+        """Slow after the twelfth time."""
+
+        spent = 0
+
+        def spend(self, seconds: float) -> None:
+            """Let more time pass."""
+            self.spent += 1
+            super().spend(seconds if self.spent <= 12 else 3 * seconds)
+
+    clock = Busy()
+    found = scripted(Technique("same", "same", options={"optimizer": updating(clock, UPDATE)}), clock=clock)
+    assert [rung.name for rung in found.rungs] == ["same"]
     assert found.rungs[0].alone.ratio == pytest.approx(1.0, rel=1e-3)
 
 
