@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +86,37 @@ def test_speed_that_costs_accuracy_is_named() -> None:
     assert any("less accurate" in words for words in found.objections)
 
 
-def test_a_script_that_returns_before_its_work_is_done_cannot_be_timed() -> None:
-    """What a missing synchronisation is on a GPU, a thread is here."""
-    gate = threading.Event()
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_a_script_that_returns_before_its_work_is_done_cannot_be_timed(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
+    """What a missing synchronisation is on a GPU, a thread is here: it trains at each watch, until all of it is done, and all counts."""
+    started: list[threading.Thread] = []
+    permits, done = threading.Semaphore(0), threading.Semaphore(0)
 
     def early(model: Any, data: Any) -> None:
         def later() -> None:
-            gate.wait(5)
-            train(model, data, 16)
+            size = len(data) // pieces
+            for piece in range(pieces):
+                permits.acquire()
+                train(model, Data(*data[slice(piece * size, (piece + 1) * size)]), 16)
+                done.release()
 
-        threading.Thread(target=later).start()
-        threading.Timer(0.01, gate.set).start()
+        started.append(threading.Thread(target=later, daemon=True))
+        started[0].start()
 
+    def sleep(seconds: float) -> None:
+        if started and started[0].is_alive():
+            permits.release()
+            done.acquire()
+            watches.append(seconds)
+            if len(watches) == pieces:
+                started[0].join()
+
+    watches: list[float] = []
+    stand_in = types.SimpleNamespace(sleep=sleep, monotonic=time.monotonic, perf_counter=time.perf_counter)
+    monkeypatch.setattr(_scripts, "time", stand_in)
     with pytest.raises(InputError, match=r"early returned while it was still training \(64 samples"):
         training.compare_scripts(plain, early, TASK, items=32, seeds=1, device="cpu")
+    assert len(watches) == pieces
 
 
 class Watch:
