@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,7 +19,7 @@ from gpulab.timing._contenders import Contender, Field, Functions, affordable_se
 from gpulab.timing._job import Limits, calm_collector, measurement, reader, translated, turns
 from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
-from gpulab.timing.sampling import Progress, Run, Sampled, Stop, sample_in_turns
+from gpulab.timing.sampling import FEWEST_SAMPLES, Progress, Run, Sampled, Stop, sample_in_turns
 from gpulab.timing.statistics import ratio_interval
 from gpulab.workloads import Workload
 
@@ -89,11 +89,34 @@ def compare(
     check_numbers("compare", relative_width=relative_width, deadline=deadline, **({} if tolerance is None else {"tolerance": tolerance}))
     transfer = _given.flag("compare", "transfer", transfer)
     limits = Limits.given("compare", relative_width, deadline, progress, stop)
+    return compare_within(
+        limits, work, args, devices=devices, dtype=dtype, transfer=transfer, tolerance=tolerance, clock=clock, conditions=conditions,
+        params=params,
+    )  # fmt: skip
+
+
+def compare_within(
+    limits: Limits,
+    work: str | Workload | Callable[..., Any] | Functions,
+    args: tuple[Any, ...],
+    *,
+    devices: Any = None,
+    dtype: str = "float32",
+    transfer: bool = False,
+    tolerance: float | None = None,
+    clock: Callable[[], float] | None = None,
+    conditions: Callable[[], Readings] | None = None,
+    params: Mapping[str, Any] | None = None,
+    fewest: int = FEWEST_SAMPLES,
+    patience: float = 0.0,
+) -> Comparison:
+    """Compare within limits that were checked; past their deadline ``fewest`` samples of each may take ``patience`` seconds each."""
     if limits.stopped():
         raise StoppedError("compare: stopped before anything was run; there is nothing to report. Run it again.")
     limits.say(0.0, "making inputs")
-    field = gather(work, args, devices, _given.clock("compare", clock) or time.perf_counter, {"dtype": dtype, **params})
-    race = _Race(field, limits, live=clock is None, read=_given.callback("compare", "conditions", conditions))
+    field = gather(work, args, devices, _given.clock("compare", clock) or time.perf_counter, {"dtype": dtype, **(params or {})})
+    read = _given.callback("compare", "conditions", conditions)
+    race = _Race(field, limits, live=clock is None, read=read, fewest=fewest, patience=patience)
     notes: list[Note] = []
     with ExitStack() as stack:
         stack.enter_context(calm_collector())
@@ -114,12 +137,13 @@ def compare(
 class _Race:
     """A comparison under way."""
 
-    def __init__(self, field: Field, limits: Limits, live: bool, read: Callable[[], Readings] | None) -> None:
+    def __init__(self, field: Field, limits: Limits, live: bool, read: Callable[[], Readings] | None, fewest: int, patience: float) -> None:
         self.contenders = field.contenders
         self.limits = limits
         self.clock = field.contenders[0].job.clock
         self.reference: Reference | None = None
         self.tolerance: float | None = None
+        self.fewest, self.patience = fewest, patience
         self._live, self._read = live, read
 
     def first_calls(self, tolerance: float | None) -> list[float | None]:
@@ -178,6 +202,8 @@ class _Race:
             call_seconds=warm,
             relative_width=limits.relative_width,
             deadline=limits.deadline,
+            fewest=self.fewest,
+            patience=self.patience * len(runs),
             progress=limits.progress,
             stop=limits.stop,
         )

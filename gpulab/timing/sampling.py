@@ -144,6 +144,8 @@ def sample_in_turns(
     call_seconds: Sequence[float] | None = None,
     relative_width: float = 0.02,
     deadline: float = 2.0,
+    fewest: int = FEWEST_SAMPLES,
+    patience: float = 0.0,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> list[Sampled]:
@@ -161,6 +163,11 @@ def sample_in_turns(
         The fastest call of each before.
     deadline : float
         Seconds, for all of them together.
+    fewest : int
+        Samples of each that are taken past the deadline too, for up to ``patience`` seconds from the beginning, as long as another turn
+        fits into them. Their number alone decides, never what they say.
+    patience : float
+        Seconds, for all of them together.
     clock, relative_width, progress, stop
         As in ``sample``.
 
@@ -176,7 +183,7 @@ def sample_in_turns(
     begin = clock()
     tick = _tick(clock)
     columns = [_Column(run, empty, clock) for run, empty in zip(runs, empties or [None] * len(runs), strict=True)]
-    schedule = _Schedule(begin, deadline, relative_width, call_seconds or [math.inf] * len(runs))
+    schedule = _Schedule(begin, deadline, relative_width, call_seconds or [math.inf] * len(runs), fewest, patience)
     stopped_by = None
     while stopped_by is None:
         if stop is not None and stop():
@@ -197,8 +204,11 @@ def sample_in_turns(
 class _Schedule:
     """When to look at the intervals, and when to end."""
 
-    def __init__(self, begin: float, deadline: float, relative_width: float, call_seconds: Sequence[float]) -> None:
+    def __init__(
+        self, begin: float, deadline: float, relative_width: float, call_seconds: Sequence[float], fewest: int, patience: float
+    ) -> None:
         self._begin, self._deadline, self._relative_width, self._call_seconds = begin, deadline, relative_width, call_seconds
+        self._fewest, self._patience = fewest, patience
         self._last, self._fastest_round = begin, math.inf
         self._next_look = FIRST_LOOK * deadline
         self._next_progress = 0.0
@@ -211,8 +221,10 @@ class _Schedule:
         if elapsed >= self._deadline:
             # What has passed may be one stop of the machine, and it must not stay the only sample: the fastest round tells the pace.
             known = sum(seconds * column.calls for seconds, column in zip(self._call_seconds, columns, strict=True))
-            too_slow = (count + 1) * min(self._fastest_round, known) >= FEWEST_SAMPLES * self._deadline
-            return "deadline" if count >= FEWEST_SAMPLES or too_slow else None
+            pace = min(self._fastest_round, known)
+            too_few = count < FEWEST_SAMPLES and (count + 1) * pace < FEWEST_SAMPLES * self._deadline
+            asked_for = count < self._fewest and elapsed + pace < self._patience
+            return None if too_few or asked_for else "deadline"
         if elapsed < self._next_look or count < FEWEST_BEFORE_PRECISION:
             return None
         self._next_look = LOOK_GROWTH * elapsed

@@ -18,6 +18,8 @@ from gpulab import _given, devices, timing
 from gpulab.devices import Device
 from gpulab.errors import GpulabError, InputError, StoppedError, message_of, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.timing._compare import compare_within
+from gpulab.timing._job import Limits
 from gpulab.timing.statistics import FEWEST_SAMPLES
 from gpulab.training import _settings
 from gpulab.training._data import Data
@@ -101,9 +103,9 @@ def compare_scripts(
         raise InputError(f"compare_scripts: items is {shown(items)}; expected from 1 to {len(job.train):,}. Leave it out.")
     if not _given.is_whole(seeds) or not 1 <= seeds <= 1000:
         raise InputError(f"compare_scripts: seeds is {shown(seeds)}; expected from 1 to 1000. Pass seeds=3.")
-    for name, number in (("tolerance", tolerance), ("deadline", deadline)):
-        if not _given.is_finite(number) or number < 0:
-            raise InputError(f"compare_scripts: {name} is {shown(number)}; expected a number of at least 0. Leave it out.")
+    for name, number, words in (("tolerance", tolerance, "of at least 0"), ("deadline", deadline, "above 0")):
+        if not _given.is_finite(number) or number < 0 or (number == 0 and words == "above 0"):
+            raise InputError(f"compare_scripts: {name} is {shown(number)}; expected a number {words}. Leave it out.")
     report, asked = _given.callback("compare_scripts", "progress", progress), _given.callback("compare_scripts", "stop", stop)
 
     def step(fraction: float, text: str) -> None:
@@ -155,12 +157,12 @@ _USUAL = ("deadline", "slow-first-call")  # the interval beside the figure says 
 def _in_turns(
     both: list[_Script], data: Data, where: Device, longer: float, deadline: float, asked: Callable[[], bool] | None = None
 ) -> timing.Comparison:
-    """Let both take turns, for ``longer`` times the seconds of a usual series."""
+    """Let both take turns, for ``longer`` times the seconds of a usual series; the fewest for an interval may take all of the deadline."""
     longest = max(one.seconds(data) for one in both)
-    return timing.compare(
-        {one.name: one.timed(data) for one in both}, devices=[str(where)], relative_width=_WIDTH,
-        deadline=min(deadline, longer * max(_LEAST_SECONDS, _CALLS * longest)),
-        stop=asked,
+    turns = min(deadline, longer * max(_LEAST_SECONDS, _CALLS * longest))
+    return compare_within(
+        Limits.given("compare_scripts", _WIDTH, turns, None, asked), {one.name: one.timed(data) for one in both}, (),
+        devices=[str(where)], fewest=FEWEST_SAMPLES, patience=deadline,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpulab import claims, devices, lessons, recordings, timing, training
+from gpulab import claims, devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.lessons import _nb09, _nb09_script
@@ -167,13 +167,13 @@ def test_what_does_other_work_is_refused_without_another_series(monkeypatch: pyt
 def test_another_series_of_turns_is_a_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same script twice, at least 0.5 s each in a usual series and so three times that, but never more than 20 s."""
     asked: list[float] = []
-    compare = timing.compare
+    compare = _scripts.compare_within
 
-    def short(*args: Any, deadline: float, **named: Any) -> Any:
-        asked.append(deadline)
-        return compare(*args, **named, deadline=0.01)
+    def short(limits: Any, *args: Any, **named: Any) -> Any:
+        asked.append(limits.deadline)
+        return compare(dataclasses.replace(limits, deadline=0.01), *args, **named)
 
-    monkeypatch.setattr(timing, "compare", short)
+    monkeypatch.setattr(_scripts, "compare_within", short)
     monkeypatch.setattr(_scripts._Script, "seconds", lambda *_: 1e-6)
     job = training.task("digits-mlp")
     little, where = training.Data(*job.train[slice(0, 16)]), devices.find("cpu")

@@ -287,6 +287,23 @@ def test_taking_turns() -> None:
     assert clock.now == pytest.approx(2 / 3, abs=2**-7)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "patience", "samples"), [(0.5, 100.0, 20), (0.5, 9.75, 9), (0.5, 0.0, 3), (2**-5, 100.0, 32), (2.0, 3.0, 1), (0.75, 4.0, 3)]
+)
+def test_the_fewest_samples_are_taken_past_the_deadline(seconds: float, patience: float, samples: int) -> None:
+    """By hand, two functions, 2 s: 20 turns of 1 s; 9 in 9.75 s; 3 without patience; 32 in time; one of 4 s; 3 of 1.5."""
+    clock = Clock()
+
+    def run(calls: int) -> tuple[float, float]:
+        clock.now += seconds * calls
+        return seconds * calls, seconds * calls
+
+    both = sample_in_turns([run, run], clock, relative_width=1e-9, deadline=2.0, fewest=20, patience=patience)
+    assert [len(one.samples_seconds) for one in both] == [samples, samples]
+    assert {one.stopped_by for one in both} == {"deadline"}
+    assert all((one.interval_seconds is not None) == (samples >= 20) for one in both)
+
+
 @pytest.mark.parametrize("option", [{"relative_width": 0.0}, {"deadline": -1.0}, {"deadline": float("nan")}, {"relative_width": "2 %"}])
 def test_settings_that_make_no_sense_are_refused(option: dict[str, object]) -> None:
     """Widths and deadlines must be positive numbers, and the error says which was not."""

@@ -23,8 +23,8 @@ TASK = "digits-mlp"
 
 
 def plain(model: Any, data: Any) -> None:
-    """Train two epochs, and do each forward pass four times more for nothing."""
-    train(model, data, 16, idle=4)
+    """Train two epochs after eighty forward passes for nothing."""
+    train(model, data, 16, idle=80)
 
 
 def quick(model: Any, data: Any) -> None:
@@ -35,12 +35,12 @@ def quick(model: Any, data: Any) -> None:
 def train(model: Any, data: Any, size: int, *, idle: int = 0, rate: float = 3e-3) -> None:
     """Two epochs in batches."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    with torch.no_grad():
+        for _ in range(idle):
+            model(data[slice(0, size)][0])
+            torch.linalg.qr(torch.eye(60))
     for first in [*range(0, len(data), size)] * 2:
         images, labels = data[slice(first, first + size)]
-        with torch.no_grad():
-            for _ in range(idle):
-                model(images)
-                torch.linalg.qr(torch.eye(60))
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -84,6 +84,25 @@ def test_speed_that_costs_accuracy_is_named() -> None:
     found = training.compare_scripts(plain, crawl, TASK, items=32, seeds=2, device="cpu")
     assert found.accuracy_verdict == "lost"
     assert any("less accurate" in words for words in found.objections)
+
+
+def test_a_moment_without_the_core_costs_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that is held up for twice the usual seconds of both scripts' turns: the 20 samples of an interval are taken all the same."""
+    monkeypatch.setattr(_scripts, "_LEAST_SECONDS", 0.05)
+    monkeypatch.setattr(_scripts._Script, "seconds", lambda *_: 1e-6)
+    calls = [0]
+
+    def held(model: Any, data: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 8:
+            time.sleep(0.2)
+        quick(model, data)
+
+    found = training.compare_scripts(held, quick, TASK, items=16, seeds=1, device="cpu")
+    assert found.evidence.samples >= 20
+    assert found.gain.interval is not None
+    hasty = training.compare_scripts(quick, quick, TASK, items=16, seeds=1, device="cpu", deadline=1e-6)
+    assert (hasty.evidence.samples, hasty.gain.interval) == (1, None)  # the caller's deadline is the most
 
 
 @pytest.mark.parametrize("pieces", [1, 4])
@@ -281,6 +300,7 @@ def test_counting_leaves_the_model_as_it_was(compiled: bool) -> None:
         (plain, {"items": 0}, "items is 0"),
         (plain, {"seeds": 0}, "seeds is 0"),
         (plain, {"deadline": -1}, "deadline is -1"),
+        (plain, {"deadline": 0}, "deadline is 0; expected a number above 0"),
         (plain, {"threads": "two"}, "threads is 'two'"),
     ],
 )
