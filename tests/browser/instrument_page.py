@@ -13,13 +13,28 @@ WAIT = 60_000
 
 
 def state(notebook: NotebookPage, expression: str) -> str:
-    """What the kernel holds, as text."""
+    """What the kernel holds, as text, once it has answered all that the page sent it: code may overtake a panel's message."""
+    notebook.page.wait_for_function("() => !document.querySelector('[data-busy=true]')", timeout=WAIT)
     return notebook.run_in_kernel(f"print({expression})").strip()
 
 
 def shown(notebook: NotebookPage, text: str, cell: int = 0, timeout: float = WAIT) -> None:
     """Wait until the instrument under a cell shows a text."""
     notebook.output(cell).get_by_text(text).first.wait_for(timeout=timeout)
+
+
+@contextmanager
+def progress_told(notebook: NotebookPage) -> Iterator[list[str]]:
+    """Note each text that the progress line shows while the block runs, however shortly; the list is full after the block."""
+    notebook.page.evaluate(
+        """() => {
+            window.__told = [];
+            const note = changes => window.__told.push(...changes.flatMap(c => [...c.addedNodes].map(node => node.textContent)));
+            new MutationObserver(note).observe(document.querySelector('.gpulab-progress-text'), {childList: true}); }"""
+    )
+    told: list[str] = []
+    yield told
+    told += notebook.page.evaluate("() => window.__told")
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class Lab:
         if self.process.poll() is None:
             self.process.send_signal(by)
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -225,7 +225,7 @@ class NotebookPage:
         self.page.evaluate("() => window.__lab.ready()")
 
     def run_all(self, seconds: float = 120) -> None:
-        """Run all cells and wait until the last one is done and every widget of theirs is drawn.
+        """Run all cells and wait until the last one is done and every widget and plot of theirs is drawn.
 
         Raises ``TimeoutError`` naming the cell that still runs.
         """
@@ -237,7 +237,7 @@ class NotebookPage:
         except TooLong as error:
             running = self.page.evaluate("() => window.__lab.running()")
             raise TimeoutError(f"{self.name}: not done after {seconds} s; running: {running}") from error
-        self.page.wait_for_function("() => window.__lab.drawn()", timeout=30_000)
+        self.page.wait_for_function("() => window.__lab.drawn()", timeout=60_000)
         self.wait_idle()
 
     def wait_idle(self, seconds: float = 60) -> None:

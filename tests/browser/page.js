@@ -35,7 +35,8 @@
   };
 
   lab.idle = () => kernel().status === 'idle';
-  lab.drawn = () => !outputs().some((e) => /^Loading widget/m.test(e.innerText || ''));
+  lab.drawn = () => !outputs().some((e) => /^Loading widget/m.test(e.innerText || ''))
+    && [...document.querySelectorAll('.js-plotly-plot')].every((plot) => plot.querySelector('.main-svg'));
   lab.running = () => [...document.querySelectorAll('.jp-CodeCell')]
     .map((cell) => cell.innerText).filter((text) => text.includes('[*]')).map((text) => text.slice(0, 200));
 

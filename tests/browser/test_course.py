@@ -46,9 +46,9 @@ def test_server_asks_for_its_token(course_lab: Lab) -> None:
     """Another user of the same machine, who has no token, gets nothing."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with pytest.raises(urllib.error.HTTPError) as refused:
-        opener.open(f"{course_lab.url}/api/contents", timeout=10)
+        opener.open(f"{course_lab.url}/api/contents", timeout=60)
     assert refused.value.code == 403
-    with opener.open(f"{course_lab.url}/api/contents?token={course_lab.token}", timeout=10) as answer:
+    with opener.open(f"{course_lab.url}/api/contents?token={course_lab.token}", timeout=60) as answer:
         assert answer.status == 200
 
 
@@ -56,7 +56,7 @@ def test_no_news_and_no_update_checks(course_lab: Lab) -> None:
     """The course's defaults reach JupyterLab without a line in the user's own settings."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     address = f"{course_lab.url}/lab/api/settings/@jupyterlab/apputils-extension:notification?token={course_lab.token}"
-    with opener.open(address, timeout=10) as answer:
+    with opener.open(address, timeout=60) as answer:
         defaults = {name: entry.get("default") for name, entry in json.load(answer)["schema"]["properties"].items()}
     assert (defaults["fetchNews"], defaults["checkForUpdates"], defaults["doNotDisturbMode"]) == ("false", False, True)
     assert not list((course_lab.private / "settings").rglob("*notification*"))

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
-# The sweep counts sizes until it is stopped; its points are those of a link of 10 us and 10 GB/s.
+# The sweep counts sizes, and with SLOW waits at the third until it is stopped; its points are those of a link of 10 us and 10 GB/s.
 TRANSFERS = """
 import time
 import gpulab as gl
@@ -24,9 +24,10 @@ def sweep(device, deadline, progress, stop):
     points = []
     for k in range(12, 29):
         progress((k - 12) / 17, f"counting 2**{k}")
+        while SLOW and k == 14 and not stop():
+            time.sleep(0.02)
         if stop():
             break
-        time.sleep(0.5 if SLOW else 0.0)
         points.append(SweepPoint("host", "pageable", 2**k, 1e-5 + 2**k / 1e10, None, 30))
     return Sweep("Slow CPU", "numpy", tuple(points), 2e10, (), Evidence.measured("Slow CPU", 30), None)
 

@@ -154,7 +154,7 @@ def test_access_every_control(notebook_of: Callable[..., NotebookPage]) -> None:
     clean(notebook)
 
 
-# Roofs of 100 GFLOP/s and 10 GB/s; each measurement takes a tenth of a second, or longer while SLOW is set, and watches for Stop.
+# Roofs of 100 GFLOP/s and 10 GB/s; each measurement takes a tenth of a second, or while SLOW is set until Stop.
 ROOFS = """
 import time
 import numpy as np
@@ -170,11 +170,11 @@ MADE = Roofline("Slow CPU", tuple(ArithmeticRoof(name, 1e11, "now", LIVE) for na
                 (MemoryRoof("L2", 1e11, 1e6, "now", LIVE), MemoryRoof("DRAM", 1e10, 1e10, "now", LIVE)), (), (), LIVE)
 
 def measure(function, *inputs, progress, stop, label, **arguments):
-    for k in range(40 if SLOW else 1):
-        progress(k / 40, "counting")
-        if stop():
-            break
-        time.sleep(0.1)
+    progress(0.0, "counting")
+    time.sleep(0.1)
+    while SLOW and not stop():
+        progress(0.5, "counting")
+        time.sleep(0.02)
     return timing.Measurement(label, "cpu", np.full(5, 0.1), 0.1, (0.08, 0.12), 0.2, 0.05, None, 1, None, None, (), LIVE,
                               devices.environment("cpu"))
 

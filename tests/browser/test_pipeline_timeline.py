@@ -10,7 +10,7 @@ from lab_driver import NotebookPage
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
-# Few small images, so that a run takes a second; SLOW makes each step wait, for Stop.
+# Few small images, so that a run takes a second; SLOW makes the fourth step wait for Stop.
 PIPELINE = """
 import functools, time
 import gpulab as gl
@@ -19,8 +19,13 @@ from gpulab.training._pipeline import pipeline as real
 SLOW = False
 
 def small(progress, stop, **given):
-    given["step_seconds"] = 0.5 if SLOW else 0.01
-    return real(progress=progress, stop=stop, image_size=16, **(given | {"batch_size": 4}))
+    def told(fraction, text):
+        progress(fraction, text)
+        while SLOW and text.startswith("step 4 ") and not stop():
+            progress(fraction, text)
+            time.sleep(0.02)
+
+    return real(progress=told, stop=stop, image_size=16, **(given | {"batch_size": 4, "step_seconds": 0.01}))
 
 gl.training.pipeline = small
 t = gl.widgets.PipelineTimeline(cores=4)

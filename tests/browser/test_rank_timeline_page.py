@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from instrument_page import WAIT, clean, one_run, press, readable, shown, state
 from lab_driver import NotebookPage
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -65,6 +66,7 @@ t
 
 def bars(notebook: NotebookPage) -> dict[str, list[tuple[float, float]]]:
     """The bars on the screen by the name of their kind, rank by rank: milliseconds at which each begins and ends, as the axis has them."""
+    expect(notebook.output(0).locator(".gpulab-picture .main-svg").first).to_be_visible()
     found: dict[str, list[tuple[float, float]]] = notebook.page.evaluate(
         """() => {
             const plot = document.querySelector('.gpulab-picture .js-plotly-plot'), {_size, xaxis} = plot._fullLayout;

@@ -33,11 +33,11 @@ def of(n, user, progress):
     return LIVE._ranks
 
 def scaling(ranks, model, mode, wait_seconds=None, progress=None, stop=None):
-    for k in range(20):
-        progress(k / 20, f"{k} steps of each")
-        time.sleep(0.2 if SLOW else 0.0)
-        if stop():
-            raise StoppedError("scaling: stopped before any step was timed; there is nothing to report. Run it again.")
+    progress(0.1, "0 steps of each")
+    while SLOW and not stop():
+        time.sleep(0.02)
+    if stop():
+        raise StoppedError("scaling: stopped before any step was timed; there is nothing to report. Run it again.")
     counts = tuple(range(1, ranks.n + 1))
     plain = gl.models.scaling(0.1, 4e6, 1e-4, 1e9, counts, mode=mode)
     hidden = gl.models.scaling(0.1, 4e6, 1e-4, 1e9, counts, mode=mode, overlap=1.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from instrument_page import WAIT, clean, one_run, press, readable, shown, state
 from lab_driver import NotebookPage
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 SHARDING = "import gpulab as gl\n\ns = gl.widgets.ShardingExplorer()\ns"
@@ -17,6 +18,7 @@ GIB = 2**30
 
 def ends(notebook: NotebookPage) -> tuple[dict[str, float], float]:
     """The picture as it is on the screen: where each strategy's bar ends, and where the GPU's line stands, in GiB as the axis has them."""
+    expect(notebook.output(0).locator(".gpulab-picture .main-svg").first).to_be_visible()
     bars, line = notebook.page.evaluate(
         """() => {
             const plot = document.querySelector('.gpulab-picture .js-plotly-plot'), {_size, xaxis} = plot._fullLayout;
