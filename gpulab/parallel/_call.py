@@ -206,7 +206,7 @@ class Call:
         """Return what the first rank raised, with its own traceback as a note."""
         import cloudpickle
 
-        raised = [sight.rank for sight in sights if sight.state == "raised"]
+        raised = [sight.rank for sight in sights if sight.state in {"raised", "interrupted"}]
         raised.sort(key=lambda rank: sights[rank].waits)
         for rank in raised[:1]:
             outcome = self.outcomes[rank]

@@ -30,7 +30,8 @@ def explain(sights: Sequence[Sight], timeout_seconds: float) -> RankError:
     """
     died = [sight for sight in sights if sight.state == "died"]
     waiting = [sight for sight in sights if sight.waits]
-    raised = [sight for sight in sights if sight.state == "raised" and not sight.waits]
+    # Nobody here had interrupted a rank that is told as such: its function raised KeyboardInterrupt by itself.
+    raised = [sight for sight in sights if sight.state in {"raised", "interrupted"} and not sight.waits]
     where = _waiting(waiting)
     ranks, waiters = tuple(s.rank for s in died or raised), tuple(s.rank for s in waiting)
     collective = _standing(waiting[0], several=False) if waiting else None

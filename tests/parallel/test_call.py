@@ -142,6 +142,19 @@ def test_a_raise_waits_until_the_others_stand_in_a_collective(machine: Machine) 
     assert error.__cause__.__notes__ == ["On rank 1:\nline 7"]
 
 
+def test_an_interrupt_that_a_function_raises_by_itself_is_its_error(machine: Machine) -> None:
+    """Both ranks raise KeyboardInterrupt and nobody interrupted them: the call ends with that, and with its traceback."""
+    for rank in (0, 1):
+        machine.answers(
+            rank, outcome(rank, "interrupted", error="KeyboardInterrupt", pickled=cloudpickle.dumps(KeyboardInterrupt()), trace="line 2")
+        )
+    error, _ = waited(machine, machine.call())
+    assert error is not None
+    assert (type(error), error.ranks, machine.interrupts) == (RankError, (0, 1), [])
+    assert isinstance(error.__cause__, KeyboardInterrupt)
+    assert error.__cause__.__notes__ == ["On rank 0:\nline 2"]
+
+
 def test_ranks_that_stand_early_have_half_of_the_time_to_settle(machine: Machine) -> None:
     """Where the other stands in a collective from the start, it is interrupted 0.8 s after the raise; that is not told as its error."""
     machine.jobs[0].data = {"entered": 1, "collective": collective().to_dict(), "where": ""}

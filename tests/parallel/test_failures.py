@@ -60,6 +60,13 @@ def test_a_raise_is_told_before_those_that_waited_for_it() -> None:
     assert "ranks 1 and 2 raised ValueError: bad; rank 0 waited in all_reduce" in str(error)
 
 
+def test_a_functions_own_keyboard_interrupt_is_what_it_raised() -> None:
+    """Where all of them raise it and nobody was interrupted, no rank waits for another: it is told like any other error."""
+    error = explain([Sight(rank, "interrupted", 0, None, "", "KeyboardInterrupt") for rank in (0, 1)], 20.0)
+    assert (type(error), error.ranks, error.waiting) == (RankError, (0, 1), ())
+    assert "ranks 0 and 1 raised KeyboardInterrupt; expected a result from every rank. Mend the function" in str(error)
+
+
 @pytest.mark.parametrize(
     ("absent", "words"),
     [
