@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gpu_check
 import newest
+import psutil
 import pytest
 import run_benchmarks
 import run_tests
@@ -106,6 +110,52 @@ def test_every_notebook_runs_with_and_without_a_browser(browser: bool, monkeypat
     assert given == ([] if browser else [f"notebooks/{path.name}" for path in sorted((run_tests.ROOT / "notebooks").glob("*.ipynb"))])
     assert commands[-1][-2:] == ("-k", "transfer")
     assert {"--nbval-lax", "tests", "gpulab"} <= set(commands[-1])
+
+
+def test_disturbed_tests_run_beside_programs_that_burn_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While pytest runs there is one of them more than cores, and each gets processor time; at the end they are gone."""
+    seen: list[psutil.Process] = []
+
+    def run(command: tuple[str, ...]) -> bool:
+        if command[0] == "pytest":
+            with contextlib.suppress(psutil.NoSuchProcess):  # another child of this one, on its way out
+                seen.extend(one for one in psutil.Process().children() if not _is_gone(one) and "disturb.py" in " ".join(one.cmdline()))
+            end = time.monotonic() + 60
+            while not all(sum(one.cpu_times()[:2]) > 0.1 for one in seen) and time.monotonic() < end:
+                time.sleep(0.05)
+            assert all(sum(one.cpu_times()[:2]) > 0.1 for one in seen)
+            assert command[-6:] == ("tests", "gpulab", "--timeout", "800", "--nbval-cell-timeout=240", "-x")
+        return True
+
+    monkeypatch.setattr(run_tests, "has_browser", lambda: True)
+    monkeypatch.setattr(run_tests, "_run", run)
+    monkeypatch.setattr(run_tests, "_start", lambda command: lambda: True)
+    assert run_tests.main(["--disturbed", "-x"]) == 0
+    assert len(seen) == (os.cpu_count() or 1) + 1
+    assert all(_is_gone(one) for one in seen)
+
+
+def test_a_burner_ends_with_whoever_began_it(tmp_path: Path) -> None:
+    """Where the tests are killed, nobody is left to end the burners: each looks whether its parent lives."""
+    code = "import disturb, os, time\nwith disturb.disturbed(1) as found:\n print(found[0].pid, flush=True)\n time.sleep(60)\n"
+    environment = {**os.environ, "PYTHONPATH": str(Path(run_tests.__file__).parent)}
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    burner = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 60
+    while not _is_gone(burner):
+        assert time.monotonic() < end, "it goes on"
+        time.sleep(0.05)
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE  # a container's first process may not collect it
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")

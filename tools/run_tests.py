@@ -3,12 +3,14 @@
 python tools/run_tests.py              everything
 python tools/run_tests.py --lint       ruff, its formatter, mypy and import-linter alone
 python tools/run_tests.py -k transfer  the same tests, with pytest's own options
+python tools/run_tests.py --disturbed  the same beside programs that take the cores away in bursts (tools/disturb.py)
 
 The browser runs every cell of every notebook and compares what nbval would compare; where there is no browser, nbval runs them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -17,6 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import disturb
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -35,6 +39,8 @@ PYTEST = (
     "--durations=15",
     *("tests", "gpulab"),
 )
+# Beside programs that take the cores away a test may take longer; whatever it says of a time must hold all the same.
+DISTURBED = ("--timeout", "800", "--nbval-cell-timeout=240")
 
 
 def _run(command: tuple[str, ...]) -> bool:
@@ -89,11 +95,14 @@ def main(arguments: list[str]) -> int:
     # Hundreds of kernels and ranks are started: where Python is told to write no bytecode, each of them compiles all of gpulab anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     lint_alone = arguments == ["--lint"]
+    options = tuple(word for word in arguments if word != "--disturbed")
+    beside, patient = (disturb.disturbed(), DISTURBED) if "--disturbed" in arguments else (contextlib.nullcontext(), ())
     results = {" ".join(command[:2]): _run(command) for command in (*LINTERS, *([MYPY] if lint_alone else []))}
     if not lint_alone:
         mypy_ended = _start(MYPY)
         try:
-            results["pytest"] = _run(("pytest", *PYTEST, *notebooks_for_nbval(), *arguments))
+            with beside:
+                results["pytest"] = _run(("pytest", *PYTEST, *patient, *notebooks_for_nbval(), *options))
         finally:
             results["mypy"] = mypy_ended()
     failed = [name for name, good in results.items() if not good]
