@@ -3,6 +3,7 @@
 - ``gpu`` tests are skipped, with the reason, where torch sees no CUDA device; with ``GPULAB_REQUIRE_GPU=1`` they fail.
 - a skipped ``browser`` test is a failure with ``GPULAB_REQUIRE_BROWSER=1`` (continuous integration sets it).
 - Ctrl-C is heard also where the tests run in the background.
+- Every test begins with the same random numbers: what an untrained network happens to be never decides.
 - HOME and Jupyter's folders are private to the session, so no test reads or writes the user's own settings.
 - ``soak`` tests, and the larger numbers that the fixture ``soak`` asks for, run with ``--soak`` only (``make soak``); what takes their
   place in the suite is named beside each.
@@ -11,9 +12,12 @@
 from __future__ import annotations
 
 import gc
+import operator
 import os
+import random
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -148,8 +152,13 @@ def soak(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--soak"))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip gpu tests where there is no GPU, unless one is required."""
+    """Begin with the same random numbers whatever ran before, and skip gpu tests where there is no GPU, unless one is required."""
+    random.seed(0)
+    for library, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if library in sys.modules:  # what no test has imported yet is not imported for this
+            operator.attrgetter(seed)(sys.modules[library])(0)
     if item.get_closest_marker("gpu") is None:
         return
     reason = _missing_gpu()

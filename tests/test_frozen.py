@@ -20,7 +20,7 @@ WORKING = {
     *("kernels._simulate.report.Step", "kernels._simulate.report.StepAccess", "memory._tracker.Record"),
     *("parallel._observe._Live", "parallel._observe.Observer", "parallel._rank_step._Share", "parallel._scaling_step.Turns"),
     *("parallel._strategies.Setting", "timing._contenders.Contender", "timing._job.Kept", "timing._job.Job", "timing._lock._Wait"),
-    *("training._images.LoadedBatch", "training._options.Settled", "transfer._break_even._Search"),
+    *("training._images.LoadedBatch", "training._options.Settled", "transfer._break_even._Search", "transfer._lanes.Passes"),
 }
 
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,11 @@ def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float)
     What ends a check is raised in its thread, between any two steps: so another thread starts the process and ends it, and none is lost
     between its start and the lines that would end it. The check's thread waits in slices: the end would wait for a single long call.
     """
-    stop = threading.Event()
+    stop, ended = threading.Event(), Future[tuple[int, str]]()
 
     def started() -> tuple[int, str]:
+        if stop.is_set():
+            return -signal.SIGKILL if os.name == "posix" else 1, ""
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=os.name == "posix"
         )
@@ -98,14 +100,22 @@ def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float)
             _end(process)
         return process.returncode, said
 
-    with ThreadPoolExecutor(1) as pool:  # its end waits for the thread
+    def keep() -> None:
         try:
-            running = pool.submit(started)
-            while not running.done():
-                wait([running], _SLICE_SECONDS)
-            return running.result()
-        finally:
-            stop.set()
+            ended.set_result(started())
+        except BaseException as error:
+            ended.set_exception(error)
+
+    thread = threading.Thread(target=keep, name="gpulab-torchrun")  # no pool: one that is stopped while it starts a thread forgets it
+    try:
+        thread.start()
+        while not ended.done():
+            wait([ended], _SLICE_SECONDS)
+        return ended.result()
+    finally:
+        stop.set()
+        while thread.is_alive():
+            thread.join(_SLICE_SECONDS)
 
 
 def _heard(process: subprocess.Popen[str], seconds: float, stop: threading.Event) -> str:

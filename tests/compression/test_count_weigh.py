@@ -128,6 +128,8 @@ def test_times_are_those_of_the_clock():
 def test_a_weighed_row_by_hand():
     """Of 8 x 4 weights half are zero; an integer layer stores 32 codes; CSR stores 16 values, none of them zero; progress rises to 1."""
     plain, seen = nn.Sequential(nn.Linear(8, 4, bias=False)), []
+    with torch.no_grad():
+        plain[0].weight.copy_(torch.linspace(0.1, 0.3, 32).view(4, 8))  # far from zero: none is rounded to it
     pruned = compression.prune(plain, 0.5)
     models = {"plain": plain, "pruned": pruned, "csr": compression.to_sparse(pruned), "integers": compression.quantize(plain)}
     w = compression.weigh(models, inputs=torch.zeros(3, 8), deadline=0.01, progress=lambda fraction, text: seen.append(fraction))

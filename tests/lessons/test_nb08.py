@@ -108,6 +108,29 @@ def test_what_torchrun_left_behind_is_ended_and_taken_away():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a group of processes")
+def test_an_end_between_a_thread_and_its_name_ends_torchrun(monkeypatch: pytest.MonkeyPatch):
+    """The end of a check may come when the thread that starts torchrun runs already, and nobody has been told: it is waited for."""
+    started: list[subprocess.Popen[str]] = []
+    popen, start, up = subprocess.Popen, threading.Thread.start, threading.Event()
+
+    def sleeping(command: list[str], **named: Any) -> subprocess.Popen[str]:
+        started.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **named))
+        up.set()
+        return started[0]
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        assert up.wait(60)
+        raise TimeoutError("the end of the check")
+
+    monkeypatch.setattr(_nb08_export.subprocess, "Popen", sleeping)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(TimeoutError, match="the end of the check"):
+        _nb08_export._run(["torchrun"], dict(os.environ), 60.0)
+    assert started[0].returncode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a group of processes")
 @pytest.mark.parametrize("returns", [True, False], ids=["waited for", "being started"])
 def test_a_check_that_is_ended_ends_its_torchrun(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, returns: bool):
     """The end of a check reaches the wait for torchrun, at any moment: no process is left working in the background."""
