@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import gc
-import operator
 import os
 import random
 import shutil
@@ -156,9 +155,10 @@ def soak(request: pytest.FixtureRequest) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin with the same random numbers whatever ran before, and skip gpu tests where there is no GPU, unless one is required."""
     random.seed(0)
-    for library, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
-        if library in sys.modules:  # what no test has imported yet is not imported for this
-            operator.attrgetter(seed)(sys.modules[library])(0)
+    if "numpy" in sys.modules:  # what no test has imported yet is not imported for this
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
     if item.get_closest_marker("gpu") is None:
         return
     reason = _missing_gpu()

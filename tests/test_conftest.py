@@ -31,6 +31,16 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+def test_every_test_begins_with_the_same_random_numbers(folder: Path) -> None:
+    """What one test draws changes nothing for the next; the first numbers are those of generators that begin with 0."""
+    begun = "(random.Random(0).random(), numpy.random.RandomState(0).random(), torch.Generator().manual_seed(0).initial_seed())"
+    drawn = "(random.random(), numpy.random.random(), torch.initial_seed())"
+    tests = "".join(f"def test_{k}():\n    assert {drawn} == {begun}\n    torch.manual_seed(7)\n" for k in range(2))
+    (folder / "test_x.py").write_text(f"import random, numpy, torch\n{tests}")
+    ran = run(folder)
+    assert "2 passed" in ran.stdout, ran.stdout
+
+
 def test_skipped_browser_test_fails_where_the_browser_is_required(folder: Path) -> None:
     """A missing Chromium is a skip with its reason on a user's machine and a failure in continuous integration."""
     (folder / "test_x.py").write_text(

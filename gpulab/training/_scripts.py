@@ -103,9 +103,10 @@ def compare_scripts(
         raise InputError(f"compare_scripts: items is {shown(items)}; expected from 1 to {len(job.train):,}. Leave it out.")
     if not _given.is_whole(seeds) or not 1 <= seeds <= 1000:
         raise InputError(f"compare_scripts: seeds is {shown(seeds)}; expected from 1 to 1000. Pass seeds=3.")
-    for name, number, words in (("tolerance", tolerance, "of at least 0"), ("deadline", deadline, "above 0")):
-        if not _given.is_finite(number) or number < 0 or (number == 0 and words == "above 0"):
-            raise InputError(f"compare_scripts: {name} is {shown(number)}; expected a number {words}. Leave it out.")
+    if not _given.is_finite(tolerance) or tolerance < 0:
+        raise InputError(f"compare_scripts: tolerance is {shown(tolerance)}; expected a number of at least 0. Leave it out.")
+    if not _given.is_finite(deadline) or deadline <= 0:
+        raise InputError(f"compare_scripts: deadline is {shown(deadline)}; expected a number above 0. Leave it out.")
     report, asked = _given.callback("compare_scripts", "progress", progress), _given.callback("compare_scripts", "stop", stop)
 
     def step(fraction: float, text: str) -> None:
