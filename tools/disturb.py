@@ -47,7 +47,8 @@ def disturbed(burners: int = BURNERS) -> Iterator[list[subprocess.Popen[bytes]]]
 def main(arguments: list[str]) -> int:
     """Burn as a child of ``disturbed``, or begin it and wait for Ctrl-C."""
     if len(arguments) == 2:
-        burn(int(arguments[0]), int(arguments[1]))
+        with contextlib.suppress(KeyboardInterrupt):  # a terminal sends it to the children too
+            burn(int(arguments[0]), int(arguments[1]))
         return 0
     with disturbed(), contextlib.suppress(KeyboardInterrupt):
         print(f"disturb: {BURNERS} programs take the cores away in bursts; Ctrl-C ends them.", flush=True)
