@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from gpulab.errors import GpulabError, InputError, message_of, shown
+from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
 
 T = TypeVar("T")
 # Readings in a row without a step. A clock that ticks every 16 ms (Windows) is read a few dozen times in one tick at most,
@@ -138,7 +138,7 @@ def clock(function: str, given: Callable[[], float] | None) -> Callable[[], floa
         nonlocal last, equal
         now = read()
         if type(now) is not float and (isinstance(now, bool) or not isinstance(now, numbers.Real)):
-            raise InputError(f"{function}: clock gave a {type(now).__name__}; expected seconds. Pass time.perf_counter or one like it.")
+            raise InputError(f"{function}: clock gave {kind_of(now)}; expected seconds. Pass time.perf_counter or one like it.")
         if not last <= now < math.inf:
             what = f"went from {last!r} back to {now!r}" if math.isfinite(now) else f"gave {now!r}"
             raise InputError(f"{function}: clock {what}; expected seconds that only grow. Pass time.perf_counter or one like it.")

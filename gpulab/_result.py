@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar, Union
 
 import numpy as np
 
-from gpulab.errors import InputError, RecordingError
+from gpulab.errors import InputError, RecordingError, kind_of
 
 R = TypeVar("R", bound="Result")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -54,9 +54,7 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(
-        f"encode: a result cannot hold a {type(value).__name__}; expected numbers, text, real arrays, tuples, mappings or results."
-    )
+    raise TypeError(f"encode: a result cannot hold {kind_of(value)}; expected numbers, text, real arrays, tuples, mappings or results.")
 
 
 def _encode_key(key: Any) -> str:
@@ -65,7 +63,7 @@ def _encode_key(key: Any) -> str:
         return plain
     if isinstance(plain, int) and not isinstance(plain, bool):
         return str(plain)
-    raise TypeError(f"encode: a mapping in a result has a {type(key).__name__} as key; expected text, int or an enum.")
+    raise TypeError(f"encode: a mapping in a result has {kind_of(key)} as key; expected text, int or an enum.")
 
 
 def _mismatch(value: Any, hint: Any, where: str) -> RecordingError:

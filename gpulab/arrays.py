@@ -15,7 +15,7 @@ import numpy as np
 
 from gpulab import _backends, _given
 from gpulab.devices import Device, available, find, guard, of_name
-from gpulab.errors import CopyRequiredError, DeviceError, InputError, OutOfMemoryError
+from gpulab.errors import CopyRequiredError, DeviceError, InputError, OutOfMemoryError, kind_of
 from gpulab.units import format_bytes
 
 
@@ -23,7 +23,7 @@ def _owner(x: object, function: str) -> _backends.Backend:
     owner = _backends.backend_of(x)
     if owner is None:
         raise InputError(
-            f"{function}: got a {type(x).__name__}; expected an array of {', '.join(_backends.names())}. Wrap it with numpy.asarray first."
+            f"{function}: got {kind_of(x)}; expected an array of {', '.join(_backends.names())}. Wrap it with numpy.asarray first."
         )
     return owner
 

@@ -6,8 +6,11 @@ Built-in parents (``ValueError``, ``MemoryError``) are kept, so code that knows 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
+# As it is spoken: a uint8, a Unit, but an ndarray, an MLP.
+_SPOKEN_WITH_A_VOWEL = re.compile(r"(?![uU]n?i|eu|one|us)(?:[aeiouAEIOU]|nd|[AEFHILMNORSX](?=[A-Z]))")
 # A message is one sentence: what was given is shown up to this many characters.
 _LONGEST = 60
 
@@ -37,6 +40,28 @@ def printable(text: str) -> str:
 def message_of(error: BaseException, most: int = 200) -> str:
     """Return an exception's text in one line, cut short, for a message of ours; its type where the text itself fails."""
     return _cut(str, error, most)
+
+
+def with_article(word: str) -> str:
+    """Return a word with the article before it, as a type's name is told in a message.
+
+    Examples
+    --------
+    >>> with_article("int"), with_article("list"), with_article("uint8"), with_article("MLP")
+    ('an int', 'a list', 'a uint8', 'an MLP')
+    """
+    return f"{'an' if _SPOKEN_WITH_A_VOWEL.match(word) else 'a'} {word}"
+
+
+def kind_of(value: object) -> str:
+    """Return the name of a value's type with its article, for a message.
+
+    Examples
+    --------
+    >>> kind_of(5), kind_of([5])
+    ('an int', 'a list')
+    """
+    return with_article(type(value).__name__)
 
 
 def install_extra(name: str) -> str:

@@ -10,7 +10,7 @@ import math
 import re
 
 from gpulab._given import is_whole
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 
 _SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
@@ -141,7 +141,7 @@ def _parse(given: object, words: dict[str, float] | dict[str, int], function: st
     elif isinstance(given, float) or is_whole(given):
         value = float(given) if -_LARGEST < given < _LARGEST else math.inf
     else:
-        raise InputError(f"{function}: got a {type(given).__name__}; {expected}. Pass text or a number.")
+        raise InputError(f"{function}: got {kind_of(given)}; {expected}. Pass text or a number.")
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{function}: got {str(given)[:60]!r}; {expected}. Pass a size or duration that a machine can have.")
     return value

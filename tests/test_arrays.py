@@ -256,7 +256,7 @@ def test_devices_and_libraries_that_do_not_fit_are_refused():
         gl.to_device(np.zeros(3), "cpu", library="cupy")
     with pytest.raises(DeviceError, match="'tpu' is not on this machine"):
         gl.to_device(np.zeros(3), "tpu")
-    with pytest.raises(InputError, match="device: got a int"):
+    with pytest.raises(InputError, match="device: got an int"):
         gl.to_device(np.zeros(3), 0)
 
 

@@ -23,7 +23,7 @@ from gpulab._backends._numpy import NumpyBackend as NumpyBackend
 from gpulab._backends._numpy import numpy_dtype_problem as numpy_dtype_problem
 from gpulab._backends._tensorflow import TensorFlowBackend as TensorFlowBackend
 from gpulab._backends._torch import TorchBackend as TorchBackend
-from gpulab.errors import CopyRequiredError, InputError, MissingLibraryError, message_of, shown
+from gpulab.errors import CopyRequiredError, InputError, MissingLibraryError, kind_of, message_of, shown
 
 _CLASSES: dict[str, type[Backend]] = {
     "numpy": NumpyBackend,
@@ -121,7 +121,7 @@ def _share_foreign(x: Any, target: Backend) -> Any:
     """Share an array of a library that gpulab has no adapter for, if it speaks DLPack; host memory goes through numpy's checks."""
     if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__") or isinstance(x, np.generic):
         raise InputError(
-            f"share: got a {type(x).__name__}; expected an array of {', '.join(_CLASSES)} or another one that speaks DLPack. "
+            f"share: got {kind_of(x)}; expected an array of {', '.join(_CLASSES)} or another one that speaks DLPack. "
             "Wrap it with numpy.asarray first."
         )
     host = 1  # kDLCPU in dlpack.h

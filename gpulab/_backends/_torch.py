@@ -8,7 +8,7 @@ import numpy as np
 
 from gpulab._backends._base import Backend
 from gpulab._backends._numpy import numpy_dtype_problem
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 
 
 class TorchBackend(Backend):
@@ -49,7 +49,7 @@ class TorchBackend(Backend):
     def _no_data(self, x: Any) -> tuple[str, str] | None:
         """Return why ``x`` is no plain block of numbers, and what to call; None where it is one."""
         if type(x) not in self._plain_types and type(x).__torch_dispatch__ is not self._no_dispatch:
-            return f"a {type(x).__name__} is not plain memory", "a plain tensor made from it"
+            return f"{kind_of(x)} is not plain memory", "a plain tensor made from it"
         if x.device.type == "meta":
             return "a tensor on 'meta' has no data", "torch.empty_like(x, device='cpu')"
         if x.is_nested or x.layout is not self.module.strided:

@@ -12,7 +12,7 @@ from typing import Any
 from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.devices._failures import guard, translate
-from gpulab.errors import DeviceError, InputError, shown
+from gpulab.errors import DeviceError, InputError, kind_of, shown
 from gpulab.evidence import Environment
 
 
@@ -206,7 +206,7 @@ def find(device: Any = None) -> Device:
         return device
     if not isinstance(device, (str, Device)) and type(device).__module__.partition(".")[0] != "torch":
         raise InputError(
-            f"device: got a {type(device).__name__}; expected None, a name such as 'cpu' or 'cuda:0', a Device or a torch.device. "
+            f"device: got {kind_of(device)}; expected None, a name such as 'cpu' or 'cuda:0', a Device or a torch.device. "
             "Pass one of these."
         )
     text = str(device).strip().lower()

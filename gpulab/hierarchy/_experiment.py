@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.devices import Device
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 from gpulab.hierarchy import _given, _latency, _streams
 from gpulab.hierarchy.results import Bandwidth, BandwidthPoint, Latency, LatencyPoint, Reported
 from gpulab.recordings import Entry, Recording
@@ -168,7 +168,7 @@ def recorded_bandwidth(recording: Recording, operation: str = "read") -> Bandwid
 
 def _entries(function: str, recording: Recording, experiment: str) -> list[tuple[int, Entry]]:
     if not isinstance(recording, Recording):
-        raise InputError(f"{function}: got a {type(recording).__name__}; expected a Recording. Pass gl.recordings.load(name).")
+        raise InputError(f"{function}: got {kind_of(recording)}; expected a Recording. Pass gl.recordings.load(name).")
     return sorted(((int(entry.params["nbytes"]), entry) for entry in recording.select(experiment)), key=lambda pair: pair[0])
 
 

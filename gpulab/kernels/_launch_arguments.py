@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpulab.errors import InputError, KernelError, shown
+from gpulab.errors import InputError, KernelError, kind_of, shown
 from gpulab.kernels._simulate import _run
 from gpulab.kernels._simulate._geometry import Extent
 from gpulab.kernels._simulate._program import program_of
@@ -113,7 +113,7 @@ def _argument(who: str, name: str, value: Any) -> Argument:
     if hasattr(value, "__cuda_array_interface__"):
         return Argument(name, DEVICE, value)
     raise InputError(
-        f"{who}: {name}={shown(value)} is a {type(value).__name__}; expected an array or a number. Convert it before the call, for example "
+        f"{who}: {name}={shown(value)} is {kind_of(value)}; expected an array or a number. Convert it before the call, for example "
         "by numpy.asarray."
     )
 

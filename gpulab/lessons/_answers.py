@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpulab._result import Result
-from gpulab.errors import GpulabError, InputError, RecordingError, message_of
+from gpulab.errors import GpulabError, InputError, RecordingError, message_of, with_article
 from gpulab.recordings._schema import thin
 
 # A function with its helpers is a few kB, a measurement ten; whole data sets and models are not what a check looks at.
@@ -133,7 +133,7 @@ class _Encoder:
             return {"t": "result", "module": kind.__module__, "class": kind.__qualname__, "v": value.to_dict()}
         if kind is np.ndarray or isinstance(value, np.generic):
             return self._array(np.asarray(value), kind is np.ndarray, inner)
-        raise NotKeptError(f"a {kind.__name__} cannot be written down")
+        raise NotKeptError(f"{with_article(kind.__name__)} cannot be written down")
 
     def _array(self, array: np.ndarray, whole: bool, depth: int) -> Any:
         if array.dtype.kind not in _NUMPY or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.errors import with_article
 from gpulab.lessons._content import NotAttempted, Refused
 
 # A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second cover long C calls.
@@ -31,6 +32,8 @@ _POLL_SECONDS = 0.05
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 # Where Python and installed packages lie: a learner's call fails inside them, and the line to tell is the one that called.
 _INSTALLED = (*(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib", "purelib", "platlib")), "<frozen")
+# So much of a learner's own message is shown: a sentence or two.
+_LONGEST = 160
 # What a function without a body consists of, in this Python; a line of dots compiles to NOP.
 _NOTHING = {step.opname for step in dis.get_instructions(lambda: None)} | {"NOP"}
 
@@ -208,9 +211,10 @@ def explain(error: BaseException) -> str:
     theirs = [frame for frame in others if not frame.filename.startswith(_INSTALLED)] or others
     where = f" (line {theirs[-1].lineno}{f': `{theirs[-1].line}`' if theirs[-1].line else ''})" if theirs else ""
     try:
-        text = str(error).strip().split("\n")[0][:160]
+        text = str(error).strip().split("\n")[0]
     except Exception:  # a learner's exception whose own text fails
         text = ""
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     return f"{type(error).__name__}{': ' + text if text else ''}{where}"
 
 
@@ -221,4 +225,4 @@ def describe(value: Any) -> str:
     except Exception:  # a learner's object whose repr fails
         text = ""
     kind = type(value).__name__
-    return f"a {kind} ({text})" if text and len(text) <= 40 and "\n" not in text else f"a {kind}"
+    return f"{with_article(kind)} ({text})" if text and len(text) <= 40 and "\n" not in text else with_article(kind)

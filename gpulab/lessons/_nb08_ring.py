@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpulab import parallel
-from gpulab.errors import CollectiveTimeoutError, GpulabError, RankDiedError
+from gpulab.errors import CollectiveTimeoutError, GpulabError, RankDiedError, with_article
 from gpulab.lessons import _guard, _parallel_checks
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 
@@ -103,7 +103,9 @@ def _judge(n: int, size: int, reports: Sequence[dict[str, Any]]) -> None:
         if each["collectives"]:
             raise Refused(f"Your function calls {each['collectives'][0]}. Use only send and receive (dist.isend, dist.recv).")
         if not each["shape"]:
-            raise Refused(f"{where}: rank {each['rank']} got a {each['kind']}; the check expects a tensor with the sums, on every rank.")
+            raise Refused(
+                f"{where}: rank {each['rank']} got {with_article(each['kind'])}; the check expects a tensor with the sums, on every rank."
+            )
         if each["shape"] != (size,):
             raise Refused(
                 f"{where}: rank {each['rank']} returned the shape {each['shape']}; the check expects ({size},). "

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, kind_of, shown
 
 _RATE = 0.1
 
@@ -147,7 +147,7 @@ class OldSession:
         ((node, value),) = feed_dict.items()
         if not isinstance(node, Node) or node.compute is not None or not isinstance(value, np.ndarray) or value.ndim != 2:
             raise InputError(
-                f"run: {shown(node)} was fed a {type(value).__name__}; expected the placeholder and a NumPy array of rows and columns. "
+                f"run: {shown(node)} was fed {kind_of(value)}; expected the placeholder and a NumPy array of rows and columns. "
                 "Pass feed_dict={model.x: x}."
             )
         self.fed_bytes += value.nbytes

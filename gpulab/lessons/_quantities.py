@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, parse_bytes, parse_seconds
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -151,5 +151,5 @@ def _short(value: object) -> str:
     try:
         text = repr(value)
     except Exception:  # a learner's object whose repr fails is still to be named in a sentence
-        text = f"a {type(value).__name__}"
+        text = kind_of(value)
     return text if len(text) <= 60 else text[:57] + "..."

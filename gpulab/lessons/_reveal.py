@@ -10,7 +10,7 @@ from typing import Any
 
 from gpulab import devices, errors
 from gpulab._result import Result, html_caption, html_table
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _content, _predictions, _store
 from gpulab.lessons._predictions import KeptAnswer, Prediction
@@ -194,7 +194,7 @@ def _number(id: str, value: Any) -> float:
         number = float(value)
     except Exception as error:  # whatever the caller's own object raises when asked for a number
         raise InputError(
-            f"reveal {id}: a {type(value).__name__} is no measurement; expected a number in base units, a measurement or a choice. "
+            f"reveal {id}: {kind_of(value)} is no measurement; expected a number in base units, a measurement or a choice. "
             "Pass the figure itself, such as m.median_seconds."
         ) from error
     if not math.isfinite(number):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpulab import _given
 from gpulab._result import Result
-from gpulab.errors import InputError, message_of, shown
+from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import _content
 
 
@@ -88,7 +88,7 @@ class Rubric(Result):
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if not isinstance(content, dict):
-                raise InputError(f"it holds a {type(content).__name__}")
+                raise InputError(f"it holds {kind_of(content)}")
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})
             if strange:
                 raise InputError(f"{shown(strange[0])} is nothing that a rubric says")

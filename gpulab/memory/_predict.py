@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab.errors import DeviceError, GpulabError, InputError, StoppedError, message_of, shown
+from gpulab.errors import DeviceError, GpulabError, InputError, StoppedError, kind_of, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.memory.results import CATEGORIES, Prediction
 
@@ -256,7 +256,7 @@ def _made(factory: Any, device_type: str) -> Any:
     import torch
 
     if not callable(factory):
-        raise InputError(f"predict: model is a {type(factory).__name__}; expected a torch.nn.Module or a function that makes one.")
+        raise InputError(f"predict: model is {kind_of(factory)}; expected a torch.nn.Module or a function that makes one.")
     try:
         with torch.device(device_type):
             model = factory()
@@ -268,7 +268,7 @@ def _made(factory: Any, device_type: str) -> Any:
             "Pass a module, or a function that makes one without arguments."
         ) from error
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"predict: the model's factory returned a {type(model).__name__}; expected a torch.nn.Module.")
+        raise InputError(f"predict: the model's factory returned {kind_of(model)}; expected a torch.nn.Module.")
     return model
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of, with_article
 
 # One at a time: two threads that lend tensors to the same model would put back each other's.
 _ONE_AT_A_TIME = threading.RLock()
@@ -65,7 +65,7 @@ class Lender:
         )
         if original.layout is not torch.strided or original.is_quantized or not plain:
             raise InputError(
-                f"{self.function}: a {kind.__name__} ({original.layout}, {original.dtype}) has no plain storage to follow; "
+                f"{self.function}: {with_article(kind.__name__)} ({original.layout}, {original.dtype}) has no plain storage to follow; "
                 "expected ordinary dense tensors. Convert it with .to_dense() or .dequantize() first."
             )
         source = original.detach()
@@ -95,7 +95,7 @@ class Lender:
             return tree_map_only(torch.Tensor, self.tensor, value)
         except RecursionError as error:
             raise InputError(
-                f"{self.function}: a {type(value).__name__} of the inputs or the model holds itself, so it has no end; expected lists, "
+                f"{self.function}: {kind_of(value)} of the inputs or the model holds itself, so it has no end; expected lists, "
                 "tuples and mappings of finite depth. Take it out."
             ) from error
 

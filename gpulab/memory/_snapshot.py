@@ -14,7 +14,7 @@ import numpy as np
 from gpulab import devices
 from gpulab._result import Result
 from gpulab.devices import _host, _nvml
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
 from gpulab.units import format_bytes
 
@@ -138,7 +138,7 @@ def snapshot(device: Any = None, names: Mapping[str, Any] | None = None) -> Snap
         caller = sys._getframe(1)
         names = {**caller.f_globals, **caller.f_locals}
     elif not isinstance(names, Mapping):
-        raise InputError(f"snapshot: names is a {type(names).__name__}; expected a mapping of names to objects. Pass globals().")
+        raise InputError(f"snapshot: names is {kind_of(names)}; expected a mapping of names to objects. Pass globals().")
     where = devices.find(device)
     with devices.guard(f"snapshot: asking {where} who holds its memory"):
         tensors = held(where, names)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab import _given
 from gpulab.devices._failures import translate
-from gpulab.errors import GpulabError, InputError, message_of, shown
+from gpulab.errors import GpulabError, InputError, kind_of, message_of, shown
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None, whether the loss is scaled).
 PRECISIONS: Mapping[str, tuple[str | None, str | None, bool]] = {
@@ -39,7 +39,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
         return "no optimizer", None
     if isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
-            f"{function}: got a {type(optimizer).__name__} that belongs to other tensors; expected a name or a factory. "
+            f"{function}: got {kind_of(optimizer)} that belongs to other tensors; expected a name or a factory. "
             f"Pass optimizer=lambda parameters: torch.optim.{type(optimizer).__name__}(parameters, lr=...)."
         )
     if isinstance(optimizer, str):
@@ -57,7 +57,7 @@ def optimizer_factory(function: str, optimizer: Any) -> tuple[str, Callable[[Any
         name = known[optimizer.lower()]
         return name, lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-3)
     if not callable(optimizer):
-        raise InputError(f"{function}: optimizer is a {type(optimizer).__name__}; expected a name or a factory. Pass 'adam'.")
+        raise InputError(f"{function}: optimizer is {kind_of(optimizer)}; expected a name or a factory. Pass 'adam'.")
     try:
         name = str(optimizer.__name__).replace("<lambda>", "own optimizer")
     except Exception:  # a partial has no name, and some callables answer no question at all

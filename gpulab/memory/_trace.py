@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab.errors import GpulabError, InputError, StoppedError, shown
+from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.results import CATEGORIES, MemoryTrace
 
@@ -81,7 +81,7 @@ def trace(
     _step.check_precision("trace", precision)
     is_model = isinstance(model_or_fn, torch.nn.Module)
     if not is_model and not callable(model_or_fn):
-        raise InputError(f"trace: got a {type(model_or_fn).__name__}; expected a torch.nn.Module or a function. Pass one of these.")
+        raise InputError(f"trace: got {kind_of(model_or_fn)}; expected a torch.nn.Module or a function. Pass one of these.")
     where = devices.find(device) if device is not None else _device_of(model_or_fn, inputs)
     run = _Run(where, stop, progress or (lambda fraction, text: None))
     if is_model:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 from gpulab.parallel._strategies import Asked, Setting, Strategy, divides, register
 
 
@@ -231,7 +231,7 @@ def _check(name: str, asked: Asked) -> None:
     layers = layers_of(model)
     if not layers:
         raise InputError(
-            f"train: {name} does not know the layers of a {type(model).__name__}; expected a model of gpulab.networks or a "
+            f"train: {name} does not know the layers of {kind_of(model)}; expected a model of gpulab.networks or a "
             "torch.nn.Sequential, whose layers follow one another. Pass one of these."
         )
     if len(layers) < ranks:
@@ -242,7 +242,7 @@ def _check(name: str, asked: Asked) -> None:
     owners = [{id(parameter) for parameter in stage.parameters()} for stage in stages_of(model, ranks)]
     if sum(map(len, owners)) > len(set().union(*owners)):
         raise InputError(
-            f"train: {name} cannot cut a {type(model).__name__} of which two stages share a weight; expected each weight in one stage. "
+            f"train: {name} cannot cut {kind_of(model)} of which two stages share a weight; expected each weight in one stage. "
             "Build the model with tied=False."
         )
     if name == "split":

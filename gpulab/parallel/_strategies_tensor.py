@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.errors import InputError
+from gpulab.errors import InputError, kind_of
 from gpulab.parallel._strategies import Asked, Setting, Strategy, register
 from gpulab.parallel._strategies_data import Alone
 
@@ -139,7 +139,7 @@ def _check(name: str, asked: Asked) -> None:
     if not blocks and (name == "sequence" or not isinstance(model, SmallMLP)):
         known = "networks.transformer" if name == "sequence" else "networks.transformer or networks.mlp"
         raise InputError(
-            f"train: {name} does not know how to split a {type(model).__name__}; expected a model of {known}, whose pairs of linear layers "
+            f"train: {name} does not know how to split {kind_of(model)}; expected a model of {known}, whose pairs of linear layers "
             "it knows. Pass strategy='zero3', which shares out any model."
         )
     if blocks and blocks[0].heads % ranks:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, models, training
-from gpulab.errors import InputError, StoppedError, shown
+from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel import _strategies_worker as worker
 from gpulab.parallel._calls import CollectiveCall, usual_algorithm
@@ -134,7 +134,7 @@ def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
 
     found = training.task(task)
     if model is not None and not isinstance(model, torch.nn.Module):
-        raise InputError(f"train: model is a {type(model).__name__}; expected a torch.nn.Module or None. Pass gl.networks.transformer().")
+        raise InputError(f"train: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass gl.networks.transformer().")
     _given.word("train", "dtype", options["dtype"], TOLERANCES)
     _given.word("train", "optimizer", options["optimizer"], worker.OPTIMIZERS)
     options["seed"] = check_seed("train", options["seed"])

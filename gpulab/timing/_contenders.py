@@ -13,7 +13,7 @@ from typing import Any
 from gpulab import _given, workloads
 from gpulab import devices as _devices
 from gpulab.devices import Device
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, kind_of, shown
 from gpulab.timing import _copies, _work
 from gpulab.timing._job import Job
 from gpulab.workloads import Workload
@@ -67,7 +67,7 @@ def gather(
         return _of_methods(work, args, devices, clock)
     if not callable(work):
         raise InputError(
-            f"compare: got a {type(work).__name__}; expected the name of a workload ({', '.join(workloads.names()[:3])}, ...), a function, "
+            f"compare: got {kind_of(work)}; expected the name of a workload ({', '.join(workloads.names()[:3])}, ...), a function, "
             'or a mapping of labels to functions. Write gl.compare("matmul") or gl.compare(f, x).'
         )
     return _of_function(work, args, _places(devices), clock)

@@ -17,7 +17,7 @@ from gpulab import _given
 from gpulab import devices as _devices
 from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
-from gpulab.errors import InputError, StoppedError, shown
+from gpulab.errors import InputError, StoppedError, kind_of, shown
 from gpulab.timing import _copies, _notes, _work
 from gpulab.timing._cold import cold_run, flusher
 from gpulab.timing._job import Job, Limits, calm_collector, measurement, reader, translated, turns
@@ -123,7 +123,7 @@ def _check_callable(fn: Any) -> None:
         )
     if not callable(fn):
         raise InputError(
-            f"measure: got a {type(fn).__name__}; expected a function and its arguments. Write gl.measure(f, x), not gl.measure(f(x))."
+            f"measure: got {kind_of(fn)}; expected a function and its arguments. Write gl.measure(f, x), not gl.measure(f(x))."
         )
 
 

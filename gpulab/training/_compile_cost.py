@@ -11,7 +11,7 @@ from typing import Any
 
 from gpulab import _given, devices, timing
 from gpulab._result import Result
-from gpulab.errors import GpulabError, InputError, MeasurementError, message_of, shown
+from gpulab.errors import GpulabError, InputError, MeasurementError, kind_of, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.training._words import compiling_failed
 from gpulab.units import format_ratio, format_seconds
@@ -169,7 +169,7 @@ def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline
     import torch
 
     if not callable(fn):
-        raise InputError(f"compile_cost: a {type(fn).__name__} was given; expected a function or a module. Pass one, not its result.")
+        raise InputError(f"compile_cost: {kind_of(fn)} was given; expected a function or a module. Pass one, not its result.")
     cold = _given.flag("compile_cost", "cold", cold)
     if not _given.is_finite(deadline) or not 0 < deadline <= 600:
         raise InputError(f"compile_cost: deadline is {shown(deadline)}; expected seconds up to 600. Pass for example deadline=1.")

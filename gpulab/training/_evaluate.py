@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import devices
-from gpulab.errors import InputError, message_of
+from gpulab.errors import InputError, kind_of, message_of
 from gpulab.evidence import Evidence
 from gpulab.timing.statistics import t_quantile
 from gpulab.training._tasks import Task, task
@@ -80,7 +80,7 @@ def answers_of(model: Any, job: Task) -> Answers:
     import torch
 
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"evaluate: got a {type(model).__name__}; expected a torch.nn.Module. Pass the model, then the task.")
+        raise InputError(f"evaluate: got {kind_of(model)}; expected a torch.nn.Module. Pass the model, then the task.")
     first = next((t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), None)
     where = first.device if first is not None else torch.device("cpu")
     dtype = first.dtype if first is not None else torch.float32

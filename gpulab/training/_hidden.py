@@ -17,7 +17,7 @@ from typing import Any
 
 from gpulab import _given, devices
 from gpulab._result import Result
-from gpulab.errors import InputError, message_of
+from gpulab.errors import InputError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.
@@ -146,7 +146,7 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
     1
     """
     if not callable(fn):
-        raise InputError(f"hidden_waits: a {type(fn).__name__} was given; expected a function. Pass one, not its result.")
+        raise InputError(f"hidden_waits: {kind_of(fn)} was given; expected a function. Pass one, not its result.")
     from gpulab.training._pipeline_model import check_count
 
     calls = check_count("hidden_waits", "calls", calls, 1, 1000)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulab import _given
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.units import format_seconds
@@ -199,7 +199,7 @@ def replay(
     0.07
     """
     if not isinstance(p, PipelineResult):
-        raise InputError(f"replay: a {type(p).__name__} was given; expected what training.pipeline returned. Pass that.")
+        raise InputError(f"replay: {kind_of(p)} was given; expected what training.pipeline returned. Pass that.")
     pinned = p.pinned if pinned is None else _given.flag("replay", "pinned", pinned)
     read_loss = p.read_loss if read_loss is None else _given.flag("replay", "read_loss", read_loss)
     loading, copying, computing = ([span.seconds for span in p.lane(lane)] for lane in ("data", "copy", "compute"))

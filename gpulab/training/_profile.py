@@ -16,7 +16,7 @@ from typing import Any
 
 from gpulab import _given, devices
 from gpulab._result import Result
-from gpulab.errors import InputError, StoppedError, message_of
+from gpulab.errors import InputError, StoppedError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.training._pipeline_model import check_count
 from gpulab.units import format_seconds
@@ -223,7 +223,7 @@ def profile(
     """
     name = "profile"
     if not callable(step):
-        raise InputError(f"profile: a {type(step).__name__} was given; expected a function that makes a step. Pass one, not its result.")
+        raise InputError(f"profile: {kind_of(step)} was given; expected a function that makes a step. Pass one, not its result.")
     steps, warmup = check_count(name, "steps", steps, 1, 100), check_count(name, "warmup", warmup, 0, 100)
     progress, stop = _given.callback(name, "progress", progress), _given.callback(name, "stop", stop)
     where = devices.find(device)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab.errors import CheckpointError, GpulabError, InputError, shown
+from gpulab.errors import CheckpointError, GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.training import _checkpoint, _settings
 from gpulab.training._evaluate import Answers, answers_of
@@ -88,7 +88,7 @@ class Run:
         self.task = find_task(task)
         read_clock = _given.clock("fit", clock) or time.perf_counter
         if model is not None and not isinstance(model, torch.nn.Module):
-            raise InputError(f"fit: model is a {type(model).__name__}; expected a torch.nn.Module or None. Pass task.make_model(seed).")
+            raise InputError(f"fit: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass task.make_model(seed).")
         settled = settle(
             self.task, device=device, precision=precision, batch_size=batch_size, epochs=epochs, steps=steps,
             learning_rate=learning_rate, optimizer=optimizer, accumulate=accumulate, checkpoint=checkpoint, compile=compile,

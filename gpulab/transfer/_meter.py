@@ -14,7 +14,7 @@ from typing import Any
 
 from gpulab import _backends
 from gpulab._result import Result
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence, known_errors
 from gpulab.transfer._links import Link, ProcessorModel, named_link, processor
 from gpulab.units import format_bytes, format_seconds
@@ -185,7 +185,5 @@ _processor = processor  # the parameter of ModelledDevice has the same name
 def _owner(function: str, a: Any) -> _backends.Backend:
     owner = _backends.backend_of(a)
     if owner is None or owner.name not in ("numpy", "torch"):
-        raise InputError(
-            f"{function}: got a {type(a).__name__}; expected a numpy array or a torch tensor. Wrap it with numpy.asarray first."
-        )
+        raise InputError(f"{function}: got {kind_of(a)}; expected a numpy array or a torch tensor. Wrap it with numpy.asarray first.")
     return owner

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpulab import _given, devices, timing
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, StoppedError, shown
+from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Recording
 from gpulab.timing import Measurement
@@ -231,7 +231,7 @@ def recorded_sweep(recording: Recording) -> Sweep | None:
         If it is not a recording.
     """
     if not isinstance(recording, Recording):
-        raise InputError(f"recorded_sweep: got a {type(recording).__name__}; expected a Recording. Pass gl.recordings.load(name).")
+        raise InputError(f"recorded_sweep: got {kind_of(recording)}; expected a Recording. Pass gl.recordings.load(name).")
     points = tuple(
         SweepPoint(
             str(entry.params["direction"]),

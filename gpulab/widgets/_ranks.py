@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpulab import parallel
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError, StoppedError, kind_of
 from gpulab.widgets._instrument import Instrument
 from gpulab.widgets._work import Progress, Stop
 
@@ -110,9 +110,7 @@ class OnRanks(Instrument):
             If these are no ranks.
         """
         if not isinstance(ranks, parallel.Ranks):
-            raise InputError(
-                f"use: got a {type(ranks).__name__}; expected what gl.parallel.cluster gives. Pass the name after `as` in its `with`."
-            )
+            raise InputError(f"use: got {kind_of(ranks)}; expected what gl.parallel.cluster gives. Pass the name after `as` in its `with`.")
         self._lent = ranks
         return self
 

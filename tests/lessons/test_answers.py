@@ -126,7 +126,7 @@ def test_a_wrapped_kernel_is_kept_as_its_own_source() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (object(), "a object cannot be written down"),
+        (object(), "an object cannot be written down"),
         ([0] * 30_000, "30,000 parts"),
         ("x" * 100_000, "100,000 characters"),
         (np.zeros(30_000), "30,000 numbers"),

@@ -127,13 +127,15 @@ def test_a_right_answer_passes(capsys: pytest.CaptureFixture[str]):
     ("answer", "says"),
     [
         (lambda x: x, "4 should give 8."),
-        (5, "a int (5); the check expects a function"),
+        (5, "an int (5); the check expects a function"),
         (lambda x: 1 / 0, "ZeroDivisionError: division by zero (line "),
         (lambda x: "8", "expects twice the argument"),
         (lambda: 8, "TypeError"),
         (_raises(SystemExit(3)), "called exit"),
         (_raises(KeyboardInterrupt()), "KeyboardInterrupt"),
         (_raises(RecursionError("deep")), "RecursionError: deep"),
+        (_raises(ValueError("x" * 160)), f"ValueError: {'x' * 160} (line "),
+        (_raises(ValueError("x" * 161)), f"ValueError: {'x' * 157}... (line "),
         (lambda x: float("nan"), "finite"),
     ],
 )

@@ -190,7 +190,7 @@ def test_training_step_keeps_its_state_out_of_the_check():
         (lambda: gl.compare("matmul", devices=["cpu", "cuda:77"]), DeviceError, "cuda:77"),
         (lambda: gl.compare("matmul", X), InputError, "makes its own inputs"),
         (lambda: gl.compare(np.sort, X, n=100), InputError, "n belong"),
-        (lambda: gl.compare(3), InputError, "got a int"),
+        (lambda: gl.compare(3), InputError, "got an int"),
         (lambda: gl.compare({}), InputError, "mapping"),
         (lambda: gl.compare({"a": 3}, X), InputError, "functions under a label"),
         (lambda: gl.compare({"a": np.sort}, X, devices=["cpu", "cpu"]), InputError, "twice"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpulab._given import is_whole
-from gpulab.errors import CompileError, InputError, shown
+from gpulab.errors import CompileError, InputError, kind_of, shown
 from gpulab.kernels._compile import _elf, _faults, _libraries, _log, _names, _nvrtc
 from gpulab.kernels._compile.results import CompiledModule, KernelFacts, module
 
@@ -99,7 +99,7 @@ def checked_source(source: object) -> str:
         If it is empty or holds a NUL or half a character.
     """
     if not isinstance(source, str):
-        raise InputError(f"compile_cuda: source is a {type(source).__name__}; expected text. Pass the CUDA C++ as a string.")
+        raise InputError(f"compile_cuda: source is {kind_of(source)}; expected text. Pass the CUDA C++ as a string.")
     if len(source) > LONGEST_SOURCE:
         raise InputError(
             f"compile_cuda: the source has {len(source):,} characters; expected at most {LONGEST_SOURCE:,}, which already take minutes. "

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import CompileError, InputError, shown
+from gpulab.errors import CompileError, InputError, kind_of, shown
 
 _PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray, np.dtype)
 # What the worker understands: one of these words, then what it needs.
@@ -126,7 +126,7 @@ def _value(name: str, value: Any, function: types.FunctionType, who: str, seen: 
         return "value", pickle.dumps(value)
     line = function.__code__.co_firstlineno
     raise CompileError(
-        f"{who}: line {line}: {function.__name__} uses {name!r}, which is a {type(value).__name__}; expected numbers, arrays, modules and "
+        f"{who}: line {line}: {function.__name__} uses {name!r}, which is {kind_of(value)}; expected numbers, arrays, modules and "
         "functions. Pass it as an argument of the kernel.",
         line,
     )
@@ -154,7 +154,7 @@ def described(argument: Any, who: str) -> Value:
         array = argument if isinstance(argument, np.ndarray) else np.asarray(argument.detach())
     except (AttributeError, TypeError, RuntimeError, ValueError):
         raise InputError(
-            f"{who}: an argument is a {type(argument).__name__}; expected examples of what the kernel is launched with: arrays, numbers, "
+            f"{who}: an argument is {kind_of(argument)}; expected examples of what the kernel is launched with: arrays, numbers, "
             'tuples of them. Pass one, or signature="void(float32[::1], int32)".'
         ) from None
     if array.dtype.kind not in "biufc" and array.dtype.names is None:

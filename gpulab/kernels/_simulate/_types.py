@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.errors import kind_of
+
 Value = Any  # a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _WORTH_BITS = 4096
@@ -220,4 +222,4 @@ def constant(value: Any) -> Value:
         return np.float64(value)
     if isinstance(value, complex):
         return np.complex128(value)
-    raise TypeError(f"a {type(value).__name__}")
+    raise TypeError(kind_of(value))
