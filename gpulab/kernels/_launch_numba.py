@@ -123,14 +123,31 @@ def _numba_cuda(who: str) -> Any:
 
 
 def jitted(cuda: Any, function: types.FunctionType) -> Any:
-    """Return the compiled form of a kernel, made once for the present values of all names that it and its device functions use."""
+    """Return the compiled form of a kernel, made once for the present values of all names that it and its device functions use.
+
+    Raises
+    ------
+    KernelError
+        If a device function calls itself, directly or through others.
+    """
     kept: list[Any] = []
+    _refuse_recursion(function, ())
     key = _present(function, kept)
     forms = function.__dict__.setdefault(_FORMS, {})
     if key not in forms:
         # What is known by its number is kept beside the form, so that no other object can get that number.
         forms[key] = cuda.jit(with_device_functions(cuda, function, {})), kept
     return forms[key][0]
+
+
+def _refuse_recursion(function: types.FunctionType, callers: tuple[types.FunctionType, ...]) -> None:
+    for name, value in _named(function).items():
+        if not _is_device_function(value):
+            continue
+        if value in (*callers, function):
+            line = _portable.line_of_name(function.__code__, name)
+            raise KernelError(f"launch: line {line}: {value.__name__} calls itself; recursion is not supported. Write it as a loop.", line)
+        _refuse_recursion(value, (*callers, function))
 
 
 def _present(value: Any, kept: list[Any]) -> Any:

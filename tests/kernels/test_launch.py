@@ -451,6 +451,16 @@ def test_a_kernel_is_compiled_anew_when_a_name_that_it_uses_changes():
     assert with_helper.__globals__["helper"] is helper
 
 
+@pytest.mark.parametrize("around", ["f(v - 1)", "g(v - 1)"], ids=["directly", "through another"])
+def test_a_device_function_that_calls_itself_is_refused_as_under_the_microscope(around: str):
+    """With no word of the compiler's, and no RecursionError: numba never sees it."""
+    names: dict[str, Any] = {}
+    exec(f"def g(v):\n    return f(v)\ndef f(v):\n    if v < 1: return 0\n    return {around}\ndef kernel(x):\n    x[0] = f(3)\n", names)
+    with pytest.raises(KernelError, match=r"launch: line \d: f calls itself; recursion is not supported. Write it as a loop.") as refused:
+        _launch_numba.jitted(None, names["kernel"])
+    assert refused.value.line == (5 if around.startswith("f") else 2)
+
+
 CHANGES = {
     "a function that a device function calls": ("f = lambda v: v + 1", "f = lambda v: v * 100"),
     "a constant of a device function": ("SCALE = 2", "SCALE = 5"),

@@ -88,11 +88,9 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 
 def line_of_name(code: types.CodeType, name: str) -> int | None:
     """Return the line on which a function reads a global name; None if it does not."""
-    line: int | None = None
     for step in dis.get_instructions(code):
-        line = step.starts_line if step.starts_line is not None else line
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == name:
-            return int(line) if line is not None else None
+            return step.positions.lineno if step.positions else None
     return None
 
 
