@@ -620,6 +620,43 @@ def test_an_accelerator_is_waited_for_only_where_parts_are_timed() -> None:
     assert set(meter.phase_seconds) == {"forward", "backward", "optimizer", "other"}
 
 
+def test_steps_without_a_time_have_no_speed() -> None:
+    """A clock too coarse for the steps gives no rate; where the interval's fast end is 0 s there is a rate and no interval."""
+    from gpulab.training._meter import Meter
+
+    meter = Meter(Clock(), lambda: None, waiting_costs=False)
+    nothing = (None, None, "no step was left that only trained. Take more steps.")
+    assert meter.rate(8) == nothing
+    meter.step_seconds = [0.0, 0.0, 1.0]
+    assert meter.rate(8) == nothing
+    meter.step_seconds = [0.0, 2.0] * 19 + [2.0] * 2
+    assert meter.rate(8) == (4.0, None, None)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_the_memory_of_a_step_without_operators_is_the_allocators(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's peak is set back before the step and read once the device has finished it; a CPU's is not known, and both are told."""
+    from gpulab.training._followed import Followed
+
+    seen: list[Any] = []
+    for name in ("reset_peak_memory_stats", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda index, name=name: seen.append((name, index)))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda index: seen.append(("read", index)) or 4096)
+    followed = Followed(devices.Device(kind, 1), opaque=True)
+    with followed.step(None, None, None):
+        seen.append("step")
+    if kind == "cuda":
+        assert seen == [("reset_peak_memory_stats", 1), "step", ("synchronize", 1), ("read", 1)]
+    else:
+        assert seen == ["step"]
+    peak, words = (4096, "the peak is that of the whole process") if kind == "cuda" else (None, "its peak is not known")
+    assert (followed.peak_bytes, followed.by_category) == (peak, {})
+    note = followed.note()
+    assert note is not None
+    assert (note.code, words in note.sentence) == ("skipped", True)
+    assert Followed(devices.Device(kind, 1), opaque=False).note() is None
+
+
 def test_the_loss_falls_and_the_network_reads() -> None:
     """A whole run of the shortest task: the loss falls tenfold from ln 10, and more than nine in ten digits are read."""
     result = training.fit("digits-mlp", device="cpu")

@@ -22,7 +22,8 @@ class Step:
     def __init__(self, log: list[str], *, refuses: bool = False) -> None:
         self.log, self.refuses = log, refuses
         self.device = SimpleNamespace(index=1)
-        self.optimizer = SimpleNamespace(zero_grad=lambda set_to_none: None)
+        self.cleared: list[bool] = []
+        self.optimizer = SimpleNamespace(zero_grad=lambda set_to_none: self.cleared.append(set_to_none))
         self.recording = False
 
     def run(self, batch: tuple[torch.Tensor, torch.Tensor], mark: Any) -> torch.Tensor:
@@ -77,13 +78,15 @@ def test_three_steps_run_the_fourth_is_recorded_and_all_from_there_are_replayed(
     for number in range(3):
         assert float(graphed.run(batch(number), marks.append)) == 2 * number
         assert not graphed.is_recorded
-    assert log == ["wait", "run", "wait"] * 3
+    assert (log, step.cleared) == (["wait", "run", "wait"] * 3, [])
     log.clear()
     graphed.run(batch(7.0), marks.append)
     assert (log, graphed.is_recorded) == (["recorded", "replay"], True)
     graphed.run(batch(8.0), marks.append)
     assert log == ["recorded", "replay", "replay"]
     assert marks == ["copy", "graph", "copy", "graph"]
+    # PyTorch's notes on CUDA graphs: set gradients to None before the recording, so that backward() makes them in the graph's memory.
+    assert step.cleared == [True]
     assert [float(place) for place in graphed._inputs or ()] == [8.0, 8.0]  # a replay reads the places that were recorded
     assert notes == []
 
@@ -97,6 +100,7 @@ def test_a_step_that_cannot_be_recorded_runs_on_as_it_is(log: list[str], monkeyp
     losses = [float(graphed.run(batch(number), lambda phase: None)) for number in range(6)]
     assert losses == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     assert (log.count("run"), log.count("replay"), log.count("synchronize")) == (6, 0, 1)
+    assert step.cleared == [True, True], "what the recording left of gradients lies in memory that the graph takes with it"
     assert [note.code for note in notes] == ["skipped"]
     assert "capturing" in notes[0].sentence
     assert (graphed.has_failed, graphed.is_recorded) == (True, False)

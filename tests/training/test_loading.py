@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +82,24 @@ def test_a_thread_ahead_copies_on_a_stream_of_the_runs_own_device(monkeypatch: p
         assert sorted(next(feed)[1].tolist()) == [0, 1, 2, 3]
         feed.close()
         assert asked == wanted
+
+
+def test_a_closed_feed_leaves_no_thread() -> None:
+    """Closed while the thread ahead still copies, it waits for the end of that copy."""
+    copying = threading.Event()
+
+    def copy(batch: Any) -> Any:
+        copying.set()
+        time.sleep(0.05)
+        return batch
+
+    data, order = Data(torch.arange(8.0), torch.arange(8)), Order(8, 1, 0, 0, 8)
+    feed = Feed(data, order, workers=0, prefetch=1, pinned=False, device=devices.Device("cpu"), to_device=copy)
+    assert copying.wait(10)
+    feed.close()
+    assert "gpulab-prefetch" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(StopIteration):
+        next(feed)
 
 
 def test_what_makes_no_sense_is_left_out_with_a_note() -> None:

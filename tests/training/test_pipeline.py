@@ -128,6 +128,7 @@ def test_the_loop_follows_the_model(pinned, read_loss):
     expected = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, pinned=pinned, read_loss=read_loss, steps=5)
     got = [(s.lane, s.step, round(s.start_seconds, 9), round(s.end_seconds, 9)) for s in accelerator.spans(100.0)]
     assert got == [(s.lane, s.step, round(s.start_seconds, 9), round(s.end_seconds, 9)) for s in expected.spans if s.lane != "data"]
+    assert clock.seconds == pytest.approx(100 + max(s.end_seconds for s in expected.spans)), "the loop is over when all is computed"
 
 
 def test_the_loop_stops_and_says_what_was_reached():
@@ -282,11 +283,15 @@ class SecondGpu:
 
     index, name, torch_type = 1, "a second GPU", "cuda"
 
+    def __init__(self):
+        self.seen = []
+
     def __str__(self):
         return "cpu"
 
     def synchronize(self):
         """Wait for nothing."""
+        self.seen.append("wait")
 
 
 def test_all_events_are_of_the_accelerators_own_device_and_the_readers_generators_stand(monkeypatch):
@@ -304,15 +309,29 @@ def test_all_events_are_of_the_accelerators_own_device_and_the_readers_generator
     monkeypatch.setattr(
         torch.cuda,
         "Event",
-        lambda enable_timing: SimpleNamespace(record=lambda: recorded.append(current[0]), elapsed_time=lambda mark: 1.0),
+        lambda enable_timing: SimpleNamespace(
+            record=lambda: recorded.append(current[0]) or gpu.seen.append("record"),
+            elapsed_time=lambda mark: gpu.seen.append("read") or 1.0,
+        ),
     )
     state = torch.get_rng_state()
-    accelerator = _pipeline.LiveAccelerator(SecondGpu(), 2, 16, pinned=False)
+    gpu = SecondGpu()
+    accelerator = _pipeline.LiveAccelerator(gpu, 2, 16, pinned=False)
     assert torch.equal(torch.get_rng_state(), state)
     assert seeded == []
     accelerator.step(SimpleNamespace(images=torch.zeros(2, 3, 16, 16, dtype=torch.uint8), labels=torch.zeros(2, dtype=torch.int64)))
     assert recorded == [1] * 4  # the beginning, then a step's start, copy and end
-    assert [span.lane for span in accelerator.spans(0.0)] == ["copy", "compute"]
+    # The host's clock and the event that begin the timetable belong to one moment: the device is idle before it, and has reached it after.
+    assert gpu.seen == ["wait", "record", "wait", *["record"] * 3]
+    gpu.seen.clear()
+    accelerator.wait()
+    assert gpu.seen == ["wait"]
+    gpu.seen.clear()
+    copy, compute = accelerator.spans(0.0)
+    assert gpu.seen == ["wait", *["read"] * 3]
+    assert (copy.lane, compute.lane) == ("copy", "compute")
+    moment = accelerator._begin_host + 1e-3  # each of the events was passed a millisecond after the first one
+    assert [copy.start_seconds, copy.end_seconds, compute.start_seconds, compute.end_seconds] == [moment] * 4
 
 
 @pytest.mark.gpu

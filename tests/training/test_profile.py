@@ -74,6 +74,29 @@ def test_steps_with_and_without_the_profiler_are_both_means(monkeypatch):
         assert found == pytest.approx(mean, nan_ok=True)
 
 
+def test_a_step_is_over_when_the_device_is(monkeypatch):
+    """The step took a second on the host and has 4 more to do on the device when it returns; a CPU is waited for by the call itself."""
+    now = [100.0]
+
+    class Accelerator:
+        is_cpu = False
+
+        def synchronize(self):
+            now[0] += 4.0
+
+    class Processor(Accelerator):
+        is_cpu = True
+
+    monkeypatch.setattr(_profile.time, "perf_counter", lambda: now[0])
+    for device, seconds in ((Accelerator(), 5.0), (Processor(), 1.0)):
+        told = []
+        run = _profile._Run(
+            lambda x: now.__setitem__(0, now[0] + x), (1.0,), device, lambda *said, told=told: told.append(said), lambda: False, 4
+        )
+        assert (run.once("warm-up"), run.once("step")) == (seconds, seconds)
+        assert (told, run.done) == ([(0.0, "warm-up"), (0.25, "step")], 2)
+
+
 def test_self_times_add_up_to_the_operators_time():
     """What each operator took by itself sums to what the outermost ones took, since a call's time lies within its caller's."""
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.ones(256, 64)

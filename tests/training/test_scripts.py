@@ -266,6 +266,15 @@ def test_a_model_made_of_cuda_graphs_is_counted(monkeypatch: pytest.MonkeyPatch)
     assert samples_of(graphed_callables, job, Data(*job.train[slice(0, 32)]), devices.find("cpu")) == 3 * 16 + 4 * 16
 
 
+def test_a_call_is_over_when_the_device_is() -> None:
+    """The script returns, then the device is waited for, then the call is over."""
+    seen: list[str] = []
+    where = types.SimpleNamespace(torch_type="cpu", kind="cpu", index=0, is_cpu=True, synchronize=lambda: seen.append("waited"))
+    one = _scripts._Script("it", lambda model, data: seen.append("returned"), training.task(TASK), where)  # type: ignore[arg-type]
+    one._call(None, None)  # type: ignore[arg-type]
+    assert seen == ["returned", "waited"]
+
+
 @pytest.mark.gpu
 def test_a_model_made_of_cuda_graphs_is_counted_on_a_gpu() -> None:
     """The same on a GPU, with real graphs."""
