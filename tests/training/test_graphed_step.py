@@ -23,7 +23,7 @@ class Step:
         self.log, self.refuses = log, refuses
         self.device = SimpleNamespace(index=1)
         self.cleared: list[bool] = []
-        self.optimizer = SimpleNamespace(zero_grad=lambda set_to_none: self.cleared.append(set_to_none))
+        self.optimizer = SimpleNamespace(zero_grad=lambda *, set_to_none: self.cleared.append(set_to_none))
         self.recording = False
 
     def run(self, batch: tuple[torch.Tensor, torch.Tensor], mark: Any) -> torch.Tensor:
