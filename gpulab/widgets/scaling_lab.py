@@ -22,10 +22,10 @@ _QUANTITIES = (("speedup", "speed-up"), ("efficiency", "efficiency"), ("seconds"
 _MODES = (("strong", "strong: the global batch stays"), ("weak", "weak: each rank's batch stays"))
 _STAGES = ((False, "really"), (True, "as a timed wait"))
 _WAIT_SECONDS = 0.02
-_STEPS = tuple(m * 10.0**e for e in range(-3, 1) for m in (1, 2, 5))
+_STEPS = tuple(float(f"{m}e{e}") for e in range(-3, 1) for m in (1, 2, 5))  # as one types them: 5 * 10.0**-6 is not 5e-6
 _BYTES = tuple(2**k for k in range(20, 41, 2))
-_LATENCIES = (0.0, *(m * 10.0**e for e in range(-6, -3) for m in (1, 2, 5)), 1e-3)
-_RATES = tuple(m * 10.0**e for e in range(8, 12) for m in (1, 2, 5))
+_LATENCIES = (0.0, *(float(f"{m}e{e}") for e in range(-6, -3) for m in (1, 2, 5)), 1e-3)
+_RATES = tuple(float(f"{m}e{e}") for e in range(8, 12) for m in (1, 2, 5))
 _TOPS = (8, 16, 64, 256, 1024, 4096)
 _CURVE_POINTS = 48
 

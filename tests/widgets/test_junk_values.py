@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import differences
 
-from gpulab import widgets
+from gpulab import devices, widgets
 from gpulab.errors import InputError
 from gpulab.widgets import AccessPatterns, CompareTimings, MachineCard, OccupancyExplorer, PipelineTimeline, RooflineExplorer
 
@@ -37,10 +38,19 @@ def test_junk_leaves_the_controls_as_they_were(kind: type[Any]) -> None:
     assert instrument.code == code
 
 
+def test_a_name_that_is_no_instrument_is_refused() -> None:
+    """By the package itself, which loads each with its first use; all are told to whoever completes a name."""
+    with pytest.raises(AttributeError, match=r"'gpulab.widgets' has no attribute 'Oscilloscope'; expected one of MachineCard, "):
+        _ = widgets.Oscilloscope
+    assert set(dir(widgets)) > {*widgets.__all__}
+
+
 @pytest.mark.parametrize("name", sorted({*widgets.__all__} - {"Instrument"}))
 def test_what_an_instrument_offers_it_takes(name: str) -> None:
-    """Of every control: its default is an option, each option and suggestion is taken as itself, texts differ, help is a sentence."""
+    """Its table's controls; each default is an option, each option and suggestion is taken as itself, texts differ, help is a sentence."""
     instrument = getattr(widgets, name)()
+    if len(devices.available()) == 1:  # a GPU brings more controls and other defaults
+        assert differences(instrument) == []
     actions = {action.name for action in instrument.actions}
     labels = [control.label for control in instrument.controls.values()]
     assert len(set(labels)) == len(labels)

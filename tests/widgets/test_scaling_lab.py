@@ -204,6 +204,8 @@ def test_a_machine_with_one_processor_says_so(monkeypatch: pytest.MonkeyPatch) -
     lab = ScalingLab(laws=("amdahl",), top=8, recorded="made-up")
     assert "was recorded with 1 rank: 100 ms a step" in lab._results.message
     assert "More ranks: not recorded yet." in lab._results.message
+    lab.set(recorded="none")
+    assert lab._results.message.endswith("Scaling over several GPUs: not recorded yet."), "one rank of a GPU is no scaling"
 
 
 @pytest.mark.usefixtures("core")
@@ -277,6 +279,15 @@ def test_the_code_gives_the_same(core: dict[str, Any], quantity: str) -> None:
         assert curve.best_ranks == mine.best_ranks
     assert core["calls"] == [(2, "mlp", "weak", None)] * 2
     assert f'"{quantity}"' in lines or quantity == "speedup"
+
+
+@pytest.mark.usefixtures("core")
+def test_a_number_typed_as_people_write_it_has_its_place() -> None:
+    """5 us is one of the latencies, though five times a millionth is another number; the timed wait is in the call that is shown."""
+    lab = ScalingLab(latency_seconds=5e-6, waits=True)
+    assert lab.values["latency_seconds"] == 5e-6
+    lab.run(wait=True)
+    assert 's = gl.parallel.scaling(2, "mlp", mode="strong", wait_seconds=0.02)' in lab.code
 
 
 @pytest.mark.usefixtures("core")
