@@ -258,13 +258,11 @@ class TransferExplorer(Instrument):
         gain = f"{o.ratio_text} of the gain that is possible" if round(100 * o.ratio) > 0 else "nothing was gained"
         gain = "no overlap happened" if "no-overlap" in codes and o.chunks > 1 else gain
         gain = "more than can be gained, so no gain is told" if "implausible" in codes else gain
-        message = (
-            f"In {o.chunks} chunk{'s' if o.chunks > 1 else ''} it takes {format_seconds(o.seconds)}, one after the other "
-            f"{format_seconds(o.serial_seconds)}: {gain}."
-        )
+        pieces = f"{o.chunks} chunk{'s' if o.chunks > 1 else ''}"
+        message = f"In {pieces} it takes {format_seconds(o.seconds)}, one after the other {format_seconds(o.serial_seconds)}: {gain}."
         far, words = _recorded_overlap(values["recorded"], o)
         evidence = [o.evidence, *([recordings.load(values["recorded"]).evidence()] if far else [])]
-        title = f"{format_bytes(o.nbytes)} in {o.chunks} chunks"
+        title = f"{format_bytes(o.nbytes)} in {pieces}"
         return Drawing(figures.overlap(o), (title, header), [*rows, *far], evidence, o.notes, f"{message} {words}".strip())
 
     def _modelled_overlap(self, values: Mapping[str, Any]) -> Overlap:

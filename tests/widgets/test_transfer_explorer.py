@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Callable
@@ -71,6 +72,13 @@ def test_before_a_sweep_the_modelled_link_stands_alone() -> None:
     assert t._results.message.startswith("Press Sweep")
     assert [e["badge"] for e in t._results.evidence] == ["MODELLED"]
     assert "pcie4-x16 (modelled)" in picture(t)
+    # Of a link alone each fourth size from 1 KiB to 1 GiB; by hand 10 us + size / 26 GB/s.
+    sizes = [f"{size} {unit}" for unit in ("KiB", "MiB") for size in ("1.00", "4.00", "16.0", "64.0", "256")]
+    assert [row[0] for row in t._results.rows] == ["evidence", *sizes, "1.00 GiB"]
+    assert [t._results.rows[k][1] for k in (1, 6, 11)] == ["10.0 us", "50.3 us", "41.3 ms"]
+    t.set(quantity="rate")
+    assert [t._results.rows[k][1] for k in (1, 11)] == ["102 MB/s", "26.0 GB/s"]
+    t.set(quantity="seconds")
     t.set(link_shown=False)
     assert t._picture.outputs == ()
 
@@ -152,7 +160,8 @@ def test_the_modelled_timeline_follows_the_controls_and_the_measured_one_its_but
     assert "In 4 chunks it takes 83.9 ms" in t._results.message  # 5/4 x 67.1 ms
     assert [e["badge"] for e in t._results.evidence] == ["MODELLED"]
     t.set(chunks=1)
-    assert "nothing was gained" in t._results.message
+    assert t._results.message == "In 1 chunk it takes 134 ms, one after the other 134 ms: nothing was gained."
+    assert t._results.headers[0] == "64.0 MiB in 1 chunk"
     assert t._results.notes[0]["code"] == "no-overlap"
     t.set(compute_ratio=2.0)
     assert "compute_seconds=2 * link.seconds(67108864)" in t.code
@@ -165,6 +174,17 @@ def test_the_modelled_timeline_follows_the_controls_and_the_measured_one_its_but
     assert t._results.message.startswith("The controls have moved since this was made: press Measure overlap")
     t.set(way="model")
     assert "have moved" not in t._results.message
+
+
+def test_chunks_without_an_overlap_are_said_to_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note of the core decides the words; 0.4 per cent of the possible rounds to nothing gained."""
+    note = Note("no-overlap", "One engine did both.")
+    flat = Overlap("Slow CPU", 64 * MIB, 2, 0.2, 0.1, 0.2996, SPANS, (note,), Evidence.measured("Slow CPU", 7))
+    for one, words in ((flat, "no overlap happened"), (dataclasses.replace(flat, notes=()), "nothing was gained")):
+        monkeypatch.setattr(transfer, "overlap", lambda *given, one=one, **rest: one)
+        t = TransferExplorer(view="overlap", way="here")
+        t.run("overlap", wait=True)
+        assert t._results.message == f"In 2 chunks it takes 300 ms, one after the other 300 ms: {words}."
 
 
 def test_a_gain_that_cannot_be_is_not_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
