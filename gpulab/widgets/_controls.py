@@ -246,7 +246,7 @@ class Number(Control):
 
     def _text(self, value: float) -> str:
         """Return the shortest text that reads back as the number: the field shows what is worked with."""
-        return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+        return repr(float(value)).removesuffix(".0")
 
     def check(self, value: Any) -> float:
         """Return the number, as an int where only whole numbers will do."""

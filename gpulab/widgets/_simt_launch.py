@@ -133,8 +133,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _extent(value: Any) -> Sequence[int]:
-    """Return a grid or a block as whole numbers, (1,) for what is none."""
+    """Return a grid or a block as whole numbers, none for what is none: their product is 1."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
     if parts and all(isinstance(p, (int, np.integer)) and not isinstance(p, bool) and 0 < p < 2**31 for p in parts):
         return tuple(map(int, parts))
-    return (1,)
+    return ()

@@ -22,7 +22,6 @@ def settle(seconds: float = _LONGEST_SECONDS) -> None:
     seconds : float
         The longest that one instrument may take; then it is stopped.
     """
-    from ipywidgets import Widget
     from ipywidgets.widgets import widget as registry
 
     from gpulab.widgets._instrument import Instrument
@@ -35,10 +34,9 @@ def settle(seconds: float = _LONGEST_SECONDS) -> None:
                 each.run()
                 _wait(each, seconds)
     for each in list(registry._instances.values()):
-        if isinstance(each, Widget) and each.comm is not None:
-            # A message that a thread sent after its cell was done is lost to whoever runs the notebook. (An Output's msg_id says where
-            # prints go; nbclient stumbles over one that was never set.)
-            each.send_state([key for key in each.keys if key != "msg_id"])
+        # A message that a thread sent after its cell was done is lost to whoever runs the notebook. (An Output's msg_id says where
+        # prints go; nbclient stumbles over one that was never set.)
+        each.send_state([key for key in each.keys if key != "msg_id"])
 
 
 def _wait(instrument: object, seconds: float) -> None:

@@ -60,8 +60,10 @@ def test_a_real_number_survives_in_every_digit(x: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "text"), [(65519.99, "65519.99"), (0.1, "0.1"), (3.0, "3"), (1e-3, "0.001"), (2.0**-20, "9.5367431640625e-07"), (1e22, "1e+22")]
-)
+    ("x", "text"),
+    [(65519.99, "65519.99"), (0.1, "0.1"), (3.0, "3"), (1e-3, "0.001"), (2.0**-20, "9.5367431640625e-07"), (1e22, "1e+22"), (-7, "-7"),
+     (10**15, "1000000000000000")],
+)  # fmt: skip
 def test_a_field_shows_a_number_as_people_write_it(x: float, text: str) -> None:
     """As short as it can be told: in six digits 65519.99, which float16 rounds to 65504, would be 65520, which overflows."""
     assert Number(name="x", label="x", default=0.0).raw(x) == text
@@ -102,6 +104,7 @@ def test_at_least_one_must_stay_ticked() -> None:
     assert SEVERAL.check(["cuda:0", "cpu"]) == ("cpu", "cuda:0")
     with pytest.raises(InputError, match="expected at least 1"):
         SEVERAL.check([])
+    assert Several(name="x", label="X", options=("a", "b")).check([]) == ()  # where nothing is said of how many
 
 
 def test_what_the_panel_gets_is_json() -> None:

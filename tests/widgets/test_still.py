@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -88,6 +90,23 @@ def test_what_takes_too_long_is_stopped_and_shows_what_it_has() -> None:
     assert (pressed.running, begun.running) == (False, False)
     assert (pressed.result, begun.result) == (1, 1)
     assert pressed._panel.progress == "Run: stopped"
+
+
+def test_it_sleeps_between_two_looks_and_stops_after_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that a look moves on by a second: asked to stop after five, not before, and slept for meanwhile."""
+    now, stopped = [100.0], []
+    real = time.sleep
+
+    def sleep(seconds: float) -> None:
+        now[0] += 1.0
+        real(0.002)
+
+    monkeypatch.setattr(_still, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(Endless, "stop", lambda self: stopped.append(now[0]) or Instrument.stop(self))
+    one = Endless()
+    one.run()
+    _still.settle(5.0)
+    assert (stopped, one.running) == ([106.0], False)
 
 
 def test_every_widget_sends_its_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
