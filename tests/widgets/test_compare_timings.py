@@ -105,6 +105,33 @@ def test_rows_notes_and_verdict_are_those_of_the_comparison(calls: list[dict[str
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"max_relative_difference": 1e-5},
+            "The results agree: the largest relative difference is 1.0e-05, within the tolerance 1.0e-05. ",
+        ),
+        (
+            {"max_relative_difference": 2e-5},
+            "The results disagree: the largest relative difference is 2.0e-05, beyond the tolerance 1.0e-05. ",
+        ),
+        ({"max_relative_difference": None}, ""),
+        ({"tolerance": None}, ""),
+    ],
+)
+def test_whether_the_results_agree_is_said_first(changes: dict[str, Any], words: str) -> None:
+    """Up to the tolerance they do; then the speed-up, or that there is none, and why."""
+    c = dataclasses.replace(BOTH, **changes)
+    one = "The fastest other device is 10 times as fast as Slow CPU"
+    assert compare_timings._verdict(c) == f"{words}{one} (95 % interval 9 to 11)."
+    assert compare_timings._verdict(dataclasses.replace(c, speedup_interval=None)) == f"{words}{one}."
+    assert compare_timings._verdict(dataclasses.replace(c, speedup=None)) == f"{words}No speed-up is reported."
+    alone = dataclasses.replace(c, speedup=None, rows=c.rows[:1])
+    assert compare_timings._verdict(alone) == f"{words}One device, so no speed-up."
+    assert [note.sentence for note in compare_timings._notes(alone)] == ["A neighbour measured.", "The samples disagree."]
+
+
 def test_recorded_machines_stand_beside_and_say_so(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """A recorded row carries its badge, is not compared with the live ones, and can be hidden."""
     evidence = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="Far GPU"), samples=9)
@@ -189,9 +216,9 @@ def test_the_break_even_is_shown_with_its_own_code(monkeypatch: pytest.MonkeyPat
         return found
 
     monkeypatch.setattr(transfer, "break_even", break_even)
-    t = CompareTimings(workload="matmul", deadline=1.0, against="model")
+    t = CompareTimings(workload="matmul", deadline=2.0, against="model")
     t.run("break_even", wait=True)
-    assert (seen["workload"], seen["processor"], seen["deadline"]) == ("matmul", "nvidia-h200", 10.0)
+    assert (seen["workload"], seen["processor"], seen["deadline"]) == ("matmul", "nvidia-h200", 20.0)
     assert seen["link"].bandwidth_bytes_per_second == 26.5e9  # half of the 53 GB/s that nvbandwidth reaches from pinned memory
     assert t.values["view"] == "break_even"
     assert t._panel.values["view"] == 1

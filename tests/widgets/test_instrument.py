@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import runpy
 import signal
 import threading
 import types
@@ -13,7 +15,7 @@ import pytest
 
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.widgets import _cells, _work
+from gpulab.widgets import _cells, _ranks, _work
 from gpulab.widgets._controls import Choice, Number, Switch
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._panels import ControlsPanel
@@ -363,6 +365,22 @@ def test_running_a_cell_again_stops_the_old_thread(gate: Gate) -> None:
     _cells.register(Probe(), ("cell-a", "run-2"))
     assert old._job.join(SECONDS)
     assert old.result == "stopped early"
+
+
+def test_no_work_outlives_the_interpreter(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end all jobs are asked to stop and waited for, and the ranks are ended: no thread works in libraries that are torn down."""
+    probes = [Probe(gate), Probe(gate)]
+    gate.may_stop.clear()
+    for probe in probes:
+        probe.run("other")
+    assert gate.entered.wait(SECONDS)
+    threading.Timer(0.05, gate.may_stop.set).start()
+    _work.stop_all(SECONDS)
+    assert [(probe.running, probe.result) for probe in probes] == [(False, "stopped early")] * 2
+    asked: list[Any] = []
+    monkeypatch.setattr(atexit, "register", asked.append)
+    loaded = [runpy.run_path(str(module.__file__), run_name="again") for module in (_work, _ranks)]
+    assert asked == [loaded[0]["stop_all"], loaded[1]["LIVE"].end]
 
 
 def test_progress_is_throttled() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from redraws import in_a_tenth_of_a_second
 
 from gpulab import precision, training
@@ -67,6 +68,18 @@ def test_the_work_trains_and_takes_the_gradients(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == 1
     i.set(scale=64.0)  # shows only: nothing to make again
     assert "controls have moved" not in i._results.message
+
+
+def test_the_loss_is_of_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores of a language model have a place for each token: PyTorch's own form for that wants the classes second."""
+    asked: list[Any] = []
+    monkeypatch.setattr(precision, "gradients", lambda model, x, **named: asked.append((len(x), named)) or gradients())
+    i = LossScaling(task="digits-mlp", steps=0)
+    i.run(wait=True)
+    (items, named), scores, y = asked[0], torch.randn(2, 3, 5), torch.tensor([[0, 1, 4], [2, 3, 3]])
+    assert (items, len(named["targets"])) == (128, 128)
+    expected = torch.nn.functional.cross_entropy(scores.movedim(-1, 1), y)
+    assert float(named["loss"](scores, y)) == pytest.approx(float(expected))
 
 
 def test_the_code_makes_the_same_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,15 @@ def test_problems_come_first_with_their_remedies(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(devices, "machine", lambda: bad)
     card = MachineCard()
     assert card._results.rows[0] == ["error: no-driver", "There is no driver. Install it."]
-    assert card._results.message.startswith("1 thing to mend")
+    assert card._results.message == "1 thing to mend: the first row of the table."
     card.set(problems_only=True)
     assert len(card._results.rows) == 1
     assert card._picture.outputs == ()
+    two = (bad.problems[0], Problem("warning", "full-disk", "The disk is full.", "Empty it."))
+    monkeypatch.setattr(devices, "machine", lambda: dataclasses.replace(bad, problems=two))
+    card.run(wait=True)
+    assert card._results.message == "2 things to mend: the first rows of the table."
+    assert [row[0] for row in card._results.rows] == ["error: no-driver", "warning: full-disk"]
     monkeypatch.setattr(devices, "machine", lambda: dataclasses.replace(bad, problems=()))
     card.run(wait=True)
     assert card._results.rows == []

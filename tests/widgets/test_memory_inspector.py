@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Evidence
 from gpulab.memory import HeldTensor, Prediction, Released, Snapshot, Timeline
 from gpulab.units import format_bytes
-from gpulab.widgets import MemoryInspector
+from gpulab.widgets import MemoryInspector, memory_inspector
 from gpulab.widgets._steps import MODELS, OPTIMIZERS, PRECISIONS, StepChoice
 
 MIB, GIB = 2**20, 2**30
@@ -318,6 +319,31 @@ def test_every_model_is_made_as_its_code_says(name: str) -> None:
     exec(chosen.batch_code(2, '"meta"'), names)
     assert (names["x"].shape, names["x"].dtype, names["y"].shape) == (x.shape, x.dtype, y.shape)
     assert len(model(x)) == 2
+    assert re.findall(r"randint\((\d+)", chosen.batch_code(2)) == [str(model(x).shape[-1])], "a target for each score"
+
+
+def test_the_models_are_of_the_sizes_that_their_labels_tell() -> None:
+    """By hand, biases and norms included; the largest is GPT-2 small, whose published number of parameters this is."""
+    counts = dict.fromkeys(MODELS, 0)
+    for name, chosen in MODELS.items():
+        with torch.device("meta"):
+            counts[name] = sum(p.numel() for p in chosen.make().parameters())
+    assert counts["mlp"] == 785 * 1024 + 2 * 1025 * 1024 + 1025 * 10
+    assert counts["gpt2-small"] == 124_439_808
+    layer = 12 * 256**2 + 13 * 256
+    assert counts["transformer"] - 2 * 1000 * 256 - 128 * 256 - 4 * layer in (512, 512 + 1000)  # the last norm, and a head's biases
+    assert [chosen.shape for chosen in MODELS.values()] == [(3, 32, 32), (784,), (128,), (1024,)]
+    assert MODELS["cnn"].call == "cnn(3, 10, width=32, stages=3)"
+
+
+def test_old_predictions_are_forgotten(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than are kept those go that were not looked at for longest."""
+    monkeypatch.setattr(memory_inspector, "_KEPT", 2)
+    m = MemoryInspector(model="mlp", view="predict")
+    for batch in (1, 2, 4):
+        m.set(batch=batch)
+        m.wait()
+    assert [step.batch for step in m._predictions] == [2, 4]
 
 
 def test_the_lists_of_choices_are_the_cores() -> None:

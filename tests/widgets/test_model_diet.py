@@ -15,6 +15,7 @@ from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.training import Accuracy
 from gpulab.widgets import ModelDiet
+from gpulab.widgets.model_diet import _row
 
 LIVE = Evidence.measured("Slow CPU", 30)
 # label: right answers of 500, bytes, times as fast
@@ -179,6 +180,23 @@ def test_the_picture_shows_each_model_with_its_intervals() -> None:
     assert list(lines[1].x) == pytest.approx([0.5, 1.0])  # of the two that take as long as the first, the first is right more often
     assert "Beaten by none: as trained, 90% zeros" in figure.description
     assert math.isclose(figure.layout.shapes[0].x0, 1)
+
+
+def test_a_row_of_the_table_by_hand() -> None:
+    """Zeros are no weights left; without an interval that is said; the first has nothing before it; who is beaten has no yes."""
+    less = dataclasses.replace(model("8 bits"), zeros=2_000, speedup_interval=None)
+    rows = [_row(number, one, weighing(["as trained"])) for number, one in enumerate((model("as trained"), less), 1)]
+    assert rows == [
+        ["1", "as trained", "66.4 KiB", "17,000", "1.00 MFLOP", "1.00 ms", "the first", "98.0 % [96.0, 99.0]", "yes"],
+        ["2", "8 bits", "18.6 KiB", "15,000", "1.00 MFLOP", "1.00 ms", "0.90x (no interval)", "97.8 % [95.8, 98.8]", ""],
+    ]
+    nobody = dataclasses.replace(less, accuracies=())
+    assert _row(2, nobody, weighing(["as trained"]))[-2] == "0.0 % [0.0, 100.0]"
+
+
+def test_what_is_hidden_decides_nothing() -> None:
+    """Scale and inputs belong to weights of few bits: with float32 the recipe is that of an untouched instrument."""
+    assert ModelDiet(scale="per-tensor", inputs="dynamic").recipe() == ModelDiet().recipe()
 
 
 def test_points_on_each_other_share_a_label() -> None:

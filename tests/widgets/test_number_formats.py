@@ -26,12 +26,20 @@ def test_number_and_bits_follow_each_other() -> None:
     assert ticked(n) == "1011111000000000"
     n.set(bits=(2, 3, 4, 5, 6))
     assert n.number.held == 1.5 == n.values["value"]
+    assert 'gl.precision.number(1.5, "float16")' in n.code
     n.set(bits=(1, 2, 3, 4, 5))
     assert n.number.kind == "infinite"
     assert ticked(n) == "0111110000000000"
     assert "number_from_bits" in n.code
+    n.set(steps=1)
+    assert n.number.held == 1.5 + 1 / 1024, "a step is taken from the last number that the field could hold"
+    n.set(bits=(1, 2, 3, 4, 5))
+    n.set(format="bfloat16")
+    assert n.number.kind == "normal"
+    n.set(format="float16")
     n.set(bits=(1, 2, 3, 4, 5, 15))
     assert n.number.kind == "nan"
+    assert n._results.message.startswith("float16: nan, not a number.")
     n.set(bits=(0,))
     assert math.copysign(1, n.number.held) == -1
     assert ticked(n) == "1" + "0" * 15
@@ -79,6 +87,12 @@ def test_the_sentence_says_what_was_lost() -> None:
     """Rounding, overflow and underflow, each in words."""
     n = NumberFormats(value=2049.0, beside="none")
     assert n._results.message == "float16: 2048, off by 0.00049 of it."
+    n.set(value=1.0)
+    assert n._results.message == "float16: 1, exactly."
+    n.set(value=0.0)
+    assert n._results.message == "float16: 0, exactly."
+    (spec,) = (control for control in n._panel.spec if control["name"] == "format")
+    assert {"float16: 5 exponent, 10 mantissa bits", "int8: whole numbers"} < set(spec["options"])
     n.set(value=70000.0)
     assert "infinite; the largest number is 65504" in n._results.message
     n.set(value=1e-8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from redraws import in_a_tenth_of_a_second
 
 import gpulab as gl
-from gpulab.errors import InputError
+from gpulab import devices
+from gpulab.devices import Device
+from gpulab.errors import DeviceError, InputError
 from gpulab.kernels import KernelFacts
-from gpulab.widgets import OccupancyExplorer
+from gpulab.widgets import OccupancyExplorer, occupancy_explorer
 
 
 def facts(**changed: Any) -> KernelFacts:
@@ -94,6 +97,30 @@ def test_a_module_offers_all_its_kernels_and_its_architecture() -> None:
     assert (o.values["registers_per_thread"], o.values["shared_bytes_per_block"]) == (72, 8192)
     o.set(kernel="none: numbers of your own", registers_per_thread=20)
     assert "Kernel" not in o._results.message
+
+
+def test_what_is_said_of_a_kernel_is_whole() -> None:
+    """Where it was compiled for, what it takes, and nothing of a launch that asks for no more."""
+    o = OccupancyExplorer(compute_capability="9.0").load(Module())
+    assert o._results.message.endswith(" Kernel tile, compiled for 8.6: 72 registers a thread, 8,192 bytes of shared memory.")
+
+
+@pytest.mark.parametrize(("told", "chosen"), [("8.6", "8.6"), ("99.9", "9.0"), (None, "9.0"), (DeviceError("it vanished"), "9.0")], ids=str)
+def test_it_begins_with_the_gpu_that_is_there(told: Any, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compute capability of the first NVIDIA GPU, where the course knows it; else that of the Hopper generation, by its product."""
+
+    def accelerator(device: Device) -> Any:
+        assert str(device) == "cuda:0"
+        if isinstance(told, Exception):
+            raise told
+        return SimpleNamespace(compute_capability=told)
+
+    monkeypatch.setattr(devices, "available", lambda: [Device("cpu"), Device("cuda", 0), Device("cuda", 1)])
+    monkeypatch.setattr(occupancy_explorer._facts, "accelerator", accelerator)
+    o = OccupancyExplorer()
+    assert o.values["compute_capability"] == chosen
+    (spec,) = (control for control in o._panel.spec if control["name"] == "compute_capability")
+    assert {"8.6, such as A10", "9.0, such as H100 SXM"} < set(spec["options"])
 
 
 def test_promised_blocks_and_spills_are_told() -> None:

@@ -10,8 +10,10 @@ import anywidget
 import pytest
 import traitlets
 
+from gpulab.figures import palette
 from gpulab.widgets import _controls
 from gpulab.widgets._panels import ControlsPanel, Panel, ResultsPanel, script
+from gpulab.widgets._simt_panel import MicroscopePanel
 
 
 class Made(Panel):
@@ -70,6 +72,30 @@ def test_a_new_panel_is_at_rest() -> None:
     panel = ControlsPanel()
     assert (panel.state, panel.fraction, panel.ended, panel.error, panel.error_control) == ("idle", 0.0, 0, "", "")
     assert ResultsPanel().busy is False
+
+
+# What each script reads of its panel, and what that is at first. Blue, orange, green and red are Okabe and Ito's (2008).
+SENT: dict[type[Panel], dict[str, Any]] = {
+    ControlsPanel: {
+        "title": "", "summary": "", "spec": [], "values": {}, "actions": [], "first": "", "state": "idle", "action": "", "fraction": 0.0,
+        "progress": "", "ended": 0, "error": "", "error_control": "",
+    },
+    ResultsPanel: {
+        "label": "", "caption": "", "message": "", "headers": [], "rows": [], "evidence": [], "notes": [], "code": "", "busy": False,
+    },
+    MicroscopePanel: {
+        "columns": ["line", "source", "active lanes", "divergent branches", "sectors / request (ideal)", "bank conflict", "requests"],
+        "colors": {"lane": "#009E73", "touched": "#56B4E9", "conflict": "#E69F00", "look": "#D55E00", "guide": palette.GREY},
+        "label": "", "source": [], "position": {},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SENT, ids=lambda kind: kind.__name__)
+def test_a_panel_sends_all_that_its_script_reads(kind: type[Panel]) -> None:
+    """Each trait goes to the browser, with its value at first; an instrument's state is nothing else."""
+    own = kind().get_state().keys() - anywidget.AnyWidget().get_state().keys() - {"_css", "_esm"}
+    assert kind().get_state(own) == SENT[kind]
 
 
 @pytest.mark.parametrize("name", ["controls.js", "results.js", "prediction.js", "simt_microscope.js"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from gpulab.widgets import PipelineSchedule
 from gpulab.widgets._ranks import LIVE
 
 WAIT = 10.0
+RUN = parallel.run_schedule
 
 
 @pytest.fixture(name="core")
@@ -248,6 +250,7 @@ def test_the_code_gives_the_same_result(core: dict[str, Any], values: dict[str, 
         yield StandInRanks(n)
 
     called = core["calls"].copy()
+    assert len(p.result.bubble_ratios) == inspect.signature(RUN).parameters["steps"].default, "the code leaves the steps out"
     run = parallel.run_schedule
     monkeypatch.setattr(parallel, "cluster", cluster)
     monkeypatch.setattr(parallel, "run_schedule", lambda ranks, *a, **k: run(ranks, *a, **k, steps=3, progress=lambda *_: None, stop=None))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpulab import training
+from gpulab import devices, training
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.widgets import PipelineTimeline
@@ -66,6 +67,30 @@ def test_a_run_is_shown_and_teaches_the_model(calls: list[dict[str, Any]]) -> No
     t.run(wait=True)
     assert t.values["loading_ms"] == 9.0
     assert calls[1]["workers"] == 4
+
+
+def test_a_loading_time_beyond_the_field_is_its_end() -> None:
+    """A picture that took 5 s, and one that took a microsecond: the field goes from 0.01 ms to a second."""
+    t = PipelineTimeline(batch_size=16)
+    for seconds, shown in ((80.0, 1000.0), (16e-6, 0.01), (0.0200016, 1.25)):
+        t._made["run"] = dict(t.values)
+        t.results["run"] = SimpleNamespace(workers=0, loading_seconds=seconds, batch_size=16)
+        t.ended("run")
+        assert t.values["loading_ms"] == shown
+
+
+def test_a_gpu_can_train_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is offered by its name; then a step takes what it takes, and the call says nothing of it."""
+    gpus = [SimpleNamespace(torch_type="cuda", name=f"GPU {k}") for k in range(2)]
+    monkeypatch.setattr(devices, "available", lambda: [SimpleNamespace(torch_type="cpu", name="CPU"), *gpus])
+    t = PipelineTimeline(way="here")
+    (spec,) = (control for control in t._panel.spec if control["name"] == "accelerator")
+    assert (spec["options"], spec["hidden"]) == (["modelled, with the step time below", "GPU 0, training for real"], False)
+    assert t.code.endswith("step_seconds=0.02, steps=24)\ngl.figures.pipeline(p)")
+    t.set(accelerator="live")
+    assert t.code.endswith("read_loss=True, steps=24)\ngl.figures.pipeline(p)")
+    t.set(way="model")
+    assert t.modelled.batch_bytes == 32 * 3 * 128 * 128  # samples of 128 pixels, a byte a colour
 
 
 def test_a_loading_time_typed_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pathlib
 
+import anywidget
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from gpulab import lessons, magics
+from gpulab.widgets import _cells
 from gpulab.widgets.prediction import VIEW_MIME, PredictionPanel
 
 
@@ -64,6 +66,34 @@ def test_no_message_ends_the_form(content: object) -> None:
     assert asked.answer is not None
 
 
+def test_a_form_sends_all_that_its_script_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question, its unit, its example and how it stands; each message is answered, and one that is none is told."""
+    asked = lessons.predict("91.6", "How long?", unit="us")
+    panel = PredictionPanel(asked)
+    own = panel.get_state().keys() - anywidget.AnyWidget().get_state().keys() - {"_css", "_esm"}
+    assert panel.get_state(own) == {
+        "id": "91.6", "question": "How long?", "unit": "us", "choices": [], "example": asked.example, "status": asked.status, "error": "",
+        "answered": False, "revealed": False,
+    }  # fmt: skip
+    answers: list[object] = []
+    panel.send = answers.append
+    panel._handle_custom_msg(None, [])
+    assert panel.error.startswith("AttributeError: ")
+    panel._handle_custom_msg({"do": "answer", "value": "3 us"}, [])
+    assert (panel.error, answers) == ("", [{"ack": True}] * 2)
+
+
+def test_a_form_whose_cell_runs_again_follows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form of the earlier run stays as it is; that of the new one follows the answers of every view."""
+    monkeypatch.setattr(_cells, "_MADE", {})
+    forms = []
+    for run in ("run-1", "run-2"):
+        monkeypatch.setattr(_cells, "_current", lambda run=run: ("cell-p", run))
+        forms.append(PredictionPanel(lessons.predict("91.7", "How long?", unit="us")))
+    PredictionPanel(lessons.predict("91.7", "How long?", unit="us")).submit("3 us")
+    assert [form.answered for form in forms] == [False, True]
+
+
 def test_the_extension_shows_predictions_as_forms(tmp_path: pathlib.Path) -> None:
     """``%load_ext gpulab`` adds a widget view to the prediction's text, once however often it is loaded."""
     config = Config()
@@ -73,6 +103,8 @@ def test_the_extension_shows_predictions_as_forms(tmp_path: pathlib.Path) -> Non
     magics.register(shell)
     magics.register(shell)
     data, _ = shell.display_formatter.format(asked)
-    assert "model_id" in data[VIEW_MIME]
+    view = dict(data[VIEW_MIME])
+    assert view.pop("model_id")
+    assert view == {"version_major": 2, "version_minor": 0}  # of the model of Jupyter widgets' protocol, which frontends ask for
     assert "How long?" in data["text/plain"]
     assert "How long?" in data["text/html"]

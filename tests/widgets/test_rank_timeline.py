@@ -18,6 +18,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.parallel import RankReport, RankSpan, StrategyResult
 from gpulab.widgets import RankTimeline
 from gpulab.widgets._ranks import LIVE
+from gpulab.widgets.rank_timeline import _verdict
 
 HERE = Evidence.measured("A CPU")
 
@@ -106,6 +107,17 @@ def test_each_control_reaches_the_core(core: dict[str, Any]) -> None:
     assert all(": " in text for _, text in t.controls["strategy"].options)  # each is told in words
 
 
+def test_ranks_that_send_nothing_and_disagree_are_told_so(core: dict[str, Any]) -> None:
+    """Alone with half of the time to compute, and another loss than one process has: no share of messages, and the difference."""
+    whole = result("single", 2, 8)
+    spans = tuple(span for span in whole.timeline.spans if span.kind != "communication")
+    apart = dataclasses.replace(whole, timeline=dataclasses.replace(whole.timeline, spans=spans), losses=np.array([3.0, 2.0, 1.5]))
+    assert _verdict(apart) == (
+        "single on 2 ranks does not compute what one process computes (losses differ by at most 5e-01). The ranks compute 60% of the time, "
+        "messages move 0%, and they wait 20%."
+    )
+
+
 def test_more_ranks_than_cores_is_said(core: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Four ranks on two cores: the note says what the seconds are not; two ranks have none."""
     two = dataclasses.replace(devices.environment("cpu"), cores=2)
@@ -116,6 +128,9 @@ def test_more_ranks_than_cores_is_said(core: dict[str, Any], monkeypatch: pytest
     t.set(ranks=2)
     t.run(wait=True)
     assert t._results.notes == []
+    monkeypatch.setattr(devices, "environment", lambda device: dataclasses.replace(two, cores=1))
+    t.run(wait=True)
+    assert t._results.notes[0]["sentence"].startswith("2 ranks share 1 core and take turns")
 
 
 def test_a_dead_rank_is_told_and_a_refusal_keeps_the_ranks(core: dict[str, Any]) -> None:
@@ -163,6 +178,8 @@ def test_a_stop_keeps_the_steps_that_were_taken(core: dict[str, Any], fails: Sto
 def test_the_code_makes_the_same_call(core: dict[str, Any], values: dict[str, Any]) -> None:
     """What is shown as code asks the core for the same, and draws it."""
     t = RankTimeline(shown_steps=1, **values)
+    if "width" in values:  # the task's characters and its windows of 64
+        assert "gl.networks.transformer(vocabulary=80, width=128, layers=4, context=64)" in t.code
     t.run(wait=True)
     exec(t.code, {})
     first, second = core["calls"]

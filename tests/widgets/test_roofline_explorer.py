@@ -111,6 +111,21 @@ def test_what_cannot_run_is_left_out_and_said(calls: list[Any], monkeypatch: pyt
     assert "matmul: too large; expected less. Take a smaller one." in skipped
 
 
+def test_progress_is_of_all_that_is_measured(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The roofs and two workloads are three parts, in the catalogue's order; half of the second workload is five sixths."""
+    fake, told = timing.measure, []
+
+    def measure(*arguments: Any, progress: Callable[[float, str], None], **named: Any) -> Measurement:
+        progress(0.5, "sampling")
+        return fake(*arguments, **named)
+
+    monkeypatch.setattr(timing, "measure", measure)
+    r = RooflineExplorer(workloads=["add", "matmul"], beside="none")
+    r.work("run", r.values, lambda *said: told.append(said), lambda: False)
+    assert [text for _, text in told] == ["measuring the roofs", "matmul", "matmul", "add", "add"]
+    assert [share for share, _ in told] == pytest.approx([0, 1 / 3, 1 / 2, 2 / 3, 5 / 6])
+
+
 def test_stop_keeps_what_was_measured(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped during the first workload, the second is not begun; the first is kept, and a note says so."""
     fake = timing.measure

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import pytest
 
 from gpulab import parallel
 from gpulab.devices import memory_sizes
 from gpulab.errors import InputError, StoppedError
+from gpulab.widgets import sharding_explorer
 from gpulab.widgets._instrument import Drawing
-from gpulab.widgets.sharding_explorer import ShardingExplorer
+from gpulab.widgets.sharding_explorer import ShardingExplorer, _row, _sentence
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -48,6 +52,22 @@ def test_prediction_is_shown_with_its_verdict() -> None:
     cells = [bytes_of(str(cell)) for cell in row[2:]]
     assert sum(cells[1:]) == pytest.approx(cells[0], rel=0.01), "the parts of a row add up to what is needed"
     assert f"The peak of zero3 is in its {found.peak_phase} phase, at {found.peak_operator}." in drawing.message
+    # To the last byte: needed and there, it fits; a byte less, and it is too big. The first two peaks are told, no third.
+    states = explorer.states["zero1"]
+    needed = found.needed_bytes()
+    assert [_row(found, needed - less)[1] for less in (0, 1)] == ["fits: 0 B free", "too big: 1 B over"]
+    assert [_row(states, states.total_bytes - less)[1] for less in (0, 1)] == ["states fit", "too big: states 1 B over"]
+    several = [found, dataclasses.replace(found, strategy="tensor"), dataclasses.replace(found, strategy="ddp")]
+    words = _sentence(several, needed, "T4")
+    assert words.startswith("On T4: fits: zero3, tensor, ddp. The peak of zero3 is in its ")
+    assert words.count(" The peak of ") == 2
+    assert words.endswith(
+        " The parts are what is alive at that moment: activations used up by then are gone. The rest is temporary tensors, what operators "
+        "take inside, and a margin."
+    )
+    assert _sentence([found, states], needed - 1, "T4").startswith("On T4: does not fit: zero3")
+    assert _sentence([states], states.total_bytes, "T4") == "On T4: not predicted yet: zero1."
+    assert _sentence([states], states.total_bytes - 1, "T4") == "On T4: does not fit: zero1."
     explorer.set(ranks=4)
     assert explorer.predictions == {}
     explorer.set(ranks=2)
@@ -82,6 +102,36 @@ def test_stop_keeps_what_was_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
         explorer.set(ranks=ranks)
         explorer.run(wait=True)
         assert (explorer.error, explorer.result) == ("", {"ddp": "of ddp", "zero1": "of zero1"})
+
+
+def test_a_stop_before_the_first_prediction_has_nothing_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said beside the progress, and is no error."""
+
+    def predict(*arguments: object, **named: object) -> None:
+        raise StoppedError("predict_ranks: stopped before two steps were followed; expected it to finish. Call it again.")
+
+    monkeypatch.setattr(parallel, "predict_ranks", predict)
+    explorer = ShardingExplorer(model="course", ranks=2, positions=64)
+    explorer.run(wait=True)
+    assert (explorer.error, explorer.result, explorer.predictions) == ("", None, {})
+    assert explorer._panel.progress.startswith("predict_ranks: stopped before two steps")
+
+
+def test_old_predictions_are_forgotten_and_progress_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than are kept the oldest go; half of the second of seven strategies is 1.5 sevenths."""
+    told: list[tuple[float, str]] = []
+
+    def predict(*arguments: object, strategy: str, progress: Callable[[float, str], None], **named: object) -> str:
+        progress(0.5, "following")
+        return strategy
+
+    monkeypatch.setattr(parallel, "predict_ranks", predict)
+    monkeypatch.setattr(sharding_explorer, "_KEPT", 2)
+    monkeypatch.setattr(ShardingExplorer, "draw", lambda self, values: Drawing())
+    explorer = ShardingExplorer(model="course", ranks=2, positions=64, strategy="all")
+    explorer.work("predict", explorer.values, lambda *said: told.append(said), lambda: False)
+    assert told[1] == (1.5 / len(told), "zero1: following")
+    assert [asked.strategy for asked in explorer._found] == list(parallel.STATE_STRATEGIES)[-2:]
 
 
 def test_what_cannot_be_split_is_told() -> None:

@@ -9,6 +9,7 @@ import inspect
 import linecache
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,9 @@ import pytest
 from gpulab import kernels
 from gpulab.errors import InputError
 from gpulab.kernels import cuda, float32, float64
-from gpulab.widgets import SimtMicroscope
+from gpulab.kernels._simulate.report import StepAccess
+from gpulab.widgets import SimtMicroscope, _simt_walk
+from gpulab.widgets._simt_launch import Launch
 
 SECONDS = 60
 
@@ -213,6 +216,155 @@ def test_the_code_shown_gives_the_same_counts(name: str, capsys: pytest.CaptureF
     assert str(m.line) in capsys.readouterr().out.splitlines()[-1]
 
 
+def kept(m: SimtMicroscope) -> list[list[str]]:
+    """The table."""
+    m.wait()
+    return [[str(cell) for cell in cells] for cells in m._results.rows]
+
+
+def test_the_table_has_every_count_of_a_sum_by_blocks() -> None:
+    """Two blocks of four warps, by hand.
+
+    A block's warps execute 149 statements: six before the loop each, eight tests of ``while``; in seven rounds a test, a barrier and a
+    halving each, and eight sums in all; then four tests and one store. Five sums and the store lack 129 and 31 lanes: 160 of 4768.
+    Tests: (8 + 7 + 1) x 4 warps; where fewer than 32 threads sum, in five rounds and at the end, warp 0 parts. Each warp loads 4 sectors
+    and each block stores one. Shared: a store a warp, 3 accesses for each of eight sums, and the last load.
+    """
+    m = SimtMicroscope("block_sum")
+    assert kept(m) == [
+        ["active lanes", "96.6%", "of 32 in each of 298 statements of a warp"],
+        ["divergent branches", "12", "of 128 tests by a warp"],
+        ["device memory: sectors", "34", "of 32 bytes, in 10 requests; 34 would do"],
+        ["sectors / request", "3.40", "ideal: 3.40"],
+        ["bytes moved", "1,088", "1,032 asked for"],
+        ["shared memory: wavefronts", "58", "in 58 requests; 58 would do"],
+        ["shared memory of a block", "512", "bytes"],
+        ["barriers", "16", "times that a block passed one"],
+        ["x afterwards", "float32 256", "0, 1, 2, 3, 4, 5, 6, 7, ..."],
+        ["out afterwards", "float32 2", "8128, 24512"],
+    ]
+    assert m._results.message == (
+        "block_sum, grid (2, 1, 1), block (128, 1, 1): no race, no access out of bounds and no wrong barrier was found."
+    )
+    assert row(m, 16) == {
+        "lanes": {"text": "50%", "look": False},  # 64 + 32 + 16 + 8 + 4 + 2 + 1 of 8 x 32
+        "branches": {"text": "", "look": False}, "sectors": {"text": "", "look": False}, "conflict": {"text": "none", "look": False},
+        "requests": {"text": "48 shared", "look": False}, "findings": [],
+    }  # fmt: skip
+
+
+def eight(out: Any) -> None:
+    """As many elements as are shown, and no shared memory."""
+    out[cuda.threadIdx.x] = 1
+
+
+def test_the_table_leaves_out_what_a_kernel_does_not_use() -> None:
+    """32 lanes ask for 4 sectors and add to 4 counters, which lie in one; of eight elements none is left out."""
+    m = SimtMicroscope(votes, 1, 32, np.zeros(4, np.int32), np.arange(32, dtype=np.int32) % 4)
+    assert kept(m) == [
+        ["active lanes", "100.0%", "of 32 in each of 1 statements of a warp"],
+        ["divergent branches", "0", "of 0 tests by a warp"],
+        ["device memory: sectors", "5", "of 32 bytes, in 2 requests; 5 would do"],
+        ["sectors / request", "2.50", "ideal: 2.50"],
+        ["bytes moved", "160", "256 asked for"],
+        ["atomics", "1", "requests among those"],
+        ["counts afterwards", "int32 4", "8, 8, 8, 8"],
+        ["x afterwards", "int32 32", "0, 1, 2, 3, 0, 1, 2, 3, ..."],
+    ]
+    assert kept(SimtMicroscope(eight, 1, 8, np.zeros(8)))[-1] == ["out afterwards", "float64 8", "1, 1, 1, 1, 1, 1, 1, 1"]
+    assert kept(SimtMicroscope(eight, 1, 8, np.zeros((9, 1)).T[0]))[-1][-1] == "1, 1, 1, 1, 1, 1, 1, 1, ..."
+
+
+def test_one_thread_too_many_is_told_in_the_singular() -> None:
+    """Of 64 threads the last finds no element: 31 lanes of warp 1 write 124 bytes, which four sectors hold."""
+    m = SimtMicroscope(odd_block, 1, 64, np.zeros(63, np.float32), warp=1)
+    line = _line_of(odd_block, "= 1")
+    assert m.words[1] == (
+        "store to out, 4 bytes a lane, device memory: 31 lanes, 4 sectors: ideal; 1 active lane takes no part: see the finding"
+    )
+    assert position(m)["accesses"][0]["good"] is False
+    assert m._results.message == f"odd_block, grid (1, 1, 1), block (64, 1, 1): 1 finding: bounds in line {line}."
+    (found,) = row(m, line)["findings"]
+    first = kept(m)[0]
+    assert first == [f"bounds, line {line}", "1", found["words"]]
+    assert (found["kind"], first[2][0].isupper(), first[2].endswith("; once).")) == ("bounds", True, True)
+
+
+def nothing(x: Any) -> None:
+    """No statement."""
+
+
+def test_a_warp_that_executes_nothing_says_so() -> None:
+    """There is no step to show, and none to go to."""
+    m = SimtMicroscope(nothing, 1, 32, np.zeros(1))
+    assert position(m) == {"step": 0, "steps": 0, "line": 0, "words": "Warp 0 executes nothing.", "lanes": [], "accesses": [], "lines": []}
+    assert (m.steps, m.line) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "words"),
+    [
+        ([5], "lane 5"),
+        ([0, 1, 2, 3, 4, 5, 6, 7, 16], "lanes 0 to 7, 16"),
+        ([0, 2], "lanes 0, 2"),
+        ([0, 2, 4], "every second lane from 0 to 4"),
+        ([1, 4, 7], "every third lane from 1 to 7"),
+        ([0, 4, 8], "every 4th lane from 0 to 8"),
+        ([0, 2, 5, 7, 9, 11], "lanes 0, 2, 5, 7, 9, 11"),
+        ([0, 2, 5, 7, 9, 11, 13, 14], "lanes 0, 2, 5, 7, 9, and 2 more"),
+    ],
+)
+def test_lanes_are_told_in_few_words(lanes: list[int], words: str) -> None:
+    """Runs, or a stride; of more than six pieces the first five."""
+    assert _simt_walk._ranges(lanes) == words
+
+
+def test_a_thread_is_named_by_its_place_in_the_block() -> None:
+    """X runs fastest, as in CUDA; a block of fewer dimensions has fewer numbers."""
+    for number, block, words in (
+        (13, (32, 1, 1), "threadIdx 13"), (13, (4, 4, 1), "threadIdx (1, 3)"), (13, (2, 3, 4), "threadIdx (1, 0, 2)"),
+        (13, (4, 1, 4), "threadIdx (1, 0, 3)"), (16, (4, 4, 1), "no thread: the block ends before"),
+    ):  # fmt: skip
+        assert _simt_walk._thread(number, block) == words
+
+
+def shown(elements: list[int], size: int, space: str = "shared", kind: str = "load") -> dict[str, Any]:
+    """An access of warp 0, whose further lanes take no part."""
+    lanes = np.array([*elements, *[-1] * (32 - len(elements))])
+    found = _simt_walk.show_access(StepAccess("a", space, kind, size, lanes), 0)
+    assert found is not None
+    return found
+
+
+def test_accesses_of_every_width_have_their_words_and_their_banks() -> None:
+    """A bank is 4 bytes wide: four int8 share a word, a double takes two, a float4 four, and then goes by quarters of a warp."""
+    narrow = shown([0, 1, 4, 128], 1)
+    assert narrow["title"] == "load from a, 1 byte a lane, shared memory"
+    assert narrow["words"] == "bank 0: 2 words, 2-way conflict; 2 wavefronts instead of 1"
+    (part,) = narrow["parts"]
+    assert [cell["label"] for cell in part["columns"][0]["cells"]] == ["elements 0 to 3", "elements 128 to 131"]
+    assert [cell["lanes"] for cell in part["columns"][0]["cells"]] == [[0, 1], [3]]
+    assert [column["label"] for column in part["columns"]] == [str(bank) for bank in range(32)]
+    assert {column["gap"] for column in part["columns"]} == {False}
+    assert shown([3], 4)["words"] == "1 lane, 1 wavefront: no conflict"
+    assert shown([3, 3], 4)["words"] == "2 lanes, 1 wavefront: one word for all, a broadcast, no conflict"
+    wide_words = shown([2], 8)["parts"][0]["columns"]
+    assert [(column["title"], column["cells"][0]["label"]) for column in wide_words if column["cells"]] == [
+        ("bank 4", "element 2"), ("bank 5", "element 2"),
+    ]  # fmt: skip
+    quarters = shown(list(range(32)), 16)
+    assert [part["title"] for part in quarters["parts"]] == [f"{n} quarter-warp" for n in ("first", "second", "third", "fourth")]
+    assert [part["lanes"].index(True) for part in quarters["parts"]] == [0, 8, 16, 24]
+    assert [part["title"] for part in shown(list(range(8)), 16)["parts"]] == ["first quarter-warp"]
+    device = shown([0, 9, 33], 4, "global", "atomic")
+    assert (device["kind"], device["words"], device["good"]) == ("sectors", "3 lanes, 3 sectors, where 1 would do", False)
+    columns = device["parts"][0]["columns"]
+    assert [(c["label"], c["gap"], c["title"]) for c in columns] == [
+        ("0", False, "sector of elements 0 to 7"), ("8", False, "sector of elements 8 to 15"), ("32", True, "sector of elements 32 to 39"),
+    ]  # fmt: skip
+    assert _simt_walk.show_access(StepAccess("a", "global", "load", 4, np.full(32, -1)), 0) is None
+
+
 # Moving about.
 
 
@@ -311,6 +463,33 @@ def test_junk_leaves_everything_as_it_was(junk: Any) -> None:
     assert m.error
     assert send(m, do="line", line=repr(junk), seq=2) == [{"ack": 2, "view": None}]
     assert (m.values, position(m)) == (before, shown)
+
+
+@pytest.mark.parametrize(
+    ("ask", "found"),
+    [
+        (lambda m: m.result.kernel, "odd_and_even"), (lambda m: m.steps, 4), (lambda m: m.line, 9),
+        (lambda m: m.words[0][:17], "Warp 0 at line 9:"), (lambda m: m.outputs["out"][:4].tolist(), [0.0, 2.0, 4.0, 4.0]),
+        (lambda m: m.go_to(13) or m.step, 4),
+        (lambda m: m.set(step=3) or m.step, 3), (lambda m: setattr(m, "block_number", 1) or m.running, False),
+        (lambda m: m.run(wait=True) or m.running, False),
+    ],
+)  # fmt: skip
+def test_what_is_asked_while_a_run_is_under_way_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], Any], found: Any
+) -> None:
+    """Right after another kernel was chosen, each answer is that of the new one, also where its simulation takes its time."""
+    m = SimtMicroscope("vector_add")
+    m.wait()
+    real = kernels.simulate
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.05)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(kernels, "simulate", slowly)
+    m.set(kernel="odd_and_even")
+    assert ask(m) == found
 
 
 # A kernel of the learner's.
@@ -461,6 +640,25 @@ def test_the_code_of_a_learners_kernel_names_what_was_given() -> None:
     m = SimtMicroscope(twice, (2, 1), 32, np.zeros(64, np.float32), np.zeros(64, np.float32), np.float32(3), dynamic_shared_bytes=128)
     assert "s = gl.kernels.simulate(twice, (2, 1), 32, x, y, np.float32(3.0), dynamic_shared_bytes=128, trace=0)" in m.code
     assert m.code.startswith("import numpy as np\n\nimport gpulab as gl")
+
+
+given = np.arange(64, dtype=np.float32)
+_hidden = np.zeros(64, np.float32)
+
+
+def test_a_launch_is_written_with_the_variables_that_hold_its_arrays() -> None:
+    """A variable's own name, the parameter's where only a private one holds the array, a number as it is, and a place beyond them."""
+    launch = Launch(twice, 2, 32, (given, _hidden, 3.0, np.ones(2)))
+    assert launch.code() == "twice, 2, 32, given, y, 3.0, argument3"
+    assert (launch.name, launch.parameters, launch.blocks, launch.threads) == ("twice", ("x", "y", "factor"), 2, 32)
+    assert (launch.dynamic_shared_bytes, launch.words) == (0, ())
+    assert launch == launch
+    assert launch != Launch(twice, 2, 32, launch.arguments), "two launches are two, whatever they hold"
+    assert Launch(5, (3, 2), (4, 2, 2), ()).parameters == ()
+    sizes = [(one.blocks, one.threads) for one in (Launch(5, (3, 2), [4, np.int64(2), 2], ()), Launch(5, 2**31 - 1, 2**31, ()))]
+    assert sizes == [(6, 16), (2**31 - 1, 1)]
+    for wrong in (0, True, 1.0, "x", (), (2, 0)):
+        assert Launch(twice, wrong, 32, ()).blocks == 1
 
 
 # Runs.

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from test_recorded_steps import step
 from test_recordings import a_recording
+from test_training_results import race, run
 
 from gpulab import recordings, training
 from gpulab.errors import OutOfMemoryError, StoppedError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 from gpulab.training import Moment, RaceResult
-from gpulab.widgets import TrainingRace
+from gpulab.widgets import TrainingRace, training_race
+from gpulab.widgets.training_race import _verdict
 
 REAL = training.race
 
@@ -86,6 +90,54 @@ def test_every_option_of_every_side_is_one_that_fit_takes() -> None:
             call = t.code.split("r = gl.")[1].split("\n")[0].replace("steps=80", "steps=1")
             assert eval(call, {"training": training}).second.steps == 1
         t.set(**{f"second_{name}": t.controls[f"second_{name}"].initial})
+
+
+def test_each_means_is_what_its_words_say() -> None:
+    """The words on the screen beside the options of ``fit`` that they stand for; a batch of 0 is the task's own."""
+    t = TrainingRace(first_precision="bfloat16", first_batch=0, second_batch=8)
+    asked = {}
+    for name, words in t.controls["first_means"].options:  # type: ignore[attr-defined]
+        t.set(first_means=name)
+        asked[words] = re.findall(r'"precision": "bfloat16"(?:, )?(.*?)\}, \{"precision": "bfloat16", "batch_size": 8\},', t.code)
+    assert asked == {
+        "nothing more": [""], "4 parts, accumulated": ['"accumulate": 4'], "activation checkpointing": ['"checkpoint": True'],
+        "channels last": ['"channels_last": True'], "fused optimizer": ['"fused": True'], "a thread that prefetches": ['"prefetch": 2'],
+        "one worker process": ['"workers": 1'], "torch.compile": ['"compile": True'], "a CUDA graph": ['"cuda_graph": True'],
+        "gradients clipped at 1": ['"clip": 1.0'], "a learning rate of 1": ['"learning_rate": 1.0'],
+    }  # fmt: skip
+
+
+def test_a_race_under_way_is_drawn_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 moments in two seconds about eight are drawn: each picture takes time from the race."""
+    now, drawn = [100.0], []
+
+    def shows(*sides: Any, show: Any, **shared: Any) -> None:
+        for _ in range(40):
+            show(None)
+            now[0] += 0.05
+
+    monkeypatch.setattr(training_race, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(training, "race", shows)
+    t = TrainingRace()
+    monkeypatch.setattr(t, "publish", lambda action, moment: drawn.append(now[0]))
+    t.work("race", t.values, lambda *said: None, lambda: False)
+    assert 5 <= len(drawn) <= 10
+    assert drawn[0] == 100.0
+
+
+def test_what_a_race_has_shown_is_said() -> None:
+    """The speeds with their interval, then the accuracy; too few steps have no ratio; who diverged comes before all."""
+    fast = "b trains at 2.00x the speed of a (95 % 1.50x to 2.50x)."
+    assert _verdict(race()) == f"{fast} Its accuracy differs by +2.0 points (-1.0 to +5.0)."
+    assert _verdict(race(accuracy_difference_interval=None)) == fast
+    assert _verdict(race(accuracy_difference=None, speedup_interval=None)) == (
+        "b trains at 2.00x the speed of a (without an honest interval)."
+    )
+    assert _verdict(race(speedup=None)) == "The race was finished; too few steps were taken for a ratio of speeds."
+    broken = race(first=run(ended="diverged"), second=run(ended="diverged"))
+    assert _verdict(broken).startswith("a diverged after 20 steps and b diverged after 20 steps: how fast a run is")
+    risen = run(notes=(Note("rising", "It rose."),))
+    assert _verdict(race(first=risen, second=risen)).endswith("points (-1.0 to +5.0). The loss of a and b shot up on the way.")
 
 
 def test_a_moment_is_drawn_while_the_race_goes_on_and_stop_ends_it(core: Core) -> None:
