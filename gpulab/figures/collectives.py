@@ -54,9 +54,10 @@ def collectives(
     evidence: list[Evidence] = [s.evidence for s in sweeps]
     for one in sweeps:
         drawn: dict[tuple[float, ...], dict[str, Any]] = {}
+        whose = f" for {one.label}" if len(sweeps) > 1 else ""
         for number, (name, costs) in enumerate(_curves(one, quantity, chosen)):
             evidence += [costs[0].evidence] if number == 0 else []
-            curve = _curve(one, name, costs, quantity, _ALGORITHMS[number % len(_ALGORITHMS)])
+            curve = _curve(one, name, costs, quantity, _ALGORITHMS[number % len(_ALGORITHMS)], whose)
             same = drawn.setdefault(tuple(float(f"{v:.9g}") for v in curve["y"]), curve)
             if same is curve:
                 traces.append(curve)
@@ -146,7 +147,9 @@ def _curves(sweep: CollectiveSweep, quantity: Quantity, chosen: Sequence[str] | 
     return found
 
 
-def _curve(sweep: CollectiveSweep, name: str, costs: Sequence[CollectiveCost], quantity: Quantity, color: str) -> dict[str, Any]:
+def _curve(
+    sweep: CollectiveSweep, name: str, costs: Sequence[CollectiveCost], quantity: Quantity, color: str, whose: str
+) -> dict[str, Any]:
     if quantity == "seconds":
         y = [c.seconds for c in costs]
     elif quantity == "bus":
@@ -156,7 +159,7 @@ def _curve(sweep: CollectiveSweep, name: str, costs: Sequence[CollectiveCost], q
     own = f", as {sweep.backend} does it" if name == sweep.algorithm and sweep.backend == "gloo" else ""
     return {
         "type": "scatter", "mode": "lines", "x": [c.nbytes for c in costs], "y": y, "line": palette.line(Badge.MODELLED, color),
-        "name": ink(f"{name}{own} (modelled)"), "hoverinfo": "skip",
+        "name": ink(f"{name}{own}{whose} (modelled)"), "hoverinfo": "skip",
     }  # fmt: skip
 
 

@@ -145,7 +145,8 @@ def _curve(values: np.ndarray, name: str, color: str, steps_shown: int, width: f
         traces.append(
             {
                 "type": "scatter", "mode": "markers+text", "x": [len(kept) - 1], "y": [kept[-1]], "marker": cross, "showlegend": False,
-                "text": [ink("diverged")], "textposition": place, "hovertemplate": "the next loss is no number<extra></extra>",
+                "text": [ink("diverged")], "textposition": place, "cliponaxis": False,
+                "hovertemplate": "the next loss is no number<extra></extra>",
             }
         )  # fmt: skip
     return traces

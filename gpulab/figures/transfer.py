@@ -269,11 +269,12 @@ def _describe_rows(b: BreakEven) -> str:
 
 def overlap(o: Overlap) -> LabFigure:
     """Return the timeline of the overlapped run, with the time of one after the other and of the ideal pipeline."""
+    pieces = f"{o.chunks} chunk{'s' if o.chunks > 1 else ''}"
     words = (
-        f"{format_bytes(o.nbytes)} in {o.chunks} chunks on {o.device}: overlapped {format_seconds(o.seconds)}, one after the other "
+        f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped {format_seconds(o.seconds)}, one after the other "
         f"{format_seconds(o.serial_seconds)}, ideal {format_seconds(o.ideal_seconds)}; {o.ratio_text} of the possible gain."
     )
-    figure = frame(f"Copy and compute, {o.chunks} chunks of {format_bytes(o.nbytes / max(o.chunks, 1))}", o.evidence, words, height=300)
+    figure = frame(f"Copy and compute, {pieces} of {format_bytes(o.nbytes / max(o.chunks, 1))}", o.evidence, words, height=300)
     hollow = o.evidence.badge is not Badge.MEASURED
     for lane in ("copy", "compute"):
         spans = [span for span in o.timeline if span.lane == lane]

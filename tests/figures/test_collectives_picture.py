@@ -65,7 +65,9 @@ def test_several_sweeps_are_told_apart_and_models_only_on_request():
     figure = figures.collectives(several)
     assert len(figure.data) == 2
     assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 2
-    assert len(figures.collectives(several, algorithms=["tree"]).data) == 4
+    trees = figures.collectives(several, algorithms=["tree"])
+    assert len(trees.data) == 4
+    assert [f"among {n} ranks (modelled)" in trace.name for n, trace in zip((2, 4), trees.data, strict=False)] == [True, True]
     words = figure.layout.meta if isinstance(figure.layout.meta, str) else str(figure.layout.meta)
     assert "among 4 ranks" in words
 

@@ -435,6 +435,9 @@ def test_bounds_of_an_overlap_stand_at_their_times() -> None:
     assert figure.layout.xaxis.range[1] >= 3.5e-3
     assert figure.layout.barmode == "overlay"
     assert "2 chunks of 512 KiB" in re.sub("<.*?>", "", figure.layout.title.text)
+    whole = figures.overlap(Overlap(device="A GPU", nbytes=2**20, chunks=1, **times, timeline=spans, notes=(), evidence=LIVE))
+    assert "Copy and compute, 1 chunk of 1.00 MiB" in re.sub("<.*?>", "", whole.layout.title.text)
+    assert whole.description.startswith("1.00 MiB in 1 chunk on A GPU: overlapped 2.50 ms, one after the other 3.50 ms, ideal 2.00 ms")
 
 
 def test_a_measurements_samples_stand_in_the_order_taken() -> None:
