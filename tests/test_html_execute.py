@@ -28,9 +28,11 @@ class Client:
 
     ran: list[tuple[str, int, bool]]
     progress: list[Path]
+    given: dict[str, Any]
 
     def __init__(self, notebook: Any, **given: Any) -> None:
         self.notebook, self.km = notebook, None
+        type(self).given = given
         self.folder = given["resources"]["metadata"]["path"]
 
     @contextlib.contextmanager
@@ -82,6 +84,8 @@ def test_instruments_settle_after_their_cell_and_nothing_of_it_stays(client: typ
     assert [cell.source for cell in notebook.cells] == ["# T", "1 + 1", "instrument", "then", "2 + 2"]
     assert where == WHERE
     assert notebook.metadata["gpulab"] == WHERE.to_dict()
+    asked = {name: client.given[name] for name in ("timeout", "kernel_name", "coalesce_streams")}
+    assert asked == {"timeout": 600, "kernel_name": "python3", "coalesce_streams": True}  # ten minutes; a printed line is one output
 
 
 def test_the_settling_cell_settles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +137,7 @@ def test_what_was_kept_is_taken_where_it_has_the_same_cells(client: type[Client]
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        ("CellTimeoutError", r"html: 01_first, cell 2 \(.+\) took longer than"),
+        ("CellTimeoutError", r"html: 01_first, cell 2 \(.+\) took longer than 600 s\. Try"),
         ("DeadKernelError", r"html: 01_first, cell 2 \(.+\): the kernel died"),
     ],
 )

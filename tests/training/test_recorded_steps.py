@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from test_recordings import a_recording, a_timing
 
@@ -34,6 +36,9 @@ def test_a_step_of_each_model_that_has_both() -> None:
     assert row.speedup_interval == pytest.approx((1.8 / 1.1, 2.2 / 0.9))
     assert found.evidence.badge == "RECORDED"
     assert found.table()[1] == [("cnn", "2.00 ms", "1.00 ms", "2.00x [1.64x, 2.44x]")]
+    assert repr(found) == "<bfloat16, plain over float32, plain on test: cnn 2.00x>"
+    bare = dataclasses.replace(found, rows=(dataclasses.replace(row, speedup_interval=None),))
+    assert bare.table()[1] == [("cnn", "2.00 ms", "1.00 ms", "2.00x")]
     assert training.RecordedSteps.from_dict(found.to_dict()).to_dict() == found.to_dict()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import torch
 from gpulab import training
 from gpulab.devices import Device
 from gpulab.errors import InputError
-from gpulab.evidence import Evidence, Note
-from gpulab.training import Accuracy, CompileCost, FitResult, RaceResult, ScriptsResult, _evaluate, _seeds, _settings, _words
+from gpulab.evidence import Environment, Evidence, Note
+from gpulab.training import Accuracy, CompileCost, FitResult, RaceResult, ScriptsResult, _evaluate, _report, _seeds, _settings, _words
 from gpulab.training.comparisons import SeedsAccuracy, SeedsResult
 from gpulab.training.ladder_results import Gain
 from gpulab.training.results import Options
@@ -283,6 +284,60 @@ def test_where_a_loss_was_lost_is_said() -> None:
     half = _words.left_out_note(OPTIONS, 11, 20, 4.0)
     assert half is not None
     assert half.sentence.endswith("Take more steps, or begin lower: loss_scale=2.")
+
+
+def test_who_ended_a_run_is_said() -> None:
+    """A stop is asked for, an interrupt comes from the keyboard; of compiling, what is missing is said first."""
+    end = " after 5 of 20 steps; what is shown is what was reached. Run it again for all of them."
+    for code in ("stopped", "interrupted"):
+        assert _words.unfinished_note(code, 5, OPTIONS) == Note(code, f"the run was {code}{end}")
+    assert _words.compiling_failed(ValueError("no way")) == "torch.compile failed (ValueError: no way)"
+    lost = _words.left_out_note(OPTIONS, 20, 20, 1.0)
+    assert lost is not None
+    assert lost.sentence.endswith("the loss scale fell to 1 and may find its place yet. Take more steps, or begin lower: loss_scale=1.")
+    none = _words.left_out_note(OPTIONS, 20, 20, 0.5)
+    assert none is not None
+    assert none.sentence.endswith("fell to 0.5, so it is not the scale. Train a few steps in float32 and look where the nan comes from.")
+
+
+def test_each_technique_is_what_its_title_says() -> None:
+    """The options of ``fit`` behind the words, and what the beginner's script does; one of them is another model."""
+    assert dict(training.START) == {"batch_size": 16, "loading": "items", "read_loss": True}
+    assert {each.title: dict(each.options) for each in training.techniques()} == {
+        "data on the device": {"loading": "resident"}, "pinned prefetch": {"prefetch": 2, "pinned": True},
+        "larger batch": {"batch_size": 64}, "fewer waits": {"read_loss": False}, "TF32": {"precision": "tf32"},
+        "mixed precision (bfloat16)": {"precision": "bfloat16"}, "channels last": {"channels_last": True},
+        "cuDNN autotune": {"autotune": True}, "fused optimizer": {"fused": True}, "torch.compile": {"compile": True},
+        "CUDA graph": {"cuda_graph": True}, "depthwise layers": {}, "parallel ranks": {},
+    }  # fmt: skip
+    assert [each.name for each in training.techniques() if each.model is not None] == ["lighter"]
+    gpu = Device("cuda", 0)
+    lacked = {each.name: each.lacks(gpu) for each in training.techniques() if each.name != "tf32"}
+    assert {name for name, why in lacked.items() if why} == {"ranks"}
+    assert lacked["ranks"] == "This loop trains on one device: notebook 08 and gl.parallel.scaling measure several."
+
+
+def test_a_page_of_two_scripts_is_whole(tmp_path: Path) -> None:
+    """Heading, machine with its driver, how to read it, then the result: words, table, evidence. Another title is in the head too."""
+    where = Environment("2026-03-04T05:06:07+00:00", "Linux", "A CPU", 2, 2**30, "A GPU", "cuda", "550.1", "3.11", {"torch": "2.9"})
+    found = scripts(environment=where, notes=())
+    page = training.speedup_report(tmp_path / "page.md", found, title=" Mine ")
+    assert page.read_text() == (
+        "# Mine\n\nA GPU, driver 550.1; 2026-03-04; torch 2.9.\n\n"
+        "A ratio is how many times as fast, the median of turns that the forms took one after the other; in brackets its 95 % interval. "
+        "Where the interval holds 1, no difference was shown. Accuracy is compared on the same number of samples under the same seeds.\n\n"
+        "## a and b (digits-mlp)\n\n"
+        "b is 3.00x [2.50x, 3.50x] as fast as a on the same samples, and the accuracy is kept (+1.0 points [-1.0, +3.0]).\n\n"
+        "| digits-mlp | a | b |\n| --- | --- | --- |\n| seconds for 1,000 items | 3.00 ms | 1.00 ms |\n"
+        "| samples through the model | 64 | 64 |\n| accuracy on the test | 90.0 % | 91.0 % |\n"
+        "| first over second |  | 3.00x [2.50x, 3.50x]: faster |\n"
+        "| accuracy, second minus first |  | +1.0 points [-1.0, +3.0]: kept |\n\n> MEASURED on a CPU\n"
+    )
+    assert _report._machine(dataclasses.replace(where, driver=None)) == [("text", "A GPU; 2026-03-04; torch 2.9.")]
+    html = training.speedup_report(tmp_path / "page.html", found).read_text()
+    assert html.startswith('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>What made the training faster</title><style>')
+    assert html.count("<h1>") == html.count("<h2>") == html.count("<table") == 1
+    assert html.endswith("<p>MEASURED on a CPU</p></body></html>\n")
 
 
 def test_what_a_device_lacks_has_its_reason() -> None:
