@@ -117,6 +117,7 @@ def test_sectors_stand_as_they_lie_in_memory() -> None:
             eight = cells[8 * k : 8 * k + 8]
             assert [b[1] for b in eight] == pytest.approx([x + width / 8 * c for c in range(8)], abs=0.1)
             assert {(b[2], b[4]) for b in eight} == {(y, height)}
+        assert all(b[0].endswith(": no lane") for kind in ("idle", "bare") for b in boxes_there.get(kind, []))
         lanes = {int(b[0].split()[1].rstrip(":")): b for kind in ("on", "off") for b in boxes_there[kind]}
         asked = [(lane, b) for b in cells if (who := re.search(r"lane (\d+)$", b[0])) for lane in [int(who[1])]]
         assert len(joins(text)) == len(asked)
@@ -148,6 +149,8 @@ def test_words_of_a_bank_lie_under_it() -> None:
     assert [top for top, _ in below[1:]] == pytest.approx([top + height for top, height in below[:-1]])
     (count_x, count_y, count) = re.findall(r'gpulab-times" x="(.*?)" y="(.*?)">(.*?)<', text)[0]
     assert (float(count_x), count) == (first[1] + first[3] / 2, "×3")
+    assert text.count("×") == 1, "one word is no conflict"
+    assert {(b[1], b[3]) for b in conflict} == {(first[1], first[3])}
     height = float(re.findall(r'viewBox="-2 -2 772 (.*?)"', text)[-1]) - 2
     assert below[-1][0] + below[-1][1] < float(count_y) < height
     assert [(begin, end) for begin, _, end, _ in joins(text)] == [
@@ -157,6 +160,9 @@ def test_words_of_a_bank_lie_under_it() -> None:
     tall = [{"label": str(b), "gap": False, "cells": [element(k, k) for k in range(32 * (b == 0))]} for b in range(32)]
     words = drawn(still("banks", tall))["conflict"]
     assert [b[2] - a[2] for a, b in itertools.pairwise(words)] == [pytest.approx(words[0][4], rel=0.01)] * 31
+    assert words[-1][2] - words[0][2] < 150, "a high tower has low storeys"
+    twice = [{"label": str(b), "gap": False, "cells": [element(k, k) for k in range(2 * (b == 0))]} for b in range(32)]
+    assert "×2<" in still("banks", twice)
 
 
 def test_what_the_panel_says_stands_beside_the_picture() -> None:
@@ -177,6 +183,14 @@ def test_what_the_panel_says_stands_beside_the_picture() -> None:
         '<tr aria-current="step"><th scope="row">4</th><td><code>c</code></td><td>4</td><td>4</td></tr></tbody>'
     ) in text
     assert text.count("Source of k") == 2
+    half = {"title": "first half-warp", "lanes": [True] * 32, "columns": []}
+    access = {"title": "load", "words": "", "kind": "banks", "parts": [half, {**half, "title": ""}]}
+    lanes = [{"state": state, "title": "t"} for state in ("on", "off", "none")]
+    strip = microscope({"position": {"words": "W.", "lanes": lanes, "accesses": [access]}})
+    assert strip.count('<p class="gpulab-legend">first half-warp</p>') == strip.count('class="gpulab-legend"') - 1 == 1
+    assert re.findall(r"<title>(lane . *: t, .*?)</title><rect.*?/>(?:<text.*?>(.*?)</text>)?</g>", strip) == [
+        ("lane 0: t, active", "0"), ("lane 1: t, waits", "1"), ("lane 2: t, not there", ""),
+    ]  # fmt: skip
     assert "Step" not in microscope({"position": {"words": "Warp 0 executes nothing."}})
     assert "Source with its counts" in microscope({**state, "label": ""})
 

@@ -143,7 +143,7 @@ def _ranges(numbers: Sequence[int], most: int = 6) -> str:
     )
 
 
-_NTH = {2: "second", 3: "third", 21: "21st", 22: "22nd", 23: "23rd", 31: "31st"}
+_NTH = {2: "second", 3: "third"}  # of three lanes of a warp, the steps between are 15 at most
 
 
 # One access of one warp.

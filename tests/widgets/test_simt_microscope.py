@@ -307,6 +307,8 @@ def test_a_warp_that_executes_nothing_says_so() -> None:
         ([5], "lane 5"),
         ([0, 1, 2, 3, 4, 5, 6, 7, 16], "lanes 0 to 7, 16"),
         ([0, 2], "lanes 0, 2"),
+        ([4, 5, 6], "lanes 4 to 6"),
+        ([1, 16, 31], "every 15th lane from 1 to 31"),
         ([0, 2, 4], "every second lane from 0 to 4"),
         ([1, 4, 7], "every third lane from 1 to 7"),
         ([0, 4, 8], "every 4th lane from 0 to 8"),
@@ -324,6 +326,7 @@ def test_a_thread_is_named_by_its_place_in_the_block() -> None:
     for number, block, words in (
         (13, (32, 1, 1), "threadIdx 13"), (13, (4, 4, 1), "threadIdx (1, 3)"), (13, (2, 3, 4), "threadIdx (1, 0, 2)"),
         (13, (4, 1, 4), "threadIdx (1, 0, 3)"), (16, (4, 4, 1), "no thread: the block ends before"),
+        (0, (1, 1, 1), "threadIdx 0"),
     ):  # fmt: skip
         assert _simt_walk._thread(number, block) == words
 
@@ -342,11 +345,15 @@ def test_accesses_of_every_width_have_their_words_and_their_banks() -> None:
     assert narrow["title"] == "load from a, 1 byte a lane, shared memory"
     assert narrow["words"] == "bank 0: 2 words, 2-way conflict; 2 wavefronts instead of 1"
     (part,) = narrow["parts"]
+    assert (narrow["good"], part["title"]) == (False, "")
     assert [cell["label"] for cell in part["columns"][0]["cells"]] == ["elements 0 to 3", "elements 128 to 131"]
     assert [cell["lanes"] for cell in part["columns"][0]["cells"]] == [[0, 1], [3]]
     assert [column["label"] for column in part["columns"]] == [str(bank) for bank in range(32)]
     assert {column["gap"] for column in part["columns"]} == {False}
-    assert shown([3], 4)["words"] == "1 lane, 1 wavefront: no conflict"
+    one = shown([3], 4)
+    assert (one["words"], one["good"]) == ("1 lane, 1 wavefront: no conflict", True)
+    assert one["parts"][0]["columns"][3]["cells"] == [{"label": "element 3", "lanes": [0]}]
+    assert shown([0, 32, 1, 33], 4)["words"].startswith("bank 0 (as in 1 more): 2 words")
     assert shown([3, 3], 4)["words"] == "2 lanes, 1 wavefront: one word for all, a broadcast, no conflict"
     wide_words = shown([2], 8)["parts"][0]["columns"]
     assert [(column["title"], column["cells"][0]["label"]) for column in wide_words if column["cells"]] == [
@@ -358,7 +365,10 @@ def test_accesses_of_every_width_have_their_words_and_their_banks() -> None:
     assert [part["title"] for part in shown(list(range(8)), 16)["parts"]] == ["first quarter-warp"]
     device = shown([0, 9, 33], 4, "global", "atomic")
     assert (device["kind"], device["words"], device["good"]) == ("sectors", "3 lanes, 3 sectors, where 1 would do", False)
+    assert shown([0, 1], 4, "global")["good"] is True
+    assert shown([6, 6], 4, "global", "atomic")["words"].endswith("; up to 2 lanes update one element, one after the other")
     columns = device["parts"][0]["columns"]
+    assert columns[1]["cells"] == [{"label": str(8 + k), "lanes": [1] if k == 1 else []} for k in range(8)]
     assert [(c["label"], c["gap"], c["title"]) for c in columns] == [
         ("0", False, "sector of elements 0 to 7"), ("8", False, "sector of elements 8 to 15"), ("32", True, "sector of elements 32 to 39"),
     ]  # fmt: skip
