@@ -478,17 +478,16 @@ def test_junk_leaves_everything_as_it_was(junk: Any) -> None:
 @pytest.mark.parametrize(
     ("ask", "found"),
     [
-        (lambda m: m.result.kernel, "odd_and_even"), (lambda m: m.steps, 4), (lambda m: m.line, 9),
-        (lambda m: m.words[0][:17], "Warp 0 at line 9:"), (lambda m: m.outputs["out"][:4].tolist(), [0.0, 2.0, 4.0, 4.0]),
-        (lambda m: m.go_to(13) or m.step, 4),
-        (lambda m: m.set(step=3) or m.step, 3), (lambda m: setattr(m, "block_number", 1) or m.running, False),
-        (lambda m: m.run(wait=True) or m.running, False),
+        (lambda m: m.result.kernel, "odd_block"), (lambda m: m.steps, 1), (lambda m: m.line - _line_of(odd_block, "= 1"), 0),
+        (lambda m: m.words[1][:13], "store to out,"), (lambda m: m.outputs["out"].tolist(), [1.0] * 64),
+        (lambda m: m.go_to(_line_of(odd_block, "= 1")), None), (lambda m: setattr(m, "block_number", 1) or m.running, False),
+        (lambda m: m.run(wait=True) or m.running, False), (lambda m: m.set(kernel="odd_and_even", step=4) or m.step, 4),
     ],
 )  # fmt: skip
 def test_what_is_asked_while_a_run_is_under_way_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], Any], found: Any
 ) -> None:
-    """Right after another kernel was chosen, each answer is that of the new one, also where its simulation takes its time."""
+    """Right after another kernel was loaded, each answer is that of the new one, also where its simulation takes its time."""
     m = SimtMicroscope("vector_add")
     m.wait()
     real = kernels.simulate
@@ -498,7 +497,7 @@ def test_what_is_asked_while_a_run_is_under_way_waits_for_it(
         return real(*arguments, **options)
 
     monkeypatch.setattr(kernels, "simulate", slowly)
-    m.set(kernel="odd_and_even")
+    m.load(odd_block, 2, 32, np.zeros(64, np.float32))
     assert ask(m) == found
 
 
