@@ -94,14 +94,19 @@ def test_what_takes_too_long_is_stopped_and_shows_what_it_has() -> None:
 
 def test_it_sleeps_between_two_looks_and_stops_after_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that a look moves on by a second: asked to stop after five, not before, and slept for meanwhile."""
-    now, stopped = [100.0], []
+    now, stopped, looks = [100.0], [], [0]
     real = time.sleep
+
+    def look() -> float:
+        looks[0] += 1
+        assert looks[0] < 100, "it looks again and again without a pause"
+        return now[0]
 
     def sleep(seconds: float) -> None:
         now[0] += 1.0
         real(0.002)
 
-    monkeypatch.setattr(_still, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(_still, "time", SimpleNamespace(monotonic=look, sleep=sleep))
     monkeypatch.setattr(Endless, "stop", lambda self: stopped.append(now[0]) or Instrument.stop(self))
     one = Endless()
     one.run()
