@@ -11,6 +11,9 @@ from gpulab.workloads._registry import Workload, WorkloadSpec, register
 # Up to this many elements a sort is checked by sorting again, above by a checksum.
 _SORT_AGAIN = 1 << 18
 
+# Frequencies of a transform that are computed again at once.
+_FREQUENCIES = 1024
+
 
 def _fft(x: Any) -> Any:
     import torch
@@ -19,7 +22,7 @@ def _fft(x: Any) -> Any:
 
 
 def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Compute up to 1,024 frequencies again: those at equal distance from a random first one.
+    """Compute up to 2,048 frequencies again, in sets: those at equal distance from a first one.
 
     With m dividing n, frequencies s + k n/m are the m-point transform of x modulated by s and folded to length m.
     """
@@ -28,9 +31,9 @@ def _fft_difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:
     if not _checks.is_tensor(result) or result.shape != (w.n,):
         return math.inf
     x = torch.view_as_complex(_checks.reference_copy(inputs[0]))
-    m = math.gcd(w.n, 1024)
+    m = math.gcd(w.n, _FREQUENCIES)
     worst = 0.0
-    for s in _checks.pick(w, max(2, min(8, 1024 // m)), w.n // m).tolist():
+    for s in _checks.pick(w, max(2, min(8, _FREQUENCIES // m)), w.n // m).tolist():
         # The phase is reduced in whole numbers: j s overflows nothing below n = 2^31 and loses no digits.
         phase = (torch.arange(w.n) * s).remainder_(w.n).double() * (-2 * math.pi / w.n)
         folded = (x * torch.polar(torch.ones_like(phase), phase)).reshape(-1, m).sum(0)

@@ -49,7 +49,7 @@ class TrainingStep:
 
     def __call__(self, x: Any, y: Any) -> Any:
         """Do one step and return the loss, a detached scalar on the model's device."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         loss = self.loss(self.model, x, y)
         loss.backward()
         self._optimizer.step()
@@ -61,11 +61,9 @@ def _run(step: TrainingStep, x: Any, y: Any) -> Any:
 
 
 def _reference_model(model: Any) -> Any:
-    """Return a float64 copy, on the model's device where that can be faster than the CPU (it must have float64)."""
+    """Return a float64 copy without gradients, on the model's device where that can be faster than the CPU (it must have float64)."""
     device = next(model.parameters()).device
-    reference = copy.deepcopy(model).to(device if device.type == "cuda" else "cpu").double()
-    reference.zero_grad(set_to_none=True)
-    return reference
+    return copy.deepcopy(model).to(device if device.type == "cuda" else "cpu").double()
 
 
 def _difference(w: Workload, result: Any, inputs: tuple[Any, ...]) -> float:

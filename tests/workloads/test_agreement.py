@@ -1,5 +1,6 @@
 """Inputs are the same everywhere, results agree with float64, and wrong results are found."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from gpulab import workloads
+from gpulab.workloads import _checks, _irregular
 
 # A small and an odd size for each entry: odd ones meet the paths beside the fast ones.
 SMALL = dict.fromkeys(workloads.names(), (1, 7, 33)) | {
@@ -97,6 +99,163 @@ def test_fft_finds_one_wrong_frequency_of_many_small_ones():
     wrong = w.run(*inputs)
     wrong[77] += wrong.abs().max()
     assert w.difference(wrong, inputs) > 0.1
+
+
+# How many rows, or queries, or sets of frequencies, are computed again at this size.
+SAMPLED = {
+    "matmul": (100, {}, 64), "linear": (100, {"features": 4}, 64), "attention": (100, {"batch": 1, "heads": 1, "head_width": 2}, 16),
+    "add": (5000, {}, 4096), "softmax": (100, {"width": 4}, 64), "layer_norm": (100, {"width": 4}, 64),
+    "embedding_gather": (100, {"vocabulary": 5, "width": 2}, 64), "conv2d": (4, {"channels": 2, "side": 4}, 3), "fft": (1024 * 5, {}, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_how_much_is_computed_again(name, monkeypatch):
+    """The sample is what the words say: 64 rows, 4,096 where a row is one number, 16 queries, 3 images."""
+    n, params, count = SAMPLED[name]
+    asked, pick = [], _checks.pick
+    monkeypatch.setattr(_checks, "pick", lambda w, many, below: asked.append(many) or pick(w, many, below))
+    w = workloads.get(name)(n=n, **params)
+    inputs = w.inputs("cpu")
+    assert w.difference(w.run(*inputs), inputs) <= w.tolerance
+    assert asked == [count]
+
+
+@pytest.mark.parametrize(("n", "sets"), [(1024 * 3, 2), (512 * 3, 2), (256 * 9, 4), (64 * 17, 8), (7, 8)])
+def test_frequencies_that_are_computed_again(n, sets, monkeypatch):
+    """As many sets as make 1,024 frequencies, from two, the first and the last, to eight, each as large as a power of two allows."""
+    seen, rows = [], _checks.rows
+    monkeypatch.setattr(_checks, "rows", lambda x, index: seen.append(index.tolist()) or rows(x, index))
+    w = workloads.get("fft")(n=n)
+    inputs = w.inputs("cpu")
+    w.difference(w.run(*inputs), inputs)
+    assert len(seen) <= sets
+    assert seen[0][0] == 0
+    assert seen[-1][-1] == n - 1
+    assert {len(one) for one in seen} == {math.gcd(n, 1024)}
+    assert len({index for one in seen for index in one}) == len(seen) * len(seen[0])
+
+
+@pytest.mark.parametrize(("flops", "count"), [(1e6, 64), (1e8, 10), (1e12, 1)])
+def test_long_references_have_fewer_rows(flops, count, monkeypatch):
+    """A thousand million operations are spent on them, and one row whatever it costs."""
+    asked, pick = [], _checks.pick
+    monkeypatch.setattr(_checks, "pick", lambda w, many, below: asked.append(many) or pick(w, many, below))
+    w = dataclasses.replace(workloads.get("softmax"), flops=lambda w: flops * w.n)(n=100, width=2)
+    inputs = w.inputs("cpu")
+    w.difference(w.run(*inputs), inputs)
+    assert asked == [count]
+
+
+@pytest.mark.parametrize(
+    ("count", "below", "expected"), [(5, 5, [0, 1, 2, 3, 4]), (9, 5, [0, 1, 2, 3, 4]), (1, 9, [0]), (2, 9, [0, 8]), (3, 3, [0, 1, 2])]
+)
+def test_few_indices(count, below, expected):
+    """All where they are few; one is the first, two are the ends."""
+    assert _checks.pick(workloads.get("add")(n=4), count, below).tolist() == expected
+
+
+def test_many_indices():
+    """Three or more are the ends and others between them, ascending; one size draws the same each time, others others."""
+    drawn = [tuple(_checks.pick(workloads.get("add")(n=n), 3, 4).tolist()) for n in (*range(1, 30), *range(1, 30))]
+    assert set(drawn) == {(0, 1, 3), (0, 2, 3)}
+    assert drawn[:29] == drawn[29:]
+    many = _checks.pick(workloads.get("add")(n=4), 64, 10**6).tolist()
+    assert many == sorted(set(many))
+    assert len(many) == 64
+
+
+def test_relative_difference_by_hand():
+    """The largest distance by the largest reference, absolute where that is zero; nothing agrees with nothing."""
+    of = lambda *values: torch.tensor(values, dtype=torch.float64)  # noqa: E731
+    assert _checks.relative_difference(of(1, -8.5), of(2, -8)) == 1 / 8
+    assert _checks.relative_difference(of(0, 0.5), of(0, 0)) == 0.5
+    assert _checks.relative_difference(of(), of()) == 0
+    assert _checks.relative_difference(of(1), of(1, 2)) == math.inf
+    assert _checks.relative_difference(of(math.nan, 1), of(1, 1)) == math.inf
+
+
+def test_a_result_whose_inputs_have_other_rows_is_infinitely_far():
+    """Rows that the result has and the inputs do not cannot be computed again."""
+    w = make("linear", 3)
+    inputs = w.inputs("cpu")
+    assert w.difference(torch.zeros(4, 64), inputs) == math.inf
+    assert make("add", 4).difference(torch.tensor(1.0), (torch.ones(4), torch.ones(4))) == math.inf
+
+
+def test_roundoff_is_half_of_pytorchs_eps():
+    """The distance from 1 to the next number, halved; TF32 has float16's ten bits behind the point (NVIDIA, A100 whitepaper)."""
+    halves = {name: torch.finfo(getattr(torch, name)).eps / 2 for name in ("float64", "float32", "float16", "bfloat16")}
+    assert {**halves, "tf32": halves["float16"]} == _checks.ROUNDOFF
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"),
+    [("float64", 36 * 2**-53), ("float32", 36 * 2**-24), ("bfloat16", 4 * 2**-8 + 32 * 2**-24), ("float16", 4 * 2**-11 + 32 * 2**-24)],
+)
+def test_tolerance_is_what_its_reason_says(dtype, limit):
+    """Sums of 16 terms: four roundings of the dtype, and 8 times 4 of what it is summed in."""
+    assert workloads.get("matmul")(n=16, dtype=dtype).tolerance == limit
+
+
+def test_the_reason_in_full():
+    """Both kinds of rounding, with their size and number."""
+    assert workloads.get("matmul")(n=16, dtype="bfloat16").tolerance_reason == (
+        "4 roundings of bfloat16 (2^-8 each), and 8 sqrt(k) roundings of float32 for sums of k = 16 terms"
+    )
+
+
+# The terms of the longest sum; 9 of what n counts.
+TERMS = {
+    "matmul": ({}, 9), "linear": ({"features": 4}, 4), "attention": ({}, 9), "solve": ({}, 9), "add": ({}, 1), "exp": ({}, 1),
+    "gelu": ({}, 1), "sort": ({}, 1), "embedding_gather": ({}, 1),
+    # In cascades: three sums of three.
+    "sum": ({}, 3), "softmax": ({"width": 5}, 5), "layer_norm": ({"width": 5}, 5),
+    # log2 9 stages of sums of two, and a phase.
+    "fft": ({}, 3.17 + 1),
+    # Nine pixels of the channels of a group.
+    "conv2d": ({"channels": 4}, 36), "grouped_conv2d": ({"channels": 4, "groups": 2}, 18), "depthwise_conv2d": ({"channels": 4}, 9),
+    # A weight's gradient: over the batch, and each pixel or token.
+    "cnn_training_step": ({"side": 4}, 9 * 16), "transformer_training_step": ({}, 9 * 128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_terms_of_the_longest_sum(name):
+    """How long a sum is decides how much rounding is allowed."""
+    params, terms = TERMS[name]
+    spec = workloads.get(name)
+    assert spec.sum_length(spec(n=9, **params)) == pytest.approx(terms, rel=0.001)
+
+
+def test_sort_takes_the_checksum_above_its_limit(monkeypatch):
+    """Up to the limit the distance is a number, above it what is wrong is infinitely far; in each dtype, of whatever width."""
+    monkeypatch.setattr(_irregular, "_SORT_AGAIN", 16)
+    for dtype in workloads.get("sort").dtypes:
+        for n in (16, 17):
+            w = make("sort", n, dtype)
+            inputs = w.inputs("cpu")
+            good = w.run(*inputs)
+            assert w.difference(good, inputs) == 0
+            assert (w.difference(good.flip(0), inputs) < math.inf) == (n == 16)
+            other = good.clone()
+            other[-1] = 100
+            assert (w.difference(other, inputs) < math.inf) == (n == 16)
+            assert w.difference(other, inputs) > 0
+
+
+@pytest.mark.parametrize(("dtype", "flops", "off", "expected"), [
+    ("float32", 3e11, 0.052, 0.052), ("float32", 3e11, 0.048, 0), ("float32", 3.1e11, 0.5, 0), ("bfloat16", 1e9, 0.5, 0),
+    ("float32", 3e11, math.nan, math.inf), ("float32", 3e11, None, math.inf),
+])  # fmt: skip
+def test_when_a_gradient_counts(dtype, flops, off, expected):
+    """From 5 % on; neither in bfloat16 nor where the reference were long; one that is missing or no number is infinitely far."""
+    w = dataclasses.replace(workloads.get("cnn_training_step"), flops=lambda _: flops)(n=2, dtype=dtype, side=8, width=2)
+    inputs = w.inputs("cpu")
+    loss = w.run(*inputs)
+    first = next(inputs[0].model.parameters())
+    first.grad = None if off is None else first.grad * (1 + off)
+    assert w.difference(loss, inputs) == pytest.approx(expected, abs=w.tolerance if dtype == "bfloat16" else 1e-3)
 
 
 def test_training_check_sees_the_gradients():

@@ -1,6 +1,7 @@
 """FLOPs and bytes against numbers derived by hand, and against PyTorch's own counter where it counts."""
 
 import pytest
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -113,3 +114,86 @@ def test_counts_follow_the_dtype(name):
     single, double = spec(n=4, dtype="float32"), spec(n=4, dtype="float64")
     assert single.flops == double.flops
     assert single.nbytes < double.nbytes <= 2 * single.nbytes
+
+
+# Bytes of memory, worked out by hand; each comment says what is held beside inputs and result.
+MEMORY = [
+    # The system's matrix, its factors, and once more for the library: 3 * 9 doubles.
+    ("solve", 3, "float64", {}, 216),
+    # 8 complex numbers of 8 bytes in and out, and as much again to work in.
+    ("fft", 8, "float32", {}, 256),
+    # 7 values in and out and their places (int64); sorting works in as much again as it gives.
+    ("sort", 7, "float32", {}, 7 * (8 + 8) + 7 * (8 + 8)),
+    ("sort", 7, "bfloat16", {}, 7 * (4 + 8) + 7 * (4 + 8)),
+    # 3 indices; 5 rows of the table, however few are asked for, and 3 of the result.
+    ("embedding_gather", 3, "float32", {"vocabulary": 5, "width": 4}, 24 + 8 * 16),
+    # Four arrays of 6, and the 3 x 3 scores twice: before and after the softmax.
+    ("attention", 3, "float32", {"batch": 1, "heads": 1, "head_width": 2}, (24 + 18) * 4),
+    ("attention", 3, "float32", {"batch": 2, "heads": 5, "head_width": 2}, 10 * (24 + 18) * 4),
+    # Images of 8 values in and out and 36 weights; nine values for each pixel and channel of an image, twice.
+    ("conv2d", 1, "float32", {"channels": 2, "side": 2}, (8 + 8 + 36 + 2 * 72) * 4),
+    # The patches of 16 images at a time.
+    ("conv2d", 20, "float32", {"channels": 2, "side": 2}, (160 + 160 + 36 + 2 * 16 * 72) * 4),
+    # Convolutions 3 -> 2, 2 -> 2, 2 -> 4, 4 -> 4 of nine weights (306), norms of two for each channel (24), a head of 4 x 10 and 10:
+    # 380, four times; 2 images of 48 values with an int64; outputs of 32, 32, 16, 16 values kept for convolution and norm, 2.5 times.
+    ("cnn_training_step", 2, "float32", {"side": 4, "width": 2}, 4 * 380 * 4 + 2 * (48 * 4 + 8) + 2.5 * 2 * 192 * 4),
+    # 2 x 1000 + 128 rows of 4 and a layer of 12 * 16 + 13 * 4 and a last norm of 8: 8764, four times; for each of 2 * 128 tokens 20 widths
+    # and four rows of 1000 scores, and a quarter more.
+    ("transformer_training_step", 2, "float32", {"width": 4, "layers": 1}, 4 * 8764 * 4 + 1.25 * 256 * (80 + 4000) * 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "n", "dtype", "params", "nbytes"), MEMORY)
+def test_memory_by_hand(name, n, dtype, params, nbytes):
+    """What is held at once, with what the operators keep or work in."""
+    assert workloads.get(name)(n=n, dtype=dtype, **params).memory_bytes == pytest.approx(nbytes, rel=1e-12)
+
+
+# The shapes that go into the work, and the largest whole number that may be among them.
+SHAPES = {
+    "matmul": (5, {}, [(5, 5), (5, 5)]),
+    "linear": (5, {"features": 3}, [(5, 3), (3, 3), (3,)]),
+    "attention": (5, {"batch": 2, "heads": 3, "head_width": 4}, [(2, 3, 5, 4)] * 3),
+    "solve": (5, {}, [(5, 5), (5,)]),
+    "add": (5, {}, [(5,), (5,)]),
+    "exp": (5, {}, [(5,)]),
+    "gelu": (5, {}, [(5,)]),
+    "sum": (5, {}, [(5,)]),
+    "softmax": (5, {"width": 3}, [(5, 3)]),
+    "layer_norm": (5, {"width": 3}, [(5, 3), (3,), (3,)]),
+    "fft": (5, {}, [(5, 2)]),
+    "sort": (5, {}, [(5,)]),
+    "embedding_gather": (5, {"vocabulary": 3, "width": 4}, [(5,), (3, 4)]),
+    "conv2d": (5, {"channels": 4, "side": 6}, [(5, 4, 6, 6), (4, 4, 3, 3)]),
+    "grouped_conv2d": (5, {"channels": 4, "side": 6, "groups": 2}, [(5, 4, 6, 6), (4, 2, 3, 3)]),
+    "depthwise_conv2d": (5, {"channels": 4, "side": 6}, [(5, 4, 6, 6), (4, 1, 3, 3)]),
+    # Colour images of ten classes; tokens of a vocabulary of 1,000, 128 in a sequence.
+    "cnn_training_step": (5, {"side": 8, "width": 2}, [(5, 3, 8, 8), (5,)]),
+    "transformer_training_step": (5, {"width": 8, "layers": 1}, [(5, 128), (5, 128)]),
+}
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_shapes_of_the_inputs(name):
+    """Each input has the shape that the counts speak of."""
+    n, params, shapes = SHAPES[name]
+    inputs = workloads.get(name)(n=n, **params).inputs("cpu")
+    assert [tuple(x.shape) for x in inputs if isinstance(x, torch.Tensor)] == shapes
+    if name.endswith("training_step"):
+        below = 10 if name.startswith("cnn") else 1000
+        assert 0 <= int(inputs[2].min()) <= int(inputs[2].max()) < below
+        assert next(reversed([*inputs[0].model.parameters()])).shape[0] == below
+
+
+def test_size_of_the_values():
+    """Values are standard normal, weights shrink by the square root of what is summed, scales are positive, a system is dominated."""
+    a, b = workloads.get("matmul")(n=200).inputs("cpu")
+    assert (float(a.std()), float(b.std())) == pytest.approx((1, 1), rel=0.02)
+    assert float(workloads.get("linear")(n=1, features=100).inputs("cpu")[1].std()) == pytest.approx(0.1, rel=0.03)
+    # 48 channels in 3 groups: sums of 16 * 9 products.
+    assert float(workloads.get("grouped_conv2d")(n=1, channels=48, groups=3).inputs("cpu")[1].std()) == pytest.approx(1 / 12, rel=0.03)
+    assert float(workloads.get("sum")(n=1000).inputs("cpu")[0].min()) >= 0
+    assert float(workloads.get("layer_norm")(n=1).inputs("cpu")[1].min()) >= 0
+    matrix = workloads.get("solve")(n=400, dtype="float64").inputs("cpu")[0]
+    assert float(matrix.diagonal().mean()) == pytest.approx(4 * 20, rel=0.01)
+    assert float(torch.linalg.cond(matrix)) == pytest.approx(2.05, abs=0.1)

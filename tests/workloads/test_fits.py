@@ -1,6 +1,7 @@
 """What a device cannot run is told before anything is allocated."""
 
 import dataclasses
+import types
 
 import pytest
 import torch
@@ -73,6 +74,86 @@ def test_emulated_float16_is_refused_on_a_cpu_and_only_there(fake_device):
     workloads.get("matmul")(n=1024, dtype="float16").check("cuda")
 
 
+def test_the_edge_of_emulation_is_what_the_sentence_says():
+    """100 MFLOP are still taken on a CPU and a sentence says so; a call of a hair more is foretold at one GFLOP/s."""
+    matmul = workloads.get("matmul")
+    at, above = (dataclasses.replace(matmul, flops=lambda _, flops=flops: flops)(n=8, dtype="float16") for flops in (1e8, 1.02e8))
+    at.check("cpu")
+    with pytest.raises(InputError) as caught:
+        above.check("cpu")
+    assert str(caught.value) == (
+        "matmul n=8 float16: CPUs emulate it in float16, so 102 MFLOP would take about 102 ms a call; expected at most 100 MFLOP. "
+        "Pass a smaller n, or dtype='bfloat16' or 'float32'."
+    )
+
+
+def test_which_are_emulated(fake_device):
+    """Products of matrices and convolutions; a linear layer, attention and what is elementwise have kernels of their own."""
+    refused = set()
+    for name in workloads.names():
+        if "float16" in workloads.get(name).dtypes:
+            try:
+                _fits.check_dtype(workloads.get(name)(n=2**30, dtype="float16"), "cpu")
+            except InputError:
+                refused.add(name)
+    assert refused == {"matmul", "conv2d", "grouped_conv2d", "depthwise_conv2d"}
+
+
+def test_what_just_fits_is_taken(monkeypatch):
+    """A tenth more than is held must be free, and not a byte more (1.1 in binary is a hair above)."""
+    w = workloads.get("add")(n=1000)
+    for free, fits in ((13201, True), (13200, False)):
+        monkeypatch.setattr(_fits, "free_bytes", lambda _, free=free: free)
+        if fits:
+            w.check_fits("cpu")
+        else:
+            with pytest.raises(OutOfMemoryError):
+                w.check_fits("cpu")
+
+
+@pytest.mark.parametrize(("dtype", "needed"), [("float32", 24000), ("bfloat16", 18000), ("float64", 36000)])
+def test_inputs_of_an_accelerator_must_fit_the_host_too(fake_device, monkeypatch, dtype, needed):
+    """They are drawn there in float32 and converted: 3,000 values need 12 kB more than they take themselves."""
+    fake_device("cuda")
+    for free in (needed, needed - 1):
+        monkeypatch.setattr(_fits, "free_bytes", lambda d, free=free: free if d.is_cpu else 2**40)
+        w = workloads.get("add")(n=1000, dtype=dtype)
+        if free == needed:
+            w.check_fits("cuda")
+        else:
+            with pytest.raises(OutOfMemoryError, match="on fake cpu"):
+                w.check_fits("cuda")
+
+
+@pytest.mark.parametrize(("kind", "free"), [("cuda", 1000 + 700 - 300), ("xpu", 1000 + 700 - 300), ("mps", 1000), ("cpu", 1000)])
+def test_what_pytorch_holds_unused_is_free(monkeypatch, kind, free):
+    """Of what the allocator has reserved on this device, what no tensor has goes to new ones first."""
+    held = types.SimpleNamespace(memory_reserved={0: 9, 1: 700}.get, memory_allocated={0: 5, 1: 300}.get)
+    monkeypatch.setattr(torch, "cuda", held)
+    monkeypatch.setattr(torch, "xpu", held)
+    monkeypatch.setattr(Device, "free_bytes", property(lambda _: 1000))
+    assert _fits.free_bytes(Device(kind, 1)) == free
+    monkeypatch.setattr(Device, "free_bytes", property(lambda _: None))
+    assert _fits.free_bytes(Device(kind, 1)) is None
+
+
+def test_an_intel_gpu_tells_whether_it_has_float64(fake_device, monkeypatch):
+    """Arc has none, data centre GPUs do; an older PyTorch that does not tell is believed to."""
+    fake_device("xpu")
+    for properties, has in ((types.SimpleNamespace(has_fp64=False), False), (types.SimpleNamespace(has_fp64=True), True), (None, True)):
+        monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _, properties=properties: properties)
+        if has:
+            workloads.get("add")(n=4, dtype="float64").check("xpu")
+        else:
+            with pytest.raises(InputError, match="fake xpu has no float64"):
+                workloads.get("add")(n=4, dtype="float64").check("xpu")
+
+
+def test_the_largest_seed_is_taken():
+    """Seeds go up to 2**63 - 1, as the sentence says."""
+    assert workloads.get("add")(n=4).inputs("cpu", seed=2**63 - 1)[0].shape == (4,)
+
+
 def test_a_device_that_is_not_there():
     """An unknown device is the device layer's sentence."""
     with pytest.raises(DeviceError, match="not on this machine"):
@@ -99,6 +180,7 @@ def test_tf32_counts_where_the_settings_permit(fake_device, monkeypatch):
     assert matmul.arithmetic_on("cuda") == "float32"
     assert conv.arithmetic_on("cuda") == "tf32"
     assert exp.arithmetic_on("cuda") == "float32"
+    assert conv.arithmetic_on("cpu") == "float32"
     strict = matmul.tolerance
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32"

@@ -1,6 +1,8 @@
 """The registry: what can be asked of it, what it refuses, and how an entry is added."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 from gpulab import workloads
 from gpulab.errors import GpulabError, InputError
 from gpulab.workloads import WorkloadSpec, _registry, draw, register
+
+_RECORDED = Path(__file__).parents[2] / "gpulab" / "recordings" / "data" / "nvidia-h200.json"
 
 # The list of the issue that ordered the catalogue.
 ORDERED = {
@@ -45,6 +49,31 @@ def test_entry_is_complete(name):
     assert w.nbytes > 0
     assert w.flops >= 0
     assert w.memory_bytes >= 0.5 * w.nbytes
+
+
+def test_catalogue_is_what_was_recorded():
+    """Sizes, dtypes, FLOPs and bytes with the usual parameters are those of the recorded run: else its times say nothing about them."""
+    entries = [one for one in json.loads(_RECORDED.read_text(encoding="utf-8"))["entries"] if one["experiment"] == "catalogue"]
+    recorded = {(one["params"]["workload"], one["params"]["dtype"], one["params"]["n"]): one["timing"] for one in entries}
+    offered = {(name, dtype, n) for name in ORDERED for dtype in workloads.get(name).dtypes for n in workloads.get(name).sizes}
+    assert offered == set(recorded)
+    for (name, dtype, n), timing in recorded.items():
+        if timing is not None:  # time did not reach all
+            w = workloads.get(name)(n=n, dtype=dtype)
+            assert (w.flops, w.nbytes) == (timing["flops"], timing["nbytes"]), w.label
+
+
+@pytest.mark.parametrize("name", sorted(ORDERED))
+def test_the_usual_size_is_the_middle_one(name):
+    """Without a size as many of the entry's sizes are smaller as are larger, or one more."""
+    spec = workloads.get(name)
+    assert sum(n < spec().n for n in spec.sizes) - sum(n > spec().n for n in spec.sizes) in (0, 1)
+
+
+def test_a_workload_is_shown_without_its_functions():
+    """In a cell's output a workload is its name, dtype, size and parameters."""
+    w = workloads.get("softmax")(n=3, dtype="bfloat16")
+    assert repr(w) == "Workload(name='softmax', dtype='bfloat16', n=3, params=mappingproxy({'width': 1024}))"
 
 
 @pytest.mark.parametrize("name", sorted(ORDERED))
