@@ -294,9 +294,7 @@ class OccupancySweep(Result):
         """Return one row for the first value and one wherever the number of blocks changes."""
         headers = (self.axis, "blocks", "occupancy", "limited by")
         rows = [
-            (f"{self.values[i]:,}", str(self.blocks_per_sm[i]), f"{self.ratio[i]:.1%}", self.limiter[i])
-            for i in sorted({0, *self.steps()})
-            if i < len(self.values)
+            (f"{self.values[i]:,}", str(self.blocks_per_sm[i]), f"{self.ratio[i]:.1%}", self.limiter[i]) for i in sorted({0, *self.steps()})
         ]
         return headers, rows
 

@@ -49,7 +49,8 @@ def explain(launch: Occupancy) -> str:
     first = _CAUSES[launch.limiter](launch)
     others = [_WORDS[name] for name in launch.limiters[1:]]
     if others and launch.blocks_per_sm:
-        first += f" The {' and '.join(others)} allow no more either."
+        allow = "allows" if others == [_WORDS["shared"]] else "allow"  # the one word that is no plural
+        first += f" The {' and '.join(others)} {allow} no more either."
     return f"{first} {_remedy(launch)}{idle}"
 
 

@@ -144,7 +144,7 @@ def _sectors(addresses: Lanes, mask: Mask | None, element_bytes: int) -> Counts:
         mask = None if mask is None else np.tile(mask, (1, pieces))
     low, high = int(first.min()), int(first.max())
     if mask is not None and high - low > _LARGEST_KEY:  # the odd address of an inactive lane counts for nothing
-        first = np.where(mask, first, first.max(axis=1, where=mask, initial=low, keepdims=True))
+        first = np.where(mask, first, first.max(where=mask, initial=low))
         low, high = int(first.min()), int(first.max())
     first -= low
     keys = _silenced(first.astype(np.int32) if high - low <= _LARGEST_KEY else first, mask)

@@ -155,3 +155,13 @@ def test_an_access_as_a_table_and_in_words() -> None:
         "in a bank: 1 wavefront."
     )
     assert access_pattern(element_bytes=8).explanation.endswith("no two words meet in a bank: 2 wavefronts.")
+
+
+def test_the_last_address_is_taken() -> None:
+    """Addresses go up to 2**56, as many bits as a pointer has; by hand, 31 words from there down lie in five sectors."""
+    lanes = [2**56 - 4 * lane for lane in range(32)]
+    assert access_at(lanes).sectors == 5
+    with pytest.raises(
+        InputError, match="the address of lane 0=72057594037927940; expected a whole number from 0 to 72,057,594,037,927,936"
+    ):
+        access_at([2**56 + 4, *lanes[1:]])

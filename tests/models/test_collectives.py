@@ -209,9 +209,11 @@ def test_the_time_is_steps_times_latency_plus_bytes_over_bandwidth():
 def test_bus_bandwidth_is_that_of_nccl_tests():
     """Their PERFORMANCE.md: all-reduce 2 (n - 1) / n, all-gather and reduce-scatter (n - 1) / n, broadcast and reduce 1."""
     rates = {"all_reduce": 1.5, "all_gather": 0.75, "reduce_scatter": 0.75, "all_to_all": 0.75, "broadcast": 1.0, "reduce": 1.0}
+    rates |= {"gather": 0.75, "scatter": 0.75}
     for operation, share in rates.items():
         assert models.bus_bandwidth(operation, 8e9, 4, 2.0) == pytest.approx(4e9 * share)
     assert math.isnan(models.bus_bandwidth("barrier", 0, 4, 1.0))
+    assert math.isnan(models.bus_bandwidth("all_reduce", 1e9, 4, 0.0))
     # With no latency a ring's bus bandwidth is the link's own.
     for p in (2, 7, 64):
         ring = models.collective_cost("all_reduce", 1e9, p, bandwidth_bytes_per_second=5e9)
@@ -313,6 +315,12 @@ def test_no_message_is_told_where_none_is_sent() -> None:
             models.collective_message(
                 operation, ranks, models.collective_algorithms(operation)[0], latency_seconds=1e-5, bandwidth_bytes_per_second=1e9
             )
+
+
+def test_a_latency_below_nothing_counts_as_none() -> None:
+    """A fitted line may begin below zero; no message takes less than no time."""
+    line = {"latency_seconds": -1e-6, "bandwidth_bytes_per_second": 1e9}
+    assert models.collective_message("all_reduce", 4, "ring", **line) == (0.0, 1.5e9)
 
 
 def test_a_cost_as_a_table_and_in_words():

@@ -219,6 +219,15 @@ SAID = [
      "With at most 12 barriers a block it is 5 blocks (31.2 %)."),
     ((128, 32, 0, "10.0"), {"virtual_resources": 9}, "An SM has 128 virtual resources, for 14 blocks of 9 each. "
      "With 160 threads a block it is 12 blocks (93.8 %)."),
+    # 1,280 registers a warp, 12 warps a partition; 75 KiB and the driver's are a third of 228.
+    ((512, 40, 75 * 1024), {}, "The register file holds 48 warps of 40 registers a thread: 3 blocks. The shared memory allows no more "
+     "either. No single change of the block, its registers or its shared memory lets more warps in."),
+    # An eighth of 228 KiB is 28.5, and of 64 barriers eight.
+    ((128, 32, 27 * 1024), {"barriers_per_block": 8}, "Shared memory of 228 KiB holds 8 blocks of 28,672 bytes (1,024 for the driver). "
+     "The barriers allow no more either. With 160 threads a block it is 8 blocks (62.5 %)."),
+    # Where nothing fits at all, what else does not fit is not said.
+    ((1024, 65, 300 * 1024), {}, "The register file holds 28 warps of 65 registers a thread, fewer than the 32 that one block counts for: "
+     "it can't be launched. No single change of the block, its registers or its shared memory lets more warps in."),
 ]  # fmt: skip
 
 
@@ -337,3 +346,37 @@ def test_tables_take_arrays_that_broadcast() -> None:
             occupancy_table(*bad)
     with pytest.raises(InputError, match="opt_in"):
         occupancy_table(32, 32, opt_in=1)
+
+
+def test_usual_values_of_a_sweep() -> None:
+    """By hand: 32 to 1,024 in warps, 0 to 255, 99 KiB in steps of 128 bytes, 0 to 16, 0 to 100 %: so many values."""
+    launch = occupancy(256, 64, 0, "8.6")
+    steps = {
+        "threads_per_block": (32, 32), "registers_per_thread": (0, 256), "shared_bytes_per_block": (0, 793), "barriers_per_block": (0, 17),
+        "carveout_percent": (0, 101),
+    }  # fmt: skip
+    found = {axis: occupancy_sweep(launch, axis).values for axis in steps}
+    assert {axis: (values[0], len(values)) for axis, values in found.items()} == steps
+    assert occupancy_sweep(launch).axis == "threads_per_block"
+
+
+def test_a_tables_usual_launch_and_its_largest_numbers() -> None:
+    """One barrier, of 64; opted in; the driver's choice of the split. What 32 bits hold is taken, from the least on."""
+    table = occupancy_table(32, 32, 64 * 1024)
+    assert {name: int(blocks) for name, blocks in table.blocks_by_resource.items()} == {
+        "warps": 64, "registers": 64, "shared": 3, "blocks": 32, "barriers": 64, "virtual": 2**31 - 1,
+    }  # fmt: skip
+    for name, least, most in (
+        ("threads_per_block", 1, 2**30), ("registers_per_thread", 0, 2**30), ("shared_bytes_per_block", 0, 2**30),
+        ("barriers_per_block", 0, 2**30), ("carveout_percent", -1, 100), ("virtual_resources", 0, 2**30),
+    ):  # fmt: skip
+        asked = {"threads_per_block": 32, "registers_per_thread": 32}
+        for value in (least, most):
+            occupancy_table(**{**asked, name: value})
+        for value in (least - 1, most + 1):
+            with pytest.raises(InputError, match=f"{name}={value}; expected whole numbers from {least} to {most:,}"):
+                occupancy_table(**{**asked, name: value})
+    for name in ("shared_bytes_per_block", "virtual_resources"):
+        assert occupancy(32, 32, **{name: 2**30}).blocks_per_sm == (0 if name[0] == "s" else 32)
+        with pytest.raises(InputError, match=f"{name}={2**30 + 1}; expected a whole number from 0 to 1,073,741,824"):
+            occupancy(32, 32, **{name: 2**30 + 1})

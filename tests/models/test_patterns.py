@@ -64,3 +64,14 @@ def test_bad_arguments_are_refused_in_words(bad: dict[str, object]) -> None:
     """One sentence with what was expected."""
     with pytest.raises(InputError, match=r"named_access: .*expected"):
         named_access(**{"kind": "strided", **bad})  # type: ignore[arg-type]
+
+
+def test_the_usual_walk() -> None:
+    """Without more words it is one word after the other, by all lanes, and "strided" before the array's start is moved whole rows."""
+    assert named_access("strided").addresses == tuple(4 * lane for lane in range(32))
+    assert named_access("strided").active == (True,) * 32
+    # From byte -28 on: 128 bytes further.
+    assert named_access("strided", 1, -7).addresses == tuple(100 + 4 * lane for lane in range(32))
+    assert named_access("strided", 2**20).sectors == named_access("strided", -(2**20)).sectors == 32
+    with pytest.raises(InputError, match=r"offset_elements=1048577; expected a whole number from -1,048,576 to 1,048,576"):
+        named_access("strided", 1, 2**20 + 1)

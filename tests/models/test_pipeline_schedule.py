@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed.pipelining import schedules as torchs
 
 from gpulab.errors import InputError
-from gpulab.models import PIPELINE_SCHEDULES, StageSchedule, pipeline_schedule
+from gpulab.models import PIPELINE_SCHEDULES, StageSchedule, _pipeline_schedule, pipeline_schedule
 
 COSTS = st.integers(1, 7)
 
@@ -192,3 +192,46 @@ def test_more_microbatches_less_bubble() -> None:
     ratios = [pipeline_schedule(4, m).bubble_ratio for m in range(1, 33)]
     assert all(later < earlier for earlier, later in itertools.pairwise(ratios))
     assert next(m for m, ratio in enumerate(ratios, start=1) if ratio <= 0.1) == 9 * 3
+
+
+def test_what_is_taken_where_nothing_is_said() -> None:
+    """GPipe with passes of 1 and 2 units: by hand (2 + 1) x (1 + 2); two chunks a stage where it is interleaved, else one."""
+    assert pipeline_schedule(2, 2).duration == 9
+    assert pipeline_schedule(2, 2).schedule == "gpipe"
+    assert pipeline_schedule(2, 2, "interleaved").chunks == 2
+    assert pipeline_schedule(2, 2, "1f1b", chunks=1).chunks == 1
+
+
+def test_the_most_passes_and_the_longest_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last that is taken is the number that the sentence names: 2 x 2 x 4 passes, and 4,096 units."""
+    assert len(pipeline_schedule(1, 1, forward=4095, backward=1).ticks()[0]) == 4096
+    with pytest.raises(InputError, match=r"take 4097 units .* begin at whole ones; expected costs in whole units and at most 4,096"):
+        pipeline_schedule(1, 1, forward=4096, backward=1).ticks()
+    with pytest.raises(InputError, match=r"take 4 units in all and begin between whole ones"):
+        pipeline_schedule(1, 2, forward=0.5, backward=1.5).ticks()
+    assert _pipeline_schedule.MOST_PASSES == 100_000
+    monkeypatch.setattr(_pipeline_schedule, "MOST_PASSES", 16)
+    assert len(pipeline_schedule(2, 4).passes) == 16
+    with pytest.raises(InputError, match="2 stages and 5 microbatches make 20 passes; expected at most 16"):
+        pipeline_schedule(2, 5)
+    with pytest.raises(InputError, match="make 32 passes"):
+        pipeline_schedule(2, 4, "interleaved")
+
+
+def test_tables_in_full() -> None:
+    """By hand: each stage works 3 x (1 + 2) of 12 units; uneven ones 4 and 8 of 10, of which the formula does not speak."""
+    headers = ("works", "waits (bubble)", "microbatches held at most")
+    assert pipeline_schedule(2, 3, "1f1b").table() == (
+        ("1f1b", *headers),
+        [("stage 0", "9 of 12", "25.0%", "2"), ("stage 1", "9 of 12", "25.0%", "1"), ("all stages", "18 of 24", "25.0%", "2"),
+         ("by formula", "(p - 1) / (m + p - 1)", "25.0%", "")],
+    )  # fmt: skip
+    assert pipeline_schedule(2, 2, forward=[1, 2], backward=[1, 2]).table() == (
+        ("gpipe", *headers),
+        [("stage 0", "4 of 10", "60.0%", "2"), ("stage 1", "8 of 10", "20.0%", "2"), ("all stages", "12 of 20", "40.0%", "2"),
+         ("by formula", "(p - 1) / (m + p - 1)", "none: uneven stages", "")],
+    )  # fmt: skip
+    assert pipeline_schedule(2, 2, backward=[1, 2]).bubble_formula_ratio is None
+    assert pipeline_schedule(2, 2, forward=[1, 2]).bubble_formula_ratio is None
+    assert pipeline_schedule(2, 2, "split").table()[1][-1] == ("by formula", "(p - 1) / p", "50.0%", "")
+    assert pipeline_schedule(2, 2, "interleaved").table()[1][-1] == ("by formula", "(p - 1) / (v m + p - 1)", "20.0%", "")

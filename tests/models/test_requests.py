@@ -155,3 +155,13 @@ def test_wavefronts_of_odd_sizes_are_refused() -> None:
     """No instruction loads 3 bytes from shared memory."""
     with pytest.raises(InputError, match="1, 2, 4, 8 or 16"):
         shared_wavefronts(np.zeros((1, 32), np.int64), None, 3)
+
+
+@pytest.mark.parametrize("sectors", [2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1, 2**32])
+def test_sectors_that_a_short_key_does_not_tell_apart(sectors: int) -> None:
+    """By hand: first and last sector are two, and three with one between, however far apart; an inactive lane beyond them is not seen."""
+    rows = np.zeros((2, 32), np.int64)
+    rows[:, 5], rows[1, 9] = 32 * sectors, 64
+    assert sectors_per_request(rows).tolist() == [2, 3]
+    rows[0, 7] = 2**60
+    assert sectors_per_request(rows, rows < 2**60).tolist() == [2, 3]

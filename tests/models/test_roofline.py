@@ -152,6 +152,23 @@ def test_a_recording_keeps_its_badge() -> None:
     assert point.evidence.badge is Badge.RECORDED
 
 
+def test_a_recording_itself_and_what_it_must_have() -> None:
+    """Passed as an object it is its name's; with products alone, or with streams alone, there is no roofline to draw."""
+    recording = gl.recordings.load("amd-epyc-2-cores")
+    assert roofline(recording) == roofline(recording, "recorded") == roofline("amd-epyc-2-cores")
+    for left in ("gemm", "copy"):
+        few = tuple(one for one in recording.entries if one.experiment == "ceilings" and one.params["operation"] == left)
+        assert few
+        with pytest.raises(InputError, match=r"the recording 'amd-epyc-2-cores' has no ceilings; expected streams and matrix products"):
+            roofline(dataclasses.replace(recording, entries=few))
+
+
+def test_a_product_cannot_be_measured_by_its_name() -> None:
+    """The measured roofs are those of a device of this machine, not of a line of the table."""
+    with pytest.raises(DeviceError, match="'H200' is no device of this machine"):
+        roofline("H200", "measured")
+
+
 def test_live_ceilings_and_their_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The live roofs are what devices.ceilings measured, with its notes, and are measured again when asked."""
     asked = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import re
@@ -386,3 +387,75 @@ def test_a_whole_number_of_numpy_is_a_number_of_ranks() -> None:
     assert models.amdahl(0.1, np.int64(8)) == models.amdahl(0.1, 8)
     assert models.amdahl(0.1, np.arange(1, 4)) == models.amdahl(0.1, [1, 2, 3])
     assert models.collective_cost("all_reduce", 1e6, np.int64(8)).to_dict() == models.collective_cost("all_reduce", 1e6, 8).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "best", "limit"),
+    [
+        # Strong, one second, no latency: T(p) = 1 / p + 2 c (p - 1) / p = 2 c + (1 - 2 c) / p falls for good while 2 c < 1.
+        ({"parameter_bytes": 0.4}, None, 1 / 0.8),
+        ({"parameter_bytes": 0.6}, 1, 1.0),
+        # With a serial fifth while 2 c < 0.8.
+        ({"parameter_bytes": 0.35, "serial_share": 0.2}, None, 1 / 0.9),
+        ({"parameter_bytes": 0.45, "serial_share": 0.2}, 1, 1.0),
+        # With all of it beside two thirds of the compute, T(p) = 2 c + (1 / 3 - 2 c) / p in the end: falls for good while 2 c < 1 / 3.
+        ({"parameter_bytes": 0.1, "overlap": 1.0}, None, 1 / 0.2),
+        # T(2) = 0.5, T(3) = 0.4 - 0.0667 / 3 = 0.3778, T(4) = 0.4 - 0.0667 / 4 = 0.3833.
+        ({"parameter_bytes": 0.2, "overlap": 1.0}, 3, 1 / (0.4 - 0.2 / 9)),
+    ],
+)
+def test_a_link_without_latency(options: dict[str, Any], best: int | None, limit: float) -> None:
+    """By hand: whether ever more ranks help is told by what does not divide, not by differences that drown in rounding."""
+    curve = models.scaling(1.0, latency_seconds=0.0, bandwidth_bytes_per_second=1.0, ranks=[1, 2], **options)
+    assert (curve.best_ranks, curve.limit_speedup) == (best, pytest.approx(limit))
+
+
+def test_laws_in_shares_of_a_second() -> None:
+    """Without a time it is one second: a tenth and nine tenths by nine. All serial: Gustafson's one rank is the best, and the limit 1."""
+    (nine,) = models.amdahl(0.1, 9).points
+    assert (nine.seconds, nine.compute_seconds, nine.communication_seconds, nine.exposed_seconds) == pytest.approx((0.2, 0.2, 0, 0))
+    assert [p.seconds for p in models.gustafson(0.1, [1, 11]).points] == [1.0, 1.0]
+    assert [(c.best_ranks, c.limit_speedup) for c in (models.gustafson(1.0, 4), models.gustafson(0.5, 4))] == [(1, 1.0), (None, math.inf)]
+
+
+# The 97.5 % quantiles of NIST/SEMATECH's e-Handbook, 1.3.6.7.2: of Student's t with 2 degrees of freedom, and of the normal distribution.
+@pytest.mark.parametrize(("half_width", "quantile", "scaled"), [(None, 4.303, True), (0.2, 1.960, False), (0.002, 4.303, True)])
+def test_fiellers_interval_by_its_definition(half_width: float | None, quantile: float, scaled: bool) -> None:
+    """At its ends a - s (a + b) is as far from 0 as its own spread times the quantile; NumPy's fit gives spread and scatter.
+
+    Without intervals, and where the points scatter more than theirs allow, the scatter tells the noise, and Student's t goes with it.
+    """
+    ranks, seconds = np.array([1, 2, 4, 8]), np.array([1.0, 0.65, 0.38, 0.31])
+    sigmas = seconds if half_width is None else np.full(4, half_width / 1.959964)
+    (b, a), covariance = np.polyfit(1 / ranks, seconds, 1, w=1 / sigmas, cov="unscaled")
+    scatter = np.sum(((seconds - a - b / ranks) / sigmas) ** 2) / (4 - 2)
+    assert half_width is None or (scatter > 1) == scaled
+    spans = None if half_width is None else [(t - half_width, t + half_width) for t in seconds.tolist()]
+    interval = models.serial_share(ranks.tolist(), seconds.tolist(), spans).interval
+    assert interval is not None
+    assert interval[0] < a / (a + b) < interval[1]
+    for share in interval:
+        weights = np.array([-share, 1 - share])  # of b and of a
+        spread = np.sqrt(weights @ covariance @ weights * (scatter if scaled else 1))
+        assert abs(a - share * (a + b)) == pytest.approx(quantile * spread, rel=1e-3)
+
+
+def test_three_points_tell_their_noise() -> None:
+    """One point more than the line needs is enough for a scatter and an interval."""
+    fitted = models.serial_share([1, 2, 4], [1.0, 0.61, 0.4])
+    assert fitted.interval is not None
+    assert fitted.evidence.known_error is not None
+
+
+def test_a_share_of_none_of_all_and_of_no_time() -> None:
+    """Nothing serial bounds nothing, and all of it is no loss; points that would take less than no time on one rank are refused."""
+    fitted = models.serial_share([1, 2], [10.0, 6.0])
+    none, all_of_it = (dataclasses.replace(fitted, share=share) for share in (0.0, 1.0))
+    assert none.limit_speedup == math.inf
+    assert none.sentence == (
+        "0 % of the time on one rank did not divide (no interval): it is not told from none, so Amdahl's law sets no limit."
+    )
+    assert all_of_it.sentence.endswith("by Amdahl's law no number of ranks is more than 1 times as fast.")
+    # Through 1 s on two ranks and 2 s on three goes a line that is at -2 s on one.
+    with pytest.raises(InputError, match=r"the fit gives -2 s on one rank"):
+        models.serial_share([2, 3], [1.0, 2.0])
