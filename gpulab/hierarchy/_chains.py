@@ -193,7 +193,7 @@ class _NumbaChain:
 
     def close(self) -> None:
         """Let go of the array."""
-        self._ring, self._order = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+        del self._ring, self._order
 
 
 def spaced(order: np.ndarray, walkers: int) -> np.ndarray:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import gc
 import itertools
+import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +19,7 @@ from gpulab import hierarchy
 from gpulab.devices import Device
 from gpulab.errors import InputError, MissingLibraryError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge, Note
-from gpulab.hierarchy import HOPS_PER_CALL, _chains, _given, _latency, _parallel, _streams
+from gpulab.hierarchy import HOPS_PER_CALL, _chains, _cuda, _given, _latency, _parallel, _streams
 from gpulab.recorder import _hierarchy as experiments
 
 KIB, MIB = 2**10, 2**20
@@ -135,8 +139,8 @@ def test_a_closed_chain_leaves_nothing_to_the_collector() -> None:
     try:
         chain = _chains._PythonChain(500, 0)
         chain.close()
+        assert not any(type(each) is _chains._Node for each in gc.get_objects())  # though the chain itself is still held
         del chain
-        assert not any(type(each) is _chains._Node for each in gc.get_objects())
     finally:
         gc.enable()
 
@@ -424,3 +428,309 @@ def test_the_chase_and_the_stream_of_a_gpu() -> None:
     assert 2 * curve.points[0].median_seconds < curve.points[1].median_seconds < 5e-6
     rates = hierarchy.bandwidth([2**29], where, deadline=2)
     assert 0 < rates.points[0].bytes_per_second < 1.1 * devices.spec(where).levels[-1].bytes_per_second
+
+
+def test_a_node_takes_one_line_of_this_machine() -> None:
+    """The system's own size of a cache line, where it tells one; an object with its header fills it, and so does a number's place."""
+    told = Path("/sys/devices/system/cpu/cpu0/cache/index0/coherency_line_size")
+    if told.exists():
+        assert int(told.read_text()) == _chains.LINE_BYTES
+    node = _chains._PythonChain(1, 0)._at[0]
+    assert sys.getsizeof(node) == _chains.LINE_BYTES
+    assert _given.sizes_of("latency", [4096 + 127], Device("cpu"), "python") == ((4096 + 127) // _chains.LINE_BYTES * _chains.LINE_BYTES,)
+
+
+@pytest.mark.parametrize("line", [64, 128])
+def test_a_block_is_64_kib(line: int) -> None:
+    """Of 256 KiB the walk finishes each of four parts before the next: few pages at a time, whatever the line."""
+    assert _chains.HOPS_PER_CALL == 8192  # as the pages and docstrings say
+    lines = 2**18 // line
+    for places in (_chains.laid_out(lines, 1, line)[1] * 8, _chains.visiting_order(2**18 // _chains.LINE_BYTES, 1) * _chains.LINE_BYTES):
+        parts = (places // 2**16).tolist()
+        assert sum(a != b for a, b in itertools.pairwise(parts)) == 3
+        assert places.tolist() != sorted(places.tolist())
+
+
+@pytest.mark.parametrize(("method", "most"), [("python", 64), ("numba", 128), ("numpy", 128), ("cupy", 512)])
+def test_default_sizes_end_where_the_docstring_says(monkeypatch: pytest.MonkeyPatch, method: str, most: int) -> None:
+    """However large the last cache is; and where none is known at 16 MiB."""
+    monkeypatch.setattr(_given, "free_bytes", lambda device: 2**40)
+    where = Device("cuda" if method == "cupy" else "cpu")
+    for caches, last in (((hierarchy.Reported("L3", 2.0**30),), most), ((), 16)):
+        monkeypatch.setattr(_given, "reported", lambda device, caches=caches: caches)
+        assert _given.sizes_of("latency", None, where, method)[-1] == last * MIB
+
+
+@pytest.mark.parametrize(
+    ("method", "just"), [("python", 4 * 2 * 65536), ("numba", 4 * 2 * 65536), ("numpy", 288359), ("cupy", 4 * 2 * 65536)]
+)
+def test_default_sizes_take_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch, method: str, just: int) -> None:
+    """By hand: nodes, list and order are twice the set, a stream's arrays a tenth more (288,358.4), on host and device."""
+    monkeypatch.setattr(_given, "reported", lambda device: ())
+    where = Device("cuda" if method == "cupy" else "cpu")
+    for short, last in ((0, 65536), (1, 49152)):
+        for free in ({True: just - short, False: 2**40}, {True: 2**40, False: just - short})[: 2 if method == "cupy" else 1]:
+            monkeypatch.setattr(_given, "free_bytes", lambda device, free=free: free[device.is_cpu])
+            assert _given.sizes_of("latency", None, where, method)[-1] == last
+    monkeypatch.setattr(_given, "free_bytes", lambda device: 100)
+    assert _given.sizes_of("latency", None, where, method) == (4096,)
+
+
+def test_a_set_that_just_fits_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 KiB of objects need twice that and a tenth: 144,179.2 bytes. A device that does not tell what is free has 16 GiB."""
+    for free, fits in ((144_180, True), (144_179, False), (None, True)):
+        monkeypatch.setattr(_given, "free_bytes", lambda device, free=free: free)
+        if fits:
+            assert _given.sizes_of("latency", [65536], Device("cpu"), "python") == (65536,)
+        else:
+            with pytest.raises(OutOfMemoryError, match=r"a working set of 64\.0 KiB needs about 141 KiB while it is made"):
+                _given.sizes_of("latency", [65536], Device("cpu"), "python")
+
+
+def test_what_each_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA device is chased by CuPy alone, and only reads; its L2 is its cache, if it tells one; an Apple GPU has no chase."""
+    gpu, apple = Device("cuda"), Device("mps")
+    monkeypatch.setattr(Device, "name", property(lambda self: f"a {self.kind}"))
+    monkeypatch.setattr(_given.devices, "find", lambda device: device)
+    assert _given.where("latency", gpu) is gpu
+    assert _given.where("latency", Device("cpu")) == Device("cpu")
+    with pytest.raises(InputError, match=r"latency: a mps has no chase of its own here; expected the CPU or a CUDA device"):
+        _given.where("latency", apple)
+    assert (_given.method_of("latency", None, gpu), _given.method_of("latency", "cupy", gpu)) == ("cupy", "cupy")
+    assert _given.method_of("latency", None, Device("cpu")) == METHODS[0]
+    for method, where in (("python", gpu), ("cupy", Device("cpu"))):
+        with pytest.raises(InputError, match="method"):
+            _given.method_of("latency", method, where)
+    assert (hierarchy.chase_method(gpu), hierarchy.chase_method(Device("cpu"))) == ("cupy", "python")
+    for operation in ("copy", "triad"):
+        with pytest.raises(InputError, match=f"bandwidth: a cuda has no {operation} stream here; expected 'read'"):
+            hierarchy.bandwidth([4096], gpu, operation=operation)
+        with pytest.raises(InputError, match=f"measure_stream: a cuda has no stream '{operation}'"):
+            hierarchy.measure_stream(4096, gpu, operation)
+    for size, caches in ((50 * MIB, (hierarchy.Reported("L2", 50.0 * MIB),)), (None, ()), (0, ())):
+        monkeypatch.setattr(_given._facts, "accelerator", lambda device, size=size: types.SimpleNamespace(l2_bytes=size))
+        assert _given.reported(gpu) == caches
+    probed = (types.SimpleNamespace(level="L1d", size_bytes=32768), types.SimpleNamespace(level="L2", size_bytes=MIB))
+    monkeypatch.setattr(_given._cpu, "probe", lambda: types.SimpleNamespace(caches=probed))
+    assert _given.reported(Device("cpu")) == (hierarchy.Reported("L1d", 32768.0), hierarchy.Reported("L2", 1.0 * MIB))
+
+
+def test_one_point_for_the_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second, of the set in whole lines, by the device's own method and with room for what that method takes."""
+    asked = []
+    for module in (_latency, _streams):
+        monkeypatch.setattr(module, "timed", lambda *given, **more: asked.append((*given, more["deadline"])))
+    monkeypatch.setattr(_given, "free_bytes", lambda device: 3 * MIB)
+    hierarchy.measure_chase(4097)
+    hierarchy.measure_stream(MIB, operation="triad")  # 1.1 MiB and a tenth more
+    hierarchy.measure_stream(2 * MIB, deadline=7)
+    assert asked == [
+        (Device("cpu"), "python", 4096, 0.5), (Device("cpu"), "triad", MIB, 0.5), (Device("cpu"), "read", 2 * MIB, 7.0),
+    ]  # fmt: skip
+    with pytest.raises(OutOfMemoryError):
+        hierarchy.measure_chase(2 * MIB)
+
+
+def test_a_stream_passes_once_before_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a first pass has to fetch is not measured; what a call moves is told with the time, as a float."""
+    passed, begun = [], []
+    monkeypatch.setattr(_streams, "_work", lambda *_: (lambda: passed.append(1), 123))
+    made = hierarchy.measure_stream(4096, deadline=0.05)
+    monkeypatch.setattr(_streams.timing, "measure", lambda work, **_: begun.append(len(passed)) or made)
+    passed.clear()
+    again = _streams.timed(Device("cpu"), "read", 4096, deadline=1.0)
+    assert (begun, again.nbytes, type(again.nbytes)) == ([1], 123.0, float)
+
+
+def test_the_usual_chains_share_half_of_the_largest_set(scripted: Clock) -> None:
+    """1, 2, 4, 8 and 16 chains in half of the 16 MiB that a latency would end with; 32 at most; one alone is always there."""
+    usual = hierarchy.parallel(method="python", deadline=0.01, clock=scripted)
+    assert ([p.chains for p in usual.points], usual.nbytes) == ([1, 2, 4, 8, 16], 8 * MIB)
+    assert [p.chains for p in hierarchy.parallel([32], 4096, method="python", deadline=0.01, clock=scripted).points] == [1, 32]
+
+
+def test_a_stop_during_a_measurement_is_told(scripted: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was under way is left out, and the note says how many there are; stopped after the floor alone there is nothing to keep."""
+    told: list[str] = []
+    asked = {"progress": lambda _, text: told.append(text), "stop": lambda: len(told) >= 2, "clock": scripted, "deadline": 0.01}
+
+    def work() -> None:
+        scripted.now += 1e-3
+
+    monkeypatch.setattr(_streams, "_work", lambda *_: (work, 8_000_000))
+    for name, call in (
+        ("latency", lambda: hierarchy.latency([4096, 8192, 16384], method="python", chases=2, **asked)),
+        ("parallel", lambda: hierarchy.parallel([2, 4], 4096, method="python", **asked)),
+        ("bandwidth", lambda: hierarchy.bandwidth([4096, 8192, 16384], **asked)),
+    ):
+        told.clear()
+        curve = call()
+        whole, before = (7, 1) if name == "latency" else (3, 0)
+        count = len(curve.points)
+        assert 1 <= count <= 2
+        assert curve.notes[-1] == Note("stopped", f"Stopped after {before + count} of {whole} measurements; run it again for the rest.")
+    begun = scripted.closed
+    with pytest.raises(StoppedError, match="latency: stopped before the first point"):
+        hierarchy.latency([4096], method="python", clock=scripted, stop=lambda: scripted.closed > begun)
+
+
+def test_curves_of_the_recordings() -> None:
+    """Each number from its entry by hand; the caches are the recorded machine's: 60 MiB of L2 on an H200, as its data sheet has it."""
+    from gpulab import recordings
+
+    for name, method, stream in (("nvidia-h200", "cupy", "cupy"), ("amd-epyc-avx2-2-cores", "python", "numpy")):
+        recording = recordings.load(name)
+        latency, rates = hierarchy.recorded_latency(recording), hierarchy.recorded_bandwidth(recording)
+        assert latency is not None
+        assert rates is not None
+        assert (latency.method, rates.method, rates.operation) == (method, stream, "read")
+        assert latency.floor_seconds is None
+        assert [p.nbytes for p in latency.points] == sorted(p.nbytes for p in latency.points)
+        chases = {e.params["nbytes"]: e.timing for e in recording.select("latency")}
+        for point in latency.points:
+            timing = chases[point.nbytes]
+            low, high = timing.interval_seconds
+            by_hand = [v / 8192 for v in (timing.median_seconds, low, high, min(timing.samples_seconds))]
+            assert [point.median_seconds, *point.interval_seconds, point.least_seconds] == pytest.approx(by_hand, rel=1e-12)
+            assert (point.samples, point.chases) == (timing.sample_count, 1)
+        streams = {e.params["nbytes"]: e.timing for e in recording.select("bandwidth") if e.params["operation"] == "read"}
+        assert len(rates.points) == len(streams)
+        for point in rates.points:
+            timing = streams[point.nbytes]
+            low, high = timing.interval_seconds
+            by_hand = [timing.nbytes / v for v in (timing.median_seconds, high, low, min(timing.samples_seconds))]
+            found = [point.bytes_per_second, *point.interval_bytes_per_second, point.most_bytes_per_second]
+            assert found == pytest.approx(by_hand, rel=1e-12)
+            assert point.samples == timing.sample_count
+        assert latency.reported == rates.reported
+    assert hierarchy.recorded_latency(recordings.load("nvidia-h200")).reported == (hierarchy.Reported("L2", 60.0 * MIB),)
+
+
+def test_a_recording_with_gaps() -> None:
+    """Entries that time did not reach have no point, nor a stream without its bytes; no interval stays none; no GPU told no cache."""
+    from gpulab import recordings
+
+    whole = recordings.load("nvidia-h200")
+    chases, streams = whole.select("latency"), [e for e in whole.select("bandwidth") if e.params["operation"] == "read"]
+    no_interval = [
+        dataclasses.replace(one[1], timing=dataclasses.replace(one[1].timing, interval_seconds=None)) for one in (chases, streams)
+    ]
+    few = (
+        dataclasses.replace(chases[0], timing=None, reason="No time."), no_interval[0],
+        dataclasses.replace(streams[0], timing=None, reason="No time."), no_interval[1],
+        dataclasses.replace(streams[2], timing=dataclasses.replace(streams[2].timing, nbytes=None)),
+    )  # fmt: skip
+    gaps = dataclasses.replace(whole, entries=few, machine={**whole.machine, "accelerators": []})
+    latency, rates = hierarchy.recorded_latency(gaps), hierarchy.recorded_bandwidth(gaps)
+    assert [(p.nbytes, p.interval_seconds) for p in latency.points] == [(chases[1].params["nbytes"], None)]
+    assert [(p.nbytes, p.interval_bytes_per_second) for p in rates.points] == [(streams[1].params["nbytes"], None)]
+    assert latency.reported == ()
+    untold = dataclasses.replace(gaps, machine={**whole.machine, "accelerators": [{"l2_bytes": None}]})
+    assert hierarchy.recorded_latency(untold).reported == ()
+    assert hierarchy.recorded_latency(dataclasses.replace(whole, entries=())) is None
+    for call in (hierarchy.recorded_latency, hierarchy.recorded_bandwidth):
+        with pytest.raises(InputError, match=f"{call.__name__}: got a str; expected a Recording"):
+            call("nvidia-h200")
+
+
+class FakeCupy:
+    """CuPy as far as the chase and the stream ask for it: arrays of NumPy, kernels that do by hand what their source says."""
+
+    float32 = np.float32
+
+    def __init__(self) -> None:
+        self.on: list[int] = []  # the devices whose "with" is open
+        self.launched: list[tuple] = []
+        self.cuda = types.SimpleNamespace(Device=self.device)
+
+    def device(self, index: int) -> types.SimpleNamespace:
+        """A context, and what the device has."""
+        fake = self
+
+        class Context:
+            attributes = types.MappingProxyType({"MultiProcessorCount": 132})
+
+            def __enter__(self) -> None:
+                fake.on.append(index)
+
+            def __exit__(self, *_: object) -> None:
+                fake.on.pop()
+
+        return Context()
+
+    def asarray(self, values: np.ndarray) -> np.ndarray:
+        """A copy, on the device that is chosen."""
+        assert self.on[-1] == 1
+        return values.copy()
+
+    def ones(self, count: int, dtype: type) -> tuple:
+        """Only its description: half a gigabyte is not needed."""
+        assert self.on[-1] == 1
+        return ("ones", count, dtype)
+
+    def zeros(self, count: int, dtype: type) -> tuple:
+        """As ``ones``."""
+        assert self.on[-1] == 1
+        return ("zeros", count, dtype)
+
+    def RawModule(self, code: str) -> types.SimpleNamespace:
+        """The module of both kernels."""
+        assert self.on[-1] == 1
+        assert "void chase(" in code
+        assert "void read_all(" in code
+        return types.SimpleNamespace(get_function=lambda name: functools.partial(self.launch, name))
+
+    def launch(self, name: str, grid: tuple, block: tuple, given: tuple) -> None:
+        """Walk, or only note what was launched."""
+        assert self.on[-1] == 1
+        self.launched.append((name, grid, block, given if name == "read_all" else given[2:]))
+        if name == "chase":
+            ring, at, rounds = given
+            for k in range(block[0]):
+                for _ in range(rounds):
+                    at[k] = ring[at[k]]
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
+    """A stand-in for CuPy on a machine with two GPUs, of which the second is asked for."""
+    fake = FakeCupy()
+    monkeypatch.setattr(_cuda._backends, "backend", lambda name: types.SimpleNamespace(module={"cupy": fake}[name]))
+    _cuda._kernels.cache_clear()
+    yield fake
+    _cuda._kernels.cache_clear()
+
+
+@pytest.mark.parametrize("walkers", [1, 4])
+def test_a_chase_on_a_gpu_as_its_kernel_walks(cupy: FakeCupy, walkers: int) -> None:
+    """In a ring of as many lines of 128 bytes as a walker has hops, each thread ends where it began; in one of one more, one before."""
+    hops = 8192 // walkers
+    for nodes, ahead in ((hops, 0), (hops + 1, -1)):
+        chain = _latency.build(Device("cuda", 1), "cupy", 128 * nodes + 127)
+        assert [chain._at.tolist()] == [[chain._order[0]]]
+        assert sorted(chain._order.tolist()) == [16 * k for k in range(nodes)]
+        chain.start(walkers)
+        places = [k * nodes // walkers for k in range(walkers)]
+        assert chain._at.tolist() == chain._order[places].tolist()
+        chain.walk()
+        assert chain._at.tolist() == [chain._order[(place + ahead) % nodes] for place in places]
+        assert cupy.launched.pop() == ("chase", (1,), (walkers,), (hops,))
+        chain.close()
+        assert chain._ring is chain._at is None
+    assert cupy.on == []
+    one = _cuda.CudaChain(Device("cuda", 1), 1, 0)  # the floor: a node that points at itself
+    assert one._ring[int(one._order[0])] == one._order[0]
+
+
+@pytest.mark.parametrize(("nbytes", "vectors", "passes"), [(8, 1, 2**25), (2**20, 2**16, 512), (2**30, 2**26, 1)])
+def test_a_stream_on_a_gpu_as_it_is_launched(cupy: FakeCupy, nbytes: int, vectors: int, passes: int) -> None:
+    """Sets of vectors of four ones, passed over until 512 MiB are read, once at least, by 2,048 threads of each of 132 multiprocessors."""
+    work, moved = _streams._work(Device("cuda", 1), "read", nbytes)
+    assert moved == max(2**29, nbytes)
+    assert cupy.launched == []
+    work()
+    ((name, (blocks,), (threads,), given),) = cupy.launched
+    assert (name, blocks * threads, threads % 32) == ("read_all", 132 * 2048, 0)
+    assert given == (("ones", 4 * vectors, np.float32), vectors, passes, ("zeros", 1, np.float32))
+    assert (type(given[1]), type(given[2])) == (np.int64, np.int32)  # long long and int, as the kernel declares them
+    assert cupy.on == []

@@ -87,8 +87,9 @@ def test_a_cache_four_doublings_off_is_the_furthest() -> None:
 
 def test_a_small_rise_is_no_step() -> None:
     """Fifteen percent at once are within the noise; a third is a step."""
-    small, large = [2.0] * 15 + [2.3] * 15, [2.0] * 15 + [2.7] * 15
+    small, enough, large = ([2.0] * 15 + [after] * 15 for after in (2.3, 2.5, 2.7))
     assert len(curve(small).levels().levels) == 1
+    assert len(curve(enough).levels().levels) == 2  # a quarter is more than a fifth
     assert len(curve(large).levels().levels) == 2
 
 
@@ -107,6 +108,38 @@ def test_the_last_level_is_main_memory_only_beyond_the_caches() -> None:
     few = [n for n in SIZES if n <= 12 * MIB]
     assert curve([staircase(n) for n in few], few).levels().levels[-1].name == "level 4"
     assert curve([staircase(n) for n in SIZES]).levels().levels[-1].name == "main memory"
+    twice = [n for n in SIZES if n <= 16 * MIB]
+    assert curve([staircase(n) for n in twice], twice).levels().levels[-1].name == "main memory"
+    assert [level.name for level in curve([2.0] * len(SIZES)).levels().levels] == ["level 1"]  # no end was seen of any cache
+
+
+def test_few_points() -> None:
+    """One set shows one level, two show a step."""
+    assert [level.latency_seconds for level in curve([2.0], [4096], ()).levels().levels] == [2e-9]
+    assert [level.between_bytes for level in curve([2.0, 9.0], [4096, 8192], ()).levels().levels] == [(4096, 8192), None]
+
+
+def test_every_sentence_on_what_is_not_told() -> None:
+    """In full, of a chase and of a stream, of NumPy's and of a GPU's; a floor of four fifths of the first level is named."""
+    alike = "Two caches of nearly one size show one step, and a cache that other programs use looks smaller than it is."
+    assert curve([2.0, 9.0], [4096, 8192], (), floor=1.59e-9).levels().cannot_tell == (alike,)
+    assert curve([2.0, 9.0], [4096, 8192], (), floor=1.61e-9).levels().cannot_tell == (
+        "The floor of 1.61 ns is the first cache's latency and the method's own work together (a cycle of Python objects); their shares "
+        "are not told apart.",
+        alike,
+    )
+    points = tuple(BandwidthPoint(n, 1e9, None, 1e9, 5) for n in (4096, 8192))
+    told = {way: Bandwidth("A device", way, "read", points, (), (), LIVE, None).levels().cannot_tell for way in ("numpy", "cupy")}
+    prefetchers = "Prefetchers hide much of a stream's waiting, so levels can look alike here that differ in latency."
+    passes = "The smallest sets also pay NumPy's own work for each pass, so the first cache may be faster than its figure."
+    assert told == {"numpy": (prefetchers, passes, alike), "cupy": (prefetchers, alike)}
+    caches = (Reported("L1d", 4096.0), Reported("L2", 6.0 * MIB))
+    assert curve([2.0, 9.0], [4096, 8192], caches).levels().cannot_tell == (
+        "No step was found that belongs to L2 6.00 MiB: it may lie beyond the largest set, be too small to show, or be shared so that "
+        "little of it is yours.",
+        "The largest set, 8.00 KiB, is not far above the largest cache; the last level may be that cache's.",
+        alike,
+    )
 
 
 def test_reported_sizes_are_matched_in_order() -> None:
