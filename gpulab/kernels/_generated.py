@@ -129,7 +129,7 @@ def generated(fn: Callable[..., Any], *args: Any) -> GeneratedCode:
             compiled(*args)
     except Exception as error:  # whatever the compiler finds wrong: it is shown as the reason
         text = message_of(error)
-        reason = _NO_COMPILER if "InvalidCxxCompiler" in text or "No working C++ compiler" in text else f"torch.compile said: {text[:300]}"
+        reason = _NO_COMPILER if "InvalidCxxCompiler" in text or "No working C++ compiler" in text else f"torch.compile said: {text}"
     kernels = [match for source in sources for match in _KERNELS.finditer(source)]
     return GeneratedCode(
         label=label,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpulab.errors import CompileError
+from gpulab.kernels._compile import _worker
 from gpulab.kernels._compile._worker import Worker
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and sessions are POSIX's")
+_NUMBA_WORKER = Path(_worker.__file__).with_name("_numba_worker.py")
 # Answers each request with itself, its own process, and two words of its environment.
 _ECHO = """
 import os, pickle, struct, sys
@@ -39,11 +44,28 @@ def test_one_process_answers_until_it_is_closed(echo: Worker) -> None:
     assert (asked, seen) == ({"source": "x" * 100_000}, [None, "1"])
     assert os.getsid(first) == first != os.getsid(0)
     assert echo.ask(2)[:2] == (2, first)
-    process = echo._process
+    process, errors = echo._process, echo._errors
     echo.close()
     assert process is not None
     assert process.returncode == -9
+    assert errors is not None
+    assert errors.closed
     assert echo.ask(3)[1] != first
+
+
+def test_the_process_ends_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python closes each worker when it ends."""
+    registered: list[Any] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    worker = Worker("compile", [])
+    assert registered == [worker.close]
+
+
+def test_what_a_compiler_prints_is_no_answer() -> None:
+    """What goes to the standard output after the start, as a library's words do, comes out at the standard error."""
+    program = f"import os, runpy; runpy.run_path({str(_NUMBA_WORKER)!r})['main'](); os.write(1, b'printed')"
+    done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", "printed")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import torch
 
 import gpulab as gl
 from gpulab.errors import InputError
+from gpulab.kernels import generated
+from gpulab.kernels._generated import _NO_COMPILER, _listening
 
 
 def smooth(x: torch.Tensor) -> torch.Tensor:
@@ -73,3 +75,61 @@ def test_what_cannot_run_is_one_sentence(fn: object, says: str):
     """No function; a function that fails without being compiled too."""
     with pytest.raises(InputError, match=says):
         gl.kernels.generated(fn, torch.ones(3))
+
+
+def test_what_is_read_out_of_inductors_python(monkeypatch: pytest.MonkeyPatch):
+    """With a stand-in for torch.compile: what was compiled is forgotten first; names, first language, texts and time."""
+    from torch._inductor.graph import GraphLowering
+
+    log: list[str] = []
+
+    def written(x: int) -> int:
+        log.append(f"compiled call of {x}")
+        GraphLowering.save_output_code("k0 = async_compile.triton('k0', '''\nx = 1\n''', device_str='cuda')")
+        GraphLowering.save_output_code("k1 = async_compile.cpp_pybinding(['float*'], r'''\ny = 2;\n''')")
+        return x
+
+    def plain(x: int) -> int:
+        log.append(f"plain call of {x}")
+        return x
+
+    monkeypatch.setattr(torch.compiler, "reset", lambda: log.append("forgotten"))
+    monkeypatch.setattr(torch, "compile", lambda fn: log.append("compiled") or written)
+    monkeypatch.setattr("time.perf_counter", iter([5.0, 7.5, 10.0, 11.0]).__next__)
+    made = generated(plain, 3)
+    assert log == ["plain call of 3", "forgotten", "compiled", "compiled call of 3"]
+    assert (made.label, made.kernels, made.language, made.source) == ("plain", ("k0", "k1"), "Triton", "x = 1\n\ny = 2;")
+    assert (made.seconds, made.reason, made.compiled, made.operators) == (2.5, "", True, ())
+    log.clear()
+    written._torchdynamo_orig_callable = plain  # as what torch.compile made
+    again = generated(written, 4)
+    assert log == ["plain call of 4", "forgotten", "compiled call of 4"]
+    assert (again.label, again.seconds) == ("plain", 1.0)
+
+
+def test_inductor_is_asked_for_the_source_alone():
+    """One thread, no precompiled headers, no trial of vector instructions, as long as it is listened to and not after."""
+    import torch._inductor.config as settings
+
+    def asked() -> tuple[object, ...]:
+        return settings.compile_threads, settings.cpp_cache_precompile_headers, settings.cpp.vec_isa_ok
+
+    before = asked()
+    with _listening([], []):
+        assert asked() == (1, False, True)
+    assert asked() == before
+
+
+def test_an_error_of_the_compiler_is_cut(monkeypatch: pytest.MonkeyPatch):
+    """The reason is what it said, at most 200 characters of it; a missing compiler has a sentence of its own."""
+    for text, reason in (
+        ("x" * 400, "torch.compile said: " + "x" * 197 + "..."),
+        ("No working C++ compiler found in g++", _NO_COMPILER),
+        ("InvalidCxxCompiler: g++", _NO_COMPILER),
+    ):
+
+        def fails(fn: object, text: str = text) -> object:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(torch, "compile", fails)
+        assert generated(abs, 3).reason == reason

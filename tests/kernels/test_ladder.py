@@ -109,6 +109,66 @@ def test_softmax_moves_the_row_once_or_three_times():
     assert _sectors("softmax-kept", 32) == 32 * 128 * 2
 
 
+# Of each ladder: its sizes, and of size n the operations, the bytes that must move, by hand.
+WORK = {
+    # x / 2, 0.8 x, tanh, + 1, product; one array read, one written.
+    "elementwise": ((2**16, 2**22, 2**26), lambda n: 5 * n, lambda n: 2 * 4 * n),
+    "reduction": ((2**14, 2**22, 2**26), lambda n: n, lambda n: 4 * n),
+    "transpose": ((128, 2048, 8192), lambda n: 0, lambda n: 2 * 4 * n**2),
+    # 256 counters of 4 bytes beside the elements.
+    "histogram": ((2**16, 2**22, 2**26), lambda n: n, lambda n: 4 * n + 1024),
+    # Rows of 1,024: compare, subtract, exponential, add, divide.
+    "softmax": ((32, 4096, 65536), lambda n: 5 * 1024 * n, lambda n: 2 * 4 * 1024 * n),
+    "matmul": ((128, 1024, 4096), lambda n: 2 * n**3, lambda n: 3 * 4 * n**2),
+}
+# Grid and block at some sizes, of a rung or of its ladder: enough blocks for all, 128 that stride, one for eight or sixteen elements a
+# thread, from one to 512.
+LAUNCHES = {
+    "elementwise-chunks": {2**22: (512, 256), 8193: (2, 256)}, "elementwise-each": {2**22: (2**14, 256), 257: (2, 256)},
+    "elementwise-grid-stride": {2**22: (128, 256), 257: (2, 256), 128 * 256: (128, 256)},
+    "reduction": {2**22: (2**14, 256), 257: (2, 256)}, "reduction-grid-stride": {2**22: (2**11, 256), 2049: (2, 256)},
+    "transpose": {2048: ((64, 64), (32, 8)), 33: ((2, 2), (32, 8))}, "histogram": {1: (1, 256), 2**20: (256, 256), 2**22: (512, 256)},
+    "softmax": {4096: (4096, 128)}, "matmul": {1024: ((32, 32), (32, 32)), 33: ((2, 2), (32, 32))},
+    "matmul-registers-1d": {1024: ((16, 16), 512)}, "matmul-registers-2d": {1024: ((8, 8), 256)}, "CUDA": {1024: ((8, 8), 256)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rung", [*RUNGS, *CUDA_RUNGS], ids=lambda rung: rung.name)
+def test_work_and_launch_of_a_rung_by_hand(rung: Rung | CudaRung):
+    """What its times are divided by, on how many threads it runs, and that a seed gives its arguments again and another seed others."""
+    sizes, flops, nbytes = WORK[rung.family]
+    assert rung.sizes == sizes
+    assert [rung.flops(n) for n in sizes] == [flops(n) for n in sizes]
+    assert [rung.nbytes(n) for n in sizes] == [nbytes(n) for n in sizes]
+    launches = LAUNCHES["CUDA"] if isinstance(rung, CudaRung) else LAUNCHES.get(rung.name, LAUNCHES.get(rung.family))
+    assert {n: rung.launch(n) for n in launches} == launches
+    first, again, other = (rung.arguments(128, seed)[0] for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert np.array_equal(rung.arguments(128)[0], first)
+
+
+def test_a_rung_is_shown_without_its_functions_and_its_text():
+    """In a cell's output it is what it is called, what it does, and its sizes; in CUDA C++ also what it is compiled with."""
+    assert repr(ladder.rung("matmul-naive")) == (
+        "Rung(name='matmul-naive', family='matmul', summary='one thread for each element, rows side by side', sizes=(128, 1024, 4096))"
+    )
+    assert repr(ladder.cuda_rung("matmul-warp-tiled")) == (
+        "CudaRung(name='matmul-warp-tiled', family='matmul', summary='CUDA C++: a tile for each warp', kernel='matmul_warp_tiled', "
+        "options=((), ('-DDEPTH=8',), ('-DDEPTH=32',)), tolerance=1e-05, sizes=(128, 1024, 4096))"
+    )
+
+
+def test_arguments_of_cuda():
+    """Two matrices, a third of zeros, and their size as an int."""
+    a, b, c, n = CUDA_RUNGS[0].arguments(128)
+    assert (a.shape, b.shape, c.shape, n, type(n)) == ((128, 128), (128, 128), (128, 128), 128, np.int32)
+    assert not c.any()
+    for n in (0, 100, 128.0, True, -128):
+        with pytest.raises(InputError, match=r"matmul-vectorised: n=.*; expected a multiple of 128. Pass for example n=128"):
+            CUDA_RUNGS[0].launch(n)
+
+
 def test_sizes_are_checked():
     """A register tile has no guard, so another size is refused and not computed wrongly."""
     with pytest.raises(InputError, match="matmul-registers-2d: n=100; expected a multiple of 128"):

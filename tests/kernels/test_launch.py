@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -657,3 +658,191 @@ def test_errors_of_numba_are_the_compilers_or_the_gpus(home: str, name: str, lin
     assert told.value.line == line
     with pytest.raises(ZeroDivisionError), backend._translated():
         raise ZeroDivisionError
+
+
+def test_a_launcher_keeps_the_arrays_on_the_gpu(microscope: list[Microscope]) -> None:
+    """Those that were placed there and those that were there, in the order of the arguments; a number is none."""
+    there, out = OnADevice(), np.zeros(4, np.float32)
+    ready = launcher(scale, 1, 4, there, 2.0, out)
+    assert ready.arrays[0] is there
+    assert ready.arrays[1] is microscope[0].placed[0]
+    assert repr(ready) == "<Launcher of scale with 2 arrays on the GPU>"
+
+
+def test_dynamic_shared_memory_is_passed_on_and_checked(microscope: list[Microscope], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the four calls launches with the bytes that were asked for, and refuses less than none under its own name."""
+    monkeypatch.setattr(_launch_cuda, "compile_cuda", _without_nvrtc)
+    monkeypatch.setattr(
+        Microscope, "ready", lambda self, grid, block, nbytes, values: self.__setattr__("asked", (grid, block, nbytes)) or len
+    )
+    monkeypatch.setattr(_launch.Launcher, "__call__", lambda self: ())
+    x = np.zeros(4, np.float32)
+    for call, head, rest in (
+        (launch, (scale,), (x, 1.0, x)), (launcher, (scale,), (x, 1.0, x)), (launch_cuda, (CUDA_ADD, "add"), (x, x, np.int32(4))),
+        (cuda_launcher, (CUDA_ADD, "add"), (x, x, np.int32(4))),
+    ):  # fmt: skip
+        call(*head, 2, (32, 32), *rest, dynamic_shared_bytes=64)  # 1,024 threads, the most
+        assert microscope[-1].asked == ((2, 1, 1), (32, 32, 1), 64)
+        with pytest.raises(InputError, match=f"^{call.__name__}: dynamic_shared_bytes=-1; expected a whole number from 0"):
+            call(*head, 2, 32, *rest, dynamic_shared_bytes=-1)
+
+
+def _without_nvrtc(*_: Any, **__: Any) -> Any:
+    raise MissingLibraryError("no NVRTC")
+
+
+def test_without_nvrtc_only_the_check_of_the_arguments_is_lost(microscope: list[Microscope], monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy has a compiler of its own; where NVRTC is, a template's instance is asked for by its name, and the options go along."""
+    monkeypatch.setattr(_launch_cuda, "compile_cuda", _without_nvrtc)
+    x = np.ones(4, np.float32)
+    cuda_launcher(CUDA_ADD, "add", 1, 32, x)
+    assert len(microscope) == 1
+    asked = []
+
+    def compiled(source: str, **given: Any) -> Any:
+        asked.append((source, given))
+        return types.SimpleNamespace(kernels={name: types.SimpleNamespace(parameter_bytes=8) for name in ("add", "tile<16>")})
+
+    monkeypatch.setattr(_launch_cuda, "compile_cuda", compiled)
+    for name in ("add", "tile<16>"):
+        cuda_launcher(CUDA_ADD, name, 1, 32, x, options=["-G"])
+    assert asked == [(CUDA_ADD, {"options": ("-G",), "names": names}) for names in ((), ("tile<16>",))]
+
+
+def test_which_arrays_have_gaps() -> None:
+    """By hand, of four bytes each: rows of four follow on each other, or lie further apart, or change places with the columns."""
+    for shape, strides, fits in (
+        ((4, 4), None, True), ((4, 4), (16, 4), True), ((1, 4), (999, 4), True), ((4, 1), (4, 999), True), ((4, 4), (32, 4), False),
+        ((4, 4), (4, 16), False), ((4,), (8,), False), ((2, 4), (16, 8), False),
+    ):  # fmt: skip
+        array = types.SimpleNamespace(__cuda_array_interface__={"shape": shape, "typestr": "<f4", "strides": strides})
+        argument = _launch_cuda.Argument("a", "device", array)
+        if fits:
+            _launch_cuda._check_for_pointers("launch_cuda", argument)
+        else:
+            with pytest.raises(InputError, match=r"launch_cuda: a has strides .* without gaps"):
+                _launch_cuda._check_for_pointers("launch_cuda", argument)
+
+
+def test_tensors_that_cannot_travel_and_those_that_need_not() -> None:
+    """Without memory, refused; on a GPU (here in name), used in place as what autograd does not watch; text without dimensions is none."""
+
+    class Tensor:
+        ndim, device = 1, torch.device("cuda", 1)
+        __module__ = "torch.nowhere"
+
+        def detach(self) -> Any:
+            return self
+
+    there = Tensor()
+    (argument,) = _launch_cuda.sorted_arguments("launch", "k", "x", (there,), None)
+    assert (argument.name, argument.kind) == ("x", "device")
+    assert argument.value is there
+    assert argument != _launch_cuda.sorted_arguments("launch", "k", "x", (there,), None)[0]  # by what they are, never by their numbers
+    with pytest.raises(InputError, match="launch: x is a tensor on meta; expected one on a CUDA device or in main memory"):
+        _launch_cuda.sorted_arguments("launch", "k", "x", (torch.zeros(4, device="meta"),), None)
+    with pytest.raises(InputError, match="is a ndarray; expected an array or a number"):
+        _launch_cuda.sorted_arguments("launch", "k", "x", (np.array("text"),), None)
+
+
+def test_the_number_of_an_arrays_device() -> None:
+    """A tensor's device has an index, CuPy's an id, and one that was never named is the first."""
+    devices = (torch.device("cuda", 2), types.SimpleNamespace(id=3), torch.device("cuda"), None)
+    assert [_launch._index(types.SimpleNamespace(device=device)) for device in devices] == [2, 3, 0, 0]
+
+
+def test_both_backends_copy_to_their_own_device(cupy: Cupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There as a tensor on the second GPU, back as an array; each is made with what it launches."""
+    monkeypatch.setattr(_launch_numba, "NumbaBackend", lambda *given: given)
+    assert _launch._backend("launch", scale, 1) == ("launch", scale, 1)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    made = _launch_cuda._backend("launch_cuda", CUDA_ADD, "add", ("-G",), 1)
+    assert (made._who, made._source, made._name, made._options, made._index) == ("launch_cuda", CUDA_ADD, "add", ("-G",), 1)
+    numbas = object.__new__(_launch_numba.NumbaBackend)
+    numbas._index = 1
+    for backend, module in ((made, _launch_cuda), (numbas, _launch_numba)):
+        monkeypatch.setattr(module.arrays, "to_device", lambda array, device: ("there", array, device))
+        monkeypatch.setattr(module.arrays, "to_host", lambda there: ("back", there))
+        assert backend.place(7) == ("there", 7, "cuda:1")
+        assert backend.fetch(7) == ("back", 7)
+    monkeypatch.setattr(_launch_cuda._backends, "backend_of", lambda value: "torch")
+    monkeypatch.setattr(_launch_cuda._backends, "share", lambda value, library: (library, value))
+    assert made._seen("a tensor") == ("cupy", "a tensor")
+
+
+@pytest.mark.parametrize("specialized", [False, True])
+def test_a_kernel_is_ready_for_its_types_before_it_is_launched(specialized: bool) -> None:
+    """With a stand-in for numba's CUDA: compiled and configured on its own GPU, without the word on small grids; a launch only launches."""
+    log: list[Any] = []
+
+    class Gpus:
+        @contextlib.contextmanager
+        def __getitem__(self, index: int) -> Iterator[None]:
+            log.append(f"gpu {index}")
+            yield
+            log.append("let go")
+
+    class Form:
+        def __init__(self, specialized: bool) -> None:
+            self.specialized = specialized
+
+        def specialize(self, *seen: Any) -> Form:
+            log.append(("specialize", seen))
+            return Form(True)
+
+        def __getitem__(self, configuration: Any) -> Any:
+            assert self.specialized
+            log.append(configuration)
+            warnings.warn("Grid size 2 will likely result in GPU under-utilization due to low occupancy.", stacklevel=1)
+            return lambda *seen: log.append(("launch", seen))
+
+    backend = object.__new__(_launch_numba.NumbaBackend)
+    backend._who, backend._index, backend._function = "launch", 1, helper
+    backend._cuda = types.SimpleNamespace(gpus=Gpus(), as_cuda_array=lambda array: ("seen", array))
+    backend._dispatcher = Form(specialized)
+    there = OnADevice()
+    seen = (("seen", there), 2.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = backend.ready((2, 1, 1), (32, 1, 1), 64, [there, 2.5])
+    made = [] if specialized else [("specialize", seen)]
+    assert log == ["gpu 1", *made, ((2, 1, 1), (32, 1, 1), 0, 64), "let go"]
+    log.clear()
+    run()
+    assert log == ["gpu 1", ("launch", seen), "let go"]
+
+
+def test_a_numba_that_sees_no_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it needs of NumPy is there before it is asked; without a GPU, the program that looks for the reason is named."""
+    numbas = pytest.importorskip("numba.cuda")
+    config = pytest.importorskip("numba").config
+    monkeypatch.setattr(config, "ENABLE_CUDASIM", 0)
+    mended: list[bool] = []
+    monkeypatch.setattr(_launch_numba, "_load_beside_new_numpy", lambda: mended.append(True))
+    for there in (True, False):
+        monkeypatch.setattr(numbas, "is_available", lambda there=there: bool(mended) and there)
+        if there:
+            assert _launch_numba._numba_cuda("launch") is numbas
+        else:
+            with pytest.raises(DeviceError, match=r"launch: numba-cuda sees no GPU though torch does; .*gpulab doctor"):
+                _launch_numba._numba_cuda("launch")
+
+
+def test_device_functions_of_the_function_around_are_made_as_well() -> None:
+    """A helper that a closure holds, beside a number that stays; the copy keeps the module and the original keeps its helper."""
+
+    def around(inner: Any, number: int) -> Any:
+        def kernel(x: Any) -> None:
+            x[0] = inner(x[0]) + number
+
+        return kernel
+
+    kernel = around(helper, 3)
+    kernel.__module__ = "elsewhere"
+    fake = types.SimpleNamespace(jit=lambda device: lambda plain: ("device", plain))
+    copy = _launch_numba.with_device_functions(fake, kernel, {})
+    assert [cell.cell_contents for cell in copy.__closure__] == [("device", helper), 3]
+    assert [cell.cell_contents for cell in kernel.__closure__] == [helper, 3]
+    assert (copy.__module__, copy.__name__) == ("elsewhere", "kernel")
+    assert _launch_numba.with_device_functions(fake, helper, {}) is helper

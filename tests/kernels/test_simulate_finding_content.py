@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import inspect
 import json
@@ -13,6 +14,7 @@ import pytest
 from _by_hand import line_of
 
 from gpulab.kernels import Finding, Simulation, cuda, float32, int32, simulate
+from gpulab.kernels._simulate import _frame, _geometry, _machine, _memory, _registry, _run, _source
 from gpulab.kernels._simulate.report import Counts
 
 
@@ -674,3 +676,30 @@ def test_the_rates_of_counts_by_hand() -> None:
     )
     assert Counts(shared_wavefronts=2, ideal_shared_wavefronts=2).conflict_words == "none"
     assert (c + c).global_sectors == 20
+
+
+def test_a_trace_ends_after_so_many_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 100,000, as its docstring says; here after eight, which are all of the kernel, or seven. The counts go on."""
+    assert _machine.Launch.max_trace_steps == 100_000
+    plain = simulate(traced, 1, 48, zeros(48), zeros(48), trace=0)
+    for most, cut in ((8, False), (7, True)):
+        monkeypatch.setattr(_run, "Launch", functools.partial(_machine.Launch, max_trace_steps=most))
+        s = simulate(traced, 1, 48, zeros(48), zeros(48), trace=0)
+        assert (len(s.trace), s.trace_cut) == (most, cut)
+        assert s.lines == plain.lines
+    assert not plain.trace_cut
+
+
+def test_progress_is_told_after_each_batch_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five blocks of 48 threads, which are 64 lanes, in batches of two: how much is done, and how many."""
+    monkeypatch.setattr(_run, "_LANES_AT_ONCE", 128)
+    told: list[tuple[float, str]] = []
+    simulate(traced, 5, 48, zeros(240), zeros(240), progress=lambda share, words: told.append((share, words)))
+    assert told == [(0.4, "2 of 5 blocks"), (0.8, "4 of 5 blocks"), (1.0, "5 of 5 blocks")]
+
+
+@pytest.mark.parametrize("kind", [_frame.Loop, _frame.Frame, _frame.ForLoop, _geometry.Batch, _memory.View, _registry.Call, _source.Source])
+def test_what_is_at_work_is_equal_to_itself_alone(kind: type) -> None:
+    """Two views, two loops or two functions that look alike are two; and their arrays could not be compared as one truth."""
+    assert kind.__eq__ is object.__eq__
+    assert kind.__hash__ is object.__hash__

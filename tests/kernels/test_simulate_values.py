@@ -163,3 +163,46 @@ def test_the_gamma_function_has_the_sign_and_the_size_of_pythons(name: str, accu
     out = np.zeros_like(p)
     simulate(_gamma, 1, len(p), p, out)
     np.testing.assert_array_equal(out, [np.inf, -np.inf, NAN, NAN, np.inf, NAN, NAN, np.inf])
+
+
+# Expressions of p = 0.75 and q = -2.5, of n = -20 and m = 3, whose values Python itself has.
+FUNCTIONS = (
+    *(f"math.{name}(p)" for name in (
+        "sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "ceil", "floor", "trunc",
+        "fabs", "exp2", "cbrt", "radians", "degrees", "asin", "acos", "atan", "asinh", "atanh", "erf", "erfc", "lgamma", "gamma",
+        "isnan", "isinf", "isfinite")),
+    "math.acosh(1 + p)", "math.ceil(q)", "math.floor(q)", "math.trunc(q)", "math.fabs(q)",
+    *(f"math.{name}({given})" for name in ("atan2", "hypot", "copysign", "fmod") for given in ("p, q", "q, p", "n, m", "m, n")),
+    "math.pow(p, q)", "math.pow(n, m)", "pow(p, 3)", "pow(m, 4)", "n ** m", "m ** 4", "p ** q",
+    "abs(q)", "abs(n)", "round(q)", "round(p)", "min(p, q)", "max(p, q)", "min(n, m, 1)", "max(n, m, 1)", "n // m", "n % m", "m // n",
+    "m % n", "q // p", "q % p", "n / m", "n << m", "n >> m", "n & m", "n | m", "n ^ m", "~n", "-n", "+q", "not n",
+    "(n < m) + 2 * (n <= m) + 4 * (n > m) + 8 * (n >= m) + 16 * (n == m) + 32 * (n != m)",
+)  # fmt: skip
+
+
+def test_functions_and_operators_have_pythons_values() -> None:
+    """Each in its own order of arguments; of floats to the last bits, which CUDA's own functions do not promise either."""
+    stores = "".join(f"    out[{k}] = {expression}\n" for k, expression in enumerate(FUNCTIONS))
+    out = np.zeros(len(FUNCTIONS))
+    kernel = function_of(f"import math\ndef kernel(p, q, n, m, out):\n{stores}", filename="<functions>")
+    simulate(kernel, 1, 1, 0.75, -2.5, -20, 3, out)
+    given = {"math": math, "p": 0.75, "q": -2.5, "n": -20, "m": 3}
+    np.testing.assert_allclose(out, [float(eval(expression, given)) for expression in FUNCTIONS], rtol=1e-13)
+
+
+def test_functions_of_cuda_and_numpy_have_the_manuals_values() -> None:
+    """CUDA's of bits and of floats, by its manual; a nan stays in NumPy's; a complex number of two parts."""
+    expressions = {
+        "cuda.fma(p, q, 1.0)": 0.75 * -2.5 + 1, "cuda.selp(p > q, p, q)": 0.75, "cuda.selp(p < q, p, q)": -2.5, "cuda.cbrt(-8.0)": -2,
+        "cuda.popc(n)": 5, "cuda.clz(n)": 64 - 9, "cuda.ffs(n)": 2, "cuda.brev(n)": int(f"{310:064b}"[::-1], 2), "cuda.ffs(0)": 0,
+        "cuda.clz(uint16(n))": 32 - 9, "cuda.brev(int32(n))": int(f"{310:032b}"[::-1], 2), "cuda.clz(0)": 64, "cuda.popc(-1)": 64,
+        "np.minimum(p, q)": -2.5, "np.maximum(p, q)": 0.75, "np.maximum(p, math.nan)": math.nan,
+    }  # fmt: skip
+    stores = "".join(f"    out[{k}] = {expression}\n" for k, expression in enumerate(expressions))
+    out, z = np.zeros(len(expressions)), np.zeros(1, np.complex128)
+    kernel = function_of(
+        f"{HEADER}import numpy as np\ndef kernel(p, q, n, out, z):\n{stores}    z[0] = complex(p, q)\n", filename="<cudas>"
+    )
+    simulate(kernel, 1, 1, 0.75, -2.5, 310, out, z)
+    np.testing.assert_array_equal(out, [float(value) for value in expressions.values()])
+    assert z[0] == 0.75 - 2.5j

@@ -1,7 +1,7 @@
 """Read what a CUBIN says about its kernels: an ELF file whose ``.nv.info`` sections hold the facts that the driver launches by.
 
 Only the few attributes that the course shows are read. Their numbers are those that ``cuobjdump -elf`` prints with these names:
-EIATTR_MAX_THREADS 0x05, EIATTR_MIN_STACK_SIZE 0x12, EIATTR_CBANK_PARAM_SIZE 0x19, EIATTR_REGCOUNT 0x2f.
+EIATTR_MAX_THREADS 0x05, EIATTR_REQNTID 0x10, EIATTR_CBANK_PARAM_SIZE 0x19, EIATTR_REGCOUNT 0x2f.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from gpulab.errors import CompileError
 
-_MAX_THREADS, _REQUIRED_THREADS, _MIN_STACK_SIZE, _PARAMETER_BYTES, _REGISTERS = 0x05, 0x10, 0x12, 0x19, 0x2F
-# Forms of an attribute: none, a byte, two bytes, or a size and that many bytes.
-_BYTE, _HALF, _SIZED = 2, 3, 4
+_MAX_THREADS, _REQUIRED_THREADS, _PARAMETER_BYTES, _REGISTERS = 0x05, 0x10, 0x19, 0x2F
+# The form of an attribute that is a size and that many bytes; the others hold nothing, a byte or two bytes.
+_SIZED = 4
 _NOBITS = 8
 _ENTRY = 0x10  # STO_CUDA_ENTRY in a symbol's st_other: a kernel, not a device function
 # The system reserves 1 KB of shared memory of each block (CUDA C++ Programming Guide, "Shared Memory"). The size of a kernel's section
@@ -40,7 +40,6 @@ class KernelInFile:
     symbol: str
     registers: int | None
     shared_bytes: int
-    stack_bytes: int | None
     parameter_bytes: int
     max_threads: int | None
     code_bytes: int
@@ -106,7 +105,7 @@ def read(cubin: bytes, arch: str) -> tuple[list[KernelInFile], int]:
     by_name = {part.name: part for part in parts}
     names = _symbols(parts)
     shared = by_name[".nv.info"].data if ".nv.info" in by_name else b""
-    registers, stacks = _by_symbol(shared, _REGISTERS, names), _by_symbol(shared, _MIN_STACK_SIZE, names)
+    registers = _by_symbol(shared, _REGISTERS, names)
     reserved = _RESERVED_BYTES if int(re.sub(r"\D", "", arch)) >= _RESERVED_FROM else 0
     kernels = []
     for symbol in (name for name, other in names if other & _ENTRY and f".text.{name}" in by_name):
@@ -118,7 +117,6 @@ def read(cubin: bytes, arch: str) -> tuple[list[KernelInFile], int]:
                 symbol=symbol,
                 registers=registers.get(symbol),
                 shared_bytes=max(0, block.size - reserved) if block is not None else 0,
-                stack_bytes=stacks.get(symbol),
                 parameter_bytes=struct.unpack("<H", own[_PARAMETER_BYTES])[0] if _PARAMETER_BYTES in own else 0,
                 max_threads=_product(threads) if threads else None,
                 code_bytes=by_name[f".text.{symbol}"].size,
