@@ -250,6 +250,7 @@ def test_a_launch_and_a_sweep_as_tables() -> None:
     sweep = occupancy_sweep(occupancy(256, 64), "registers_per_thread", [32, 40, 41, 255])
     assert repr(sweep) == "<occupancy over registers_per_thread, 4 values, 12% to 100%>"
     assert sweep.steps() == (1, 2, 3)
+    assert occupancy_sweep(occupancy(256, 64), "registers_per_thread", [32, 40, 39, 41]).steps() == (1, 3)  # 8, 6, 6 and 5 blocks
     assert sweep.table() == (
         ("registers_per_thread", "blocks", "occupancy", "limited by"),
         [("32", "8", "100.0%", "warps"), ("40", "6", "75.0%", "registers"), ("41", "5", "62.5%", "registers"),

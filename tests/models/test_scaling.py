@@ -395,6 +395,7 @@ def test_a_whole_number_of_numpy_is_a_number_of_ranks() -> None:
         # Strong, one second, no latency: T(p) = 1 / p + 2 c (p - 1) / p = 2 c + (1 - 2 c) / p falls for good while 2 c < 1.
         ({"parameter_bytes": 0.4}, None, 1 / 0.8),
         ({"parameter_bytes": 0.6}, 1, 1.0),
+        ({"parameter_bytes": 0.5}, 1, 1.0),  # no number of ranks is faster than one
         # With a serial fifth while 2 c < 0.8.
         ({"parameter_bytes": 0.35, "serial_share": 0.2}, None, 1 / 0.9),
         ({"parameter_bytes": 0.45, "serial_share": 0.2}, 1, 1.0),
