@@ -161,6 +161,119 @@ REFUSED: dict[str, str] = {
     "complex order": "v = 1j < 2j  # HERE",
 }  # fmt: skip
 
+# What the message says after the line, by what is refused: first what no kernel has at all, then the rest in full.
+UNSUPPORTED = {
+    "an import": ("import", "import from"),
+    "with": ("with", "refused inside a device function"),
+    "try": ("try",),
+    "raise": ("raise",),
+    "yield": ("await",),
+    "a lambda": ("lambda",),
+    "a list comprehension": ("list comprehension",),
+    "a set": ("set",),
+    "a dictionary": ("dictionary",),
+    "a list": ("list",),
+    "a formatted string": ("f-string",),
+    "a class": ("class",),
+    "`.field` of Thing": ("attribute outside",),
+    "a function inside of it": ("function inside",),
+    "global": ("global",),
+    "del": ("del",),
+    "match": ("match",),
+    "an assignment inside an expression": ("walrus",),
+    "the module os": ("os",),
+    "the module random": ("random",),
+    "the module time": ("time",),
+    "`.__class__`": ("dunder",),
+    "`np.zeros`": ("numpy function",),
+    "`cuda.no_such_thing`": ("unknown of cuda",),
+    "`math.no_such_thing`": ("unknown of math",),
+    "a slice with a step": ("slice with a step",),
+    "`else` after a loop": ("for else", "while else"),
+    "the comparison In": ("in",),
+    "the comparison Is": ("is",),
+    "the operator MatMult": ("matrix product",),
+}
+SAID = {
+    "`open` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours": ("open",),
+    "an expression whose value is not used does nothing; expected a call or an assignment": ("yield", "bare name", "bare sum"),
+    "`sum` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours": ("generator",),
+    "`words` is no number, array or tuple that a kernel can use": ("dict outside",),
+    "`names` is no number, array or tuple that a kernel can use": ("list outside",),
+    "a str is not supported in a kernel; expected a number": ("string",),
+    "`text` is no number, array or tuple that a kernel can use": ("string outside",),
+    "`Thing` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours": ("class outside",),
+    "a device function takes its arguments by position": ("star call", "keyword to device function"),
+    "two takes 2 arguments and gets 1": ("device function, too few",),
+    "two takes 2 arguments and gets 3": ("device function, too many",),
+    "direct calls itself; recursion is not supported. Write it as a loop": ("recursion",),
+    "ping calls itself; recursion is not supported. Write it as a loop": ("recursion of two",),
+    "with_default, line 24 `def with_default(p, q=1):`: expected plain parameters; defaults, * and ** are not supported": (
+        "default in a device function",
+    ),
+    "only numbers can be stored in an array": ("nothing used as a value", "array stored", "tuple stored"),
+    "the name undefined_name is not defined": ("undefined name",),
+    "the name undefined_function is not defined": ("undefined function",),
+    "the variable later is used before it has a value": ("unset variable",),
+    "`print` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours": ("print",),
+    "`eval` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours": ("eval",),
+    "`x.sum` is not supported in a kernel; expected a function of cuda, math, or a Python function of yours": ("method of an array",),
+    "math.sqrt takes 1 argument": ("math with too many",),
+    "cuda.grid takes 1, 2 or 3, written as a number": ("grid of four", "grid of a variable"),
+    "cuda.syncthreads takes 0 arguments": ("barrier with a number",),
+    "x has 1 dimension and the index has 2; expected one index for each": ("too many indices",),
+    "an index is of type float64; expected an integer. Wrap it in int(...)": ("float index", "divided index"),
+    "`i` is no array; expected one before the index": ("index of a number", "atomic of a number"),
+    "`cuda.threadIdx` has three parts; expected `.x`, `.y` or `.z` of it, written out": ("threadIdx as a whole",),
+    "a tuple takes one index, an integer": ("index of a tuple, a float", "index of a tuple, a truth value", "index of a tuple, two"),
+    "the tuple has 2 elements; expected an index below that": (
+        "index of a tuple, too large",
+        "index of a tuple, too large in some threads",
+    ),
+    "the elements of the tuple are of several types, and its index is no constant; expected one type, or a constant index": (
+        "index of a tuple of two types",
+        "index of a tuple of two types, the same in all threads",
+    ),
+    "threads take different arrays from the tuple; expected the same one in all threads. Use an index that differs instead": (
+        "index of a tuple of arrays",
+    ),
+    "the operation does not take an array and int64; expected numbers that it is defined for": ("array as number",),
+    "expected 3 values to the right": ("too few unpacked",),
+    "the operation does not take float64 and int64; expected numbers that it is defined for": ("float bits",),
+    "the operation does not take int64 and float64; expected numbers that it is defined for": ("float shift",),
+    "range needs integers": ("float range",),
+    "range takes one to three numbers": ("range of four",),
+    "range with a step of 0 has no end; expected another step": ("step of zero",),
+    "expected `range(...)` or a tuple to loop over": ("loop over an array",),
+    "a kernel returns nothing; expected a plain `return`": ("returned value",),
+    "the shape of an array in a kernel must be a constant: numbers, or names of numbers outside of the kernel": (
+        "shared of a variable size",
+        "local of a variable size",
+    ),
+    "cuda.shared.array takes 2 arguments": ("shared without a type",),
+    "`Thing` is no element type; expected one such as float32": ("shared of a wrong type",),
+    "a local array needs elements": ("local empty",),
+    "the block asks for 400,000 bytes of shared memory; expected at most 232,448. Make the shared arrays smaller": ("too much shared",),
+    "cuda.const.array_like takes a NumPy array from outside of the kernel": ("const of an argument",),
+    "cuda.atomic.add takes 3 arguments": ("atomic, too few",),
+    "an integer beyond 64 bits is not supported in a kernel; expected a number": ("huge integer",),
+    "a NoneType is not supported in a kernel; expected a number": ("None",),
+    "expected a variable or an element of an array to the left": ("attribute assigned",),
+    "v is of one kind in some threads and of another in others; expected one kind": ("kind changes",),
+    "the kernel was still at work after 2,000 statements of whole batches; expected an end. Look for a loop whose condition stays true, "
+    "or pass a larger max_steps": (
+        "endless",
+        "endless while of a variable",
+    ),
+    "a complex number cannot be stored in an array of float64": ("complex into floats",),
+    "float32 can be made of a real number only": ("a type of a complex number",),
+    "int32 can be made of a real number only": ("a type of an array",),
+    "the operation does not take complex128 and complex128; expected numbers that it is defined for": ("complex order",),
+}
+TOLD = {name: f"{what} is not supported in a kernel" for what, names in UNSUPPORTED.items() for name in names} | {
+    name: words for words, names in SAID.items() for name in names
+}
+
 
 def _kernel(body: str) -> tuple[Any, int, list[str]]:
     """Return ``kernel(x, out)`` with the body, and the number of its marked line, and the lines."""
@@ -205,6 +318,7 @@ def test_a_kernel_that_cannot_run_is_refused_with_its_line(name: str) -> None:
     if "HERE?" not in REFUSED[name]:  # a fault inside a device function may be named there
         assert int(named[1]) == line, message
     assert lines[int(named[1]) - 1].strip() in message
+    assert message.endswith(f"`: {TOLD[name]}.")
     np.testing.assert_array_equal(x, np.arange(64.0))
     np.testing.assert_array_equal(out, np.full(64, 7.0))
     _still_works()

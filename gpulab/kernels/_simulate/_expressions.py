@@ -20,6 +20,7 @@ from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, 
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
 from gpulab.kernels._simulate._tuples import is_constant, item_of
+from gpulab.models._remedies import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._frame import Frame
@@ -379,7 +380,7 @@ class Translator:
             raise self.fail("a device function takes its arguments by position", node)
         function = self.program.device_function(found, self.source, node.lineno)
         if len(node.args) != len(function.source.parameters):
-            raise self.fail(f"{words} takes {len(function.source.parameters)} arguments; {len(node.args)} are given", node)
+            raise self.fail(f"{words} takes {plural(len(function.source.parameters), 'argument')} and gets {len(node.args)}", node)
         self.program.calls[id(node)] = function.source
         arguments = [self.expression(argument) for argument in node.args]
         return lambda frame, mask: function.call(frame.machine, [argument(frame, mask) for argument in arguments], mask)

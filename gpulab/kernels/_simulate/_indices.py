@@ -11,6 +11,7 @@ from gpulab.kernels._simulate._bounds import locate
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._memory import START, View
 from gpulab.kernels._simulate._source import Source
+from gpulab.models._remedies import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._frame import Frame
@@ -29,7 +30,7 @@ def index_of(view: View, places: tuple[Any, ...], source: Source, line: int) -> 
     """Return the indices of one element as int64."""
     if len(places) != len(view.shape):
         raise source.error(
-            f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected one index for each", line
+            f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has {len(places)}; expected one index for each", line
         )
     if len(places) == 1:
         return (integer(places[0], source, line),)
@@ -49,7 +50,7 @@ def integer(place: Any, source: Source, line: int) -> Any:
 def part_of(frame: Frame, mask: Mask, view: View, places: tuple[Any, ...], from_end: tuple[bool, ...], source: Source, line: int) -> View:
     """Return a row, a block or a slice of an array: a view of the same memory."""
     if len(places) > view.ndim:
-        raise source.error(f"{view.store.name} has {view.ndim} dimensions and the index has {len(places)}; expected fewer", line)
+        raise source.error(f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has {len(places)}; expected fewer", line)
     offset, shape, strides = view.offset, [], []
     for axis, place in enumerate(places):
         extent, stride = view.shape[axis], view.strides[axis]

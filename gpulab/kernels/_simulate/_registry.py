@@ -12,6 +12,7 @@ import numpy as np
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._machine import Machine
+from gpulab.models._remedies import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._expressions import Expression, Translator
@@ -46,8 +47,8 @@ class Call:
             if name in by_name:
                 found.append(by_name.pop(name))
         if by_name or not least <= len(found) <= most or any(isinstance(a, ast.Starred) for a in found):
-            wanted = str(least) if least == most else f"{least} to {most}"
-            raise self.fail(f"{self.name} takes {wanted} arguments")
+            wanted = plural(least, "argument") if least == most else f"{least} to {most} arguments"
+            raise self.fail(f"{self.name} takes {wanted}")
         return found
 
     def numbers(self, least: int, most: int | None = None, names: tuple[str, ...] = ()) -> list[Expression]:

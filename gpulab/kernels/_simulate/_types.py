@@ -217,7 +217,7 @@ def constant(value: Any) -> Value:
             return np.int64(value)
         if value < 2**64:
             return np.uint64(value)
-        raise TypeError(f"the integer {value} does not fit into 64 bits")
+        raise TypeError("an integer beyond 64 bits")
     if isinstance(value, float):
         return np.float64(value)
     if isinstance(value, complex):
