@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpulab.errors import CompileError, InputError, MissingLibraryError
-from gpulab.kernels._compile import _elf, _faults, _libraries, _names, _nvrtc, _nvrtc_library, _portable, _python, _sass, compile_cuda
+from gpulab.kernels._compile import _elf, _faults, _libraries, _log, _names, _nvrtc, _nvrtc_library, _portable, _python, _sass, compile_cuda
 from gpulab.kernels._compile.results import KernelFacts, module
 from gpulab.kernels._language import StandIn
 
@@ -313,3 +313,44 @@ def test_results_in_full() -> None:
     for name, told in ((None, "no name"), ("third", "'third'")):
         with pytest.raises(InputError, match=f"sass_lines: {told} was given; expected one of first, second"):
             made.sass_lines(name)
+
+
+# As NVRTC 13 and ptxas write them: a kernel with the function that it calls, one that takes nothing, and one of which nothing is said.
+_LOG = """ptxas info    : Compiling entry function 'k' for 'sm_90'
+ptxas info    : Function properties for k
+    16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 48 bytes cumulative stack size
+ptxas info    : Function properties for f
+    8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+ptxas info    : Compiling entry function 'j' for 'sm_90'
+ptxas info    : Function properties for j
+    24 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers
+ptxas info    : Compiling entry function 'u' for 'sm_90'
+"""
+
+
+def test_what_the_assembler_prints_of_a_kernel() -> None:
+    """By hand: spills with those of what it calls, the whole stack where it is told and its own frame else, barriers if there are some."""
+    assert _log.usage(_LOG) == {"k": _log.Usage(32, 1, 48, 16, 24), "j": _log.Usage(8, 0, 24, 0, 0)}
+
+
+def test_what_the_front_end_prints() -> None:
+    """With the source line and the caret's column where they follow, without where they do not; warnings of both compilers, a line each."""
+    log = """kernel.cu(3): warning #177-D: variable "x" was declared
+  int x;
+      ^
+
+At end of source: warning: odd
+ptxas warning : Stack size cannot be determined
+kernel.cu(5): error: the end
+  y"""
+    assert _log.diagnostics(log) == [
+        _log.Diagnostic("warning", 'variable "x" was declared', "kernel.cu", 3, "int x;", 4),
+        _log.Diagnostic("warning", "odd", None, None),
+        _log.Diagnostic("error", "the end", "kernel.cu", 5),
+    ]
+    assert _log.warnings(log) == ('line 3: variable "x" was declared', "odd", "Stack size cannot be determined")
+    assert _log.ptx_error("ptxas application ptx input, line 12; error   : No such thing") == (12, "No such thing")
+    assert _log.ptx_error(log) is _log.assembler_error(log) is None
+    assert _log.assembler_error("ptxas error   : Too much of it ") == "Too much of it"

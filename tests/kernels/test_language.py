@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import numpy as np
@@ -44,3 +45,21 @@ def test_the_stand_in_keeps_the_function_and_says_what_it_is() -> None:
         cuda.shared.array(32)
     with pytest.raises(AttributeError, match=r"^__wrapped__$"):
         cuda.__wrapped__  # noqa: B018
+
+
+def test_public_names_are_loaded_when_they_are_asked_for() -> None:
+    """Each is found where the table says, and kept; ``dir`` has them all before; another name is refused with those there are."""
+    from gpulab import kernels
+
+    assert dir(kernels) == sorted(dir(kernels))
+    assert set(kernels.__all__) <= set(dir(kernels))
+    for name, home in kernels._PUBLIC.items():
+        vars(kernels).pop(name, None)
+        found = getattr(kernels, name)
+        assert found is getattr(importlib.import_module(home), name)
+        assert vars(kernels)[name] is found
+    with pytest.raises(
+        AttributeError, match=r"module 'gpulab.kernels' has no attribute 'lunch'; its public names are .*, launch, "
+    ) as told:
+        kernels.lunch  # noqa: B018
+    assert str(told.value).endswith(", ".join(sorted(kernels.__all__)))
