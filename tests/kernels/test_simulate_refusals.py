@@ -159,6 +159,25 @@ REFUSED: dict[str, str] = {
     "a type of a complex number": "v = float32(1j)  # HERE",
     "a type of an array": "v = int32(x)  # HERE",
     "complex order": "v = 1j < 2j  # HERE",
+    'array as a test': "if x:  # HERE\n    out[i] = 1",
+    'array chosen': "v = x if i > 3 else out  # HERE",
+    'a type of two numbers': "v = int32(i, i)  # HERE",
+    'a float of a truth value': "v = float(i > 3)  # HERE",
+    'length of a number': "v = len(i)  # HERE",
+    'root of an array': "v = math.sqrt(x)  # HERE",
+    'root of a complex number': "v = math.sqrt(1j)  # HERE",
+    'bits of a float': "v = cuda.popc(1.5)  # HERE",
+    'shared without elements': "v = cuda.shared.array((0, 3), float32)  # HERE",
+    'sign of an array': "v = -x  # HERE",
+    'array compared': "v = x < 3  # HERE",
+    'too many indices and a slice': "v = x[i, 1:2]  # HERE",
+    'one array or another': "v = x\nif i > 3:\n    v = out  # HERE",
+    'range by name': "for k in range(stop=3):  # HERE\n    pass",
+    'two masks': "cuda.syncwarp(1, 2)  # HERE",
+    'grid with another name': "v = cuda.grid(ndim=2, more=1)  # HERE",
+    'attribute added to': "x.size += 1  # HERE",
+    'star in a tuple': "v = (*(1, 2), 3)  # HERE",
+    'atomic of bits of floats': "cuda.atomic.and_(out, 0, 1)  # HERE",
 }  # fmt: skip
 
 # What the message says after the line, by what is refused: first what no kernel has at all, then the rest in full.
@@ -237,12 +256,18 @@ SAID = {
     "threads take different arrays from the tuple; expected the same one in all threads. Use an index that differs instead": (
         "index of a tuple of arrays",
     ),
-    "the operation does not take an array and int64; expected numbers that it is defined for": ("array as number",),
+    "the operation does not take an array and int64; expected numbers that it is defined for": (
+        "array compared",
+        "array as number",
+    ),
     "expected 3 values to the right": ("too few unpacked",),
     "the operation does not take float64 and int64; expected numbers that it is defined for": ("float bits",),
     "the operation does not take int64 and float64; expected numbers that it is defined for": ("float shift",),
     "range needs integers": ("float range",),
-    "range takes one to three numbers": ("range of four",),
+    "range takes one to three numbers": (
+        "range by name",
+        "range of four",
+    ),
     "range with a step of 0 has no end; expected another step": ("step of zero",),
     "expected `range(...)` or a tuple to loop over": ("loop over an array",),
     "a kernel returns nothing; expected a plain `return`": ("returned value",),
@@ -258,7 +283,10 @@ SAID = {
     "cuda.atomic.add takes 3 arguments": ("atomic, too few",),
     "an integer beyond 64 bits is not supported in a kernel; expected a number": ("huge integer",),
     "a NoneType is not supported in a kernel; expected a number": ("None",),
-    "expected a variable or an element of an array to the left": ("attribute assigned",),
+    "expected a variable or an element of an array to the left": (
+        "attribute added to",
+        "attribute assigned",
+    ),
     "v is of one kind in some threads and of another in others; expected one kind": ("kind changes",),
     "the kernel was still at work after 2,000 statements of whole batches; expected an end. Look for a loop whose condition stays true, "
     "or pass a larger max_steps": (
@@ -269,6 +297,24 @@ SAID = {
     "float32 can be made of a real number only": ("a type of a complex number",),
     "int32 can be made of a real number only": ("a type of an array",),
     "the operation does not take complex128 and complex128; expected numbers that it is defined for": ("complex order",),
+    "expected a number or a truth value to test": ("array as a test",),
+    "a conditional expression must choose between two numbers": ("array chosen",),
+    "int32 takes one number": ("a type of two numbers",),
+    "float() takes no truth value; expected a number": ("a float of a truth value",),
+    "len takes an array or a tuple": ("length of a number",),
+    "math.sqrt takes numbers": ("root of an array",),
+    "math.sqrt takes real numbers": ("root of a complex number",),
+    "cuda.popc takes an integer": ("bits of a float",),
+    "a shared array needs elements; its shape (0,) means the dynamic shared memory of the launch": ("shared without elements",),
+    "the operation does not take an array; expected numbers that it is defined for": ("sign of an array",),
+    "x has 1 dimension and the index has 2; expected fewer": ("too many indices and a slice",),
+    "v is one array in some threads and another in others; expected one array. Use an index that differs instead": (
+        "one array or another",
+    ),
+    "cuda.syncwarp takes 0 to 1 arguments": ("two masks",),
+    "cuda.grid takes 1 argument": ("grid with another name",),
+    "a starred expression is not supported in a kernel": ("star in a tuple",),
+    "cuda.atomic.and_ takes arrays of int32, uint32, int64, uint64; out has float64": ("atomic of bits of floats",),
 }
 TOLD = {name: f"{what} is not supported in a kernel" for what, names in UNSUPPORTED.items() for name in names} | {
     name: words for words, names in SAID.items() for name in names
