@@ -16,7 +16,7 @@ from kernels_of_ours import CASES as OF_THREADS
 from kernels_of_puzzles import CASES as PUZZLES
 from kernels_of_the_manual import CASES as MANUAL
 
-from gpulab.kernels import simulate
+from gpulab.kernels import cuda, int32, simulate
 
 OURS = [*OF_THREADS, *OF_LANES]
 CASES = [*MANUAL, *PUZZLES, *OURS]
@@ -147,3 +147,52 @@ def test_the_collections_are_large_enough() -> None:
     assert len({case.kernel for case in MANUAL}) >= 30
     assert len({case.kernel for case in PUZZLES}) >= 14
     assert len({case.name for case in CASES}) == len(CASES)
+
+
+def votes_of_some_blocks(out):
+    one = cuda.shared.array(1, int32)
+    tile = cuda.shared.array(64, int32)
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    one[0] = b  # the same value by all threads of a block
+    tile[t] = 100 * b + t
+    cuda.syncthreads()
+    out[b, t, 0] = cuda.syncthreads_count(t < 10 + b)
+    out[b, t, 1] = cuda.syncthreads_and(b != 1 or t < 63)
+    out[b, t, 2] = cuda.syncthreads_or(b == 2 and t == 5)
+    out[b, t, 3] = tile[(t + 1) % 64] + one[0]
+    if b > 0:
+        out[b, t, 4] = cuda.popc(cuda.activemask())
+        cuda.syncwarp()
+        out[b, t, 5] = cuda.ballot_sync(0xFFFFFFFF, t % 32 < b)
+        out[b, t, 6] = cuda.shfl_sync(0xFFFFFFFF, t + 100 * b, 3)
+        out[b, t, 7] = cuda.all_sync(0xFFFFFFFF, t + b < 33)
+        out[b, t, 8] = cuda.any_sync(0xFFFFFFFF, t == 33 - b)
+        out[b, t, 9] = cuda.popc(cuda.match_any_sync(0xFFFFFFFF, t % (b + 1)))
+    if b != 1:
+        cuda.syncthreads()
+
+
+def test_blocks_and_warps_that_differ_vote_for_themselves() -> None:
+    """Three blocks of two warps, of which the first leaves the votes of warps out and the second the last barrier: each value by hand."""
+    out = np.full((3, 64, 10), -1, np.int64)
+    s = simulate(votes_of_some_blocks, 3, 64, out)
+    assert s.findings == ()
+    assert s.totals.barriers == 3 * 4 + 2
+    warp = np.arange(64) // 32
+    for b in range(3):
+        found = out[b].T
+        assert (found[0] == 10 + b).all()
+        assert (found[1] == (b != 1)).all()
+        assert (found[2] == (b == 2)).all()
+        assert (found[3] == 101 * b + (np.arange(64) + 1) % 64).all()
+        if b == 0:
+            assert (found[4:] == -1).all()
+            continue
+        assert (found[4] == 32).all()
+        assert (found[5] == 2**b - 1).all()  # lanes 0 to b - 1
+        assert (found[6] == 100 * b + 32 * warp + 3).all()
+        assert (found[7] == ((warp == 0) & (b == 1))).all()  # 31 + b < 33
+        assert (found[8] == (warp == (b == 1))).all()  # threads 32 and 31
+        # Of 32 numbers every second; or thirds of which each warp has 11, 11 and 10, the second beginning with 32 % 3 = 2.
+        alike = np.array([[16, 16], [16, 16]]) if b == 1 else np.array([[11, 11, 10], [11, 10, 11]])
+        assert (found[9] == alike[warp, np.arange(64) % (b + 1)]).all()
