@@ -130,6 +130,17 @@ def format_ratio(ratio: float) -> str:
     return f"{_digits(ratio)}x" if words is None else words
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a whole number with its noun: ``1 block``, ``2 blocks``.
+
+    Examples
+    --------
+    >>> plural(1, "block"), plural(2048, "block")
+    ('1 block', '2,048 blocks')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _parse(given: object, words: dict[str, float] | dict[str, int], function: str, example: str) -> float:
     """Read text with a unit, or a bare number in the base unit; anything negative, infinite or unreadable is refused."""
     expected = f"expected a number and a unit, such as {example}, that is finite and not negative"

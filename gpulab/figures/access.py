@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.figures import palette
 from gpulab.figures._style import AXIS, GRID, MID_GREY, LabFigure, composed, frame, ink
+from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.models import AccessPattern
@@ -35,8 +36,8 @@ def access(pattern: AccessPattern) -> LabFigure:
         The same addresses twice: as a load from device memory and, below, as one from shared memory. Numbers are lanes; a "+" marks what
         more lanes ask for as well.
     """
-    few = f"{_plural(pattern.sectors, 'sector')} where {pattern.ideal_sectors} would do"
-    passes = f"{_plural(pattern.wavefronts, 'wavefront')} where {pattern.ideal_wavefronts} would do"
+    few = f"{plural(pattern.sectors, 'sector')} where {pattern.ideal_sectors} would do"
+    passes = f"{plural(pattern.wavefronts, 'wavefront')} where {pattern.ideal_wavefronts} would do"
     base = frame(f"One warp: {few}; {passes}", pattern.evidence, _describe(pattern), height=680)
     traces = [*_sectors(pattern), *_banks(pattern)]
     heads = [
@@ -78,10 +79,6 @@ def _axes(base: LabFigure, pattern: AccessPattern) -> dict[str, Any]:
             "title": {"text": ink("words"), "standoff": 4},
         },
     }  # fmt: skip
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _passes(pattern: AccessPattern) -> int:

@@ -19,6 +19,7 @@ from gpulab.kernels import Finding, Simulation, simulate
 from gpulab.kernels._simulate._source import plain_function, read_source
 from gpulab.lessons import _guard
 from gpulab.lessons._content import NotAttempted, Refused
+from gpulab.units import plural
 
 # A right answer takes some hundred statements, one thread that does all the work 10,000; what goes on beyond this has no end, and is
 # told so with its line, before the check's own time is up.
@@ -81,7 +82,7 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
     if _body(source.tree) in ([], _body(given)):
         raise NotAttempted
     if len(source.parameters) != len(names):
-        raise Refused(f"It takes {len(source.parameters)} arguments; it is launched with {len(names)}: {', '.join(names)}.")
+        raise Refused(f"It takes {plural(len(source.parameters), 'argument')}; it is launched with {len(names)}: {', '.join(names)}.")
     return [_run(answer, trial) for trial in trials()]
 
 

@@ -59,7 +59,7 @@ BOUNDS = Exercise(
         Usual(HEAD + _DIFFERENCE + "    if i < x.size - 1:\n        out[i] = x[i + 1] - x[i]", "77, and 0 is right"),
         Usual(HEAD + _DIFFERENCE + "    if i < 256:\n        out[i] = x[(i + 1) % 256] - x[i]", "out of an array's bounds"),
         Usual(HEAD + _DIFFERENCE + "    if 0 < i < x.size:\n        out[i] = x[i] - x[i - 1]", "The result is wrong"),
-        Usual("def difference(x):\n    pass", "It takes 1 arguments"),
+        Usual("def difference(x):\n    pass", "It takes 1 argument;"),
     ),
 )
 

@@ -23,7 +23,8 @@ from gpulab.models._limits import (
     SmLimits,
     sm_limits,
 )
-from gpulab.models._remedies import explain, plural, table_of
+from gpulab.models._remedies import explain, table_of
+from gpulab.units import plural
 
 # The launch's arguments that can be swept; the first three are also those that the explanations look for remedies in.
 AXES = ("threads_per_block", "registers_per_thread", "shared_bytes_per_block", "barriers_per_block", "carveout_percent")

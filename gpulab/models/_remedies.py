@@ -13,7 +13,7 @@ import numpy as np
 
 from gpulab.models._blocks import LIMITERS, OccupancyTable, occupancy_table
 from gpulab.models._limits import MAX_THREADS_PER_BLOCK, PARTITIONS, REGISTER_STEP, WARP_THREADS
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 if TYPE_CHECKING:
     from gpulab.models._occupancy import Occupancy
@@ -52,11 +52,6 @@ def explain(launch: Occupancy) -> str:
         allow = "allows" if others == [_WORDS["shared"]] else "allow"  # the one word that is no plural
         first += f" The {' and '.join(others)} {allow} no more either."
     return f"{first} {_remedy(launch)}{idle}"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, such as "2 blocks"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _warps(launch: Occupancy) -> str:

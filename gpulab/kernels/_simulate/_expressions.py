@@ -20,7 +20,7 @@ from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, 
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
 from gpulab.kernels._simulate._tuples import is_constant, item_of
-from gpulab.models._remedies import plural
+from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._frame import Frame

@@ -11,7 +11,7 @@ from gpulab.kernels._simulate._bounds import locate
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._memory import START, View
 from gpulab.kernels._simulate._source import Source
-from gpulab.models._remedies import plural
+from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._frame import Frame

@@ -12,7 +12,7 @@ import numpy as np
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._machine import Machine
-from gpulab.models._remedies import plural
+from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._expressions import Expression, Translator
