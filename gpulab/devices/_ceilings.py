@@ -74,7 +74,7 @@ class MemoryCeiling(Result):
         return max(self.copy_bytes_per_second, self.read_bytes_per_second, self.triad_bytes_per_second)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Ceilings(Result):
     """What a device has shown to reach.
 

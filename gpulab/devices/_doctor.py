@@ -65,7 +65,7 @@ class Check(Result):
     remedy: str = ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Checkup(Result):
     """The whole report.
 

@@ -15,7 +15,7 @@ from gpulab.evidence import Environment, Evidence
 from gpulab.units import format_bytes
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Machine(Result):
     """The computer that this process runs on.
 

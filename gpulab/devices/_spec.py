@@ -61,7 +61,7 @@ class MemoryLevel(Result):
     source: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class DeviceSpec(Result):
     """The most that a device can do.
 

@@ -26,7 +26,7 @@ _FLOAT, _COUNTER = 4, 4
 _SHARDED = ("zero2", "zero3")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RankStates(Result):
     """What stays on one rank between steps.
 

@@ -14,7 +14,7 @@ from gpulab.parallel.results import RankSpan, RankTimeline
 from gpulab.units import format_bytes, format_seconds
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ScheduleRun(Result):
     """A schedule of pipeline parallelism as real ranks carried it out; each rank is a stage.
 

@@ -28,7 +28,7 @@ _INFO_BYTES = 216
 _kept: set[int] = set()  # inodes of sockets that are none of the process group's, where the agent's list does not serve
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class WireBytes(Result):
     """What the sockets of this process's groups have moved since they were opened.
 

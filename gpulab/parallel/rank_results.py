@@ -20,7 +20,7 @@ from gpulab.units import format_bytes
 RANK_CATEGORIES = ("parameters", "optimizer", "gradients", "communication", "activations", "inputs", "temporary")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RankMemory(Result):
     """The memory that a training step will take on one rank of many, found without running it.
 

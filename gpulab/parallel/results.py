@@ -50,7 +50,7 @@ class RankSpan(Result):
         return self.end_seconds - self.begin_seconds
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class RankTimeline(Result):
     """What each rank did when, from a real run: the lanes of a picture.
 
@@ -120,7 +120,7 @@ def _covered(spans: Sequence[RankSpan]) -> float:
     return float(total)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RankReport(Result):
     """What one rank held and sent in one training step.
 
@@ -157,7 +157,7 @@ class RankReport(Result):
         return f"<rank {self.rank}: peak {format_bytes(self.peak_bytes)}, payload {format_bytes(sum(self.payload_bytes.values()))} a step>"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class StrategyResult(Result):
     """One training run over several ranks, beside the same run in one process.
 

@@ -17,7 +17,7 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 COMPUTED, WAITED = "computed", "a timed wait"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ScalingMeasurement(Result):
     """A training step on one number of ranks.
 
@@ -65,6 +65,10 @@ class ScalingMeasurement(Result):
         """What all ranks together train on, at the median."""
         return self.ranks * self.batch / self.median_seconds
 
+    def __repr__(self) -> str:
+        gain = "" if self.speedup is None else f", {format_ratio(self.speedup)}"
+        return f"<{self.ranks} rank{'s' if self.ranks > 1 else ''}: {format_seconds(self.median_seconds)} a step{gain}>"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ScalingMeasurement) and self.to_dict() == other.to_dict()
 
@@ -72,7 +76,7 @@ class ScalingMeasurement(Result):
         return hash((self.ranks, self.batch, self.median_seconds))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ScalingResult(Result):
     """The same training step on several numbers of ranks, in turns.
 
@@ -252,7 +256,7 @@ class GlobalBatchRow(Result):
     diverged: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class GlobalBatchResult(Result):
     """What the global batch does to learning when everything else stays: the same epochs, one process that computes what the ranks would.
 

@@ -44,7 +44,7 @@ class CollectivePoint(Result):
     algorithm_bytes: tuple[float, ...]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class CollectiveSweep(Result):
     """A collective's time and bytes over sizes, among ranks of a cluster.
 

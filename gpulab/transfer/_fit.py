@@ -43,7 +43,7 @@ class Segment(Result):
     bandwidth_bytes_per_second: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class AlphaBeta(Result):
     """The fit of one series of transfers.
 

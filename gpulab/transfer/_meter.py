@@ -20,7 +20,7 @@ from gpulab.transfer._links import Link, ProcessorModel, named_link, processor
 from gpulab.units import format_bytes, format_seconds
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class LinkReport(Result):
     """The bill of a program that ran on a ``ModelledDevice``.
 

@@ -48,7 +48,7 @@ class SweepPoint(Result):
         return self.nbytes / self.median_seconds
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Sweep(Result):
     """Transfer times over sizes.
 
@@ -157,7 +157,7 @@ class BreakEvenRow(Result):
         return self.host_seconds / self.device_seconds
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class BreakEven(Result):
     """The smallest size from which the accelerator wins although the data have to travel.
 
@@ -237,7 +237,7 @@ class Span(Result):
         return self.end_seconds - self.start_seconds
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Overlap(Result):
     """Copy and compute in chunks that overlap, beside one copy and one compute in turn.
 
@@ -318,8 +318,7 @@ def together_seconds(timeline: Sequence[Span]) -> float:
     """Return how long a copy and a compute ran at the same time; the spans of one lane do not overlap each other."""
     copies = [s for s in timeline if s.lane == "copy"]
     computes = [s for s in timeline if s.lane == "compute"]
-    shared = (min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds) for a in copies for b in computes)
-    return sum(s for s in shared if s > 0)
+    return sum(max(0.0, min(a.end_seconds, b.end_seconds) - max(a.start_seconds, b.start_seconds)) for a in copies for b in computes)
 
 
 @dataclass(frozen=True)

@@ -508,3 +508,141 @@ def test_prediction_is_the_model() -> None:
         found.at(1).median_seconds, BYTES, found.latency_seconds, found.bandwidth_bytes_per_second, [1, 2, 4], processors=8
     )
     assert dataclasses.replace(again, evidence=found.prediction.evidence) == found.prediction
+
+
+def test_ranks_leave_their_groups_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All meet first: a rank that left a group in which another still works would fail it. A group of others is not left."""
+    told: list[object] = []
+    job = object.__new__(_scaling_step.Job)
+    job.steps, job.groups = {1: lambda: None}, ["mine", dist.GroupMember.NON_GROUP_MEMBER, "ours"]
+    monkeypatch.setattr(dist, "barrier", lambda: told.append(("meet", dict(job.steps))))
+    monkeypatch.setattr(dist, "destroy_process_group", told.append)
+    job.close()
+    assert told == [("meet", {}), "mine", "ours"]
+    assert job.groups == []
+    _scaling_step._JOBS["a test"] = SimpleNamespace(close=lambda: told.append("closed"), first_seconds=2.5)  # type: ignore[assignment]
+    assert _scaling_step.first_seconds("a test") == 2.5
+    _scaling_step.end("a test")
+    _scaling_step.end("a test")
+    assert told[-1] == "closed"
+    assert told.count("closed") == 1
+
+
+def test_a_measurement_in_words_by_hand() -> None:
+    """One and two ranks; equal ones are one in a set; what it says of itself is short."""
+    one = ScalingMeasurement(1, 240, np.array([0.1]), 0.1, None, None, None, None, None)
+    two = ScalingMeasurement(2, 120, np.array([0.0625]), 0.0625, (0.06, 0.065), 1.6, (1.5, 1.7), None, None)
+    assert [repr(one), repr(two)] == ["<1 rank: 100 ms a step>", "<2 ranks: 62.5 ms a step, 1.60x>"]
+    assert (one.efficiency, one.efficiency_interval) == (None, None)
+    assert len({one, dataclasses.replace(one), two}) == 2
+    evidence = Evidence.measured("a device", 40)
+
+    def result(points: tuple[ScalingMeasurement, ...], **changed: Any) -> ScalingResult:
+        given = {"mode": "strong", "stage": "computed", "processors": 2, **changed}
+        return ScalingResult(
+            "a net", given["mode"], given["stage"], 4_000_000, given["processors"], 1, points, None, None, None, None, (), evidence,
+            devices.environment("cpu"),
+        )  # fmt: skip
+
+    compared = "2 ranks train on 1.60x [1.50x, 1.70x] the samples a second of 1"
+    assert result((one,)).sentence == "1 rank: 100 ms a step; nothing to compare with."
+    assert result((two,)).sentence == "2 ranks: 62.5 ms a step; nothing to compare with."
+    assert result((one, two)).sentence == f"{compared}."
+    assert result((one, two), processors=1).sentence == (
+        f"{compared}, but on 1 processors they take turns: what this machine shows is the cost of more ranks, not their gain."
+    )
+    assert result((one, two), processors=1, stage="a timed wait").sentence == (
+        f"{compared}; their compute was a timed wait, so this shows what communication costs, not how fast this machine is."
+    )
+    assert repr(result((one, two))) == f"<strong scaling of a net: {compared}>"
+    assert len({result((one, two)), result((one, two)), result((one,))}) == 2
+    with pytest.raises(InputError, match=r"^at: 3 ranks were not measured \(1, 2 were\); .* Pass it in counts=\.$"):
+        result((one, two)).at(3)
+
+
+def test_recorded_scaling_by_hand() -> None:
+    """On 1, 2 and 4 ranks 100, 55 and 35 ms, each known to 1 %: 100 / 35, and the interval of the ratio of two such medians.
+
+    The link is read back from all-reduces of four ranks made by the ring's formula; the prediction is that of the course's own step.
+    """
+    from gpulab.evidence import Environment
+    from gpulab.recordings import Entry, Recording, Timing
+
+    here = Environment("2026-01-02T03:04:05+00:00", "Linux", "a CPU", 8, 2**33, "a GPU", "cuda", "580.1", "3.12", {"torch": "2.11"})
+
+    def timing(seconds: float, interval: bool = True, notes: tuple[Note, ...] = ()) -> Timing:
+        span = (0.99 * seconds, 1.01 * seconds) if interval else None
+        return Timing(np.array([seconds] * 3), 3, seconds, span, seconds, seconds, None, 1, None, None, notes)
+
+    def step(ranks: int, timed: Timing | None, mode: str = "strong", model: str = "mlp") -> Entry:
+        params = {"model": model, "mode": mode, "ranks": ranks, "batch": 240, "parameter_bytes": BYTES}
+        return Entry("data-parallel scaling", params, timed, None if timed else "no time")
+
+    def reduce(nbytes: int, ranks: int = 4) -> Entry:
+        seconds = 2 * (ranks - 1) * (ALPHA + nbytes / ranks / RATE)
+        return Entry("collectives", {"collective": "all_reduce", "nbytes": nbytes, "ranks": ranks}, timing(seconds))
+
+    def recording(*entries: Entry, kind: str = "cuda") -> Recording:
+        return Recording("a-machine", dataclasses.replace(here, device_kind=kind), {}, {}, "0.1.0", entries)
+
+    told = Note("contended", "Others.")
+    steps = [step(1, timing(0.1)), step(2, timing(0.055, notes=(told,))), step(4, timing(0.035)), step(8, None)]
+    links = [reduce(n) for n in (4096, 65536, 2**20, 2**24)]
+    other = step(1, timing(0.2), model="cnn"), step(1, timing(0.3), "weak")
+    found = gl.parallel.recorded_scaling(recording(*steps, *links[:2], *other))
+    assert found is not None
+    assert [(p.ranks, p.batch, p.median_seconds) for p in found.points] == [(1, 240, 0.1), (2, 120, 0.055), (4, 60, 0.035)]
+    assert [p.speedup for p in found.points] == pytest.approx([1.0, 0.1 / 0.055, 0.1 / 0.035])
+    assert found.points[0].speedup_interval == (1.0, 1.0)
+    down, up = np.hypot(np.log(1 / 0.99), np.log(1.01)), np.hypot(np.log(1.01), np.log(1 / 0.99))
+    assert found.points[2].speedup_interval == pytest.approx((0.1 / 0.035 * np.exp(-down), 0.1 / 0.035 * np.exp(up)))
+    assert (found.label, found.mode, found.stage) == ("a perceptron, 2 x 512 hidden on a GPU", "strong", "computed")
+    assert (found.parameter_bytes, found.processors, found.hosts, found.notes) == (BYTES, 4, 1, (told,))
+    assert (found.evidence.badge, found.environment) == (Badge.RECORDED, recording().environment)
+    # Time did not reach eight ranks, and two sizes of the all-reduce are no line.
+    assert (found.latency_seconds, found.prediction, found.points[2].predicted_seconds) == (None, None, None)
+    linked = gl.parallel.recorded_scaling(recording(*steps[:3], *links))
+    assert linked is not None
+    assert (linked.latency_seconds, linked.bandwidth_bytes_per_second) == (pytest.approx(ALPHA, rel=0.01), pytest.approx(RATE, rel=0.01))
+    assert linked.at(4).predicted_seconds == pytest.approx(0.025 + 6 * (ALPHA + BYTES / 4 / RATE), rel=0.01)
+    assert linked.at(4).predicted_overlapped_seconds == pytest.approx(0.025, rel=0.01)  # 6.3 ms fit behind two thirds of 25
+    assert linked.processors == 4
+    # Three sizes make a line, two do not; and without one rank there is nothing to predict from, or to compare with.
+    three, two = (gl.parallel.recorded_scaling(recording(*steps[:3], *links[-n:])) for n in (3, 2))
+    assert (three.prediction is None, two.prediction is None) == (False, True)  # type: ignore[union-attr]
+    lonely = gl.parallel.recorded_scaling(recording(*steps[1:3], *links))
+    assert (lonely.at(4).speedup, lonely.at(4).speedup_interval, lonely.prediction) == (None, None, None)  # type: ignore[union-attr]
+    # One that is not known to any interval leaves the ratio without one; on a CPU the processors are its cores.
+    loose = gl.parallel.recorded_scaling(recording(step(1, timing(0.1, False)), step(2, timing(0.055)), kind="cpu"))
+    assert (loose.at(2).speedup, loose.at(2).speedup_interval) == (pytest.approx(0.1 / 0.055), None)  # type: ignore[union-attr]
+    assert loose.processors == 8  # type: ignore[union-attr]
+    weak = gl.parallel.recorded_scaling(recording(step(1, timing(0.1), "weak"), step(2, timing(0.125), "weak"), *other), "mlp", "weak")
+    assert [(p.batch, p.speedup) for p in weak.points] == [(240, 1.0), (240, pytest.approx(1.6))]  # type: ignore[union-attr]
+    assert gl.parallel.recorded_scaling(recording(*steps), "cnn") is None
+    for given, words in (
+        (("nvidia-h200",), r"^recorded_scaling: 'nvidia-h200' is no recording; expected one\. Pass gl\.recordings\.load\(name\)\.$"),
+        ((recording(), "resnet"), "model is 'resnet'"), ((recording(), None, "sideways"), "mode is 'sideways'"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            gl.parallel.recorded_scaling(*given)  # type: ignore[arg-type]
+
+
+def test_the_global_batch_in_words_by_hand() -> None:
+    """Rows by rule and size; what was lost is counted; the sizes that were tried, from the smallest to the largest."""
+
+    def accuracy(ratio: float) -> Any:
+        return SimpleNamespace(mean=ratio, interval=(ratio - 0.01, ratio + 0.01), accuracies=(ratio,) * 3)
+
+    rows = (
+        gl.parallel.GlobalBatchRow("linear", 32, 512, 0.96, 10, accuracy(0.5), 2),
+        gl.parallel.GlobalBatchRow("linear", 1, 16, 0.03, 400, accuracy(0.975), 0),
+        gl.parallel.GlobalBatchRow("unchanged", 32, 512, 0.03, 10, accuracy(0.6), 0),
+    )
+    r = gl.parallel.GlobalBatchResult("digits-mlp", 16, 5, "SGD", 0.03, 1.0, rows, (Note("stopped", "Here."),), Evidence.measured("x"))
+    assert (r.rules, r.select("linear")) == (("linear", "unchanged"), (rows[1], rows[0]))
+    assert repr(r) == "<digits-mlp: global batches of 16 to 512 over 5 epochs, 2 rules>"
+    assert r.table() == (("learning rate", "ranks", "global batch", "rate", "updates", "right (95 % over seeds and items)"), [
+        ("linear", "32", "512", "0.96", "10", "50.0 % [49.0, 51.0], 2 of 3 diverged"),
+        ("linear", "1", "16", "0.03", "400", "97.5 % [96.5, 98.5]"),
+        ("unchanged", "32", "512", "0.03", "10", "60.0 % [59.0, 61.0]"), ("note: stopped", "Here.", "", "", "", ""),
+    ])  # fmt: skip
