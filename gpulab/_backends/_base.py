@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-class Backend:
+class Backend(abc.ABC):
     """What gpulab needs from an array library. ``device`` is text such as ``"cpu"`` or ``"cuda:0"``."""
 
     name = ""
@@ -34,21 +35,21 @@ class Backend:
         self.prepare()
         self.module: Any = importlib.import_module(self.name)
 
+    @abc.abstractmethod
     def owns(self, x: object) -> bool:
         """Return whether ``x`` is an array of this library."""
-        raise NotImplementedError
 
     def has_data(self, x: Any) -> bool:
         """Return whether ``x`` holds numbers now, and is not a name for what a graph or a traced function will have later."""
         return True
 
+    @abc.abstractmethod
     def device_of(self, x: Any) -> str:
         """Return the device that holds ``x``."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def pointer(self, x: Any) -> int:
         """Return the address of the first element."""
-        raise NotImplementedError
 
     def nbytes(self, x: Any) -> int:
         """Return the bytes of the elements (not of the storage behind a view)."""
@@ -66,25 +67,25 @@ class Backend:
         """Return whether the elements lie one behind the other, row by row."""
         return True
 
+    @abc.abstractmethod
     def to_host(self, x: Any) -> np.ndarray:
         """Return a numpy array; the device has finished when it returns."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def from_host(self, a: np.ndarray, device: str, pinned: bool) -> Any:
         """Return an array of this library on ``device`` with the content of ``a``; no copy where ``a`` can be used as it is."""
-        raise NotImplementedError
 
     def move(self, x: Any, device: str, pinned: bool) -> Any:
         """Return this library's own array ``x`` on another device of this library."""
         return self.from_host(self.to_host(x), device, pinned)
 
+    @abc.abstractmethod
     def copy(self, x: Any) -> Any:
         """Return a copy of ``x`` where it lies."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
         """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one; None if it can."""
-        raise NotImplementedError
 
     def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
         """Return the obstacle that the libraries themselves would not report: the few checks that every ``share`` pays for."""

@@ -138,7 +138,7 @@ class Call:
         if getattr(error, "ename", "") == "EngineError":
             self.died[rank] = self.engines.deaths().get(rank, "ended without a word")
         elif self.interrupted and getattr(error, "ename", "") == "KeyboardInterrupt":  # just before its function began, or just after
-            self.outcomes[rank] = Outcome(Sight(rank, "interrupted"), b"", b"", "", "", (), 0.0, 0.0)
+            self.outcomes[rank] = Outcome(Sight(rank, "interrupted"), b"", b"", "", "", ())
         else:
             self.refused[rank] = message_of(error)
 

@@ -123,7 +123,7 @@ class LocalEngines:
         if not guarded.alive or "controller" in guarded.ends:
             who = "the controller" if guarded.alive else "the process that watches over the engines"
             return dict.fromkeys(range(self.n), f"ended with {who}")
-        return {i: ending(guarded.ends[name][0]) for i, name in enumerate(self._names()) if name in guarded.ends}
+        return {i: ending(guarded.ends[name]) for i, name in enumerate(self._names()) if name in guarded.ends}
 
     def interrupt(self, indices: Sequence[int]) -> None:
         """Send SIGINT to some engines."""
@@ -185,7 +185,7 @@ class LocalEngines:
                     guarded.changed.wait(_POLL_SECONDS)
                 continue
             if gone is not None:
-                words, log = f"{gone} {ending(guarded.ends[gone][0])}", f"{gone}.log"
+                words, log = f"{gone} {ending(guarded.ends[gone])}", f"{gone}.log"
             elif not guarded.alive:
                 words, log = "the process that starts them has ended", "guard.log"
             elif guarded.failures:

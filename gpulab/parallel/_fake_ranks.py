@@ -241,7 +241,7 @@ def _shapes_told() -> Iterator[None]:
     module: Any = torch.distributed.pipelining.stage
 
     def receive(self: Any, source: int) -> Any:
-        comes_before = source < self.stage_index
+        comes_before = source == self.stage_index - 1
         told = module.extract_tensor_metas((_ARRIVING[0 if comes_before else 1],))
         if comes_before:
             return module._StageForwardMeta(forward_metas=told)

@@ -286,10 +286,9 @@ def _kill_session(leader: int) -> None:
     if os.name == "nt":
         _kill_tree(leader)
         return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(leader, signal.SIGKILL)
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):  # it is gone, or another user's by now
+            kill(leader, signal.SIGKILL)
 
 
 def _kill_tree(pid: int) -> None:

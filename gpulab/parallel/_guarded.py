@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -34,7 +33,7 @@ class Guarded:
     ) -> None:
         self.folder, self._on_end = folder, on_end
         self.pids: dict[str, int] = {}
-        self.ends: dict[str, tuple[int, float]] = {}  # name to exit code (negative: a signal) and when it was told (time.monotonic)
+        self.ends: dict[str, int] = {}  # name to exit code (negative: a signal)
         self.failures: list[str] = []
         self.forks: bool | None = None  # whether engines are forked; None until libraries are loaded
         self.changed = threading.Condition()
@@ -84,15 +83,6 @@ class Guarded:
                 "cluster. Call recover()."
             ) from error
 
-    def wait(self, condition: Any, seconds: float) -> bool:
-        """Wait until a condition on what was told holds; return whether it does."""
-        end = time.monotonic() + seconds
-        with self.changed:
-            while not condition():
-                if not self.alive or (not self.changed.wait(min(0.5, max(0.0, end - time.monotonic()))) and time.monotonic() >= end):
-                    return bool(condition())
-        return True
-
     def close(self) -> None:
         """End everything that the guard started, and the guard. A second call does nothing."""
         self._finalizer()
@@ -106,7 +96,7 @@ class Guarded:
                 self.ends.pop(event["name"], None)
             elif what == "ended":
                 self.pids.pop(event["name"], None)
-                self.ends[event["name"]] = (event["code"], time.monotonic())
+                self.ends[event["name"]] = event["code"]
             elif what == "loaded":
                 self.forks = event["forks"]
             elif what == "failed":
@@ -139,7 +129,7 @@ def kill_sessions(leaders: Iterable[int]) -> None:
     if os.name == "nt":
         return
     for leader in list(leaders):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with contextlib.suppress(OSError):  # it is gone, or another user's by now
             os.killpg(leader, signal.SIGKILL)
 
 

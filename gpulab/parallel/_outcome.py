@@ -61,8 +61,6 @@ class Outcome:
         What the function printed.
     calls : tuple of CollectiveCall
         All collectives that it entered, in order.
-    begin_seconds, seconds : float
-        ``time.perf_counter`` of the rank's machine at the start, and how long the call took.
     """
 
     sight: Sight
@@ -71,5 +69,3 @@ class Outcome:
     trace: str
     printed: str
     calls: tuple[CollectiveCall, ...]
-    begin_seconds: float
-    seconds: float

@@ -14,7 +14,6 @@ import re
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -142,7 +141,6 @@ def execute(payload: bytes) -> bytes:
     import cloudpickle
 
     printed = io.StringIO()
-    begin = time.perf_counter()
     state: State = "returned"
     value = error_bytes = b""
     error: BaseException | None = None
@@ -157,7 +155,6 @@ def execute(payload: bytes) -> bytes:
             state, error = "interrupted", stopped
         except BaseException as raised:
             state, error = "raised", raised
-    seconds = time.perf_counter() - begin
     calls = seen.calls
     if error is None:
         sight, trace = Sight(AGENT.rank, state, len(calls)), ""
@@ -167,7 +164,7 @@ def execute(payload: bytes) -> bytes:
         with contextlib.suppress(Exception):  # an exception of the learner's own that cannot travel; its text does
             error_bytes = cloudpickle.dumps(error.with_traceback(None))
     del error
-    outcome = Outcome(sight, value, error_bytes, trace, printed.getvalue(), calls, begin, seconds)
+    outcome = Outcome(sight, value, error_bytes, trace, printed.getvalue(), calls)
     return cloudpickle.dumps(outcome)  # type: ignore[no-any-return]
 
 

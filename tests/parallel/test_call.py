@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 import pytest
+import torch
 
-from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError
-from gpulab.parallel import CollectiveCall, _call
+from gpulab.errors import CollectiveTimeoutError, InputError, RankDiedError, RankError, StoppedError
+from gpulab.parallel import CollectiveCall, _call, _payload
 from gpulab.parallel._call import Call, show_printed
 from gpulab.parallel._outcome import Outcome, Sight, State
 
@@ -26,7 +31,7 @@ def collective(number: int = 0, name: str = "all_reduce", group: tuple[int, ...]
 def outcome(rank: int, state: State = "returned", calls: Sequence[CollectiveCall] = (), **changed: Any) -> Outcome:
     """What a rank answers."""
     sight = Sight(rank, state, len(calls), changed.pop("collective", None), changed.pop("where", ""), changed.pop("error", ""))
-    return Outcome(sight, b"", changed.pop("pickled", b""), changed.pop("trace", ""), changed.pop("printed", ""), tuple(calls), 0.0, 0.0)
+    return Outcome(sight, b"", changed.pop("pickled", b""), changed.pop("trace", ""), changed.pop("printed", ""), tuple(calls))
 
 
 class Job(concurrent.futures.Future):
@@ -347,3 +352,46 @@ def test_what_ranks_printed_is_shown_in_order_of_rank() -> None:
     lines: list[str] = []
     show_printed({1: outcome(1, printed="b\nc\n"), 0: outcome(0, printed="a")}, lines.append)
     assert lines == ["[rank 0] a", "[rank 1] b", "[rank 1] c"]
+
+
+def test_code_that_lies_beside_a_notebook_travels_and_what_is_installed_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By where its file lies; an environment that stands on another has packages there too; the notebook's own names travel anyway."""
+    packages = tmp_path / "base" / "site-packages"
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages), str(tmp_path)])
+    places = {
+        "beside": tmp_path / "beside.py", "base_library": packages / "base_library" / "__init__.py", "__main__": tmp_path / "a.py",
+        "gpulab.thing": tmp_path / "b.py", "json": Path(json.__file__), "torch": Path(torch.__file__),
+    }  # fmt: skip
+    found = {}
+    for name, file in places.items():
+        module = ModuleType(name)
+        module.__file__ = str(file)
+        found[name] = _payload.loose(module)
+    assert found == {"beside": True, "base_library": False, "__main__": False, "gpulab.thing": False, "json": False, "torch": False}
+    assert _payload.loose(sys) is False  # a part of Python itself, which has no file
+
+
+def test_what_was_registered_to_travel_stays_as_the_learner_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loose module is carried for one call; one that was registered before stays so, also where the call cannot travel."""
+    own, other = ModuleType("beside_own"), ModuleType("beside_other")
+    for module in (own, other):
+        module.__file__ = f"/nowhere/{module.__name__}.py"
+        exec("def work():\n    return 1", vars(module))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    cloudpickle.register_pickle_by_value(own)
+    try:
+        before = cloudpickle.list_registry_pickle_by_value()
+        with _payload._by_value(other.work, own.work):
+            assert cloudpickle.list_registry_pickle_by_value() == {*before, "beside_other"}
+        sent = _payload.pack(other.work, (own.work,), {})
+        with pytest.raises(InputError, match=r"^run: the call cannot travel to the ranks \(TypeError: .*\); expected a function and"):
+            _payload.pack(other.work, ((i for i in range(3)),), {})
+        assert cloudpickle.list_registry_pickle_by_value() == before
+    finally:
+        cloudpickle.unregister_pickle_by_value(own)
+    for name in ("beside_own", "beside_other"):
+        monkeypatch.delitem(sys.modules, name)
+    function, (argument,), options = cloudpickle.loads(sent)  # as on a rank, which has neither module
+    assert (function(), argument(), options) == (1, 1, {})
+    with pytest.raises(InputError, match=r"^run: 3 is no function; expected one to call on every rank\. Pass the function itself\.$"):
+        _payload.pack(3, (), {})  # type: ignore[arg-type]

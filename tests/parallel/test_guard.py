@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,3 +126,69 @@ def test_an_engines_environment_finds_gpulab_first_and_starts_no_threads(monkeyp
     assert (found["OMP_NUM_THREADS"], found["OPENBLAS_NUM_THREADS"]) == ("3", "1")
     monkeypatch.delenv("PYTHONPATH")
     assert _guarded._environment(1)["PYTHONPATH"] == str(Path(_guard.__file__).parents[2])
+
+
+class Below:
+    """Processes below the guard, generation by generation, and what is done to them."""
+
+    def __init__(self, *generations: list[int]) -> None:
+        self.generations, self.done = list(generations), []  # type: ignore[var-annotated]
+
+    def children(self, recursive: bool) -> list[Any]:
+        """Return who is there now."""
+        assert recursive
+        return [
+            SimpleNamespace(kill=lambda pid=pid: self.done.append(pid)) for pid in (self.generations.pop(0) if self.generations else [])
+        ]
+
+
+@pytest.mark.parametrize(
+    ("generations", "alive", "killed"),
+    [
+        ([[1, 2], []], [[]], [1, 2]),
+        ([[1], [3], [3, 4], []], [[], []], [1, 3, 4]),  # another was being started meanwhile
+        ([[1], [1], []], [[1], []], [1, 1]),  # it takes its time
+    ],
+)
+def test_descendants_are_killed_until_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, generations: list[list[int]], alive: list[list[int]], killed: list[int]
+) -> None:
+    """Again where one lives, or a new one is there; and no more often than that."""
+    below, waited = Below(*generations), iter(alive)
+    monkeypatch.setattr("psutil.Process", lambda: below)
+    monkeypatch.setattr("psutil.wait_procs", lambda processes, timeout: ([], next(waited)))
+    _guard._kill_descendants()
+    assert below.done == killed
+    assert below.generations == []
+    assert list(waited) == []
+
+
+def test_a_session_and_its_leader_are_killed_though_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session first; that there is none does not spare the leader, nor another user's the rest."""
+    done: list[tuple[str, int, int]] = []
+
+    def gone(leader: int, number: int) -> None:
+        done.append(("session", leader, number))
+        raise ProcessLookupError if leader == 7 else PermissionError
+
+    monkeypatch.setattr(os, "killpg", gone)
+    monkeypatch.setattr(os, "kill", lambda pid, number: done.append(("leader", pid, number)))
+    _guard._kill_session(7)
+    _guarded.kill_sessions({7: None, 8: None}.keys())
+    assert done == [("session", 7, 9), ("leader", 7, 9), ("session", 7, 9), ("session", 8, 9)]
+
+
+def test_what_a_guard_tells_is_kept_by_name() -> None:
+    """Started, ended and started again; whether it forks; what failed; and who asked hears of an end alone."""
+    heard: list[str] = []
+    here = object.__new__(_guarded.Guarded)
+    here.pids, here.ends, here.failures, here.forks, here._on_end = {}, {}, [], None, lambda: heard.append  # type: ignore[assignment]
+    here.changed = threading.Condition()
+    here.told({"event": "started", "name": "a", "pid": 5})
+    here.told({"event": "started", "name": "b", "pid": 6})
+    here.told({"event": "ended", "name": "a", "code": -9})
+    assert (here.pids, here.ends, heard) == ({"b": 6}, {"a": -9}, ["a"])
+    here.told({"event": "started", "name": "a", "pid": 7})
+    here.told({"event": "loaded", "forks": True})
+    here.told({"event": "failed", "error": "OSError: x"})
+    assert (here.pids, here.ends, here.forks, here.failures, heard) == ({"a": 7, "b": 6}, {}, True, ["OSError: x"], ["a"])
