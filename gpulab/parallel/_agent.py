@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpulab.parallel._calls import CollectiveCall
 
 _TICK_SECONDS = 0.25
 _STEADY_SECONDS = 1.0  # a rank that is in no collective tells so this often
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _FREE_AFTER_SECONDS = 0.5  # an interrupt that has not got a rank out of its collective by then never will
 
 Address = tuple[Any, Any]
@@ -70,7 +72,7 @@ class Agent:
         self.freed, self._free_at = True, None
         _abort_device_groups()
         for connection in _connections():
-            if connection.fd < 0 or (connection.laddr, connection.raddr) in self.keep:
+            if connection.fd == -1 or (connection.laddr, connection.raddr) in self.keep:
                 continue
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as twin:
                 twin.shutdown(socket.SHUT_RDWR)
@@ -140,9 +142,8 @@ def where_in(frame: FrameType | None) -> str:
     """Return the innermost line of the learner's own code: outside installed libraries and this package."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not any(f"{os.sep}{place}{os.sep}" in file for place in ("site-packages", "dist-packages", "gpulab")) and not file.startswith(
-            ("<frozen", sys.base_prefix)
-        ):
+        installed = any(f"{os.sep}{place}{os.sep}" in file for place in ("site-packages", "dist-packages"))
+        if not installed and not file.startswith(("<frozen", sys.base_prefix, _PACKAGE)):
             return f"line {frame.f_lineno} of {frame.f_code.co_name}"
         frame = frame.f_back
     return ""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -18,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError, StoppedError
-from gpulab.parallel import CollectiveCall, Ranks, _rank
+from gpulab.parallel import CollectiveCall, Ranks, _agent, _rank
 from gpulab.parallel._agent import Agent
 from gpulab.parallel._failures import explain
 from gpulab.parallel._outcome import Sight
@@ -356,3 +360,155 @@ def test_messages_and_groups_of_some_ranks_leave_all_in_step(four_ranks: Ranks) 
 
     four_ranks.run(right)
     assert four_ranks.ready
+
+
+def test_an_agent_tells_what_lasts_at_once_and_the_rest_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collective that lasts a quarter of a second, and whatever is new, is told at once; what stays the same, each second."""
+    agent, published, clock = Agent(), [], [100.0]
+    monkeypatch.setattr(_agent.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(_agent, "main_frame", lambda: None)
+    monkeypatch.setattr(_agent, "where_in", lambda frame: "line 3 of work")
+    agent.publisher = SimpleNamespace(publish_data=published.append)
+    agent._tell(9.0)
+    assert published == []  # there is no call
+    agent.call = SimpleNamespace(in_flight=(), entered=2)
+    at_work = {"entered": 2, "collective": None, "where": "line 3 of work"}
+    counts = []
+    for now in (10.0, 10.5, 10.99, 11.0, 11.5):
+        agent._tell(now)
+        counts.append(len(published))
+    assert (published, counts) == ([at_work] * 2, [1, 1, 1, 2, 2])
+    standing = dataclasses.replace(call(), begin_seconds=99.75)
+    agent.call = SimpleNamespace(in_flight=(standing,), entered=3)
+    clock[0] = 99.99
+    agent._tell(11.6)
+    assert len(published) == 2
+    clock[0] = 100.0
+    agent._tell(11.7)
+    assert published[2:] == [{"entered": 3, "collective": standing.to_dict(), "where": ""}]
+    agent._tell(11.8)
+    agent.call.entered = 4
+    agent._tell(11.9)
+    assert [each["entered"] for each in published] == [2, 2, 3, 4]
+
+
+def _frames(*files: str) -> Any:
+    """The frame of the first file, called from that of the second, and so on."""
+    frame = None
+    for line, file in reversed(list(enumerate(files, 1))):
+        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file, co_name=f"work{line}"), f_lineno=line, f_back=frame)
+    return frame
+
+
+def test_the_line_that_is_told_is_the_learners_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the language's, an installed library's or this package's; a folder of the learner's may have the package's name."""
+    library, ours = f"{sys.base_prefix}/lib/threading.py", _agent.__file__
+    installed = [f"/x/{place}-packages/torch/distributed/c10d.py" for place in ("site", "dist")]
+    where = _agent.where_in
+    assert where(_frames(library, *installed, ours, "<frozen runpy>", "/home/me/gpulab/work.py", "/home/me/b.py")) == "line 6 of work6"
+    assert where(_frames("/tmp/ipykernel_7/1.py")) == "line 1 of work1"
+    assert where(_frames(library, ours)) == where(None) == ""
+    agent = Agent()
+    for frames, seen, hangs in (
+        (_frames(library, installed[0], "/home/me/b.py"), None, True),
+        (_frames("/home/me/b.py", library), None, False),
+        (None, None, False),
+        (None, SimpleNamespace(in_flight=(call(),)), True),
+        (None, SimpleNamespace(in_flight=()), False),
+    ):
+        monkeypatch.setattr(_agent, "main_frame", lambda frames=frames: frames)
+        agent.call = seen
+        assert agent._hangs() is hangs
+
+
+def test_freeing_a_rank_ends_the_groups_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two pairs of sockets that which was there before stays; whoever reads from the other one is told its end; devices first."""
+    agent, told = Agent(), []
+    pairs = [socket.socketpair() for _ in range(2)]
+    try:
+        places = [("here", 1), ("here", 2)]
+        found = [SimpleNamespace(fd=pair[0].fileno(), laddr=place, raddr="there") for pair, place in zip(pairs, places, strict=True)]
+        closed = SimpleNamespace(fd=-1, laddr="x", raddr="y")
+        monkeypatch.setattr(_agent, "_connections", lambda: found[:1])
+        agent.keep_sockets()
+        monkeypatch.setattr(_agent, "_connections", lambda: [*found, closed])
+        monkeypatch.setattr(_agent, "_abort_device_groups", lambda: told.append("devices"))
+        agent._free_at = 5.0
+        agent.free()
+        assert (agent.freed, agent._free_at, told) == (True, None, ["devices"])
+        for _, peer in pairs:
+            peer.setblocking(False)
+        assert pairs[1][1].recv(1) == b""
+        with pytest.raises(BlockingIOError):
+            pairs[0][1].recv(1)
+    finally:
+        for one in (each for pair in pairs for each in pair):
+            one.close()
+
+
+def test_communicators_of_gpus_are_aborted_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group's own, though one is gone already; where this process has used no GPU nothing is asked."""
+    aborted: list[str] = []
+
+    class Group:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def _get_backend(self, device: torch.device) -> Any:
+            assert device == torch.device("cuda")
+            return self
+
+        def abort(self) -> None:
+            aborted.append(self.name)
+            if self.name == "gone":
+                raise RuntimeError
+
+    groups = {Group("gone"): None, Group("world"): None}
+    monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_map=groups))
+    for used, expected in ((False, []), (True, ["gone", "world"])):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda used=used: used)
+        _agent._abort_device_groups()
+        assert aborted == expected
+
+
+_DONE = dataclasses.replace(call(0), end_seconds=1.0)
+_LOST = dataclasses.replace(call(1), end_seconds=1.0, error="Connection closed by peer")
+_WRONG = dataclasses.replace(call(1), end_seconds=1.0, error="the shapes differ")
+
+
+@pytest.mark.parametrize(
+    ("calls", "error", "freed", "failed"),
+    [
+        ((_DONE, _LOST, call(2)), ValueError("x"), False, _LOST),
+        ((_DONE, _WRONG), RuntimeError("the shapes differ"), False, None),
+        ((_DONE, call(1), call(2)), RuntimeError("[gloo] Timed out waiting"), False, call(1)),
+        ((_DONE, call(1)), RuntimeError("the shapes differ"), False, None),
+        ((_DONE, call(1)), KeyError("socket"), False, None),
+        ((_DONE,), RuntimeError("Connection reset"), False, None),
+        ((call(0),), KeyboardInterrupt(), True, call(0)),
+        ((call(0),), KeyboardInterrupt(), False, None),
+        ((call(0),), ValueError("x"), True, None),
+    ],
+)
+def test_what_ended_a_call_is_a_collective_only_where_others_did_not_come(
+    monkeypatch: pytest.MonkeyPatch, calls: tuple[CollectiveCall, ...], error: BaseException, freed: bool, failed: CollectiveCall | None
+) -> None:
+    """By its own error, or by the function's words on a connection while one stood open, or by an interrupt that had to free it."""
+    monkeypatch.setattr(_rank.AGENT, "freed", freed)
+    assert _rank._failed_in(calls, error) == failed
+
+
+def _learners_function() -> None:
+    raise ValueError("bad")
+
+
+def test_a_traceback_begins_with_the_learners_function() -> None:
+    """Who called it is left out; what was raised at once, or never, is shown as it is."""
+    with pytest.raises(ValueError, match="bad") as caught:
+        _learners_function()
+    text = _rank._trace(caught.value)
+    assert ("in _learners_function" in text, "in test_a_traceback" in text, text.endswith("ValueError: bad\n")) == (True, False, True)
+    assert _rank._trace(ValueError("bad")) == "ValueError: bad\n"
+    assert _rank._trace(caught.value.with_traceback(caught.value.__traceback__.tb_next)) == text  # type: ignore[union-attr]
+    assert _rank._where(caught.value) == f"line {_learners_function.__code__.co_firstlineno + 1} of _learners_function"
+    assert _rank._where(None) == ""
