@@ -396,3 +396,216 @@ def test_the_guards_own_death_ends_the_ranks_and_is_mended(ranks: Ranks) -> None
 def test_each_rank_has_one_thread_unless_told_otherwise() -> None:
     """As torchrun sets OMP_NUM_THREADS=1: ranks share the cores, and several threads each would wait for one another."""
     assert inspect.signature(gl.parallel.cluster).parameters["threads"].default == 1
+
+
+class Told:
+    """What a guard has told, by hand; its ``changed`` is a clock, too: a wait takes the time that it is given, and nothing else does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now, self.waits = folder, 100.0, 0
+        self.alive, self.failures, self.ends = True, [], {}  # type: ignore[var-annotated]
+        self.changed = self
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go."""
+
+    def wait(self, seconds: float) -> None:
+        """Let the seconds pass."""
+        self.now, self.waits = self.now + seconds, self.waits + 1
+
+    def monotonic(self) -> float:
+        """Return the seconds so far; who only looks, and never waits, does not get on."""
+        self.looks = getattr(self, "looks", 0) + 1
+        assert self.looks < 10_000, "somebody looks all the time, and waits for nothing"
+        return self.now
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
+    """A guard that has started all."""
+    made = Told(tmp_path)
+    monkeypatch.setattr(_engines, "time", made)
+    return made
+
+
+def test_whoever_waits_for_engines_leaves_them_the_core(told: Told) -> None:
+    """Between two looks somebody waits: what comes after a second of the clock is met, and not asked for a thousand times before."""
+    engines = _engines.LocalEngines(2, 1)
+    engines.guarded = told  # type: ignore[assignment]
+    engines._wait(lambda: told.now >= 101.0, "it has not come", "guard.log")
+    assert told.now == pytest.approx(101.0, abs=0.1)
+    assert 10 <= told.waits <= 1000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "log", "words"),
+    [
+        ({"ends": {"controller": 3}}, "controller.log", "controller left with exit code 3; its last words: no port"),
+        (
+            {"ends": {"engine 1": -9}},
+            "engine 1.log",
+            "engine 1 was ended by signal 9 (SIGKILL), which the system sends where memory runs out",
+        ),
+        ({"alive": False}, "guard.log", "the process that starts them has ended; its last words: no port"),
+        ({"failures": ["OSError: one", "OSError: two"]}, "own.log", "OSError: two; its last words: no port"),
+        ({}, "own.log", "nothing came within 7 s; its last words: no port"),
+        ({}, "another.log", "nothing came within 7 s"),
+    ],
+)
+def test_why_engines_do_not_come_is_told(told: Told, wrong: dict[str, object], log: str, words: str) -> None:
+    """Who has ended and how, with the last line of its log that says something; else what failed, or how long it was waited for."""
+    engines = _engines.LocalEngines(2, 1)
+    engines.guarded = told  # type: ignore[assignment]
+    vars(told).update(wrong)
+    (told.folder / log).write_text("loading\nno port\n  \n")
+    with pytest.raises(RankError) as caught:
+        engines._wait(lambda: False, "they are not there", "own.log", ("engine 1",), seconds=7.0)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("cluster: they are not there (")
+    assert str(caught.value).endswith(
+        "; expected 2 engines on this machine. Free some memory or processor time and start the cluster again; "
+        "`gpulab doctor` looks at the installation."
+    )
+    assert (told.now == 100.0) is bool(wrong)  # what has ended is told at once
+    assert told.now <= 107.1
+
+
+def test_engines_that_ended_are_known_by_their_place(told: Told) -> None:
+    """By the generation that runs; all of them where the controller, or the guard itself, is gone; a signal goes to who is named."""
+    engines, orders = _engines.LocalEngines(3, 1), []
+    engines.guarded, engines._generation = told, 2  # type: ignore[assignment]
+    told.ends = {"engine 1.0": 0, "engine 2.1": -11}
+    assert engines.deaths() == {1: "was ended by signal 11 (SIGSEGV)"}
+    told.order = lambda what, **given: orders.append((what, given))  # type: ignore[attr-defined]
+    engines.interrupt([0, 2])
+    assert orders == [("signal", {"names": ["engine 2.0", "engine 2.2"], "signal": 2})]
+    told.ends["controller"] = 0
+    assert engines.deaths() == dict.fromkeys(range(3), "ended with the controller")
+    told.alive = False
+    assert engines.deaths() == dict.fromkeys(range(3), "ended with the process that watches over the engines")
+    engines.interrupt([0])
+    assert len(orders) == 1
+
+
+def test_as_many_ranks_as_fit_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of 350 MiB fit into 1,050 MiB, and not into a byte less; ranks of a profile are other machines' business."""
+    free = 3 * 350 * 2**20
+    monkeypatch.setattr("gpulab.devices._host.available_memory_bytes", lambda: free)
+    gl.parallel.cluster(3)._check_memory()
+    free -= 1
+    with pytest.raises(OutOfMemoryError) as caught:
+        gl.parallel.cluster(3)._check_memory()
+    assert str(caught.value) == (
+        "cluster: 3 ranks need about 1.03 GiB (350 MiB each) and 1.03 GiB are free; expected them to fit. Ask for 2 at most, or free some."
+    )
+    gl.parallel.cluster(3, profile="site")._check_memory()
+
+
+def test_nobody_recovers_ranks_that_work(ranks: Ranks) -> None:
+    """In one sentence, and the call in progress goes on."""
+    with ranks._busy, pytest.raises(RankError, match=r"^recover: a call is in progress on these ranks; .*interrupt\(\) first"):
+        ranks.recover()
+    assert ranks.ready
+
+
+def _of_a_fork() -> tuple[object, ...]:
+    """What an engine has made its own."""
+    mine = os.getpid() == os.getsid(0)
+    score = Path("/proc/self/oom_score_adj").read_text().strip()
+    return mine, score, os.read(0, 1), float(np.random.random())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="engines are forked on Linux only")
+def test_each_engine_is_a_process_of_its_own(ranks: Ranks) -> None:
+    """Its own session; where memory runs out it goes before the kernel; nothing to read; its own random numbers."""
+    first, second = ranks.run(_of_a_fork)
+    assert first[:3] == second[:3] == (True, "500", b"")
+    assert first[3] != second[3]
+
+
+def test_each_rank_knows_its_place_on_its_machine() -> None:
+    """Of ranks on a, b and a: the local numbers, and how many there are on each, by hand."""
+    assert _group._places(("a", "b", "a")) == [_rank.Place(0, 3, 0, 2), _rank.Place(1, 3, 0, 1), _rank.Place(2, 3, 1, 2)]
+
+
+class Jobs:
+    """Engines 5 and 7 and a clock: each answers after its own time, or with its own error."""
+
+    def __init__(self, *answers: tuple[float, object]) -> None:
+        self.ids, self.client, self.now, self.dead = (5, 7), self, 50.0, {}  # type: ignore[var-annotated]
+        self.answers, self.sent = dict(zip(self.ids, answers, strict=True)), []  # type: ignore[var-annotated]
+
+    def __getitem__(self, engine: int) -> SimpleNamespace:
+        seconds, answer = self.answers[engine]
+
+        def get(limit: float) -> object:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        job = SimpleNamespace(
+            done=lambda: self.now - 50.0 >= seconds, successful=lambda: not isinstance(answer, Exception), get=get,
+        )  # fmt: skip
+        return SimpleNamespace(apply_async=lambda *call: self.sent.append((engine, *call)) or job)
+
+    def deaths(self) -> dict[int, str]:
+        """Return who has ended."""
+        return self.dead
+
+    def monotonic(self) -> float:
+        """Return the seconds so far."""
+        self.looks = getattr(self, "looks", 0) + 1
+        assert self.looks < 10_000, "somebody looks all the time, and waits for nothing"
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let them pass."""
+        self.now += seconds
+        assert self.now < 200.0, "nobody gives up"
+
+
+def test_what_engines_are_asked_is_answered_in_their_order_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later answer too; an error with its rank; who says nothing for a minute; who died meanwhile, at once."""
+
+    def asked(engines: Jobs, count: int = 2) -> list[object]:
+        monkeypatch.setattr(_group, "time", engines)
+        return _group._gather(engines, [(len, k) for k in range(count)], "count")  # type: ignore[arg-type]
+
+    engines = Jobs((2.0, "a"), (0.0, "b"))
+    assert asked(engines) == ["a", "b"]
+    assert engines.sent == [(5, len, 0), (7, len, 1)]
+    assert asked(Jobs((0.0, "a"), (9.0, "b")), 1) == ["a"]
+    with pytest.raises(RankError, match=r"^cluster: rank 1 could not count \(no\); expected it to\. See") as caught:
+        asked(Jobs((0.0, "a"), (0.0, ValueError("no"))))
+    assert (caught.value.ranks, type(caught.value.__cause__)) == ((1,), ValueError)
+    engines = Jobs((0.0, "a"), (99.0, "b"))
+    with pytest.raises(RankError) as caught:
+        asked(engines)
+    assert str(caught.value) == (
+        "cluster: rank 1 did not answer in 60 s while the ranks were to count; expected all to. Start the cluster again."
+    )
+    assert (caught.value.ranks, engines.now) == ((1,), pytest.approx(110.0, abs=0.11))
+    engines = Jobs((99.0, "a"), (99.0, "b"))
+    engines.dead = {0: "left with exit code 1"}
+    with pytest.raises(RankError, match=r"^cluster: rank 0 left with exit code 1 while the ranks were to count") as caught:
+        asked(engines)
+    assert (caught.value.ranks, engines.now) == ((0,), 50.0)
+
+
+@pytest.mark.parametrize(("answers", "dead", "closed", "seconds"), [
+    (((2.0, None), (0.0, None)), {}, True, 2.0), (((2.0, None), (0.0, OSError())), {}, False, 2.0),
+    (((9.0, None), (0.0, None)), {}, False, 3.0),
+    (((9.0, None), (9.0, None)), {1: "died"}, False, 0.0),
+])  # fmt: skip
+def test_a_group_is_closed_where_all_leave_it_in_three_seconds(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[tuple[float, object], ...], dead: dict[int, str], closed: bool, seconds: float
+) -> None:
+    """All of them, and in order; whoever hangs, fails or dies leaves it open."""
+    engines = Jobs(*answers)
+    engines.dead = dead
+    monkeypatch.setattr(_group, "time", engines)
+    assert _group.close(engines) is closed  # type: ignore[arg-type]
+    assert engines.now - 50.0 == pytest.approx(seconds, abs=0.11)

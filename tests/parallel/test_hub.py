@@ -90,3 +90,70 @@ def test_a_file_that_never_is_one_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(RankError, match="is no connection file"):
         connect(Path("file"), 3.0)
     assert clock.now == pytest.approx(53.05, abs=0.06)
+
+
+def test_a_message_is_sealed_for_the_controller_and_its_socket_waits_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CURVE: keys of its own and the controller's before it connects; who is gone holds nobody up for longer than its linger."""
+    log: list[tuple[str, object]] = []
+
+    class Socket:
+        def __init__(self, kind: int | None = None) -> None:
+            log.append(("kind", kind))
+
+        def __enter__(self) -> Socket:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            log.append(("closed", None))
+
+        def __setattr__(self, name: str, value: object) -> None:
+            log.append((name, value))
+
+        def connect(self, address: str) -> None:
+            log.append(("connect", address))
+
+    class Context(Socket):
+        socket = Socket
+
+        def __init__(self) -> None:
+            """Say nothing."""
+
+    monkeypatch.setattr(zmq, "Context", Context)
+    monkeypatch.setattr(zmq, "curve_keypair", lambda: (b"own public", b"own secret"))
+    monkeypatch.setattr(Session, "send", lambda self, *given, **more: log.append(("send", more["content"])))
+    unregister(Controller("tcp://x", b"k", "hmac-sha256", b"theirs"), [4])
+    assert log == [
+        ("kind", zmq.DEALER), ("linger", 2000), ("curve_publickey", b"own public"), ("curve_secretkey", b"own secret"),
+        ("curve_serverkey", b"theirs"), ("connect", "tcp://x"), ("send", {"id": 4}), ("closed", None), ("closed", None),
+    ]  # fmt: skip
+
+
+def test_a_file_is_read_again_at_the_end_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no time at all it is read twice: now, and when the time is over."""
+    clock, read = Clock(), []
+
+    def client(file: str, timeout: float) -> None:
+        read.append(timeout)
+        raise json.JSONDecodeError("half", "", 0)
+
+    monkeypatch.setattr(_hub, "time", clock)
+    monkeypatch.setattr(ipp, "Client", client)
+    with pytest.raises(RankError, match=r"^cluster: file is no connection file; .* Start the controller\.$"):
+        connect(Path("file"), 0.0)
+    assert read == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("late"), OSError("late"), ipp.error.TimeoutError("late")])
+def test_a_controller_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Whichever way its client says so: the file, the words and the time."""
+
+    def client(file: str, timeout: float) -> None:
+        raise error
+
+    monkeypatch.setattr(ipp, "Client", client)
+    with pytest.raises(RankError) as caught:
+        connect(Path("file"), 3.0)
+    assert str(caught.value) == (
+        "cluster: no controller answers at what file says (late); expected one within 3 s. "
+        "Start it with `ipcluster start` or `ipcontroller`, and see that this machine can reach it."
+    )

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from gpulab import models
 from gpulab.errors import DeviceError, InputError, RankDiedError, RankError
 from gpulab.parallel import _links as module
+from gpulab.parallel import _links_step as step
 from gpulab.parallel import links, links_reason, sweep
 
 REASON = links_reason()
@@ -185,3 +187,84 @@ def test_a_rank_that_dies_inside_leaves_no_namespace(ranks):
         kill_one()
     assert namespaces() == []
     assert ranks.recover().run(one) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "bits", "peak", "kept", "burst", "handed"),
+    [
+        (50e6, "400000000bit", "420000000bit", "500000", "100000", "50000"),  # what passes in 10, 2 and 1 ms
+        (1e4, "80000bit", "84000bit", "32768", "32768", "18000"),  # the least of each
+        (5e9, "40000000000bit", "42000000000bit", "16777216", "10000000", "65536"),  # the most
+    ],
+)
+def test_a_rank_is_joined_to_the_switch_by_a_cable_that_is_limited_at_both_ends(monkeypatch, bandwidth, bits, peak, kept, burst, handed):
+    """By hand, as ip(8) and tc-tbf(8) have it: a namespace each, frames of 9,000 bytes, an address of RFC 2544's, and two buckets."""
+    done = []
+    monkeypatch.setattr(module, "_run", lambda command: done.append(" ".join(command)))
+    module._build(["a", "b"], "s", bandwidth)
+
+    def bucket(namespace, interface):
+        rates = f"rate {bits} burst {kept} peakrate {peak} mtu {burst} limit 16777216"
+        return f"tc -n {namespace} qdisc add dev {interface} root tbf {rates}"
+
+    expected = ["ip netns add s", "ip -n s link add switch mtu 9000 type bridge", "ip -n s link set switch up"]
+    for rank, name in enumerate("ab"):
+        expected += [
+            f"ip netns add {name}",
+            f"ip -n {name} link add rank mtu 9000 type veth peer name port{rank} mtu 9000 netns s",
+            f"ip -n s link set port{rank} master switch up",
+            f"ip -n {name} addr add 198.18.0.{rank + 1}/24 dev rank",
+            f"ip -n {name} link set rank up", f"ip -n {name} link set lo up",
+            f"ip -n {name} link set rank gso_max_size {handed}", f"ip -n s link set port{rank} gso_max_size {handed}",
+            bucket(name, "rank"), bucket("s", f"port{rank}"),
+        ]  # fmt: skip
+    assert done == expected
+
+
+def test_ranks_that_are_too_many_or_elsewhere_are_refused(monkeypatch):
+    """Two hundred may be joined, of one machine and of no profile; the bandwidth's bounds are in."""
+    monkeypatch.setattr(module.Ranks, "ready", property(lambda self: True))
+
+    def made(n, profile=None, hosts=("a",)):
+        ranks = module.Ranks(n, profile, 20.0, 1, None, 0, lambda fraction, text: None)
+        ranks.hosts = hosts * n
+        return ranks
+
+    for bandwidth in (1e4, 5e9):
+        module._check(made(200), bandwidth)
+    for ranks, bandwidth, words in (
+        (made(201), 1e6, r"^links: 201 ranks; expected at most 200 on one machine\. Start fewer\.$"),
+        (made(2, "site"), 1e6, "belong to an ipyparallel profile"),
+        (made(2, None, ("a", "b")), 1e6, "belong to an ipyparallel profile"),
+        (made(2), 0.999e4, r"bandwidth_bytes_per_second is 9990\.0; expected 10\.0 kB/s to 5\.00 GB/s\. Pass for example 50e6\.$"),
+        (made(2), 5.001e9, "bandwidth_bytes_per_second is 5001000000"),
+    ):
+        with pytest.raises(InputError, match=words):
+            module._check(ranks, bandwidth)
+
+
+def test_a_rank_steps_into_a_namespace_and_back(monkeypatch):
+    """By setns(2) with CLONE_NEWNET, 0x40000000 in linux/sched.h; home is noted once; a refusal is the system's, and nothing stays open."""
+    done, refuses = [], []
+    monkeypatch.setattr(step, "_home", [])
+    monkeypatch.setattr(step.os, "open", lambda path, flags: done.append(("open", str(path), flags)) or 40 + len(done))
+    monkeypatch.setattr(step.os, "close", lambda number: done.append(("close", number)))
+    monkeypatch.setattr(step._wire, "keep_open_sockets", lambda: done.append("keep"))
+    monkeypatch.setattr(step._wire, "keep_no_sockets", lambda: done.append("forget"))
+    libc = types.SimpleNamespace(setns=lambda *given: done.append(("setns", *given)) or (-1 if refuses else 0))
+    monkeypatch.setattr(step.ctypes, "CDLL", lambda name, use_errno: libc)
+    monkeypatch.setattr(step.ctypes, "get_errno", lambda: 1)
+    step.enter("a")
+    first = [("open", "/proc/self/ns/net", os.O_RDONLY), "keep", ("open", "/run/netns/a", os.O_RDONLY)]
+    assert done == [*first, ("setns", 43, 0x40000000), ("close", 43)]
+    done.clear()
+    step.enter("b")
+    assert done == ["keep", ("open", "/run/netns/b", os.O_RDONLY), ("setns", 42, 0x40000000), ("close", 42)]
+    refuses.append(True)
+    with pytest.raises(PermissionError, match=f"setns: {os.strerror(1)}"):
+        step.enter("c")
+    refuses.clear()
+    done.clear()
+    step.leave()
+    step.leave()
+    assert done == [("setns", 41, 0x40000000), ("close", 41), "forget", "forget"]

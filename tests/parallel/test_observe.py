@@ -163,3 +163,80 @@ def test_a_timed_loop_can_run_unobserved_in_between(alone):
             dist.broadcast(torch.ones(1), 0)
         dist.barrier()
     assert [call.name for call in seen.calls] == ["all_reduce", "barrier"]
+
+
+class Stream:
+    """A CUDA stream by hand: what is put into it is done so many ms later, and no event is read before it was waited for."""
+
+    def __init__(self, monkeypatch):
+        self.at, self.log = 1000.0, []
+        stream = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+                self.done = False
+
+            def record(self):
+                self.at = stream.at
+
+            def synchronize(self):
+                stream.log.append("wait")
+                self.done = True
+
+            def elapsed_time(self, later):
+                assert self.done, "the first event was read before it was waited for"
+                assert later.at <= stream.reached, "an event was read before its work was done"
+                return later.at - self.at
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+
+
+def test_a_collective_on_a_gpu_has_its_begin_and_end_on_the_hosts_clock(monkeypatch):
+    """By hand: the host's 50 s are the stream's 1,000 ms; a call from 1,250 to 1,750 ms went from 50.25 to 50.75 s, once that is done."""
+    from gpulab.parallel import _observe
+
+    stream = Stream(monkeypatch)
+    monkeypatch.setattr(_observe.time, "perf_counter", lambda: stream.log.append("clock") or 50.0)
+    observer, stream.reached = _observe.Observer(), 1000.0
+    first = observer._cuda_event()
+    assert stream.log == ["wait", "clock"]  # else the anchor is what the stream had reached, and the clock what the host had
+    stream.at = 1250.0
+    begin = observer._cuda_event()
+    stream.at = 1750.0
+    end = observer._cuda_event()
+    assert stream.log == ["wait", "clock"]  # an anchor is one
+    assert (first.at, begin.at, end.at) == (1000.0, 1250.0, 1750.0)
+    end.synchronize = lambda: setattr(stream, "reached", 1750.0)
+    assert observer._on_device((begin, end)) == (50.25, 50.75)
+    live = _observe._Live(observer, {"number": 0, "name": "all_reduce", "operator": "", "dtype": "", "input_bytes": 0, "output_bytes": 0,
+                                     "group": (0,), "root": None}, 1.0, 2.0, "completion", events=(begin, end))  # fmt: skip
+    assert (live.call().begin_seconds, live.call().end_seconds) == (50.25, 50.75)
+    live.end = None  # still under way: the host's own begin, and no event is asked
+    assert (live.call().begin_seconds, live.call().end_seconds) == (1.0, None)
+
+
+def test_an_observer_is_itself_and_shows_what_it_tells():
+    """Two that have seen nothing are two; what they hold is not printed."""
+    assert observe() != observe()
+    assert repr(observe()) == "Observer(tell=None)"
+
+
+def test_a_call_in_words_by_hand():
+    """Peers of messages, any of them; members of a group; bytes both ways; where the times come from."""
+
+    def call(name, root, end=0.75, nbytes=4000):
+        return CollectiveCall(0, name, "c10d.x", "float32", nbytes, nbytes // 2, (0, 1), root, 0.5, end, "completion", 0.0)
+
+    said = [call("send", 1).sentence, call("recv", 0).sentence, call("recv", None).sentence, call("barrier", None, nbytes=0).sentence]
+    assert said == [
+        "send of 3.91 KiB in float32 to rank 1", "recv of 3.91 KiB in float32 from rank 0", "recv of 3.91 KiB in float32 from rank any",
+        "barrier among ranks 0, 1",
+    ]  # fmt: skip
+    headers = ("call", "given", "got", "time")
+    assert call("broadcast", 0).table() == (
+        headers, [("broadcast of 3.91 KiB in float32 among ranks 0, 1", "3.91 KiB", "1.95 KiB", "250 ms")]
+    )  # fmt: skip
+    assert call("broadcast", 0, None).table()[1][0][3] == "in flight"
+    evidence = call("send", 1).evidence()
+    assert (evidence.badge, evidence.device, evidence.samples) == ("MEASURED", "the rank that entered it", 1)

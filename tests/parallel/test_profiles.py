@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +21,7 @@ import torch.distributed as dist
 
 import gpulab as gl
 from gpulab.errors import InputError, RankDiedError, RankError
+from gpulab.parallel import _profiles
 from gpulab.parallel._links import links_reason
 from gpulab.parallel._profiles import controller_address
 
@@ -163,3 +167,86 @@ def test_engines_on_other_hosts_are_ranks_like_any_others(profile: Path, two_hos
         assert caught.value.ranks == (1,)
         with pytest.raises(RankError, match="1 of the engines of profile site answer; expected 2"):
             ranks.recover()
+
+
+class Site:
+    """A controller with engines on hosts, and a clock that runs while somebody sleeps; an engine answers after its own time."""
+
+    def __init__(self, hosts: dict[int, tuple[str, float]]) -> None:
+        self.hosts, self.now, self.ids, self.signals, self.asked = hosts, 50.0, list(hosts), [], 0  # type: ignore[var-annotated]
+
+    def monotonic(self) -> float:
+        """Return the seconds so far."""
+        self.asked += 1
+        assert self.asked < 10_000, "somebody looks all the time, and waits for nothing"
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let them pass."""
+        self.now += seconds
+
+    def __getitem__(self, engine: int) -> Any:
+        host, ready = self.hosts[engine]
+        at = self.now + ready
+        job = SimpleNamespace(done=lambda: self.now >= at, successful=lambda: host != "", get=lambda seconds: host)
+        return SimpleNamespace(apply_async=lambda *call: job)
+
+    def send_signal(self, number: int, targets: list[int], block: bool) -> None:
+        """Note whom."""
+        self.signals.append((number, targets, block))
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Engines of a profile: 3 and 5 on b, 4 on a, 6 broken, 7 too busy."""
+    engines = _profiles.ProfileEngines(2, "site")
+    engines.client = Site({3: ("b", 0.0), 4: ("a", 0.5), 5: ("b", 2.5), 6: ("", 0.0), 7: ("a", 60.0)})
+    monkeypatch.setattr(_profiles, "time", engines.client)
+    return engines
+
+
+def test_engines_that_answer_are_put_machine_by_machine(site: Any) -> None:
+    """Within three seconds; the broken and the busy one are none; others take the places of those that left."""
+    told: list[float] = []
+    site._take(lambda fraction, text: told.append(fraction), 60.0)
+    assert (site.ids, told) == ((4, 3), [0.8])
+    assert site.client.now == pytest.approx(53.0, abs=0.11)
+    site.client.ids = [4, 5]
+    assert site.deaths() == {1: "has left its controller: its process or its machine has ended"}
+    site.interrupt([0, 1])
+    site.interrupt([1])
+    assert site.client.signals == [(signal.SIGINT, [4], False)]
+    site.renew(lambda fraction, text: told.append(fraction))
+    assert (site.ids, told[1:]) == ((4, 5), [0.2])
+    site.n = 3
+    with pytest.raises(RankError, match=r"^recover: 2 of the engines of profile site answer; expected 3\. .* --profile=site --n=1`; those"):
+        site.renew(lambda fraction, text: None)
+    site.client.ids = [3, 4, 5, 6]
+    site.n = 4
+    with pytest.raises(RankError, match=r"^cluster: 3 of the engines of profile site answer; expected 4, idle\. .* --n=1`, or wait"):
+        site._take(lambda fraction, text: None, 60.0)
+
+
+def test_who_waits_for_a_profiles_engines_is_told_why_none_come(site: Any, tmp_path: Path) -> None:
+    """After the time, or at once where what was started has ended, with its last words; how far it came is told once a number."""
+    told: list[tuple[float, str]] = []
+    site.n, site.client.ids = 10, [3, 4, 5]
+    with pytest.raises(RankError) as caught:
+        site._take(lambda *given: told.append(given), 60.0)
+    why = "expected 10 engines. See what `ipcluster start --profile=site --n=10` says."
+    assert str(caught.value) == f"cluster: too few engines have come for profile site (waited 60 s); {why}"
+    assert site.client.now == pytest.approx(110.0, abs=0.2)
+    assert told == [(pytest.approx(0.3 + 0.5 * 3 / 10), "3 of 10 engines are there")]
+    (tmp_path / "ipcluster.log").write_text("no queue\n")
+    for alive, ends, words in ((False, {}, "ipcluster has ended"), (True, {"ipcluster": 1}, "ipcluster has ended")):
+        site._guarded = SimpleNamespace(alive=alive, ends=ends, folder=tmp_path, close=lambda: None)
+        begin = site.client.now
+        with pytest.raises(RankError) as caught:
+            site._wait(lambda: False, 60.0, "no controller has come up")
+        assert str(caught.value) == f"cluster: no controller has come up for profile site ({words}; its last words: no queue); {why}"
+        assert site.client.now == begin
+        site.ids = (3, 4)
+        assert site.deaths() == dict.fromkeys((0, 1), "ended with ipcluster, which had started it")
+    site._guarded = SimpleNamespace(alive=True, ends={}, folder=tmp_path)
+    site.ids = (3, 9)
+    assert list(site.deaths()) == [1]

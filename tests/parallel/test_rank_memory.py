@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from gpulab import networks
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.results import LiveTensor
-from gpulab.parallel import RankMemory, Ranks, predict_ranks
+from gpulab.parallel import RankMemory, Ranks, _rank_memory, _rank_step, predict_ranks
 from gpulab.parallel._strategies import strategies
+from gpulab.parallel.rank_results import needed_bytes
 
 # The bound that predictions are held to; benchmarks/rank_memory.py has the whole matrix at 2 and 4 ranks.
 MOST_OFF = 0.05
@@ -278,3 +280,119 @@ def test_strategies_that_no_other_test_predicts() -> None:
     for strategy in sorted(here):
         p = predict_ranks(lambda: networks.transformer(20, 8, 2, 2, context=4), x, x, strategy=strategy, ranks=2, optimizer="sgd")
         assert 0 < p.peak_by_category["parameters"] <= 4 * p.parameter_count
+
+
+def test_a_prediction_says_how_far_it_is() -> None:
+    """What is done, and its share: two steps fill what lies between a fifth and the end."""
+    told: list[tuple[float, str]] = []
+    x = torch.zeros(2, 8)
+    loss = torch.nn.functional.mse_loss
+    predict_ranks(lambda: torch.nn.Linear(8, 8), x, x, strategy="data", ranks=2, loss=loss, progress=lambda *given: told.append(given))
+    assert told == [
+        (0.0, "making fake tensors"), (0.1, "building"), (0.2, "following step 1 of 2"), (pytest.approx(0.6), "following step 2 of 2"),
+        (1.0, "done"),
+    ]  # fmt: skip
+
+
+def test_a_model_is_named_by_what_was_given() -> None:
+    """A module by its class, a function by its name but for one without, a size by its own; a named size brings its batch."""
+    x = torch.zeros(3)
+    for model, label in ((torch.nn.Linear(1, 1), "Linear"), (little, "little"), (lambda: None, "the model")):
+        assert (_rank_memory._what(model, x, None, 2)[0], _rank_memory._what(model, x, None, 2)[2]) == (label, (x, None))
+    label, _, (inputs, targets) = _rank_memory._what("course", None, None, 3)
+    assert (label, inputs.shape, inputs.dtype, inputs.is_meta, targets is inputs) == ("course", (3, 128), torch.int64, True, True)
+    assert _rank_memory._what("course", x, x, 3)[2] == (x, x)
+    for inputs, model in ((torch.tensor(1.0), little), (torch.zeros(0, 3), little), (x, 3)):
+        with pytest.raises(InputError, match=r"^predict_ranks: (inputs|model) is "):
+            _rank_memory._what(model, inputs, None, 2)
+    assert [_rank_memory._parts(name, 8) for name in ("pipeline-1f1b", "ddp-no-sync", "ddp", "split")] == [8, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision", "inside", "outside"),
+    [
+        ("ddp", "float32", torch.float32, torch.float32), ("ddp", "bfloat16", torch.bfloat16, torch.float32),
+        ("zero3", "bfloat16", torch.float32, torch.float32), ("zero2", "bfloat16", torch.float32, torch.float32),
+    ],
+)  # fmt: skip
+def test_arithmetic_is_mixed_where_it_was_asked_for(strategy: str, precision: str, inside: torch.dtype, outside: torch.dtype) -> None:
+    """By autocast, but where FSDP2 mixes by itself; with a loss of one's own and with the model's, with targets and without."""
+    seen: list[torch.dtype] = []
+
+    class Model(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+            seen.append(super().forward(x).dtype)
+            return super().forward(x).float().sum() if y is not None else super().forward(x)
+
+    model, x = Model(4, 4), torch.ones(2, 4)
+    _rank_step._loss(_rank_step.Plan(strategy, precision))(model, (x, x))
+    own = _rank_step._loss(_rank_step.Plan(strategy, precision, loss=lambda y, *t: (y + len(t)).float().sum()))
+    with_targets, without = own(model, (x, x)), own(model, (x, None))
+    assert seen == [inside] * 3
+    assert float((with_targets - without).detach()) == pytest.approx(8.0, abs=0.1)  # of eight numbers each is one more
+    assert (model(x).dtype, with_targets.dtype) == (outside, torch.float32)
+
+
+def test_fsdp_gathers_in_bfloat16_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And sums gradients in float32; afterwards it is as it was, also where a step failed. A stage alone has autocast of its own."""
+    from torch.distributed import fsdp
+
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(fsdp, "fully_shard", lambda *modules, **options: given.append(options))
+    plain = fsdp.fully_shard
+    with _rank_step._mixed_shards("float32"):
+        fsdp.fully_shard("block", reshard_after_forward=True)
+
+    def fails() -> None:
+        with _rank_step._mixed_shards("bfloat16"):
+            fsdp.fully_shard("block", reshard_after_forward=True)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert fsdp.fully_shard is plain
+    policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    assert given == [{"reshard_after_forward": True}, {"reshard_after_forward": True, "mp_policy": policy}]
+    stage = torch.nn.Linear(4, 4)
+    _rank_step._autocast_stage(stage)
+    assert stage(torch.ones(2, 4)).dtype == torch.bfloat16
+
+
+def test_what_was_followed_becomes_plain_numbers() -> None:
+    """By hand: the peak of all but the first step, its parts by category, thirty tensors of it, and what operators took beside it."""
+
+    class Tracker:
+        steps, operators, phases, with_scratch = [2, 5], list("abcdefgh"), list("ABCDEFGH"), 130
+
+        def classify(self) -> None:
+            self.classified = True
+
+        def peak(self, begin: int, end: int | None = None) -> tuple[int, int]:
+            return (6, 100) if (begin, end) == (5, None) else (3, 90) if (begin, end) == (2, 5) else (0, -1)
+
+        def alive_at(self, event: int) -> list[Any]:
+            assert (event, self.classified) == (6, True)
+            kinds = ["gradients"] * 2 + ["inputs"] * 30
+            return [SimpleNamespace(category=kind, nbytes=k, to_dict=lambda k=k: {"nbytes": k}) for k, kind in enumerate(kinds, 1)]
+
+    assert _rank_step._found(Tracker(), [5, 8]) == {
+        "peak_bytes": 100, "peak_by_category": {"gradients": 3, "inputs": sum(range(3, 33))}, "peak_operator": "g", "peak_phase": "G",
+        "peak_tensors": [{"nbytes": k} for k in range(1, 31)], "first_step_peak_bytes": 90, "scratch_bytes": 30,
+    }  # fmt: skip
+    tight = Tracker()
+    tight.with_scratch = 99
+    assert _rank_step._found(tight, [5, 8])["scratch_bytes"] == 0
+
+
+def test_what_must_be_free_is_more_than_the_peak() -> None:
+    """15 % and 768 MiB on an accelerator, 25 % and 256 MiB on a CPU, by ``memory.predict``'s own page; five tensors are shown."""
+    mib = 2**20
+    assert [needed_bytes(1000 * mib, kind) for kind in ("cuda", "rocm", "cpu")] == [1918 * mib, 1918 * mib, 1506 * mib]
+    tensors = tuple(LiveTensor(name=f"w{k}", nbytes=9 - k, shape=(k,), dtype="int8", category="inputs", operator="x") for k in range(6))
+    r = RankMemory(
+        "net", "zero3", 8, 1, 600 * mib, 400 * mib, 1, 1, {}, "op", "forward", tensors, 10, "adam", "float32", False, 1, (),
+        Evidence.measured("x"),
+    )  # fmt: skip
+    assert (r.needed_bytes(), r.needed_bytes("cpu")) == (1918 * mib, 1506 * mib)
+    assert [row[0].split()[3] for row in r.table()[1] if row[0].startswith("at the peak")] == ["w0", "w1", "w2", "w3", "w4"]
+    assert repr(r) == "<net, zero3 on 8 ranks, rank 1: peak 600 MiB + scratch 400 MiB (modelled)>"

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from gpulab import devices, networks, parallel
 from gpulab.evidence import Environment
 from gpulab.parallel import _strategies_worker as worker
-from gpulab.parallel import _train
+from gpulab.parallel import _train, _wire
 from gpulab.parallel._calls import CollectiveCall
-from gpulab.parallel._strategies import strategy_named
+from gpulab.parallel._strategies import Setting, positions_of, strategy_named
+from gpulab.parallel._strategies_data import Buckets
 from gpulab.parallel._strategies_worker import Job, Outcome
 from gpulab.parallel._timeline import RankNotes
 
@@ -253,3 +254,111 @@ def test_the_most_of_each_category_is_counted_event_by_event() -> None:
         ],
     )  # fmt: skip
     assert worker.most_by_category(tracker) == {"gradients": 200, "inputs": 7, "temporary": 5}
+
+
+@pytest.mark.parametrize(("stops", "expected"), [
+    (None, ["step 0", "step 1", "follow 2", "clocks", "meet", "count", "step 3", "step 4", "step 5", "count"]),
+    (0, []), (1, ["step 0"]), (2, ["step 0", "step 1"]), (3, ["step 0", "step 1", "follow 2"]),
+    (4, ["step 0", "step 1", "follow 2", "clocks", "meet", "count", "step 3", "count"]),
+])  # fmt: skip
+def test_ranks_meet_before_the_steps_that_are_observed(monkeypatch: pytest.MonkeyPatch, stops: int | None, expected: list[str]) -> None:
+    """Of six steps two only train, one is followed, three are observed; before these the ranks meet, with nothing left to prepare.
+
+    A wish to stop before the first of them leaves nothing; after it what was observed is kept. What came before is forgotten.
+    """
+    told: list[str] = []
+    run = object.__new__(worker._Work)
+    run.job, run.shares, run.seconds, run.begins = _job(steps=6), [torch.tensor(1.5)], [], [7.0]
+    run.setting = SimpleNamespace(device=torch.device("cpu"), phases=["before"], ends_in_wait=[1.0])  # type: ignore[assignment]
+    run.trainer = SimpleNamespace(state=lambda: {"w": torch.tensor([2.0])})  # type: ignore[assignment]
+    counts = iter((100, 350))
+
+    def batches(job: Job, device: Any) -> Any:
+        for k in range(6):
+            assert told[-1:] != ["meet"]
+            yield k
+
+    monkeypatch.setattr(run, "_goes_on", lambda: stops is None or len([one for one in told if one[:4] in ("step", "foll")]) < stops)
+    monkeypatch.setattr(run, "_step", lambda batch: told.append(f"step {batch}"))
+    monkeypatch.setattr(run, "_followed", lambda batch: told.append(f"follow {batch}") or (9, {"inputs": 1}, {"inputs": 2}))
+    monkeypatch.setattr(worker, "_batches", batches)
+    monkeypatch.setattr(worker, "_environment", lambda: HERE)
+    monkeypatch.setattr(worker, "clocks_ahead", lambda device: told.append("clocks") or 0.25)
+    monkeypatch.setattr(dist, "barrier", lambda: told.append("meet"))
+    evidence = parallel.wire_bytes().evidence
+    monkeypatch.setattr(_wire, "wire_bytes", lambda: told.append("count") or parallel.WireBytes(next(counts), 0, 0, (1,), None, evidence))
+    found = run.done()
+    assert told == expected
+    assert (found is None) is (stops is not None and stops <= 3)
+    if found is not None:
+        assert (found.peak_bytes, found.peak_by_category, found.most_by_category) == (9, {"inputs": 1}, {"inputs": 2})
+        assert (found.shares, found.wire_bytes, found.state["w"].tolist()) == ([1.5], 250, [2.0])
+        assert found.notes is not None
+        assert (found.notes.phases, found.notes.ends_in_wait, found.notes.steps, found.notes.ahead_seconds) == ((), (), (), 0.25)
+
+
+def test_what_a_training_could_not_do_is_noted() -> None:
+    """One rank alone; several machines; bytes that one rank could not count. Each in its sentence."""
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE)
+    outcomes = [_outcome([4.0, 3.0, 2.0, 1.0], [1.0] * 4, 2.0, 1, None)]
+    uncounted = [dataclasses.replace(outcomes[0], wire_reason="no such count")]
+    r = _train._result(strategy_named("ddp"), _job(), torch.nn.Linear(2, 3), single, uncounted, 2)
+    assert [(note.code, note.sentence) for note in r.notes] == [
+        ("skipped", "One rank has nobody to share with, so nothing was split or sent. Start a cluster of two or more."),
+        ("contended", "The ranks are on several machines, whose clocks were set side by side by asking for the time."),
+        ("skipped", "Bytes on the wire were not counted: no such count."),
+    ]
+    assert (r.timeline.label, repr(r)) == ("ddp on 1 rank", "<ddp on 1 ranks, 4 steps: as one process, losses differ by 0.0e+00>")
+    assert repr(r.timeline) == "<timeline of ddp on 1 rank: 4 spans on 1 ranks in 4.20 s>"
+    assert repr(r.reports[0]) == "<rank 0: peak 1 B, payload 850 B a step>"
+    assert len({r, dataclasses.replace(r), dataclasses.replace(r, ranks=3)}) == 2
+    assert len({r.timeline, dataclasses.replace(r.timeline), dataclasses.replace(r.timeline, label="x")}) == 2
+    off = dataclasses.replace(r, state_difference=1.0)
+    assert (off.agrees, off.has_note("skipped"), off.has_note("disagree")) == (False, True, False)
+    assert repr(off) == "<ddp on 1 ranks, 4 steps: not as one process, losses differ by 0.0e+00>"
+    assert not dataclasses.replace(r, losses=r.losses + 1.0).agrees
+    assert dataclasses.replace(r, timeline=dataclasses.replace(r.timeline, steps=())).seconds(0) == r.timeline.seconds(0)
+
+
+def test_messages_count_as_they_are_and_collectives_as_rings() -> None:
+    """What is sent to one rank goes once; of an all-gather of 800 bytes a rank of two passes on 400; what is received costs nothing."""
+
+    def call(name: str, given: int, got: int) -> CollectiveCall:
+        return CollectiveCall(0, name, "x", "float32", given, got, (4, 6), None, 0.0, 1.0, "wait", 0.0)
+
+    sent = [
+        _train._as_ring(6, call(*one)) for one in (("send", 800, 0), ("recv", 0, 800), ("all_gather", 400, 800), ("all_reduce", 800, 800))
+    ]
+    assert sent == [800.0, 0.0, 400.0, 800.0]
+
+
+def test_a_rank_takes_its_parts_one_after_another_and_exchanges_once() -> None:
+    """DDP in a group of one, in one part and in two: the spans of its thread, one wait at the end, and one exchange, after the last."""
+
+    def setting(parts: int) -> Setting:
+        torch.manual_seed(0)
+        return Setting(
+            0, 1, torch.device("cpu"), torch.nn.Linear(4, 2), lambda model, batch: ((model(batch[0]) - batch[1]) ** 2).mean(),
+            worker.OptimizerMaker("sgd", 0.1), parts, 2**20,
+        )  # fmt: skip
+
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        losses, x, y = [], torch.arange(16.0).view(4, 4), torch.ones(4, 2)
+        for parts, names in (
+            (1, ["forward", "backward", "optimizer"]), (2, ["forward 0", "backward 0", "forward 1", "backward 1", "optimizer"]),
+        ):  # fmt: skip
+            given = setting(parts)
+            trainer = Buckets(given, parts)
+            before = [parameter.detach().clone() for parameter in given.model.parameters()]
+            with parallel.observe() as seen:
+                losses.append(float(trainer.step((x, y))))
+            assert [name for name, *_ in given.phases] == names
+            assert len(given.ends_in_wait) == 1
+            assert [call.name for call in seen.calls] == ["all_reduce"]
+            assert not any(torch.equal(*each) for each in zip(before, given.model.parameters(), strict=True))
+        assert losses[0] == pytest.approx(losses[1])  # the mean over the whole batch
+        assert set(trainer.state()) == {"weight", "bias"}
+    finally:
+        dist.destroy_process_group()
+    assert [positions_of(torch.zeros(*shape)) for shape in ((5,), (5, 7), (5, 7, 3))] == [1, 7, 7]

@@ -1,5 +1,7 @@
 """What the ranks' sockets really sent is what gloo's algorithms need, to the byte."""
 
+import dataclasses
+import struct
 import sys
 
 import pytest
@@ -144,3 +146,32 @@ def test_the_counters_are_read_where_the_kernel_keeps_them():
     assert wire._number(sent, wire._UNSENT, "I") == 0
     assert wire._number(received, wire._RECEIVED, "Q") == 12_345
     assert wire._number(received, wire._SENT, "Q") == 0
+
+
+def info(received, unsent, sent, repeated, length=232):
+    """A ``struct tcp_info`` as Linux lays it out (include/uapi/linux/tcp.h): the four counters at their places, in its own byte order."""
+    made = bytearray(length)
+    for offset, kind, value in ((128, "=Q", received), (144, "=I", unsent), (200, "=Q", sent), (208, "=Q", repeated)):
+        if offset + struct.calcsize(kind) <= length:
+            struct.pack_into(kind, made, offset, value)
+    return bytes(made)
+
+
+def test_the_sockets_of_a_rank_add_up(monkeypatch):
+    """By hand: of 1,000 bytes that TCP sent 60 were repeats, and 7 wait: 947; with another socket's 500; before Linux 4.19, no count."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(wire, "_kept", {1})
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    counts = {9: info(300, 7, 1000, 60), 4: info(20, 0, 500, 0, length=216)}
+    monkeypatch.setattr(wire, "_group_sockets", lambda: iter(counts.items()))
+    found = wire_bytes()
+    assert (found.sent_bytes, found.received_bytes, found.repeated_bytes, found.sockets, found.reason) == (1447, 320, 60, (4, 9), None)
+    counts[4] = info(20, 0, 500, 0, length=215)
+    old = wire_bytes()
+    assert (old.sent_bytes, old.sockets) == (None, ())
+    assert old.reason == "this kernel keeps no count of bytes sent; it came with Linux 4.19"
+    assert old.table() == (("bytes on the wire", ""), [("not counted", old.reason)])
+    assert old.since(old) is old
+    assert dataclasses.replace(found, sockets=()).since(old) is old
+    assert old.since(dataclasses.replace(found, sockets=())) is old
