@@ -1,5 +1,6 @@
 """What the machine has shown to reach, with an injected clock where arithmetic is checked."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -405,3 +406,82 @@ def test_a_gpus_ceilings_are_below_its_specification():
         assert stated.flops_per_second[dtype].value / 4 < found.flops_per_second[dtype] < 1.1 * stated.flops_per_second[dtype].value
     if "tf32" in found.flops_per_second:
         assert found.flops_per_second["tf32"] > found.flops_per_second["float32"]
+
+
+def test_a_look_has_all_that_was_measured_and_what_happened_meanwhile(monkeypatch):
+    """The counters are read before and after, the second time since the first; the threads live until then; notes come in that order."""
+    log = []
+    cpu = _ceilings._device.Device("cpu")
+    level = MemoryCeiling("DRAM", 2.0, 1, 3.0, 4.0, 5.0)
+    monkeypatch.setattr(_ceilings, "_stream_threads", lambda: 3)
+    monkeypatch.setattr(_ceilings.conditions, "read", lambda device, since=None: log.append(("read", since)) or f"reading {len(log)}")
+    monkeypatch.setattr(
+        _ceilings, "_host_memory",
+        lambda threads, clock, notes, pool: log.append((threads, clock, pool.submit(int).result())) or notes.append("memory") or (level,),
+    )  # fmt: skip
+    monkeypatch.setattr(_ceilings, "_device_memory", lambda device, clock: log.append((str(device), clock)) or (level, level))
+    monkeypatch.setattr(_ceilings, "_products", lambda device, clock, notes: notes.append("products") or {"float32": 6.0})
+    monkeypatch.setattr(_ceilings, "_disturbances", lambda before, after: [f"{before} to {after}"])
+    found = _ceilings._look(cpu, "clock")
+    assert log == [("read", None), (3, "clock", 0), ("read", "reading 1")]
+    assert (found.device, found.memory, found.flops_per_second) == ("cpu", (level,), {"float32": 6.0})
+    assert found.notes == ("memory", "products", "reading 1 to reading 3")
+    assert (found.evidence.device, found.evidence.date) == (f"{cpu.name}, best of 7 runs", found.environment.date)
+    assert found.environment.command == "gpulab.devices.ceilings('cpu')"
+
+
+def test_float32_means_what_was_asked_for_and_is_put_back(monkeypatch):
+    """On a GPU by the newer switch or the older one, on a CPU never less; also where the product fails."""
+    matmul, host = types.SimpleNamespace(fp32_precision="none"), types.SimpleNamespace(fp32_precision="bf16")
+    older = types.SimpleNamespace(allow_tf32=True)
+    for switches, name, values in ((matmul, "fp32_precision", ("tf32", "ieee")), (older, "allow_tf32", (True, False))):
+        before = getattr(switches, name)
+        monkeypatch.setattr(torch.backends.cuda, "matmul", switches)
+        monkeypatch.setattr(torch.backends.mkldnn, "matmul", host)
+        for precision, value in zip(("tf32", "ieee"), values, strict=True):
+            with contextlib.suppress(ZeroDivisionError), _ceilings._float32_as(precision):
+                assert (getattr(switches, name), host.fp32_precision) == (value, "ieee")
+                raise ZeroDivisionError
+            assert (getattr(switches, name), host.fp32_precision) == (before, "bf16")
+
+
+@pytest.mark.parametrize(("rate", "sizes"), [(2 * 1024**3 / 1e-3, [1024, 2048]), (2 * 1024**3 / 30e-3, [1024]), (1e18, [1024, 4096])])
+def test_a_product_on_an_accelerator_is_waited_for_in_batches(rate, sizes, monkeypatch):
+    """As on a CPU, from a side of 1,024 on, at most what fits; batches of 4 ms, the best of six, in numbers of the same seed."""
+    tried, first = [], []
+
+    def repeated(work, synchronize, clock, at_least_seconds, runs):
+        assert (synchronize(), clock, at_least_seconds, runs) == ("waited", "clock", 0.004, 6)
+        n = len(work())
+        tried.append(n)
+        return 2 * n**3 / rate
+
+    class Accelerator:
+        is_cpu, free_bytes, kind = False, 4 * 40 * 4096**2, "cuda"
+
+        def __str__(self):
+            return "cpu"  # where its memory is
+
+        def synchronize(self):
+            return "waited"
+
+    monkeypatch.setattr(_streams, "repeated", repeated)
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: first.append((a.dtype, float(a[0, 0]))) or out)
+    random = torch.randn
+    monkeypatch.setattr(torch, "randn", lambda n, m, **named: random(1, 1, **named).expand(n, m))
+    assert _ceilings._product_rate("bfloat16", Accelerator(), "clock") == pytest.approx(rate)
+    assert tried == sizes
+    expected = random(1, 1, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    assert set(first) == {(torch.bfloat16, float(expected))}
+
+
+def test_arrays_begin_on_lines_of_their_own(monkeypatch):
+    """Seventeen lines of 64 bytes further into its page for each, since equal offsets alias. Rows lie over one another."""
+    for place in range(3):
+        array = _streams._aligned(1000, place)
+        assert (array.ctypes.data % 4096, array.size, array.dtype) == (17 * 64 * place, 1000, "float32")
+    rows = _streams._rows(array, 5)
+    assert (rows.shape, rows.strides) == ((5, 1000), (0, 4))
+    work, moved = _streams.thread_work("read", 10)
+    assert moved == 2**24  # of the least that is streamed, a line of 16 numbers, so many passes
+    assert work() == 1.0

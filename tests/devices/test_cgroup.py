@@ -69,3 +69,27 @@ def test_no_limit_and_no_files_mean_none(tmp_path, text):
     assert _cgroup.memory_limit_bytes(root) is None
     assert _cgroup.memory_free_bytes(root) is None
     assert _cgroup.cpu_quota_cores(root) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cache", "free"),
+    [
+        (2**60 - 1, 2**59, 0, 2**60 - 1 - 2**59), (2**60, 5, 0, None), (9223372036854771712, 5, 0, None),  # as large stands for none
+        (1, 0, 0, 1), (0, 5, 0, None), (100, 150, 20, 0), (100, 30, 50, 100), (100, "odd", 20, 100),
+    ],
+)  # fmt: skip
+def test_what_a_limit_leaves(tmp_path, limit, used, cache, free):
+    """Never less than nothing, nor more than all of it; what cannot be read is not used."""
+    files = {"memory.max": limit, "memory.current": used, "memory.stat": f"inactive_file {cache}\nodd"}
+    root = _tree(tmp_path, {"proc/self/cgroup": "0::/", **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}})
+    assert (_cgroup.memory_free_bytes(root), _cgroup.memory_limit_bytes(root)) == (free, None if free is None else limit)
+
+
+def test_a_cpu_quota_needs_two_numbers(tmp_path):
+    """A quota without a period, or three words, is none; the smallest of all levels binds."""
+    root = _tree(
+        tmp_path, {"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "300000 100000", "sys/fs/cgroup/a/b/cpu.max": "7 7 7"}
+    )
+    assert _cgroup.cpu_quota_cores(root) == 3.0
+    _tree(root, {"sys/fs/cgroup/a/b/cpu.max": "250000 100000", "sys/fs/cgroup/cpu.max": "900000"})
+    assert _cgroup.cpu_quota_cores(root) == 2.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,3 +127,32 @@ def test_a_tick_is_the_systems(monkeypatch):
     """250 ticks a second are 4 ms each (sysconf(3), _SC_CLK_TCK)."""
     monkeypatch.setattr(conditions.os, "sysconf", {"SC_CLK_TCK": 250}.__getitem__)
     assert conditions._tick_seconds() == pytest.approx(0.004)
+
+
+def test_where_there_is_no_proc_psutil_tells_what_all_processes_took(proc, monkeypatch):
+    """User, system and, where the system has it, nice time; on Linux a missing file is a missing figure."""
+    times = SimpleNamespace(user=1.0, system=2.0, nice=4.0)
+    monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(cpu_times=lambda: times))
+    monkeypatch.setattr(conditions.sys, "platform", "linux")
+    assert conditions._busy_and_stolen([0]) == (None, None)
+    monkeypatch.setattr(conditions.sys, "platform", "darwin")
+    assert conditions._busy_and_stolen([0]) == (7.0, None)
+    del times.nice
+    assert conditions._busy_from_psutil() == 3.0
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert conditions._busy_from_psutil() is None
+
+
+def test_a_gpus_counters_are_read_since_the_reading_before(proc, monkeypatch):
+    """Of CUDA devices alone; the cores are those that the process may use, or all."""
+    asked: list[object] = []
+    monkeypatch.setattr(conditions.gpu_readings, "read", lambda device, since: asked.append((str(device), since)) or "now")
+    first = conditions.read(Device("cuda", 1))
+    assert (first.gpu, conditions.read(Device("cuda"), first).gpu, conditions.read(Device("mps"), first).gpu) == ("now", "now", None)
+    assert asked == [("cuda:1", None), ("cuda:0", "now")]
+    monkeypatch.setattr(conditions.os, "sched_getaffinity", lambda process: {4, 2}, raising=False)
+    assert conditions.read(Device("cpu")).cores == 2
+    monkeypatch.delattr(conditions.os, "sched_getaffinity")
+    for count, cores in ((3, 3), (None, 1)):
+        monkeypatch.setattr(conditions.os, "cpu_count", lambda count=count: count)
+        assert conditions.read(Device("cpu")).cores == cores

@@ -1,6 +1,10 @@
 """The processor and the PCI bus, read from made-up system files."""
 
+import importlib.metadata
 import platform
+import subprocess
+import sys
+import types
 
 import pytest
 
@@ -105,3 +109,150 @@ def test_an_accelerator_is_found_by_its_name_or_has_vanished(monkeypatch):
     assert _facts.accelerator(Device("cuda", 1)).name == "GPU 1"
     with pytest.raises(DeviceError, match="no longer answers"):
         _facts.accelerator(Device("cuda", 2))
+
+
+def test_small_values_of_the_system_by_hand(tmp_path, monkeypatch):
+    """Sizes in powers of 1024, clocks in kHz; nothing, words and nought are none; a virtual machine by flag, or by what it says it is."""
+    assert [_cpu._kernel_size(text) for text in ("512", "48K", "32M", "2G", "K", "4T", "")] == [512, 49152, 2**25, 2**31, None, None, None]
+    for text, hertz in (("2400000", 2.4e9), ("0", None), ("none", None), ("", None)):
+        _write(tmp_path / "khz", text)
+        assert _cpu._khz(tmp_path / "khz") == hertz
+    _write(tmp_path / "sys/class/dmi/id/product_name", "KVM")
+    assert [_cpu._hypervisor(tmp_path, flags) for flags in ({"hypervisor"}, set())] == ["KVM", None]
+    _write(tmp_path / "sys/hypervisor/type", "xen")
+    assert _cpu._hypervisor(tmp_path, set()) == "xen"
+    (tmp_path / "sys/devices/system/cpu/cpufreq").mkdir(parents=True)
+    _write(tmp_path / "sys/devices/system/cpu/cpu10/topology/thread_siblings_list", "10")
+    assert (_cpu._physical_cores(tmp_path), _cpu._caches(tmp_path, [10])) == (1, ())
+
+
+def test_a_mac_is_asked_by_its_own_program(monkeypatch):
+    """With the name alone, and five seconds; a program that is not there, or hangs, says nothing."""
+    asked, answers = [], [subprocess.CompletedProcess([], 0, "8\n", ""), OSError("none"), subprocess.TimeoutExpired("sysctl", 5)]
+
+    def run(command, **options):
+        asked.append((command, options["timeout"]))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert [_cpu.sysctl("hw.physicalcpu") for _ in range(3)] == ["8", "", ""]
+    assert asked == [(["/usr/sbin/sysctl", "-n", "hw.physicalcpu"], 5)] * 3
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(
+        _cpu, "sysctl", lambda name: {"kern.hv_vmm_present": "1", "hw.l3cachesize": "0", "hw.physicalcpu": "x"}.get(name, "")
+    )
+    found = _cpu.probe()
+    assert (found.hypervisor, found.caches, found.physical_cores, found.quota_cores, found.clock_hz) == ("yes", (), None, None, None)
+    assert found.name == _host.processor_name()
+
+
+@pytest.fixture
+def proc(tmp_path, monkeypatch):
+    """Files of a system of our own, and what psutil says where there are none."""
+    monkeypatch.setattr(_host.pathlib, "Path", lambda path: tmp_path / path.lstrip("/"))
+    process = types.SimpleNamespace(memory_info=lambda: types.SimpleNamespace(rss=7))
+    memory = types.SimpleNamespace(total=9, available=8)
+    monkeypatch.setitem(sys.modules, "psutil", types.SimpleNamespace(Process=lambda: process, virtual_memory=lambda: memory))
+    return tmp_path
+
+
+def test_the_hosts_memory_by_its_files_and_without_them(proc, monkeypatch):
+    """Kilobytes of 1024 and pages (proc(5)); where a system has neither, as psutil says."""
+    monkeypatch.setattr(_host.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
+    assert (_host._available_memory_bytes(), _host.resident_bytes(), _host.installed_memory_bytes()) == (8, 7, 4_096_000)
+    _write(proc / "proc/meminfo", "MemTotal:  999 kB\nMemAvailable:    123 kB")
+    _write(proc / "proc/self/statm", "50 30 20")
+    assert (_host._available_memory_bytes(), _host.resident_bytes()) == (123 * 1024, 30 * 4096)
+
+    def unknown(name):
+        raise ValueError(name)
+
+    monkeypatch.setattr(_host.os, "sysconf", unknown)
+    assert _host.installed_memory_bytes() == 9
+    monkeypatch.setattr("gpulab.devices._cgroup.memory_limit_bytes", lambda: None)
+    monkeypatch.setattr("gpulab.devices._cgroup.memory_free_bytes", lambda: None)
+    assert (_host.memory_bytes(), _host.available_memory_bytes()) == (9, 123 * 1024)
+    monkeypatch.setattr("gpulab.devices._cgroup.memory_limit_bytes", lambda: 10)
+    monkeypatch.setattr("gpulab.devices._cgroup.memory_free_bytes", lambda: 2**30)
+    assert (_host.memory_bytes(), _host.available_memory_bytes()) == (9, 123 * 1024)
+
+
+def test_the_processors_name_and_its_cores(proc, monkeypatch):
+    """The first line that names it, spaces made one; else what Python knows; all cores where the system tells no others."""
+    name = _host.processor_name.__wrapped__
+    for known, machine, expected in (("x86 family", "m", "x86 family"), ("", "riscv", "riscv"), ("", "", "unknown processor")):
+        monkeypatch.setattr(platform, "processor", lambda known=known: known)
+        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
+        assert name() == expected
+    _write(proc / "proc/cpuinfo", "processor : 0\nmodel name\t: A  CPU:  9\nmodel name : B")
+    assert name() == "A CPU: 9"
+    monkeypatch.delattr(_host.os, "sched_getaffinity")
+    for count, cores in ((3, (0, 1, 2)), (None, (0,))):
+        monkeypatch.setattr(_host.os, "cpu_count", lambda count=count: count)
+        assert (_host.usable_core_numbers(), _host.usable_cores()) == (cores, len(cores))
+
+
+def test_the_drivers_version_is_asked_and_its_library_closed(monkeypatch):
+    """Bytes in older versions, also closed where the question fails; no library is no driver."""
+    log = []
+
+    def library(answer):
+        def version():
+            log.append("ask")
+            if answer is None:
+                raise RuntimeError
+            return answer
+
+        return types.SimpleNamespace(
+            nvmlInit=lambda: log.append("open"), nvmlShutdown=lambda: log.append("close"), nvmlSystemGetDriverVersion=version
+        )
+
+    for answer, expected in ((b"580.1", "580.1"), ("570.2", "570.2")):
+        monkeypatch.setitem(sys.modules, "pynvml", library(answer))
+        assert _host.nvidia_driver_version() == expected
+    monkeypatch.setitem(sys.modules, "pynvml", library(None))
+    with pytest.raises(RuntimeError):
+        _host.nvidia_driver_version()
+    assert log == ["open", "ask", "close"] * 3
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert _host.nvidia_driver_version() is None
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "cpuinfo", "rosetta", "translated"),
+    [
+        ("Linux", "aarch64", "vendor_id : GenuineIntel", "", True), ("Linux", "aarch64", "CPU implementer : 0x41", "", False),
+        ("Linux", "x86_64", "vendor_id : GenuineIntel", "", False), ("Windows", "aarch64", "vendor_id : x", "", False),
+        ("Darwin", "x86_64", "", "1", True), ("Darwin", "aarch64", "vendor_id", "0", False),
+    ],
+)  # fmt: skip
+def test_a_python_that_is_emulated_is_found(monkeypatch, system, machine, cpuinfo, rosetta, translated):
+    """By Rosetta's own word, or by another architecture's processor in the system's list."""
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(_cpu, "read_text", lambda path: cpuinfo)
+    monkeypatch.setattr(_cpu, "sysctl", lambda name: rosetta if name == "sysctl.proc_translated" else "")
+    assert _facts._translated() is translated
+
+
+def test_what_provides_cupy_is_found_by_its_name(monkeypatch):
+    """Wheels for CUDA and ROCm, and a build from source; nothing that is only called alike."""
+    names = ["CuPy-CUDA12x", "cupy", "cupy-rocm-7-0", "cupyx", "cupy-xarray", None, "numpy"]
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: [types.SimpleNamespace(metadata={"Name": name}) for name in names])
+    assert _facts._cupy_packages() == ("cupy", "cupy-cuda12x", "cupy-rocm-7-0")
+
+
+def test_what_pytorch_says_of_itself(monkeypatch):
+    """Versions and architectures of a build for CUDA; none of these where there is no GPU; nothing where it is not installed."""
+    version = types.SimpleNamespace(cuda="13.0", hip=None)
+    torch = types.SimpleNamespace(__version__="2.11.0", version=version, cuda=types.SimpleNamespace(get_arch_list=lambda: ["sm_90"]))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for kind, architectures in (("cuda", ("sm_90",)), ("rocm", ("sm_90",)), (None, ()), ("mps", ())):
+        monkeypatch.setattr(_facts._device, "accelerator_kind", lambda kind=kind: kind)
+        assert _facts.probe_torch() == _facts.Torch("2.11.0", None, "13.0", None, kind, architectures)
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(_facts.importlib.util, "find_spec", lambda name: None)
+    assert _facts.probe_torch() == _facts.Torch()

@@ -1,5 +1,6 @@
 """Finding a device, and what it says about itself."""
 
+import platform
 import types
 
 import pytest
@@ -262,3 +263,55 @@ class TestOnAGpu:
         """A GPU machine whose torch computes has no error about driver or torch."""
         errors = {p.code for p in devices.machine().problems if p.severity == "error"}
         assert not errors & {"no-driver", "torch-cpu-build", "driver-too-old", "gpu-unusable", "gpu-architecture", "driver-broken"}
+
+
+@pytest.mark.parametrize(("name", "hip", "device"), [
+    ("cpu", None, Device("cpu")), ("cuda:1", None, Device("cuda", 1)), ("cuda", "6.0", Device("rocm")),
+    ("cuda:2", "6.0", Device("rocm", 2)),
+    ("xpu:3", "6.0", Device("xpu", 3)), ("mps", None, Device("mps")), ("rocm:1", None, Device("rocm", 1)),
+])  # fmt: skip
+def test_an_arrays_device_is_known_by_its_name(monkeypatch, name, hip, device):
+    """Without asking the machine; a ROCm build calls its GPUs cuda."""
+    monkeypatch.setitem(_device.sys.modules, "torch", types.SimpleNamespace(version=types.SimpleNamespace(hip=hip)))
+    assert devices.of_name(name) == device
+    monkeypatch.delitem(_device.sys.modules, "torch")
+    assert devices.of_name("cuda:4") == Device("cuda", 4)
+
+
+def test_an_array_without_data_is_on_no_device():
+    """One sentence with the name."""
+    with pytest.raises(
+        InputError, match=r"^device_of: an array on 'meta' has no data that gpulab can use; expected one on cpu, cuda, xpu or"
+    ):
+        devices.of_name("meta")
+
+
+def test_the_stamp_of_a_gpu_has_its_driver(monkeypatch):
+    """NVIDIA's alone; the rest is the system's own word for each."""
+    monkeypatch.setattr(Device, "name", property(lambda self: f"a {self.kind}"))
+    monkeypatch.setattr(_device._host, "nvidia_driver_version", lambda: "580.1")
+    for kind, driver in (("cuda", "580.1"), ("rocm", None), ("mps", None)):
+        _play(monkeypatch, kind)
+        stamp = devices.environment(command="x")
+        assert (stamp.device, stamp.device_kind, stamp.driver) == (f"a {kind}", kind, driver)
+        assert stamp.system == f"{platform.system()} {platform.release()} {platform.machine()}"
+        assert (stamp.python, stamp.command, devices.environment().command) == (platform.python_version(), "x", None)
+    assert devices.environment("cpu").driver is None
+
+
+def test_the_cpus_name_counts_its_cores(monkeypatch):
+    """One core, or several."""
+    monkeypatch.setattr(_device._host, "processor_name", lambda: "A CPU")
+    for cores, name in ((1, "A CPU (1 core)"), (8, "A CPU (8 cores)")):
+        monkeypatch.setattr(_device._host, "usable_cores", lambda cores=cores: cores)
+        assert Device("cpu").name == name
+
+
+def test_what_comes_from_a_lost_device_keeps_its_cause(monkeypatch):
+    """The library's own error is the cause, and memory that ran out is told as such."""
+    error = RuntimeError("CUDA out of memory")
+    lost = types.SimpleNamespace(synchronize=lambda index: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(_device, "_torch", lambda: types.SimpleNamespace(cuda=lost))
+    with pytest.raises(MemoryError, match=r"^waiting for cuda:0: the memory") as caught:
+        Device("cuda").synchronize()
+    assert caught.value.__cause__ is error

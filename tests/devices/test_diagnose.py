@@ -196,3 +196,77 @@ def test_a_machine_shows_all_its_parts_and_problems():
     assert repr(shown) == "<Machine: A CPU, 8 cores, 60.0 GiB free; NVIDIA H200; 1 thing to mend>"
     assert type(shown).from_dict(shown.to_dict()) == shown
     assert "MEASURED" in shown._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "severity"),
+    [
+        ({"disk_free_bytes": 5 * GIB}, "low-disk", None), ({"disk_free_bytes": 5 * GIB - 1}, "low-disk", "warning"),
+        ({"disk_free_bytes": GIB}, "low-disk", "warning"), ({"disk_free_bytes": GIB - 1}, "low-disk", "error"),
+        ({"memory": Memory(8 * GIB, 2 * GIB)}, "low-memory", None), ({"memory": Memory(8 * GIB, 2 * GIB - 1)}, "low-memory", "warning"),
+        ({"memory": Memory(8 * GIB, GIB)}, "low-memory", "warning"), ({"memory": Memory(8 * GIB, GIB - 1)}, "low-memory", "error"),
+        ({"memory": Memory(8 * GIB, 7 * GIB, 8 * GIB)}, "memory-limit", None),
+        ({"memory": Memory(8 * GIB, 7 * GIB, 8 * GIB - 1)}, "memory-limit", "info"),
+        ({"processor": dataclasses.replace(_CPU, quota_cores=8.0)}, "cpu-limit", None),
+        ({"processor": dataclasses.replace(_CPU, quota_cores=7.9)}, "cpu-limit", "warning"),
+        ({"accelerators": (dataclasses.replace(_USABLE, memory_bytes=100, free_bytes=20),)}, "gpu-memory-taken", None),
+        ({"accelerators": (dataclasses.replace(_USABLE, memory_bytes=100, free_bytes=19),)}, "gpu-memory-taken", "warning"),
+        ({"accelerators": (dataclasses.replace(_USABLE, slowdowns=("sync boost",)),)}, "gpu-throttled", None),
+        ({"torch": dataclasses.replace(_GOOD.torch, cuda="13.0")}, "driver-older", None),
+        ({"torch": dataclasses.replace(_GOOD.torch, cuda="14.0")}, "driver-older", "info"),  # it works all the same
+        ({"torch": dataclasses.replace(_BLIND, cuda="13.1"), "accelerators": ()}, "driver-older", "info"),
+        ({"torch": dataclasses.replace(_BLIND, error="x"), "accelerators": ()}, "gpu-unusable", None),
+    ],
+)  # fmt: skip
+def test_each_limit_at_its_edge(changes, code, severity):
+    """A figure on the limit is in order, the next one is not."""
+    found = _codes(_GOOD, **changes).get(code)
+    assert (found and found.severity) == severity
+
+
+def test_the_words_of_what_is_wrong():
+    """Values in the symptom, and a remedy that names them: by hand for some that differ from machine to machine."""
+    quota = _codes(_GOOD, processor=dataclasses.replace(_CPU, quota_cores=2.9))["cpu-limit"]
+    assert str(quota) == (
+        "warning cpu-limit: A container grants 2.9 cores' time, and libraries start 8 threads: they get stalled. "
+        "Set OMP_NUM_THREADS=2 before the kernel starts, or call torch.set_num_threads(2)."
+    )
+    assert "OMP_NUM_THREADS=1 " in _codes(_GOOD, processor=dataclasses.replace(_CPU, quota_cores=0.5))["cpu-limit"].remedy
+    assert "(none visible)" in _codes(_GOOD, accelerators=(dataclasses.replace(_USABLE, mig=True),))["mig"].symptom
+    nameless = _codes(_GOOD, accelerators=(dataclasses.replace(_BUSY, device=None),))["gpu-memory-taken"]
+    assert nameless.symptom == "Only 10.0 GiB of 140 GiB are free on NVIDIA H200."
+    cupy = _codes(_GOOD, cupy_packages=("cupy-cuda12x",), driver=dataclasses.replace(_GOOD.driver, cuda="14.1"))["cupy-cuda-mismatch"]
+    assert cupy.remedy == "Run `pip uninstall -y cupy-cuda12x`, then `pip install cupy-cuda13x`."
+    for cuda, name in (("13.0", "cupy-cuda13x"), ("12.8", "cupy-cuda12x"), (None, "cupy-cuda12x")):
+        missing = _codes(_GOOD, cupy_packages=(), driver=dataclasses.replace(_GOOD.driver, cuda=cuda))["cupy-missing"]
+        assert missing.remedy == f"Run `pip install {name}`."
+
+
+def test_a_machine_in_words_by_hand():
+    """A GPU that only the driver sees, one of another maker, and a machine that says next to nothing."""
+    processor = Processor("A CPU", "x86_64", 1, 2, 1.5, (), (), 3.1e9, None, None)
+    gpus = (
+        Accelerator(None, "Tesla T4", "cuda", 16 * GIB, None, "7.5", 40, None, 1590e6, mig=True, slowdowns=("power cap",)),
+        Accelerator("cuda:0", "AMD Instinct", "rocm", None, 5, "gfx942", 304, 2100e6, None, l2_bytes=2**22, power_watts=300.4),
+    )  # fmt: skip
+    facts = dataclasses.replace(
+        _BARE, processor=processor, accelerators=gpus, libraries={"torch": "2.11.0", "numpy": "2.0"}, driver=Driver("580.1")
+    )
+    shown = machine(facts)
+    rows = [row for row in shown.table()[1] if ": " not in row[0]]
+    assert shown.table()[0] == ("this machine", "")
+    assert rows == [
+        ("processor", "A CPU, 1 usable core of 2 physical, 1.5 cores' time granted, 3.10 GHz now"), ("caches", "not reported"),
+        ("memory", "60.0 GiB free of 64.0 GiB"), ("disk", "100 GiB free"),
+        ("GPU, not usable here", "Tesla T4, 16.0 GiB, compute capability 7.5, 40 SMs, up to 1590 MHz, MIG on: no slice visible, "
+         "held down by power cap"),
+        ("cuda:0", "AMD Instinct, gfx942, 304 compute units, 2100 MHz now, L2 4.00 MiB, 300 W"), ("NVIDIA driver", "580.1"),
+        ("libraries", "torch 2.11.0, numpy 2.0"),
+    ]  # fmt: skip
+    quiet = machine(dataclasses.replace(_GOOD, accelerators=(), pci_gpus={}, driver=Driver(), torch=_CPU_BUILD, cupy_packages=()))
+    assert repr(quiet) == "<Machine: A CPU, 8 cores, 60.0 GiB free; no accelerator; nothing to mend>"
+    assert dict(quiet.table()[1])["accelerator"] == "none"
+    assert dict(quiet.table()[1])["processor"] == "A CPU, 8 usable cores, 3.00 GHz now, up to 4.00 GHz, avx2"
+    limited = machine(dataclasses.replace(_GOOD, memory=Memory(64 * GIB, GIB, 8 * GIB), disk_free_bytes=0))
+    assert dict(limited.table()[1])["memory"] == "1.00 GiB free of 64.0 GiB, limited to 8.00 GiB"
+    assert repr(limited) == "<Machine: A CPU, 8 cores, 1.00 GiB free; NVIDIA H200; 2 things to mend>"

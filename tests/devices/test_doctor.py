@@ -4,11 +4,13 @@ import dataclasses
 import importlib.metadata
 import sys
 import tomllib
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gpulab.devices import Accelerator, _doctor, checkup, gather
+from gpulab.devices import Accelerator, _doctor, _facts, checkup, gather
 
 _GPU = Accelerator("cuda:0", "NVIDIA T4", "cuda")
 
@@ -108,3 +110,88 @@ def test_problems_of_the_machine_are_in_the_report(facts):
 def test_the_doctor_passes_the_gpu():
     """On a machine with a working GPU its line is ok."""
     assert _states(checkup())["accelerator"] == "ok"
+
+
+def test_cupy_must_compute_where_there_is_a_gpu_for_it(facts, monkeypatch):
+    """Not asked where it is not installed, or PyTorch uses no NVIDIA GPU; else it computes, or the line says how it failed."""
+    there = dataclasses.replace(
+        facts,
+        cupy_packages=("cupy-cuda13x", "cupy"),
+        libraries={"cupy-cuda13x": "14.0"},
+        torch=dataclasses.replace(facts.torch, kind="cuda"),
+    )
+    monkeypatch.setattr(_doctor, "_cupy_product", lambda: 64.0**3)
+    assert _doctor._cupy(there) == [_doctor.Check("cupy", "ok", "cupy-cuda13x 14.0, cupy")]
+    assert _doctor._cupy(dataclasses.replace(there, cupy_packages=())) == []
+    assert _doctor._cupy(dataclasses.replace(there, torch=dataclasses.replace(facts.torch, kind="rocm"))) == []
+
+    def broken():
+        raise ImportError("libnvrtc.so.13: cannot open\nmore" + "x" * 300)
+
+    for work, words in (
+        (broken, "ImportError: libnvrtc.so.13: cannot open"),
+        (lambda: 7.0, "a product of ones sums to 7 and not to 262144."),
+    ):
+        monkeypatch.setattr(_doctor, "_cupy_product", work)
+        (check,) = _doctor._cupy(there)
+        assert (check.name, check.state) == ("cupy", "fix")
+        assert check.detail == f"cupy-cuda13x and cupy does not compute: {words}"
+        assert check.remedy == "See the lines about CuPy below, or run `make lab`."
+
+
+def test_cupys_product_is_the_one_that_is_expected(monkeypatch):
+    """By NumPy's arrays in its place: n cubed, brought back to the host."""
+
+    class Array:
+        def __init__(self, a):
+            self.a = a
+
+        def __matmul__(self, other):
+            return Array(self.a @ other.a)
+
+        def sum(self):
+            return Array(self.a.sum())
+
+        def get(self):
+            return self.a
+
+    stand_in = types.SimpleNamespace(ones=lambda shape, dtype: Array(np.ones(shape, dtype)), float32=np.float32)
+    monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    assert _doctor._cupy_product() == 64**3
+
+
+def test_the_report_in_words_by_hand():
+    """One line a check, its remedy below; how many things are to be fixed, and which."""
+    checks = (
+        _doctor.Check("python", "ok", "3.12"), _doctor.Check("write access", "fix", "cannot.", "Do."), _doctor.Check("x", "note", "y", ""),
+    )  # fmt: skip
+    one, two = _doctor.Checkup(checks), _doctor.Checkup((*checks, _doctor.Check("disk", "fix", "full", "Free some.")))
+    assert one.text == (
+        "ok    python        3.12\nfix   write access  cannot.\n                    -> Do.\nnote  x             y\n\n1 thing to fix."
+    )
+    assert two.text.endswith("\n\n2 things to fix.")
+    assert _doctor.Checkup(()).text == "\nReady for class."
+    assert [repr(each) for each in (one, two, _doctor.Checkup(checks[:1]))] == [
+        "<Checkup: fix write access>", "<Checkup: fix write access, disk>", "<Checkup: ready for class>",
+    ]  # fmt: skip
+    assert (one.ok, _doctor.Checkup(checks[::2]).ok) == (False, True)
+    assert one.table() == (("check", "state", "found", "what to do"), [
+        ("python", "ok", "3.12", ""), ("write access", "fix", "cannot.", "Do."), ("x", "note", "y", ""),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "numbers"), [
+    ("2.13.0+cpu", (2, 13, 0)), ("3.0rc1", (3, 0)), ("8.1.5", (8, 1, 5)), ("12.560.30.dev1", (12, 560, 30)), ("unknown", ()),
+])  # fmt: skip
+def test_a_release_is_its_leading_numbers(version, numbers):
+    """What follows them, or a build's name, says nothing of age."""
+    assert _doctor._release(version) == numbers
+
+
+def test_problems_are_told_once_and_a_line_that_called_it_fine_goes(facts):
+    """A warning is no fix, information a note; what has a line of its own is not told twice."""
+    low = dataclasses.replace(facts, memory=dataclasses.replace(facts.memory, available_bytes=2**30), translated=True)
+    states = _states(checkup(low))
+    assert (states["low-memory"], states["translated"], "memory" in states, states["disk"]) == ("warn", "warn", False, "ok")
+    assert "no-accelerator" not in states
+    assert "torch-missing" not in _states(checkup(dataclasses.replace(facts, torch=_facts.Torch())))

@@ -96,8 +96,17 @@ def test_errors_of_ours_pass_unchanged_and_causes_are_kept():
     with pytest.raises(InputError) as caught, guard("work"):
         raise ours
     assert caught.value is ours
+    assert ours.__cause__ is None
     with pytest.raises(OutOfMemoryError) as caught, guard("work"):
         raise _MEMORY[0]
     assert caught.value.__cause__ is _MEMORY[0]
     with pytest.raises(KeyboardInterrupt), guard("work"):
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("length", "told"), [(120, "x" * 120), (121, "x" * 117 + "...")])
+def test_a_librarys_words_are_cut_at_120(length, told):
+    """The first line that says something, without the stop at its end; its type where it says nothing."""
+    error = _named("AcceleratorError", "\n  " + "x" * length + ".\nmore")
+    assert f"stopped answering ({told});" in str(translate(error, "work"))
+    assert "stopped answering (AcceleratorError);" in str(translate(_named("AcceleratorError", " \n"), "work"))

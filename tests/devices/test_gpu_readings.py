@@ -124,3 +124,13 @@ def test_in_a_container_our_own_number_is_hidden(nvml: Any) -> None:
     assert (gpu_readings.read(GPU).neighbours, gpu_readings.read(GPU).neighbour_busy_ratio) == (0, 0.0)
     nvml.nvmlDeviceGetComputeRunningProcesses = _processes()
     assert gpu_readings.read(GPU).neighbours == 0
+
+
+def test_the_library_is_started_once(nvml: Any) -> None:
+    """Before anything is asked of it."""
+    log: list[str] = []
+    nvml.nvmlInit = lambda: log.append("start")
+    gpu_readings._library.cache_clear()
+    gpu_readings.read(GPU)
+    gpu_readings.read(GPU)
+    assert log == ["start"]

@@ -146,3 +146,97 @@ def test_odd_output_of_nvidia_smi_is_survived(text):
     """Cut, empty and foreign lines give what can be read and no exception."""
     for gpu in _nvml.parse_smi(text).gpus:
         assert gpu.memory_bytes is None
+
+
+def test_every_figure_of_the_driver_in_its_unit(monkeypatch):
+    """All at once, by hand: MHz of each clock, milliwatts, degrees; slices by name but for empty slots; asked, then closed."""
+    log = []
+
+    def clock(handle, kind):
+        return {1: 1410, 2: 1215}[kind]
+
+    def most(handle, kind):
+        return {1: 1980, 2: 2619}[kind]
+
+    nvml = _fake_nvml(
+        nvmlInit=lambda: log.append("open"), nvmlShutdown=lambda: log.append("close"), nvmlDeviceGetClockInfo=clock,
+        nvmlDeviceGetMaxClockInfo=most, nvmlDeviceGetPowerUsage=76_120, nvmlDeviceGetTemperature=lambda handle, sensor: 27 + sensor,
+        nvmlDeviceGetMaxMigDeviceCount=4, nvmlDeviceGetCurrentClocksThrottleReasons=0xFF, nvmlSystemGetCudaDriverVersion=13010,
+    )  # fmt: skip
+    gone = {1: nvml.NVMLError_NotFound, 3: nvml.NVMLError_NoPermission}
+
+    def part(handle, number):
+        if number in gone:
+            raise gone[number]
+        return f"slice {number}"
+
+    nvml.nvmlDeviceGetMigDeviceHandleByIndex = part
+    nvml.nvmlDeviceGetName = lambda handle: b"NVIDIA A100" if handle == "handle" else f"MIG {handle}"
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert _nvml.probe() == _nvml.Driver("570.1", "13.1", None, (
+        _nvml.NvmlGpu(
+            "GPU-1", "NVIDIA A100", 40, 30, 1.41e9, 1.98e9, 2.619e9, 5120, "8.0", pytest.approx(76.12), 400.0, 27.0, True,
+            ("MIG slice 0", "MIG slice 2"),
+            ("power cap", "hardware slowdown", "sync boost", "software thermal", "hardware thermal", "power brake"),
+        ),
+    ))  # fmt: skip
+    assert log == ["open", "close"]
+    off = _fake_nvml(nvmlDeviceGetMigMode=(0, 1), nvmlDeviceGetCurrentClocksThrottleReasons=0x3)
+    monkeypatch.setitem(sys.modules, "pynvml", off)
+    (gpu,) = _nvml.probe().gpus
+    assert (gpu.mig, gpu.mig_slices, gpu.slowdowns) == (False, (), ())  # idle, and clocks that a user set, are no trouble
+
+    def unsupported(*args):
+        raise off.NVMLError_NotSupported
+
+    for name in [
+        name for name in vars(off) if name.startswith("nvmlDeviceGet") and name[13:] not in ("Count", "HandleByIndex", "UUID", "Name")
+    ]:
+        setattr(off, name, unsupported)
+    assert _nvml.probe().gpus == (_nvml.NvmlGpu("GPU-1", "NVIDIA A100-SXM4-40GB"),)
+
+
+def test_every_field_of_nvidia_smi_in_its_unit(monkeypatch):
+    """All at once, by hand from the two lines above; what is asked for is one value a field."""
+    asked = []
+
+    def run(command, **options):
+        asked.append((command, options["timeout"]))
+        return subprocess.CompletedProcess(command, 0, _SMI, "")
+
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", run)
+    mib = 2**20
+    assert _nvml.probe() == _nvml.Driver("580.95.05", None, None, (
+        _nvml.NvmlGpu("GPU-ab", "NVIDIA H200", 143771 * mib, 143156 * mib, 345e6, 1.98e9, 3.201e9, None, "9.0", 76.12, 700.0, 27.0, False),
+        _nvml.NvmlGpu(
+            "GPU-cd", "Tesla T4", 15360 * mib, 15000 * mib, 300e6, 1.59e9, 5.001e9, None, "7.5", None, 70.0, 40.0, None,
+            slowdowns=("power cap", "software thermal"),
+        ),
+    ))  # fmt: skip
+    fields = (
+        "uuid,name,memory.total,memory.free,clocks.sm,clocks.max.sm,clocks.max.memory,compute_cap,power.draw,power.limit,temperature.gpu,"
+        "mig.mode.current,clocks_throttle_reasons.active,driver_version"
+    )
+    assert asked == [(["/bin/nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], 20)]
+    on = (
+        _SMI.splitlines()[0]
+        .replace("Disabled", "Enabled")
+        .replace("0x0000000000000001", "N/A")
+        .replace("GPU-ab, NVIDIA H200", "N/A, [N/A]")
+    )
+    (gpu,) = _nvml.parse_smi(on).gpus
+    assert (gpu.uuid, gpu.name, gpu.mig, gpu.slowdowns) == ("", "unknown NVIDIA GPU", True, ())
+
+
+@pytest.mark.parametrize(("done", "error"), [
+    ((9, "", "It has failed.\nmore"), "It has failed."), ((9, "out\n", "err"), "out"), ((6, "", ""), "nvidia-smi ended with code 6"),
+])  # fmt: skip
+def test_how_nvidia_smi_failed_is_its_first_line(monkeypatch, done, error):
+    """Of either stream; its code where it says nothing; and no driver where there is no such program."""
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: subprocess.CompletedProcess(args, *done))
+    assert _nvml._probe_smi() == _nvml.Driver(error=error)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert _nvml._probe_smi() == _nvml.Driver()

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import sys
+import types
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from gpulab.devices import Accelerator, Cache, Processor, arithmetic, memory_sizes, spec
 from gpulab.devices import _datasheets as sheets
 from gpulab.devices._spec import cpu_rates_per_clock, cpu_spec, gpu_spec
+from gpulab.errors import InputError
 
 _H200 = Accelerator("cuda:0", "NVIDIA H200", "cuda", 140 * 2**30, None, "9.0", 132, None, 1980e6, 3201e6, 6144, 60 * 2**20)
 
@@ -390,3 +393,86 @@ def test_this_gpus_product_stays_below_its_peak():
     rate = 20 * 2 * 4096**3 / (start.elapsed_time(end) * 1e-3)
     peak = spec("cuda").peak("bfloat16")
     assert 0.1 * peak.value < rate < 1.1 * peak.value
+
+
+@pytest.mark.parametrize("name", ["GeForce RTX 3080", "RTX 9999", "", None, 80])
+def test_a_product_whose_memory_is_not_known_is_refused(name):
+    """Boards of two sizes have no row; the sentence has the name and those that there are, in the order of the data sheets."""
+    with pytest.raises(InputError) as caught:
+        memory_sizes.memory_bytes(name)
+    told = str(caught.value)
+    assert told.startswith(
+        f"memory_bytes: no memory is known of a GPU {name!r}; expected one of: T4, A100 40GB, A100 80GB PCIe, A100 80GB SXM,"
+    )
+    assert told.endswith("GeForce RTX 5080, GeForce RTX 5090. Pass one of these, or bytes.")
+    assert memory_sizes.gpus() == tuple(part.name for part in sheets.PARTS if part.name in memory_sizes._GIGABYTES)
+
+
+def _pytorch(**switches):
+    """A PyTorch with these switches and no others."""
+    matmul, cudnn, mkldnn = (types.SimpleNamespace(**switches.get(name, {})) for name in ("matmul", "cudnn", "mkldnn"))
+    backends = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(matmul=matmul), cudnn=cudnn, mkldnn=types.SimpleNamespace(matmul=mkldnn), **switches.get("all", {})
+    )
+    return types.SimpleNamespace(backends=backends)
+
+
+class _Mixed:
+    """A switch that raises, as PyTorch's older one does once the newer was used."""
+
+    fp32_precision = "none"
+
+    @property
+    def allow_tf32(self):
+        raise RuntimeError("mixed")
+
+
+@pytest.mark.parametrize(
+    ("torch_", "dtype", "kind", "operation", "found"),
+    [
+        (None, "float32", "cuda", None, ()),  # not loaded
+        (_pytorch(matmul={"allow_tf32": True}, cudnn={"allow_tf32": False}), "float32", "cuda", "matmul", ("tf32",)),
+        (_pytorch(matmul={"allow_tf32": True}, cudnn={"allow_tf32": False}), "float32", "rocm", "convolution", ()),
+        (_pytorch(matmul={"allow_tf32": False}, cudnn={"allow_tf32": True}), "float32", "cuda", "matmul", ()),
+        (_pytorch(matmul={"allow_tf32": False}, cudnn={"allow_tf32": True}), "float32", "cuda", None, ("tf32",)),
+        (_pytorch(matmul={"allow_tf32": True}, cudnn={"allow_tf32": True}), "float32", "xpu", None, ()),
+        (_pytorch(matmul={"allow_tf32": True}, cudnn={"allow_tf32": True}), "float64", "cuda", None, ()),
+        (_pytorch(matmul={"allow_tf32": True}, cudnn={}), "complex64", "cuda", "matmul", ("tf32",)),
+        (_pytorch(matmul={"fp32_precision": "ieee", "allow_tf32": True}), "float32", "cuda", "matmul", ()),
+        (_pytorch(matmul={"fp32_precision": "bf16", "allow_tf32": False}), "float32", "cuda", "matmul", ("tf32",)),
+        (_pytorch(cudnn={"conv": types.SimpleNamespace(fp32_precision="tf32"), "allow_tf32": False}), "float32", "cuda",
+         "convolution", ("tf32",)),
+        (_pytorch(), "float32", "cpu", "matmul", ()), (_pytorch(mkldnn={"fp32_precision": "tf32"}), "float32", "cpu", None, ("bfloat16",)),
+        (_pytorch(mkldnn={"fp32_precision": "ieee"}), "float32", "cpu", None, ()),
+        (_pytorch(mkldnn={"fp32_precision": "bf16"}), "float32", "mps", None, ()),
+        (_pytorch(mkldnn={"fp32_precision": "bf16"}), "float64", "cpu", None, ()),
+        (_pytorch(), "float16", "cuda", None, ()), (_pytorch(matmul={"allow_fp16_accumulation": True}), "float16", "rocm", None, ()),
+        (_pytorch(matmul={"allow_fp16_accumulation": True}), "bfloat16", "cuda", None, ()),
+    ],
+)  # fmt: skip
+def test_arithmetic_by_the_switches_that_a_pytorch_has(monkeypatch, torch_, dtype, kind, operation, found):
+    """Older ones have one switch, newer ones two; what has none permits nothing; the dtype's own comes first."""
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", torch_)
+    own = "float32" if dtype == "complex64" else dtype
+    assert arithmetic(dtype, kind, operation) == (own, *found)
+
+
+def test_the_general_switch_counts_where_the_older_one_raises(monkeypatch):
+    """And NVIDIA's own variable before all of them."""
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    for general, allowed in (({"fp32_precision": "tf32"}, True), ({"fp32_precision": "ieee"}, False), ({}, False)):
+        torch_ = _pytorch(all=general)
+        torch_.backends.cuda.matmul = _Mixed()
+        monkeypatch.setitem(sys.modules, "torch", torch_)
+        assert arithmetic("float32", "cuda", "matmul") == (("float32", "tf32") if allowed else ("float32",))
+    for word, allowed in (("1", True), ("0", False), ("yes", False)):
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", word)
+        assert ("tf32" in arithmetic("float32", "cuda", "matmul")) is allowed
+
+
+def test_what_has_no_unit_of_its_own_runs_as_another():
+    """By hand: whole numbers of 16 bits and more as float32, bytes and truth values as int8, complex ones as their parts, float8 as one."""
+    names = ("complex64", "complex128", "bool", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e5m2", "int8")
+    found = [arithmetic(name, "mps")[0] for name in names]
+    assert found == ["float32", "float64", "int8", "int8", *["float32"] * 6, "float8", "int8"]
