@@ -152,7 +152,7 @@ def test_a_mac_is_asked_by_its_own_program(monkeypatch):
 @pytest.fixture
 def proc(tmp_path, monkeypatch):
     """Files of a system of our own, and what psutil says where there are none."""
-    monkeypatch.setattr(_host.pathlib, "Path", lambda path: tmp_path / path.lstrip("/"))
+    monkeypatch.setattr(_host, "pathlib", types.SimpleNamespace(Path=lambda path: tmp_path / path.lstrip("/")))
     process = types.SimpleNamespace(memory_info=lambda: types.SimpleNamespace(rss=7))
     memory = types.SimpleNamespace(total=9, available=8)
     monkeypatch.setitem(sys.modules, "psutil", types.SimpleNamespace(Process=lambda: process, virtual_memory=lambda: memory))

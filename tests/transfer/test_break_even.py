@@ -1,6 +1,7 @@
 """Break-even: where two lines cross, and where the second line may come from."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from gpulab import devices, recordings, timing, transfer, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
-from gpulab.evidence import Badge, Environment, Note
+from gpulab.evidence import Badge, Environment, Evidence, Note
 from gpulab.transfer import BreakEven, _break_even
 from gpulab.transfer._break_even import answer
 
@@ -214,3 +215,68 @@ def test_spec_of_ones_own(scripted_host):
     """A spec that is not in the catalogue can be searched as well."""
     assert transfer.break_even(workloads.get("exp"), sizes=[16, 2**16], link="pcie4").label == "exp float32"
     assert _break_even._DEFAULT_PROCESSOR in transfer._links._PROCESSORS
+
+
+@pytest.mark.parametrize(("left", "fits", "share"), [(48.0, True, 6.0), (6.0, True, 0.75), (5.99, False, None), (0.0, False, None)])
+def test_a_size_is_tried_where_three_calls_of_it_fit(monkeypatch, left, fits, share):
+    """By hand: a call took 1 s, one of twice the work takes 2; each measurement has an eighth of what is left of the time."""
+    clock, deadlines = SimpleNamespace(perf_counter=lambda: 100.0 - left), []
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+
+    def measure(fn, *args, deadline, **rest):
+        deadlines.append((deadline, rest["device"], rest["label"], rest["nbytes"]))
+        return type(calm)(**{**vars(calm), "median_seconds": 3.0, "notes": ()})
+
+    monkeypatch.setattr(_break_even, "time", clock)
+    monkeypatch.setattr(timing, "measure", measure)
+    other = _break_even._Other(lambda w, inputs, deadline: deadlines.append(deadline) or 0.5, transfer.link("pcie4").evidence)
+    search = _break_even._Search(other, 50.0, None, None, _begin=50.0, _last=(12 * 2**9, 1.0))
+    w = workloads.get("add")(n=2**10, dtype="float32")
+    assert search.size(w, 0.0) is fits
+    if fits:
+        assert deadlines == [(share, "cpu", "add n=1024 float32", 12 * 2**10), share]
+        assert [(row.n, row.host_seconds, row.device_seconds, row.copied_bytes) for row in search.rows] == [(1024, 3.0, 0.5, 12 * 2**10)]
+        assert search._last == (12 * 2**10, 3.0)
+    else:
+        assert [note.sentence for note in search.notes] == [
+            "Sizes from n = 1024 on were left out: a call of about 2.00 s does not fit into the deadline. Pass a longer one."
+        ]
+    first = _break_even._Search(other, 0.0, None, None, _begin=50.0)
+    assert first.size(w, 0.0)  # the first size is always tried, for a twentieth of a second at least
+    assert deadlines[-1] == max(0.05, (0.0 - (50.0 - left)) / 8)
+
+
+def test_the_words_of_a_search_by_hand():
+    """The table's row and its note, the caption with both sides, and what it says of itself; a stop before and within a size."""
+    row = transfer.BreakEvenRow(64, 3e-3, 1.5e-3, 768.0)
+    host = Evidence.measured("A CPU")
+    b = BreakEven("add float32", 64, "found", "It wins.", (row,), (Note("stopped", "Here."),), transfer.link("pcie4").evidence, host)
+    assert row.speedup == 2.0
+    assert b.table() == (("n", "CPU (MEASURED)", "accelerator with copies (MODELLED)", "copied", "speed-up"), [
+        ("64", "3.00 ms", "1.50 ms", "768 B", "2.00x"), ("note: stopped", "Here.", "", "", ""),
+    ])  # fmt: skip
+    assert repr(b) == "<break-even of add float32: It wins.>"
+    assert b.caption().startswith("MODELLED · It wins. The accelerator's side: ")
+    assert b.caption().endswith(" · the CPU's side: MEASURED on A CPU")
+    other = _break_even._Other(lambda w, inputs, deadline: 1.0, b.evidence)
+    w = workloads.get("add")(n=16, dtype="float32")
+    search = _break_even._Search(other, 9.0, None, lambda: True)
+    assert not search.size(w, 0.0)
+    within = _break_even._Search(other, 9.0, None, None)
+    within._compare = lambda w, deadline: (_ for _ in ()).throw(StoppedError("x"))
+    assert not within.size(w, 0.0)
+    within._compare = lambda w, deadline: (_ for _ in ()).throw(InputError("No such."))
+    assert within.size(w, 0.0)
+    assert [(n.code, n.sentence) for n in (*search.notes, *within.notes)] == [
+        ("stopped", "The search was stopped before n = 16; run it again for larger sizes."),
+        ("stopped", "The search was stopped at n = 16; run it again for larger sizes."), ("skipped", "No such."),
+    ]  # fmt: skip
+
+
+def test_where_two_lines_meet_exactly():
+    """A tie is no win, and a ratio of one no gain in between: by hand, at 4 both take as long, so it wins from there on."""
+    assert answer([2, 4, 8], [1.0, 2.0, 4.0], [2.0, 2.0, 2.0]) == (
+        4, "found", "The accelerator wins from about n = 4 on, copies counted (tried n = 2 to 8).",
+    )  # fmt: skip
+    assert answer([2, 4], [1.0, 1.0], [1.0, 2.0])[2].endswith("(n = 2 to 4); it comes nearest at 2 (1.00x).")
+    assert answer([8], [2.0], [1.0]) == (8, "found", "The accelerator wins at every size tried (n = 8); the break-even lies at 8 or below.")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpulab import devices, transfer
 from gpulab.errors import InputError
-from gpulab.evidence import Badge
+from gpulab.evidence import Badge, Evidence
 from gpulab.transfer import Link, LinkReport, ModelledDevice, ProcessorModel, Sweep
 
 
@@ -185,3 +185,91 @@ def test_arrays_must_be_where_they_are_used():
         gpu.to_device(there)
     with pytest.raises(InputError, match="expected a numpy array or a torch tensor"):
         gpu.to_device([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("options", "assumptions", "rate"),
+    [
+        ({"name": "pcie4"}, "10.0 us a copy (typical of a call and the wait for it), 26.0 GB/s, straight line", 26e9),
+        ({"name": "pcie4", "memory": "pageable"}, "10.0 us a copy (typical of a call and the wait for it), 13.0 GB/s, straight line, "
+         "pageable memory at half the rate of pinned", 13e9),
+        ({"name": "pcie5", "memory": "pageable", "bandwidth_bytes_per_second": 5e9},
+         "10.0 us a copy (typical of a call and the wait for it), 5.00 GB/s chosen, straight line", 5e9),
+        ({"name": "pcie3", "latency_seconds": 2e-6}, "2.00 us a copy chosen, 12.3 GB/s, straight line", 12.35e9),
+        # Both directions together have 900 GB/s by NVIDIA's data sheets of the H100 and of Grace Hopper.
+        ({"name": "NVLink4"}, "10.0 us a copy (typical of a call and the wait for it), 450 GB/s, straight line", 450e9),
+        ({"name": "nvlink c2c"}, "10.0 us a copy (typical of a call and the wait for it), 450 GB/s, straight line", 450e9),
+    ],
+)  # fmt: skip
+def test_a_link_says_all_that_it_takes_for_granted(options, assumptions, rate):
+    """Whether each number is the link's own or was chosen; how wrong it was is known of the links as they are named alone."""
+    link = transfer.link(**options)
+    assert (link.evidence.assumptions, link.bandwidth_bytes_per_second) == (assumptions, rate)
+    known = [transfer.link("pcie5", memory=kind).evidence.known_error for kind in ("pinned", "pageable")]
+    assert ["0.97 times" in known[0], "1.6 times" in known[1]] == [True, True]
+    assert transfer.link("pcie5", latency_seconds=1e-5).evidence.known_error == transfer.link("pcie3").evidence.known_error
+
+
+def test_noise_is_made_and_says_so():
+    """Its share and its seed; none is no word; what cannot be is refused at the edges that the sentence has."""
+    link = transfer.link("pcie4")
+    noisy = link.sweep([10], noise_ratio=0.25, seed=7)
+    assert noisy.evidence.assumptions == f"{link.evidence.assumptions}; made noise of 25% with seed 7"
+    assert (noisy.evidence.source, noisy.evidence.known_error) == (link.evidence.source, link.evidence.known_error)
+    assert (link.sweep([10]).evidence, noisy.device, noisy.points[0].samples) == (link.evidence, "pcie4-x16", 0)
+    for options, words in (({"noise_ratio": 1}, "noise_ratio is 1; expected 0 to 1"), ({"noise_ratio": -0.1}, "noise_ratio is -0.1"),
+                           ({"seed": -1}, "seed is -1; expected a whole number from 0"), ({"seed": 1.5}, "seed is 1.5")):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            link.sweep(**options)
+    fitted = link.sweep().fit()
+    again = Link.from_fit(fitted, "mine").sweep([10], noise_ratio=0.1)
+    assert (again.device, again.evidence.source) == ("mine", fitted.evidence.source)
+    for size in (2**62, np.int64(1)):
+        assert link.sweep([size]).points[0].nbytes == size
+    with pytest.raises(InputError, match=r"whole number from 1 to 2\*\*62\. Pass for example 2\*\*20\.$"):
+        link.sweep([2**62 + 1])
+
+
+def test_a_faster_processor_keeps_its_launch():
+    """By hand: three times each rate; arithmetic and memory apart; a half of nothing, or of no processor, is refused."""
+    h200 = transfer.processor("nvidia-h200")
+    thrice = transfer.faster(h200, 3)
+    assert (thrice.name, thrice.launch_seconds, thrice.bytes_per_second) == ("nvidia-h200 x 3", 2.5e-6, 3 * 3.77e12)
+    assert dict(thrice.flops_per_second) == {"float64": 3 * 34e12, "float32": 3 * 42.5e12, "bfloat16": 3 * 785e12, "float16": 3 * 785e12}
+    assert (thrice.evidence.assumptions, thrice.evidence.source) == ("3 times the rates of nvidia-h200", h200.evidence.source)
+    assert h200.seconds(34e12, 3.77e12 / 2, "float64") == pytest.approx(1.0, rel=1e-4)
+    assert "4.1 times" in h200.evidence.known_error
+    for which, factor, words in ((h200, 0, "factor is 0"), (h200, math.inf, "factor is inf"), ("nvidia-h200", 2, "is not a processor")):
+        with pytest.raises(InputError, match=words):
+            transfer.faster(which, factor)
+    with pytest.raises(InputError, match="3 is not one that gpulab models"):
+        transfer.processor(3)
+
+
+def test_the_bill_in_words_by_hand():
+    """Two megabytes there and one back over 1 GB/s and 1 us; a call that reads two arrays and writes one, and 85 TFLOP of its own."""
+    link, h200 = transfer.link("pcie4", 1e-6, 1e9), transfer.processor("nvidia-h200")
+    gpu = ModelledDevice(link, h200)
+    x, y = (gpu.to_device(np.ones(250_000, np.float32)) for _ in range(2))
+    gpu.to_host(gpu.run(np.add, x, y, flops=85e12))
+    report = gpu.report()
+    assert (report.copies, report.calls, report.copied_bytes) == (3, 1, 3e6)
+    assert report.compute_seconds == pytest.approx(2.0 + 2.5e-6)
+    gpu.run(np.add, x, y)
+    assert gpu.report().compute_seconds - report.compute_seconds == pytest.approx(2.5e-6 + 3e6 / 3.77e12)
+    assert report.table() == (("", "time"), [
+        ("3 copies of 2.86 MiB in all", "3.00 ms"), ("1 calls", "2.00 s"), ("together", "2.00 s"),
+    ])  # fmt: skip
+    assert repr(report) == "<3 copies 3.00 ms, 1 calls 2.00 s, MODELLED>"
+    assert (
+        report.evidence.assumptions
+        == f"link pcie4-x16: {link.evidence.assumptions}; nothing overlaps; compute: {h200.evidence.assumptions}"
+    )
+    assert report.evidence.source == f"{link.evidence.source}; {h200.evidence.source}"
+    measured = ModelledDevice(Link("own", 1e-6, 1e9, Evidence.measured("x"))).report().evidence
+    assert measured.assumptions == "link own: the fit of a sweep; nothing overlaps; compute measured on this CPU"
+    assert measured.source == "a sweep on this machine"
+    with pytest.raises(InputError, match=r"^run: got 3; expected a function and its arguments\. Write gpu\.run\(f, x\), not"):
+        gpu.run(3)
+    with pytest.raises(InputError, match=r"^run: got a list; expected a numpy array or a torch tensor"):
+        gpu.run(lambda a: [1], x)

@@ -1,6 +1,7 @@
 """Overlap: the pipeline by hand, what counts as overlap, and real threads on the CPU (their order, never their speed)."""
 
 import contextlib
+import math
 import threading
 import time
 import types
@@ -406,3 +407,73 @@ def test_numpy_lets_the_copy_run_beside():
     x = np.ones(8, dtype=np.float32)
     np.copyto(x[2:4], x[4:6] * 2)
     assert x.sum() == 10
+
+
+@pytest.mark.parametrize(("together", "told"), [(1.0, False), (0.999, True)])
+def test_lanes_that_hardly_met_are_told(together, told):
+    """Of a copy of 20 s and a compute of 10 s one second side by side is overlap; less is none, in one sentence."""
+    timeline = [Span("copy", 0, 0.0, 20.0), Span("compute", 0, 20.0 - together, 30.0 - together)]
+    notes = _overlap._notes(timeline, 2)
+    assert [note.code for note in notes] == (["no-overlap"] if told else [])
+    if told:
+        assert notes[0].sentence.startswith("Copy and compute were both at work for 999 ms of the 10.0 s possible; overlap needs pinned")
+
+
+def test_the_words_of_an_overlap_by_hand():
+    """Its table and what it says of itself: 4 s one after the other, 2.5 in chunks, of 3 at best; the model's own assumptions."""
+    timeline = (Span("copy", 0, 0.0, 3.0), Span("compute", 0, 2.0, 2.5))
+    o = Overlap("cpu", 2**20, 4, 3.0, 1.0, 3.25, timeline, (), Evidence.measured("cpu"))
+    assert o.table() == (("1.00 MiB in 4 chunks", ""), [
+        ("copy alone", "3.00 s"), ("compute alone", "1.00 s"), ("one after the other", "4.00 s"), ("in overlapping chunks", "3.25 s"),
+        ("ideal (the longer one alone)", "3.00 s"), ("share of the ideal gain", "75%"), ("both at work", "500 ms"),
+    ])  # fmt: skip
+    assert repr(o) == "<overlap of 1.00 MiB in 4 chunks: 3.25 s, one after the other 4.00 s, 75% of the ideal gain>"
+    made = transfer.overlap(4_000_000, 4, link=LINK, compute_seconds=2.0)
+    assert made.evidence.assumptions == (
+        f"link pcie4-x16: {LINK.evidence.assumptions}; compute in equal parts of 500 ms, neither lane slows the other"
+    )
+    assert (made.device, made.evidence.source) == ("pcie4-x16", LINK.evidence.source)
+    usual = transfer.overlap(link="pcie4")
+    assert (usual.nbytes, usual.chunks, usual.compute_seconds) == (2**26, 8, usual.copy_seconds)
+
+
+@pytest.mark.parametrize(
+    ("count", "copy", "compute", "apart"),
+    [(1, 1.0, 0.5, False), (1, 1.0, 0.49, True), (2, 1.0, 2.0, False), (2, 1.0, 2.01, True), (1, 1.0, 9.0, False)],
+)
+def test_lanes_are_apart_beyond_twice_where_another_count_would_help(count, copy, compute, apart):
+    """Exactly twice is near enough, from either side; one pass is the least there is."""
+    assert _lanes.Passes(lambda x: None, count).misfit(copy, compute) is apart
+
+
+def test_passes_and_parts_are_whole():
+    """Two thousand passes at most; edges of chunks rounded down, so that none lacks and none is counted twice."""
+    assert [_lanes.passes_for(copy, one) for copy, one in ((1.0, 1e-9), (2.0, 1e-3), (1.0, 0.0))] == [2000, 2000, 2000]
+    assert _lanes._slices(10, 4) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
+    touched = []
+    passes = _lanes.Passes(touched.append, 3)
+    passes("chunk")
+    passes.fit(0.5, 0.3)  # of a tenth of a second each
+    assert (touched, passes.count) == (["chunk"] * 3, 5)
+
+
+def test_both_arrangements_are_measured_with_half_of_the_time(monkeypatch):
+    """One copy and one compute in turn, then chunks; where the device is no CUDA device, on the CPU."""
+    asked, done = [], []
+    lanes = _lanes.Lanes(lambda: done.append("copy"), lambda: done.append("compute"), lambda: done.append("chunked"), None)
+    monkeypatch.setattr(_overlap.devices, "find", lambda name: devices.Device("mps"))
+    monkeypatch.setattr(_overlap, "host_lanes", lambda *given: asked.append(given) or lanes)
+    monkeypatch.setattr(_overlap.timing, "measure", lambda fn, **options: fn() or asked.append(options) or len(asked))
+    assert transfer.measure_overlap(2**20, 4) == (2, 3)
+    assert done == ["copy", "compute", "chunked"]
+    cpu = devices.Device("cpu")
+    assert asked == [(2**20, 4, None), *(
+        {"device": cpu, "deadline": 1.0, "nbytes": 2**20, "label": f"overlap of 1.00 MiB in 4 chunks: {words}"}
+        for words in ("one after the other", "at the same time")
+    )]  # fmt: skip
+    with pytest.raises(InputError, match="5 chunks of 16 bytes were asked for; expected a whole number from 1, with at least 4 bytes each"):
+        transfer.measure_overlap(16, 5)
+    assert transfer.pipeline_seconds(16, 4, LINK, 0.0) > 0
+    for seconds in (-1e-9, 1e9, math.inf):
+        with pytest.raises(InputError, match="launch_seconds is"):
+            transfer.pipeline_seconds(16, 4, LINK, 0.0, launch_seconds=seconds)

@@ -12,7 +12,7 @@ import torch
 from gpulab import devices, recordings, transfer
 from gpulab.devices import Device
 from gpulab.errors import DeviceError, InputError, OutOfMemoryError, StoppedError
-from gpulab.evidence import Badge, Environment
+from gpulab.evidence import Badge, Environment, Note
 from gpulab.transfer import Sweep, _copies, _pinning, _sweep
 
 
@@ -349,9 +349,134 @@ def test_what_pinning_costs_by_hand(monkeypatch):
     )
     copies = {"pinned": measured(2e-3, 3), "pageable": measured(5e-3, 4)}
     monkeypatch.setattr(_pinning, "measure_copy", lambda n, to, memory, where, deadline: asked.append((n, to, deadline)) or copies[memory])
+    cost = transfer.pinning_cost(device="cuda")
+    assert (cost.nbytes, [given[-1] for given in asked]) == (2**26, [2**27, 1.0, 1.0, 1.0])
+    asked.clear()
     cost = transfer.pinning_cost(1024, "cuda", deadline=3.0)
     assert asked == [("to_device", 2048), ("pin_memory", "cpu", 1.0), (1024, "to_device", 1.0), (1024, "to_device", 1.0)]
     assert (cost.nbytes, cost.pin_seconds, cost.pinned_copy_seconds, cost.pageable_copy_seconds) == (1024, 30e-3, 2e-3, 5e-3)
     assert cost.copies_to_pay == pytest.approx(10)
     assert (cost.evidence.samples, cost.evidence.device, cost.evidence.date) == (9, "A GPU", "2026-01-02")
     assert dataclasses.replace(cost, pageable_copy_seconds=2e-3).copies_to_pay is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "memory", "library", "words"),
+    [
+        ("cuda", "to_host", "pinned", "cupy", None), ("rocm", "to_device", "pinned", "torch", None),
+        ("xpu", "to_device", "pinned", "torch", None),
+        ("mps", "to_host", "pageable", "torch", None), ("cpu", "host", "pinned", "cupy", None),
+        ("xpu", "to_host", "pageable", "cupy", r"^f: cupy has no arrays on a xpu; expected a CUDA device\. Pass library='torch'\.$"),
+        ("mps", "to_host", "pinned", "torch", r"^f: a mps has no pinned memory to copy from; expected CUDA\. Pass memory='pageable'\.$"),
+        ("cpu", "to_host", "pageable", "torch", r"^f: a cpu has no link to copy over; expected an accelerator\. Pass direction='host' or"),
+    ],
+)  # fmt: skip
+def test_which_copies_a_device_has(monkeypatch, kind, direction, memory, library, words):
+    """By its kind: page-locked memory is CUDA's and Intel's, CuPy's arrays are CUDA's and ROCm's, a CPU copies within itself."""
+    monkeypatch.setattr(Device, "name", property(lambda self: f"a {self.kind}"))
+    with contextlib.nullcontext() if words is None else pytest.raises(InputError, match=words):
+        _copies.check_series("f", direction, memory, Device(kind), library)
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "host", "device", "fits"),
+    [
+        ("cpu", "host", 2200, None, 1000), ("cuda", "to_device", 1100, 5500, 1000), ("cuda", "to_host", 5500, 1100, 1000),
+        ("mps", "to_device", 2200, 9999, 1000), ("cuda", "to_device", None, 1100, 1000), ("cuda", "host", 2200, 11, 1000),
+    ],
+)  # fmt: skip
+def test_two_buffers_need_room_where_they_lie(monkeypatch, kind, direction, host, device, fits):
+    """One on each side, or both on the host, where a GPU has no memory of its own too; with a tenth to spare, to the byte."""
+    monkeypatch.setattr(Device, "name", property(lambda self: f"a {self.kind}"))
+    monkeypatch.setattr(_copies, "free_bytes", lambda place: host if place.is_cpu else device)
+    _copies.check_room("f", Device(kind), direction, fits)
+    with pytest.raises(
+        OutOfMemoryError, match=r"^f: buffers of 1001 B do not fit into the .* that are free on a .*; expected at most 1000 B\."
+    ):
+        _copies.check_room("f", Device(kind), direction, fits + 1)
+
+
+def test_one_copy_is_measured_on_the_device_that_was_asked_for(fake_gpu, monkeypatch):
+    """With the precision of a sweep's point, its bytes and its words; within the host by the CPU, whatever the device."""
+    asked = []
+    monkeypatch.setattr(_copies.timing, "measure", lambda fn, **options: asked.append(options) or "measured")
+    assert transfer.measure_copy(4096) == transfer.measure_copy(4096, "to_host", "pinned", deadline=0.5) == "measured"
+    assert transfer.measure_copy(4096, "host", device="cuda") == "measured"
+    common = {"relative_width": 0.02, "nbytes": 4096, "clock": None, "stop": None}
+    assert asked == [
+        {"device": Device("cuda"), "deadline": 1.0, "label": "host to device pageable 4.00 KiB", **common},
+        {"device": Device("cuda"), "deadline": 0.5, "label": "device to host pinned 4.00 KiB", **common},
+        {"device": Device("cpu"), "deadline": 1.0, "label": "host copy pageable 4.00 KiB", **common},
+    ]
+    assert [made[:2] for made in fake_gpu] == [("to_device", "pageable"), ("to_host", "pinned"), ("host", "pageable")]
+
+
+@pytest.mark.parametrize(("free", "nbytes"), [(2**26, 2**23), (2**40, 2**28), (None, 2**28)])
+def test_all_cores_read_and_write(monkeypatch, free, nbytes):
+    """Two arrays in a quarter of what is free, 256 MiB each at most: read and written in half a second, by hand."""
+    asked = []
+    monkeypatch.setattr(_sweep, "free_bytes", lambda device: free)
+    monkeypatch.setattr(_sweep, "check_room", lambda *given: asked.append(given))
+    for name in ("ones", "zeros"):
+        monkeypatch.setattr(torch, name, lambda count: torch.empty(count, device="meta"))
+    monkeypatch.setattr(
+        _sweep.timing, "measure", lambda fn, source, **options: asked.append(options) or types.SimpleNamespace(median_seconds=0.5)
+    )
+    assert transfer.memory_bandwidth_bytes_per_second() == 2 * nbytes / 0.5
+    assert asked == [
+        ("memory_bandwidth_bytes_per_second", Device("cpu"), "host", nbytes), {"device": "cpu", "deadline": 0.5, "label": "all cores copy"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "memory", "own"), [
+    ("cuda", "pinned", True), ("cuda", "pageable", True), ("mps", "pageable", True), ("mps", "pinned", False), ("cpu", "pageable", False),
+])  # fmt: skip
+def test_a_link_without_a_name_is_this_machines_own(monkeypatch, kind, memory, own):
+    """Where it has an accelerator with such memory: fitted to its copies there; else, or with a number of one's own, the usual model."""
+    asked = []
+    monkeypatch.setattr(devices, "default", lambda: Device(kind))
+    monkeypatch.setattr(Device, "name", property(lambda self: "A GPU"))
+    made = transfer.link("pcie5").sweep()
+    monkeypatch.setattr(_sweep, "sweep", lambda *given, **options: asked.append((*given, options)) or made)
+    found = transfer.link(memory=memory)
+    assert asked == ([(Device(kind), ("to_device",), (memory,), {"deadline": 3.0})] if own else [])
+    assert found.name == (f"A GPU, {memory} memory" if own else "pcie4-x16")
+    assert found.bandwidth_bytes_per_second == pytest.approx(53e9 if own else 26e9 if memory == "pinned" else 13e9)
+    asked.clear()
+    for options in ({"latency_seconds": 1e-6}, {"bandwidth_bytes_per_second": 1e9}, {"name": "pcie3"}):
+        assert transfer.link(memory=memory, **options).name in ("pcie4-x16", "pcie3-x16")
+    assert asked == []
+
+
+def test_what_disturbed_points_is_told_once_with_their_number(fake_gpu, monkeypatch):
+    """The first one's sentence stands for all; what concerns a point alone is not told; the words of a sweep, by hand."""
+    told = iter([("contended", "first"), ("deadline", "no"), ("contended", "second"), ("throttled", "hot")])
+
+    def measured(buffers, nbytes, device, deadline, stop=None):
+        note = Note(*next(told))
+        return types.SimpleNamespace(samples_seconds=[0] * 3, median_seconds=1e-3, interval_seconds=(9e-4, 2e-3), notes=(note,))
+
+    monkeypatch.setattr(_sweep, "measure_buffers", measured)
+    s = transfer.sweep(directions=("to_device", "to_host"), memory=("pageable",), sizes=[2**10, 2**20], deadline=1.0)
+    assert [(n.code, n.sentence) for n in s.notes] == [
+        ("contended", "2 of 4 points; the first: first"),
+        ("throttled", "1 of 4 points; the first: hot"),
+    ]
+    assert (s.evidence.samples, s.library, s.device) == (12, "torch", "fake cuda")
+    headers, rows = s.table()
+    assert headers == ("direction", "host memory", "size", "time (median)", "95 %", "rate", "samples")
+    assert rows[1] == ("host to device", "pageable", "1.00 MiB", "1.00 ms", "900 us to 2.00 ms", "1.05 GB/s", "3")
+    assert rows[4] == ("note: contended", "2 of 4 points; the first: first", "", "", "", "", "")
+    assert transfer.link("pcie4").sweep([2**10]).table()[1][0][4:] == ("", "102 MB/s", "modelled")
+    assert repr(s) == "<sweep of fake cuda: host to device pageable, device to host pageable; 4 points, MEASURED>"
+    assert repr(dataclasses.replace(s, points=())) == "<sweep of fake cuda: no point; 0 points, MEASURED>"
+
+
+def test_sizes_and_times_that_are_not_given(monkeypatch):
+    """64 MiB are pinned and 256 MiB looked at, as the page says; a recording alone becomes a sweep; a deadline ends."""
+    asked = []
+    monkeypatch.setattr(_pinning, "check_room", lambda *given: asked.append(given[2:]))
+    monkeypatch.setattr(_pinning, "_thread_readings", lambda nbytes: (0.5, 0.0))
+    assert (transfer.stale_read(device="cpu").nbytes, asked) == (2**28, [("host", 2**28)])
+    with pytest.raises(InputError, match=r"^recorded_sweep: got a str; expected a Recording\. Pass gl\.recordings\.load\(name\)\.$"):
+        transfer.recorded_sweep("nvidia-h200")

@@ -1,5 +1,6 @@
 """The alpha-beta fit against links whose truth is known."""
 
+import dataclasses
 import math
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpulab import transfer
 from gpulab.errors import InputError
-from gpulab.transfer import AlphaBeta
+from gpulab.evidence import Evidence
+from gpulab.transfer import AlphaBeta, Segment
 from gpulab.transfer._posterior import _through_origin, student_cdf, student_nodes
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -260,3 +262,53 @@ def test_a_line_through_nothing_by_least_squares():
         (without,), *_ = np.linalg.lstsq(relative[rest], np.ones(2), rcond=None)
         assert held_out[k] == pytest.approx(without * x[k])
     assert _through_origin(x[:1], y[:1], y[:1], np.ones(1))[0][0].freedom == 1
+
+
+def test_a_fit_in_words_by_hand():
+    """A row a quantity, the plural of knees, and the points that count less where there are some."""
+    segment = Segment(0.0, math.inf, 1e-5, 25e9)
+    f = AlphaBeta(
+        1e-5,
+        (9e-6, 1.1e-5),
+        25e9,
+        (24e9, 26e9),
+        (),
+        (segment,),
+        250_000.0,
+        0.031,
+        0.012,
+        (1.0,) * 4,
+        (1.0,) * 4,
+        (),
+        Evidence.measured("x"),
+    )
+    rows = [
+        ("latency", "10.0 us (95 %: 9.00 us to 11.0 us)"), ("bandwidth", "25.0 GB/s (95 %: 24.0 GB/s to 26.0 GB/s)"),
+        ("half of it from", "244 KiB"), ("knees", "none"), ("held-out error", "1.2%"), ("scatter of the points", "3.1%"),
+        ("points fitted", "4"),
+    ]  # fmt: skip
+    assert f.table() == (("fit", ""), rows)
+    assert repr(f) == "<latency 10.0 us, bandwidth 25.0 GB/s, 0 knees, held-out error 1.2%>"
+    bent = dataclasses.replace(f, knees_bytes=(2.0**20,), outliers_bytes=(1024.0, 2048.0))
+    assert bent.table()[1][3] == ("knees", "1.00 MiB")
+    assert bent.table()[1][7:] == [("points far off, weighted down", "1.00 KiB, 2.00 KiB")]
+    assert ", 1 knee, " in repr(bent)
+
+
+def test_what_is_no_size_or_time_lies_beyond_30_powers_of_ten():
+    """Both ends are refused, what lies within is taken; points of one size become their median; who gave them is said."""
+    for value in (1e-30, 1e30):
+        with pytest.raises(InputError, match=r"not a number or beyond 1e\+30; expected positive ones in bytes and seconds\. Leave"):
+            transfer.fit([1, 2, 3], [1, 1, value])
+    assert transfer.fit([1, 2, 3], [1.1e-30, 1.1e-30, 1.1e-30]).latency_seconds >= 0
+    f = transfer.fit([4, 1, 2, 4, 4], [9.0, 1.0, 1.0, 2.0, 3.0])
+    assert (f.nbytes, f.seconds) == ((1.0, 2.0, 4.0), (1.0, 1.0, 3.0))
+    assert f.evidence.assumptions == "the points are those that the caller gave"
+    assert transfer.fit([1, 2, 3], [1, 2, 3], Evidence.measured("x")).evidence.device == "x"
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.1, 1.0])
+def test_a_level_lies_between_nothing_and_all(level):
+    """Neither end is a share that an interval can hold."""
+    with pytest.raises(InputError, match=r"level is .*; expected a share between 0 and 1\. Pass level=0\.95\.$"):
+        transfer.fit([1, 2, 3], [1, 2, 3]).prediction_interval_seconds(1.0, level)
