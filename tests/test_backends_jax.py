@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 import gpulab as gl
 from gpulab import _backends
+from gpulab._backends._jax import not_aligned
 from gpulab.errors import CopyRequiredError, DeviceError, InputError
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: pip install -e '.[rosetta]'")
@@ -261,3 +263,93 @@ def test_an_array_is_finished_before_its_memory_is_handed_out() -> None:
         assert waits == []
         assert backend.hazard(Unfinished(1), "numpy") is None
     assert waits == ["waited"]
+
+
+class Gpus:
+    """A JAX that has a CPU and two GPUs, as far as an adapter asks it."""
+
+    class Array:
+        """One of its arrays."""
+
+        def __init__(self, *devices: Any, dtype: Any = None, whole: bool = True) -> None:
+            self.on, self.dtype, self.is_fully_addressable = set(devices), dtype or np.dtype("float32"), whole
+
+        def devices(self) -> set[Any]:
+            """Return where it is."""
+            return self.on
+
+        def is_deleted(self) -> bool:
+            """Never."""
+            return False
+
+    def __init__(self) -> None:
+        self.core = SimpleNamespace(Tracer=type("Tracer", (), {}))
+        self.cpu = SimpleNamespace(platform="cpu", id=0, local_hardware_id=0)
+        self.gpus = [SimpleNamespace(platform="gpu", id=4 + k, local_hardware_id=k) for k in range(2)]
+        self.other = SimpleNamespace(platform="tpu", id=3, local_hardware_id=None)
+        self.placed: list[Any] = []
+
+    def local_devices(self, backend: str | None = None) -> list[Any]:
+        """Return those of a platform, or the best first."""
+        return [*self.gpus, self.cpu] if backend is None else {"cpu": [self.cpu], "gpu": self.gpus}[backend]
+
+    def device_put(self, x: Any, there: Any) -> Any:
+        """Note where, and be done at once."""
+        self.placed.append((x, there))
+        return SimpleNamespace(block_until_ready=lambda: "ready")
+
+
+class Hashable(SimpleNamespace):
+    """A device."""
+
+    __hash__ = object.__hash__
+
+
+def test_a_jax_with_gpus_is_told_by_their_names() -> None:
+    """By PyTorch's word for the platform and the number on this machine; obstacles and moves by hand, without a GPU."""
+    adapter, jax_ = _backends.JaxBackend.__new__(_backends.JaxBackend), Gpus()
+    jax_.cpu, jax_.other = Hashable(**vars(jax_.cpu)), Hashable(**vars(jax_.other))
+    jax_.gpus = [Hashable(**vars(each)) for each in jax_.gpus]
+    adapter.module = jax_
+    here, there, spread = jax_.Array(jax_.cpu), jax_.Array(jax_.gpus[1]), jax_.Array(*reversed(jax_.gpus))
+    assert [adapter.device_of(x) for x in (here, there, spread, jax_.Array(jax_.other))] == ["cpu", "cuda:1", "cuda:0", "tpu:3"]
+    assert (adapter.best_device(), adapter.owns(here), adapter.owns(3), adapter.has_data(here)) == ("cuda:0", True, False, True)
+    low = jax_.Array(jax_.cpu, dtype=SimpleNamespace(kind="V"))
+    seen = [
+        (here, "torch", None), (there, "torch", None), (there, "cupy", None),
+        (there, "numpy", ("it is on cuda:1, and numpy sees only main memory", "gl.to_host(x)")),
+        (here, "cupy", ("it is on cpu, and CuPy sees only CUDA memory", "gl.to_device(x, library='cupy')")),
+        (spread, "numpy", ("it is spread over 2 devices", "gl.to_host(x)")),
+        (jax_.Array(jax_.cpu, whole=False), "torch",
+         ("a part of it is on another machine", "jax.experimental.multihost_utils.process_allgather(x)")),
+        (jax_.core.Tracer(), "torch",
+         ("it is a name for values that jit, grad or vmap will have later", "an array from outside of the function")),
+    ]  # fmt: skip
+    assert [adapter.obstacle(x, library) for x, library, _ in seen] == [expected for *_, expected in seen]
+    assert (adapter.has_data(jax_.core.Tracer()), adapter.has_data(low), adapter.in_numpy(low)) == (False, False, False)
+    assert [adapter._device(name) for name in ("cpu", "cuda", "cuda:1")] == [jax_.cpu, jax_.gpus[0], jax_.gpus[1]]
+    for name in ("cuda:2", "cpu:1", "mps"):
+        with pytest.raises(
+            DeviceError, match=rf"^to_device: this JAX has no '{name}' \(it has cuda:0, cuda:1, cpu\); expected one of these\."
+        ):
+            adapter._device(name)
+    assert adapter.move(here, "cuda:1", False) == "ready"
+    assert jax_.placed == [(here, jax_.gpus[1])]
+    with pytest.raises(DeviceError, match="page-locked"):
+        adapter.move(here, "cuda:1", True)
+    for where, problem in (
+        ("cuda:0", None),
+        ("xpu:0", ("it is on xpu:0, which this JAX cannot use", 'gl.to_device(x, "cpu", library="jax")')),
+    ):
+        owner: Any = SimpleNamespace(dtype_name=lambda x: "float32", device_of=lambda x, where=where: where)
+        assert adapter.refuses(3, owner) == problem
+    jax_.gpus = []
+    owner = SimpleNamespace(dtype_name=lambda x: "float32", device_of=lambda x: "cuda:0")
+    assert adapter.refuses(3, owner) == ("it is on cuda:0, which this JAX cannot use", 'gl.to_device(x, "cpu", library="jax")')
+
+
+@pytest.mark.parametrize(("address", "off"), [(128, None), (192, None), (129, 1), (191, 63)])
+def test_memory_is_taken_as_it_is_on_boundaries_of_64_bytes(address: int, off: int | None) -> None:
+    """Anywhere else it is a copy: how far behind one it begins, and the call."""
+    expected = f"it begins {off} bytes behind a 64-byte boundary, and x uses such memory only as a copy", "gl.to_device(x, library='x')"
+    assert not_aligned(address, "x") == (None if off is None else expected)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 
 import gpulab as gl
 from gpulab import _backends
+from gpulab._backends._jax import not_aligned
 from gpulab.errors import CopyRequiredError, DeviceError, InputError, MissingLibraryError
 from gpulab.timing import _agreement
 
@@ -142,3 +145,77 @@ def test_tensorflow_is_quiet_when_gpulab_loads_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True, env=clean)
     assert (done.stdout.strip(), done.stderr.strip()) == ("2", "")
+
+
+def test_a_tensorflow_with_a_gpu_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By PyTorch's word for it; obstacles, moves and waits by hand, without a GPU."""
+    adapter, x = _backends.backend("tensorflow"), tf.constant([1.0])
+    gpus = [SimpleNamespace(name="/device:GPU:0")]
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind=None: [*([] if kind else [SimpleNamespace(name="/device:CPU:0")]), *gpus]
+    )
+    names = ("/job:localhost/replica:0/task:0/device:CPU:0", "/job:localhost/replica:0/task:0/device:GPU:1", "TPU:2", "GPU")
+    assert [adapter._name(name) for name in names] == ["cpu", "cuda:1", "tpu:2", "cuda:0"]
+    assert [adapter._device(name) for name in ("cpu", "cuda", "cuda:0")] == ["/device:CPU:0", "/device:GPU:0", "/device:GPU:0"]
+    for name in ("cuda:1", "xpu:0", "mps"):
+        with pytest.raises(
+            DeviceError, match=rf"^to_device: this TensorFlow has no '{name}' \(it has cpu, cuda:0\); expected one of these\. P"
+        ):
+            adapter._device(name)
+    assert adapter.best_device() == "cuda:0"
+    waited: list[str] = []
+    monkeypatch.setattr(tf.test.experimental, "sync_devices", lambda: waited.append("all"))
+    assert adapter.waits_for({"steps": 3}) is None
+    wait = adapter.waits_for({"loss": [x]})
+    assert wait is not None
+    wait(x)
+    assert waited == ["all"]
+    owner: Any = SimpleNamespace(is_contiguous=lambda x: True, pointer=lambda x: 65)
+    refused = []
+    for where in ("cuda:0", "xpu:0", "cpu"):
+        owner.device_of = lambda x, where=where: where
+        refused.append(adapter.refuses(x, owner))
+    elsewhere = ("it is on xpu:0, which this TensorFlow cannot use", 'gl.to_device(x, "cpu", library="tensorflow")')
+    assert refused == [None, elsewhere, not_aligned(65, "tensorflow")]
+    monkeypatch.setattr(type(adapter), "device_of", lambda self, x: "cuda:0")
+    assert [adapter.obstacle(x, library) for library in ("torch", "cupy", "numpy")] == [
+        None, None, ("it is on cuda:0, and numpy sees only main memory", "gl.to_host(x)"),
+    ]  # fmt: skip
+    gpus.clear()
+    owner.device_of = lambda x: "cuda:0"
+    assert adapter.refuses(x, owner) == ("it is on cuda:0, which this TensorFlow cannot use", elsewhere[1])
+    assert (adapter.best_device(), adapter.waits_for([x])) == ("cpu", None)
+
+
+def test_what_a_tensor_says_of_itself() -> None:
+    """Bytes and names of dtypes by hand; a copy of its own; page-locked memory is refused; a Variable of a graph is no array."""
+    adapter = _backends.backend("tensorflow")
+    kinds = [tf.zeros((2, 3), kind) for kind in ("float16", "bfloat16", "int64", "bool", "complex128")]
+    assert [(adapter.nbytes(x), adapter.dtype_name(x), adapter.in_numpy(x)) for x in kinds] == [
+        (12, "float16", True), (12, "bfloat16", False), (48, "int64", True), (6, "bool", True), (96, "complex128", True),
+    ]  # fmt: skip
+    x = tf.constant([1.0, 2.0])
+    twin = adapter.copy(x)
+    assert (twin.numpy().tolist(), adapter.pointer(twin) != adapter.pointer(x), adapter.has_data(x)) == ([1.0, 2.0], True, True)
+    for move in (adapter.move, adapter.from_host):
+        with pytest.raises(
+            DeviceError, match=r"^to_device: TensorFlow takes no page-locked memory from outside; expected pinned=False\. Leave"
+        ):
+            move(x if move == adapter.move else np.zeros(2), "cpu", True)
+    with pytest.raises(
+        InputError, match=r"^to_device: its dtype string is no number; expected a tensor with numbers in it\. Pass a tensor of num"
+    ):
+        adapter.move(tf.constant(["a"]), "cpu", False)
+    with pytest.raises(InputError, match=r"^to_device: other libraries have no dtype <U1"):
+        adapter.from_host(np.array(["a"]), "cpu", False)
+    with tf.Graph().as_default():
+        assert adapter._no_data(tf.Variable([1.0])) == ("it is a Variable of a graph", "session.run(x)")
+
+
+def test_the_address_of_a_view_counts_what_lies_before_it() -> None:
+    """Of a DLTensor by hand (dlpack.h): data at 0, byte_offset behind device, dimensions, dtype, shape and strides, at 40."""
+    parts = (ctypes.c_uint64 * 6)(4096, 0, 0, 0, 0, 64)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    x = SimpleNamespace(__dlpack__=lambda: new(ctypes.addressof(parts), b"dltensor", None))
+    assert _backends.backend("tensorflow").pointer(x) == 4160
