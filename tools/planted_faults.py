@@ -16,7 +16,7 @@ _LISTENS = re.compile(r"^(observe|on_click|on_msg|on_change|on_submit|link|dlink
 _EMPTY = {ast.Tuple: "()", ast.List: "[]", ast.Dict: "{}", ast.JoinedStr: "''", ast.ListComp: "[]", ast.DictComp: "{}"}
 # Swapped arguments would change nothing, or only what is refused at once.
 _SYMMETRIC = (
-    *("isinstance", "issubclass", "max", "min", "print", "zip"),
+    *("isinstance", "issubclass", "max", "min", "print", "suppress", "zip"),
     *("array_equal", "equal", "gcd", "hypot", "logical_and", "logical_or", "maximum", "minimum"),
 )
 _TURNS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Add, ast.Sub), (ast.Mult, ast.Div))

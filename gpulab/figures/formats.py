@@ -129,6 +129,7 @@ def _line(many: Sequence[Number], low: float, high: float) -> list[dict[str, Any
             traces.append(
                 {
                     "type": "scatter", "mode": "markers", "x": there.tolist(), "y": [place] * count, "name": name,
+                    "showlegend": one is many[0] or one.format != many[0].format,
                     "marker": {"symbol": f"{symbol}-open", "size": 10, "color": MID_GREY, "line": stroke},
                     "hovertemplate": f"{one.format.name}: %{{x:.17g}}<extra></extra>",
                 }
