@@ -25,7 +25,7 @@ BRANCH_GRID, BRANCH_BLOCK = 4, 128
 _curve: Latency | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class SideBySide(Result):
     """Your CPU and a GPU, figure by figure.
 

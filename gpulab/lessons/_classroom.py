@@ -31,7 +31,7 @@ class RefusedFile(Result):
     sentence: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Student(Result):
     """One student of the class.
 
@@ -88,7 +88,7 @@ class QuestionRow(Result):
         return "; ".join([*words, *([f"{waiting} not measured yet"] if waiting else [])])
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Questions(Result):
     """Predictions against results, question by question.
 
@@ -125,7 +125,7 @@ class Misconception(Result):
     given: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Misconceptions(Result):
     """The usual wrong predictions of a class, the most common first.
 
@@ -166,7 +166,7 @@ class ExerciseRow(Result):
     attempts: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ExerciseRows(Result):
     """The exercises of a class, the one that fails most first.
 
@@ -190,7 +190,7 @@ class ExerciseRows(Result):
         return headers, rows or [("(none tried)", "", "", "", "")]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Refusals(Result):
     """The files that are no reports, and what else there is to say about the folder.
 
@@ -213,7 +213,7 @@ class Refusals(Result):
         return ("file", "what is wrong with it"), rows or [("(none)", "every file could be read")]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Classroom(Result):
     """A class: its students, and the files that could not be read.
 

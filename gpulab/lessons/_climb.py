@@ -54,7 +54,7 @@ class Climb(Result):
     nbytes: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class LadderTable(Result):
     """A ladder's rungs side by side.
 
@@ -230,7 +230,7 @@ def _timed(cases: Sequence[Case], n: int, only: str = "") -> dict[str, float]:
     return best
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Uncompiled(Result):
     """What stands where a compiler is missing: no kernels, and the sentence that says how to get it."""
 
@@ -270,7 +270,7 @@ def compiled(source: Any, *args: Any, arch: str = "sm_90") -> CompiledModule | U
         return Uncompiled(str(error), {}, Evidence.modelled("nothing: no compiler is here", "the compiler's own log, where there is one"))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Instructions(Result):
     """How often some instructions stand in machine code, or why that cannot be said here."""
 

@@ -15,7 +15,7 @@ from gpulab.lessons import _live
 from gpulab.units import format_ratio, format_seconds
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ColumnLoop(Result):
     """A loop that adds up each column, over an array that lies row by row, and over one that lies column by column.
 

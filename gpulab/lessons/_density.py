@@ -133,7 +133,7 @@ class DensityRow(Result):
     notes: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class DensitySweep(Result):
     """The same array passed over with more and more arithmetic.
 
@@ -246,7 +246,7 @@ def arithmetic_sweep(numbers: int = _NUMBERS, steps: Sequence[int] = _STEPS, dev
 # -- fusion ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class FusionGain(Result):
     """Operators one by one against one fused pass.
 

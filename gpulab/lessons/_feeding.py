@@ -21,7 +21,7 @@ _BOUNDARY_BYTES = 64  # where TensorFlow (as JAX) wants an array to begin that i
 _OFF_BYTES = 16  # how far behind it a large array of NumPy's begins on Linux: the allocator's header
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Feeding(Result):
     """One run of a graph that adds up an array, the array fed in that run, or kept on the device.
 

@@ -68,7 +68,7 @@ class FiveRow(Result):
         return tuple(time for time in five if time is not None)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class FiveTimes(Result):
     """The same product in each library.
 
@@ -135,7 +135,7 @@ class FiveTimes(Result):
         return with_captions(self)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class UsualTimings(Result):
     """How each library is usually timed.
 

@@ -108,7 +108,7 @@ class StudentGrades(Result):
         return [grade.id for grade in self.grades if grade.found == found]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Grades(Result):
     """The grades of a class.
 
@@ -216,7 +216,7 @@ class Grades(Result):
         return file
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Differences(Result):
     """Where reports claim another outcome than was found.
 
@@ -236,7 +236,7 @@ class Differences(Result):
         return ("student", "exercise", "reported", "found", "why"), self.rows or [("(none)", "", "", "", "")]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Failing(Result):
     """Which exercises fail most, and why.
 

@@ -133,7 +133,7 @@ class IdiomRow(Result):
     leaves_out: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Rosetta(Result):
     """The idioms of one tongue beside their lines here.
 
@@ -224,7 +224,7 @@ class IdiomRun(Result):
     reason: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RosettaRun(Result):
     """What came of a table's rows on this machine.
 

@@ -51,7 +51,7 @@ class SparseRow(Result):
     ratio_interval: tuple[float, float] | None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class SparseRace(Result):
     """A linear layer with more and more zeros, dense and in CSR.
 
@@ -181,7 +181,7 @@ class GroupRow(Result):
     speedup_interval: tuple[float, float] | None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Grouping(Result):
     """One convolution in more and more groups, measured in turns.
 
@@ -350,7 +350,7 @@ def time_against_trained(model: Any, batch: int, seconds: float = _SECONDS) -> t
 # -- what a GPU says, this machine's or a recorded one -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordedForms(Result):
     """What accelerators say of lighter layers: the learner's own, or recorded ones.
 

@@ -55,7 +55,7 @@ class Claim(Result):
     seconds: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Claims(Result):
     """Four claims about this machine's main memory, one of them impossible.
 
@@ -144,7 +144,7 @@ class ContestRow(Result):
         return disturbed(self.notes.split(", "))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Contest(Result):
     """One workload over sizes: this machine's CPU against an accelerator.
 

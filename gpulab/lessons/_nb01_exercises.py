@@ -254,7 +254,7 @@ def _check_fit(answer: Any) -> str:
         raise Refused(f"{b} bytes of shared memory: did you write KiB? The check expects bytes.")
 
     def ratio(registers: int, shared: int) -> float:
-        return models.occupancy(_THREADS, registers, shared, _SM).ratio if registers <= 255 else 0.0
+        return models.occupancy(_THREADS, registers, shared, _SM).ratio
 
     if ratio(r, 0) < _WANTED:
         raise Refused(
@@ -347,7 +347,7 @@ def _refuse_missed(start: float, end: float, sizes: np.ndarray, times: np.ndarra
     """Refuse where the curve doubles within two doublings of the set, between two sizes that were given."""
     for at in [start, *sizes[(sizes > start) & (sizes < end)]]:
         to = min(at * _EYE**2, end)
-        rise = _at(to, sizes, times) / _at(at, sizes, times) if to > at else 1.0
+        rise = _at(to, sizes, times) / _at(at, sizes, times)
         if rise >= _MISSED_AT_LEAST:
             raise Refused(
                 f"From {format_bytes(at)} to {format_bytes(to)} a hop gets {format_ratio(rise)} as long; your list has no level's "

@@ -35,7 +35,7 @@ def timeline(letter: str) -> PipelineResult:
     return training.model_pipeline(loading, compute, copy_seconds=copy, workers=workers, cores=cores, steps=24)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordedOptions(Result):
     """What the options of a training did on recorded machines.
 

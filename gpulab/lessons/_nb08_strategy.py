@@ -93,7 +93,7 @@ def _sum(letter: str, strategy: str) -> str:
     ).format(*map(format_bytes, parts))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ThreeCases(Result):
     """The cases of the exercise, side by side.
 

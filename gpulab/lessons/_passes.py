@@ -19,7 +19,7 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 _FORMULA_BYTES = 8  # of one element of the gate: read 4, write 4
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Passes(Result):
     """What a NumPy expression reads and writes.
 
@@ -104,7 +104,7 @@ class Spelling(Result):
     reason: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Spellings(Result):
     """One formula through several libraries.
 

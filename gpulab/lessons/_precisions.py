@@ -16,7 +16,7 @@ _EXPERIMENT = "precision"
 _SIDES = (4096, 4095, 512, 511)  # of the experiment's, the pair that fills a GPU, and the CPU's pair
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordedProduct(Result):
     """One product on one machine.
 
@@ -41,7 +41,7 @@ class RecordedProduct(Result):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordedPrecisions(Result):
     """Products in each format on GPUs: the learner's own, or those of recorded machines.
 

@@ -253,7 +253,7 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
             return folded[word]
         if word.isdecimal() and 1 <= int(word[:4]) <= len(choices):
             return choices[int(word[:4]) - 1]
-        close = difflib.get_close_matches(word, folded, n=1, cutoff=0.8)
+        close = difflib.get_close_matches(word, folded, cutoff=0.8)
         if close:
             return folded[close[0]]
     options = "; ".join(f"{number}. {choice}" for number, choice in enumerate(choices, 1))

@@ -33,7 +33,7 @@ class ProgressRow(Result):
     detail: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Progress(Result):
     """Every prediction and exercise of the course, with what the learner did.
 
@@ -146,7 +146,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     """
     if not isinstance(notebook, str) or not notebook:
         raise InputError(f"start_again: {shown(notebook)}; expected the notebook's number, such as '02'. Pass it as text.")
-    prefix = notebook.split("_", maxsplit=1)[0] + "."
+    prefix = notebook.partition("_")[0] + "."
     before = _store.read()
     if not any(key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]):
         if len(notebook) == 1 and notebook.isdecimal():

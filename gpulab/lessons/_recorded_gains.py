@@ -30,7 +30,7 @@ def gpu_roofs() -> tuple[Roofline, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Ridges(Result):
     """The best product in each number format over one memory, of recorded GPUs.
 
@@ -140,7 +140,7 @@ class GainRow(Result):
     least_seconds: float | None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordedGains(Result):
     """What recorded GPUs gain on work that was measured here.
 
@@ -224,7 +224,7 @@ def recorded_gains(here: Roofline, works: Iterable[workloads.Workload]) -> Recor
 # -- 08: overlap and ranks -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordedOverlap(Result):
     """Copying and computing one after the other, and in chunks that overlap, on recorded machines.
 

@@ -61,7 +61,7 @@ class LaunchRow(Result):
     interval_seconds: tuple[float, float] | None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Launches(Result):
     """From one small kernel to the next on a GPU: started one by one, and as a graph.
 
@@ -172,7 +172,7 @@ class UnderWayRow(Result):
         return self.nbytes / (self.workers * self.threads)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class UnderWay(Result):
     """Latency times rate, of one core and of GPUs.
 
@@ -304,7 +304,7 @@ def accelerator_of(recording: Recording) -> Any:
 # -- 04: the options of a rung ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Tuning(Result):
     """One kernel compiled with several options, on recorded machines.
 

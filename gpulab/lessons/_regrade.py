@@ -60,8 +60,8 @@ class Regrader:
             self._stop()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from gpulab.lessons._grader import main; main()"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8", cwd=self._folder,
-                env=_environment(self._folder), close_fds=True, start_new_session=os.name == "posix",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", cwd=self._folder,
+                env=_environment(self._folder), start_new_session=os.name == "posix",
             )  # fmt: skip
             threading.Thread(target=_listen, args=(self._process, self._said), daemon=True).start()
         return self._process

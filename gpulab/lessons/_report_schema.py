@@ -160,7 +160,7 @@ class ReportedMeasurement(Result):
     evidence: Evidence
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class StudentReport(Result):
     """What one student hands in.
 

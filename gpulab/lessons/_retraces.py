@@ -20,7 +20,7 @@ _SOURCE = "JAX, Just-in-time compilation with jax.jit: JIT and caching"
 _KNOWN_ERROR = "none where JAX was there (tests/lessons/test_nb10.py)"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Retraces(Result):
     """One function of ``jax.jit``, called with batch after batch.
 

@@ -24,7 +24,7 @@ _NOT_ASKED = "This kernel does not know the question, so nothing is compared. Ru
 _NEVER = "You gave a number, and on this machine there is none. The text below says why."
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Reveal(Result):
     """A prediction and its measurement side by side.
 

@@ -19,7 +19,7 @@ from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, fo
 _NBYTES = 64 * 2**20
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class TwoKinds(Result):
     """One copy to the GPU from pageable and from pinned memory.
 
@@ -72,7 +72,7 @@ def pageable_against_pinned(nbytes: int = _NBYTES) -> TwoKinds:
     return TwoKinds(nbytes, pageable.seconds(nbytes), pinned.seconds(nbytes), pageable.evidence)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Pinning(Result):
     """What pinning a buffer costs, beside what it gains for each copy.
 

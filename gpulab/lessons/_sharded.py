@@ -51,7 +51,7 @@ class Shard(Result):
     end: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Sharded(Result):
     """An array spread over devices by rows, and a sum over all of them.
 

@@ -33,7 +33,7 @@ _CLAIMS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class LadderClaims(Result):
     """The claims of the ledger about the techniques of the ladder, beside what recorded machines say.
 
@@ -91,7 +91,7 @@ def ladder_claims() -> LadderClaims:
     return LadderClaims(tuple((titles[name], found) for name, keys in _CLAIMS.items() for key in keys for found in ledger.of(key)))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class TechniqueGains(Result):
     """What each technique of the ladder gave recorded GPUs.
 
@@ -184,7 +184,7 @@ def speed_of(parts: Mapping[str, float], leaves: Sequence[Mapping[str, float]]) 
     return sum(parts.values()) / sum(rest.values())
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class StepOfParts(Result):
     """A step whose parts run one after the other, and what techniques leave of them.
 

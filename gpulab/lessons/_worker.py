@@ -66,8 +66,8 @@ class WorkQueue:
                 self._running = True
             failure: BaseException | None = None
             try:
-                if work is not None:
-                    work()
+                assert work is not None  # it was waited for
+                work()
             except BaseException as error:  # shown by synchronize, as a device's error is
                 failure = error
             work = None  # the arguments are free as soon as the call is done

@@ -55,3 +55,19 @@ def test_an_error_shows_at_synchronize_and_only_once():
     seen: list[int] = []
     queue.run(seen.append, 1)
     assert seen == [1]
+
+
+def test_synchronize_waits_for_the_call_that_runs():
+    """Nothing waits any more, and the last call still runs: synchronize is not back before its end. The worker is a daemon."""
+    gate, started = threading.Event(), threading.Event()
+    queue = WorkQueue()
+    queue.submit(lambda: (started.set(), gate.wait(10)))
+    assert started.wait(10)
+    waiting = threading.Thread(target=queue.synchronize)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    gate.set()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "gpulab-worker")
