@@ -66,7 +66,7 @@ def test_a_recorded_gpu_comes_before_the_data_sheet() -> None:
 
 def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rates are those just shown, float32 without Tensor Cores; 128 units for compute capability 9.0 (CUDA Programming Guide)."""
-    host, where = devices.ceilings("cpu"), devices.Device("cuda", 0)
+    host, where = devices.ceilings("cpu"), devices.Device("cuda", 1)
     slow = (Note("throttled", "The GPU."), *host.notes)
     shown = dataclasses.replace(
         host,
@@ -76,7 +76,8 @@ def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         evidence=Evidence.measured("NVIDIA H200, best of 7 runs"),
     )
     machine = types.SimpleNamespace(
-        processor=devices.machine().processor, accelerators=(types.SimpleNamespace(compute_capability="9.0", multiprocessors=132),)
+        processor=devices.machine().processor,
+        accelerators=tuple(types.SimpleNamespace(compute_capability="9.0", multiprocessors=n) for n in (20, 132)),
     )
     monkeypatch.setattr(devices, "default", lambda: where)
     monkeypatch.setattr(devices.Device, "name", "NVIDIA H200")
@@ -88,8 +89,52 @@ def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the GPU's rates" in s.caption()
     assert [note.code for note in s.notes].count("throttled") == 1
     for unknown in ("6.1", None):  # older than the table of limits, or not reported
-        machine.accelerators[0].compute_capability = unknown
+        machine.accelerators[1].compute_capability = unknown
         assert [row[2] for row in lessons.side_by_side().rows][2:5] == ["not known"] * 3
+
+
+@pytest.mark.parametrize(
+    ("simd", "architecture", "numbers", "nbytes"),
+    [
+        (("sse2", "avx", "avx2", "avx512f"), "x86_64", 16, 32 * 64), (("sse2", "avx", "avx2"), "x86_64", 8, 16 * 32),
+        (("sse2", "avx"), "x86_64", 8, 16 * 32), (("sse2",), "x86_64", 4, 16 * 16), (("neon",), "armv7l", 4, 32 * 16),
+        (("asimd",), "aarch64", 4, 32 * 16), ((), "arm64", 4, 32 * 16), ((), "riscv64", 0, 0),
+    ],
+)  # fmt: skip
+def test_vector_registers_by_the_manuals(simd: tuple[str, ...], architecture: str, numbers: int, nbytes: int) -> None:
+    """32 of 512 bits with AVX-512, 16 of 256 with AVX, 16 of 128 with SSE2 (Intel SDM vol. 1); 32 of 128 on ARM (Arm ARM)."""
+    processor = types.SimpleNamespace(simd=simd, architecture=architecture)
+    assert _architecture._vector(processor) == (numbers, nbytes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_column_of_the_cpu(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a processor whose figures are known, and of one that tells nothing."""
+    processor = types.SimpleNamespace(
+        name="A CPU",
+        usable_cores=6,
+        simd=("avx2",) if known else (),
+        architecture="x86_64",
+        caches=("L1 32 KiB", "L2 1 MiB") if known else (),
+    )
+    shown = types.SimpleNamespace(bandwidth=lambda: 2e10, flops_per_second={"float32": 3e11}, notes=(), evidence=Evidence.measured("A CPU"))
+    monkeypatch.setattr(devices, "machine", lambda: types.SimpleNamespace(processor=processor))
+    monkeypatch.setattr(devices, "ceilings", lambda device: shown)
+    monkeypatch.setattr(devices, "default", lambda: devices.Device("cpu"))
+    monkeypatch.setattr(recordings, "readable", dict)
+    assert [row[1] for row in lessons.side_by_side().rows] == [
+        "6", "8" if known else "not reported", "1 or 2", "512 B of vector registers" if known else "not reported",
+        "L1 32 KiB, L2 1 MiB" if known else "not reported", "20.0 GB/s (all cores)", "300 GFLOP/s (all cores, matrix product)",
+    ]  # fmt: skip
+
+
+def test_curves_of_a_gpu_of_ones_own_are_measured_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its latency and its bandwidth, and no recorded ones beside them."""
+    where = devices.Device("cuda", 0)
+    monkeypatch.setattr(devices, "default", lambda: where)
+    monkeypatch.setattr(hierarchy, "latency", lambda device, **options: ("latency", device))
+    monkeypatch.setattr(hierarchy, "bandwidth", lambda device, **options: ("bandwidth", device))
+    assert (lessons.gpu_curves(), lessons.gpu_streams()) == ((("latency", where),), (("bandwidth", where),))
 
 
 def test_the_curve_is_measured_once_and_again_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,16 @@ def test_a_gpu_is_timed_at_the_largest_size_as_a_recording_is(monkeypatch: pytes
     assert fastest == pytest.approx(3532.8e-6, rel=1e-3)  # the best of its three depths
 
 
+def test_a_gpu_without_numba_cuda_is_shown_recorded_times(monkeypatch: pytest.MonkeyPatch):
+    """It could not launch the rungs that are written in Python."""
+    asked = _scripted_gpu(monkeypatch, 1, 141e9)
+    monkeypatch.setattr(_climb, "importlib", types.SimpleNamespace(util=types.SimpleNamespace(find_spec=lambda name: None)))
+    table = lessons.climb("transpose")
+    assert asked == []
+    assert table.times is not None
+    assert table.times.badge is Badge.RECORDED
+
+
 def test_a_slow_gpu_is_not_asked_for_what_would_take_seconds(monkeypatch: pytest.MonkeyPatch):
     """Forty times slower: the first product of 1024 takes 0.18 s, that of 4096 would take 11 s. A transpose has time for 8192 there too."""
     asked = _scripted_gpu(monkeypatch, 40, 16e9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import types
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from gpulab import devices, lessons, memory, precision, recorder, recordings, timing, training
 from gpulab.devices import environment
-from gpulab.evidence import Badge, Evidence
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.lessons import (
     RecordedPrecisions,
     _content,
@@ -179,6 +180,33 @@ def test_products_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_precisions._live.devices, "default", lambda: _precisions._live.devices.find("cpu"))
     monkeypatch.setattr(recordings, "readable", dict)
     assert products().rows == ()
+
+
+def test_the_sides_that_are_measured_are_pairs_of_the_recorders_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU 4096 and 4095, on a CPU 512 and 511: a side that fits the hardware, and one that does not."""
+    asked: list[Any] = []
+    monkeypatch.setattr(_precisions._live, "measured", lambda *given: (asked.append(given), [])[1])
+    products("cpu", 0.7)
+    ((name, wanted, where, deadline),) = asked
+    assert (name, where.is_cpu, deadline) == ("precision", True, 0.7)
+    from gpulab.recorder import _precision
+
+    assert [n for n in (*_precision._GPU_SIDES, *_precision._CPU_SIDES) if wanted({"n": n})] == [4096, 4095, 512, 511]
+
+
+def test_which_notes_make_a_figure_doubtful() -> None:
+    """Each code once; how sampling began and ended is none of them."""
+    codes = ("deadline", "contended", "no-interval", "slow-first-call", "too-short", "throttled", "contended")
+    noted = types.SimpleNamespace(notes=tuple(Note(code, "Words.") for code in codes))
+    assert _live.doubts(noted) == ("contended", "throttled")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("asked", "best", "found"), [(None, "cpu", None), (None, "cuda", "cuda"), ("cpu", "cuda", "cpu")])
+def test_a_cpu_is_measured_where_it_is_asked_for(asked: str | None, best: str, found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unasked, recordings speak for it; a GPU speaks for itself."""
+    monkeypatch.setattr(_live.devices, "default", lambda: devices.Device(best))
+    where = _live.chosen(asked)
+    assert (where and where.torch_type) == found
 
 
 def test_the_recorders_cases_run_live_and_say_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import torch
 from gpulab import compression, lessons, timing, training
 from gpulab.compression import Weighing
 from gpulab.compression.results import WeighedModel
-from gpulab.evidence import Evidence
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence, Note
 from gpulab.lessons import _lighter, _nb07, _nb07_exercises
 from gpulab.lessons._content import Never, Refused, Unmeasured
 from gpulab.lessons._lighter import SparseRace, SparseRow
@@ -174,6 +175,44 @@ def test_the_sparse_race_has_a_row_for_each_share(scripted: None):
     found = lessons.sparse_race((0.5, 0.9), device="cpu")
     assert [row.share for row in found.rows] == [0.5, 0.9]
     assert [row.ratio for row in found.rows] == [2.0, 2.0]
+    assert found.label == "linear layer 1024 x 1024 on 64 rows"
+    with pytest.raises(InputError, match="no shares"):
+        lessons.sparse_race((), device="cpu")
+
+
+def test_apples_gpu_has_no_csr_so_the_cpu_races(scripted: None, monkeypatch: pytest.MonkeyPatch):
+    """And with a CPU's sizes."""
+    from gpulab.devices import Device
+
+    monkeypatch.setattr(_lighter, "_FEATURES", 8)
+    monkeypatch.setattr(_lighter.devices, "default", lambda: Device("mps", 0))
+    assert lessons.sparse_race((0.5,)).label == "linear layer 8 x 8 on 64 rows"
+
+
+def test_one_core_is_timed_and_only_for_the_threads_own_work(monkeypatch: pytest.MonkeyPatch):
+    """The clock counts this thread alone, and nothing of the product is done by another; afterwards all threads are back."""
+    seen: list[Any] = []
+
+    def race(models: dict[str, Any], x: Any, **named: Any) -> Any:
+        seen.append((list(models), len(x), torch.get_num_threads(), named))
+        return SimpleNamespace(rows=["as trained", "yours"])
+
+    monkeypatch.setattr(_lighter, "_reference", lambda task: torch.nn.Linear(1, 1))
+
+    class Items:
+        def __getitem__(self, which: slice) -> Any:
+            return torch.ones(10, 1)[which], None
+
+    monkeypatch.setattr(_lighter.training, "task", lambda name: SimpleNamespace(test=Items()))
+    monkeypatch.setattr(_lighter, "_race", race)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert _lighter.time_against_trained(torch.nn.Linear(1, 1), 3, 0.5) == "yours"
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [(["as trained", "yours"], 3, 1, {"clock": time.thread_time, "seconds": 0.5})]
 
 
 def test_an_accelerator_is_given_more_to_do(scripted: None, monkeypatch: pytest.MonkeyPatch):
@@ -198,16 +237,23 @@ def test_forms_are_measured_where_the_device_is_asked(monkeypatch: pytest.Monkey
         params = [
             {"layer": "linear", "form": "dense", "zeros": 0.0, "rows": 64},
             {"layer": "linear", "form": "csr", "zeros": 0.5, "rows": 64},
+            {"layer": "linear", "form": "csr", "zeros": 0.9, "rows": 2},
             {"layer": "linear", "form": "dense", "zeros": 0.0, "rows": 1},
             {"layer": "convolution", "form": "dense", "groups": 1},
         ]
         asked.extend(each for each in params if wanted(each))
-        return [(params[0], "not here: no kernel")]
+        took = SimpleNamespace(
+            median_seconds=1e-3, interval_seconds=(0.9e-3, 1.1e-3), notes=(Note("contended", "x"), Note("deadline", "x")), evidence=LIVE
+        )
+        return [(params[0], "not here: no kernel"), (params[2], took)]
 
     monkeypatch.setattr(_lighter._live, "measured", measured)
     found = lessons.layer_forms("cpu")
-    assert [(each["form"], each["rows"]) for each in asked] == [("dense", 64)]
-    assert found.rows[0][2] == "not here: no kernel"
+    assert [(each["form"], each["rows"]) for each in asked] == [("dense", 64), ("csr", 2)]
+    assert [row[1:] for row in found.rows] == [
+        ("layer linear, form dense, zeros 0.0, rows 64", "not here: no kernel"),
+        ("layer linear, form csr, zeros 0.9, rows 2", "1.00 ms [900 us, 1.10 ms] (contended)"),
+    ]
     assert found.table()[0][0] == "measured on"
     monkeypatch.setattr(_lighter.recordings, "readable", dict)
     monkeypatch.setattr(_lighter.devices, "default", lambda: _lighter.devices.find("cpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -18,7 +19,17 @@ import pytest
 from gpulab import lessons, models
 from gpulab.errors import RankError
 from gpulab.evidence import Evidence
-from gpulab.lessons import _checks, _guard, _nb08, _nb08_exercises, _nb08_export, _nb08_ring, _nb08_timelines
+from gpulab.lessons import (
+    _checks,
+    _guard,
+    _nb08,
+    _nb08_exercises,
+    _nb08_export,
+    _nb08_ring,
+    _nb08_strategy,
+    _nb08_timelines,
+    _parallel_checks,
+)
 from gpulab.lessons._content import Refused, Unmeasured
 from gpulab.parallel.results import RankSpan, RankTimeline
 
@@ -124,9 +135,12 @@ def test_an_end_between_a_thread_and_its_name_ends_torchrun(monkeypatch: pytest.
         raise TimeoutError("the end of the check")
 
     monkeypatch.setattr(_nb08_export.subprocess, "Popen", sleeping)
+    joined, join = list[Any](), threading.Thread.join
     monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(threading.Thread, "join", lambda thread, timeout=None: (joined.append(timeout), join(thread, timeout))[1])
     with pytest.raises(TimeoutError, match="the end of the check"):
         _nb08_export._run(["torchrun"], dict(os.environ), 60.0)
+    assert _nb08_export._SLICE_SECONDS in joined, "it would look again and again, and keep a core busy"
     assert started[0].returncode == -signal.SIGKILL
 
 
@@ -264,6 +278,169 @@ def test_a_ring_is_judged_by_its_sums_and_its_bytes(reports: list[dict[str, Any]
         return
     with pytest.raises(Refused, match=re.escape(says)):
         _nb08_ring._judge(3, 10, reports)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["messages only", "a collective"])
+def test_a_ring_is_watched_on_each_rank_that_takes_part(alone: bool, monkeypatch: pytest.MonkeyPatch):
+    """Rank 1 of the first two: what it sent in bytes, what it called, what it got; it waits for its group, and ends where all do."""
+    import torch
+    from torch import distributed as dist
+
+    log: list[Any] = []
+    sent = [
+        SimpleNamespace(name="send", input_bytes=24),
+        SimpleNamespace(name="recv", input_bytes=40),
+        SimpleNamespace(name="send", input_bytes=8),
+    ]
+    calls = [*sent, *([] if alone else [SimpleNamespace(name="all_reduce", input_bytes=1)])]
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "new_group", list)
+    monkeypatch.setattr(dist, "all_reduce", lambda x, group: x.mul_(2))
+    monkeypatch.setattr(dist, "barrier", lambda group: log.append(group))  # noqa: PLW0108  (its name is given)
+    monkeypatch.setattr(_nb08_ring.parallel, "observe", lambda: contextlib.nullcontext(SimpleNamespace(calls=calls)))
+
+    def function(x: torch.Tensor, rank: int, n: int) -> Any:
+        log.append((rank, n))
+        return {2: x * 2, 3: x, 4: x[:1], 5: 7}[n]
+
+    found = _nb08_ring.probe(function, [(1, 9), (2, 5), (3, 5), (4, 5), (5, 5)])
+    expected = [
+        {"rank": 1, "n": n, "size": 5, "sent": 32, "collectives": [] if alone else ["all_reduce"], "kind": kind, "shape": shape,
+         "equal": n == 2, "own": n == 3}
+        for n, kind, shape in ((2, "Tensor", (5,)), (3, "Tensor", (5,)), (4, "Tensor", (1,)), (5, "int", ()))
+    ]  # fmt: skip
+    assert found == (expected if alone else expected[:1])
+    each = [entry for n in range(2, 6) for entry in ((1, n), list(range(n)))]
+    assert log == (each if alone else each[:1])
+
+
+def test_the_learners_ranks_are_used_where_they_are_enough_and_ready(monkeypatch: pytest.MonkeyPatch):
+    """The first variable of the notebook that is a cluster of at least so many ranks, and not broken; else some are started."""
+
+    class Ranks:
+        def __init__(self, n: int, ready: bool) -> None:
+            self.n, self.ready = n, ready
+
+    few, broken, enough = Ranks(3, True), Ranks(4, False), Ranks(4, True)
+    monkeypatch.setattr(_parallel_checks.parallel, "Ranks", Ranks)
+    monkeypatch.setattr(_parallel_checks.parallel, "cluster", lambda n: contextlib.nullcontext(f"{n} new ones"))
+    for names, found in (((few, broken, 5, enough), enough), ((few, broken), None)):
+        monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**{f"name{k}": each for k, each in enumerate(names)}))
+        assert _parallel_checks.open_ranks(4) is found
+        with _parallel_checks.ranks_of(4) as ranks:
+            assert ranks == (found or "4 new ones")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "words"), [(1, "KeyError: 'x'", "ended with 1: KeyError: 'x'; expected"), (0, "", "ended with 0: nothing")]
+)
+def test_a_torchrun_without_results_is_told(code: int, said: str, words: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """It failed, or it wrote none; each process has one thread, and finds this gpulab first."""
+    given: list[Any] = []
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    monkeypatch.setattr(_nb08_export, "_run", lambda *all_of: (given.extend(all_of), (code, said))[1])
+    with pytest.raises(RankError, match=re.escape(f"torchrun: s.py on 1 process {words}")):
+        _nb08_export.torchrun(tmp_path / "s.py", 1, timeout_seconds=7)
+    command, environment, seconds = given
+    assert command[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    root = str(pathlib.Path(lessons.__file__).resolve().parents[2])
+    assert (environment["OMP_NUM_THREADS"], environment["PYTHONPATH"], seconds) == ("1", f"{root}{os.pathsep}mine", 7)
+
+
+def test_a_run_is_waited_for_in_slices(monkeypatch: pytest.MonkeyPatch):
+    """No core is kept busy by looking whether it has ended."""
+    waits: list[float] = []
+    waited, wait = threading.Event(), _nb08_export.wait
+
+    def waiting(futures: Any, seconds: float) -> Any:
+        waits.append(seconds)
+        waited.set()
+        return wait(futures, seconds)
+
+    ended = SimpleNamespace(communicate=lambda timeout: (waited.wait(60), ("said", None))[1], poll=lambda: 0, returncode=0)
+    monkeypatch.setattr(_nb08_export.subprocess, "Popen", lambda command, **named: ended)
+    monkeypatch.setattr(_nb08_export, "wait", waiting)
+    assert _nb08_export._run(["torchrun"], {}, 60.0) == (0, "said")
+    assert set(waits) == {_nb08_export._SLICE_SECONDS}
+
+
+def test_where_there_are_no_groups_of_processes_torchrun_alone_is_ended(monkeypatch: pytest.MonkeyPatch):
+    """As on Windows: it is killed, and waited for."""
+    log: list[str] = []
+    process = SimpleNamespace(poll=lambda: None, kill=lambda: log.append("kill"), wait=lambda: log.append("wait"))
+    monkeypatch.setattr(_nb08_export, "os", SimpleNamespace(name="nt"))
+    _nb08_export._end(process)  # type: ignore[arg-type]
+    assert log == ["kill", "wait"]
+
+
+def test_losses_are_near_within_a_thousandth():
+    """Of the larger one, or of 1 where both are smaller."""
+    for one, other, near in ((1.00099, 1.0, True), (1.00105, 1.0, False), (2001.9, 2000.0, True), (2002.1, 2000.0, False),
+                             (0.00099, 0.0, True), (0.00105, 0.0, False), (float("inf"), float("inf"), False)):  # fmt: skip
+        assert _nb08_export._near(one, other) is near, one
+
+
+def lanes(letter: str, rank: int, kind: str) -> list[tuple[str, float, float]]:
+    """A rank's spans of a kind: name, begin and end in ms."""
+    return [(s.name, round(s.begin_seconds * 1e3, 6), round(s.end_seconds * 1e3, 6)) for s in lessons.hang(letter).lane(rank, kind)]
+
+
+def test_timeline_c_by_hand():
+    """A step: 8 ms forward, three layers of 5 ms backward and 2 ms of sending, 1 ms of optimizer. Then rank 0 saves for 6 ms."""
+    found = lessons.hang("C")
+    sent = [("all_reduce layer 3", 13, 15), ("all_reduce layer 2", 20, 22), ("all_reduce layer 1", 27, 29)]
+    first = [
+        ("forward 1", 0, 8),
+        ("backward 1, layer 3", 8, 13),
+        ("backward 1, layer 2", 15, 20),
+        ("backward 1, layer 1", 22, 27),
+        ("optimizer 1", 29, 30),
+    ]
+    assert lanes("C", 0, "compute") == [*first, ("save", 30, 36)]
+    assert lanes("C", 1, "compute") == [*first, ("forward 2", 30, 38), ("backward 2, layer 3", 38, 43)]
+    assert [lanes("C", rank, "communication") for rank in range(4)] == [sent] * 4
+    assert lanes("C", 0, "idle") == [("barrier", 36, 103)]
+    assert lanes("C", 3, "idle") == [("all_reduce layer 3", 43, 103)]  # the timeout of the picture: 60 ms
+    assert (found.steps, round(found.end_seconds, 9)) == (pytest.approx((0.0, 0.030)), 0.103)
+    assert {span.nbytes for span in found.spans if span.kind == "communication"} == {4_000_000}
+
+
+def test_in_timeline_b_the_others_wait_for_half_the_pace():
+    """A forward pass of 16 ms against 8 and a backward of 10 against 5: 13 ms until the first sum, then 5 each; the optimizer 1 ms."""
+    assert lanes("B", 0, "idle")[:4] == [
+        ("all_reduce layer 3", 13, 26), ("all_reduce layer 2", 33, 38), ("all_reduce layer 1", 45, 50), ("all_reduce layer 3", 66, 80),
+    ]  # fmt: skip
+    assert lanes("B", 3, "compute")[:2] == [("forward 1", 0, 16), ("backward 1, layer 3", 16, 26)]
+
+
+@pytest.mark.parametrize(
+    ("letter", "strategy", "says"),
+    [
+        ("A", "tensor", "!A: tensor parallelism makes every layer wait for sums over all GPUs, which nothing hides; over PCIe that is"),
+        ("A", "ddp", "A: with ddp each of 4 GPUs needs 24.0 GiB of 24.0 GiB."),
+        ("A", "zero1", "A: with zero1 each of 4 GPUs needs 8.00 GiB of 24.0 GiB. (PyTorch's zero1 sends 1.5 times"),
+        ("A", "zero3", "!A: with zero3 each of 4 GPUs needs 4.00 GiB of 24.0 GiB. It fits, but ddp fits as well (24.0 GiB) and sends less"),
+        ("B", "ddp", "!B: with ddp each of 8 GPUs needs 48.0 GiB of 40.0 GiB: 9.00 GiB for parameters, gradients and Adam, 2.00 GiB for "
+         "activations and what is on its way, up to 512 MiB inside operators, and 36.5 GiB of margin for what no prediction sees. So it"),
+        ("B", "zero3", "!B: with zero3 each of 8 GPUs needs 4.00 GiB of 40.0 GiB. It fits, but zero2 fits as well (6.00 GiB) and sends"),
+        ("C", "zero3", "C: with zero3 each of 8 GPUs needs 4.00 GiB of 80.0 GiB."),
+        ("C", "tensor", "C: with tensor each of 8 GPUs needs 3.00 GiB of 80.0 GiB."),
+    ],
+)  # fmt: skip
+def test_a_strategy_is_judged_by_what_fits_and_what_it_sends(letter: str, strategy: str, says: str, monkeypatch: pytest.MonkeyPatch):
+    """With round numbers: what needs all of a GPU's memory fits; what sends more than need be is refused where less would do."""
+    gib = 2**30
+    needs = {"ddp": {"A": 24, "B": 48, "C": 96}, "zero1": {"A": 8}, "zero2": {"A": 7, "B": 6, "C": 88}, "zero3": {"A": 4, "B": 4, "C": 4},
+             "tensor": {"C": 3}}  # fmt: skip
+    parts = {"parameters": 4 * gib, "gradients": 3 * gib, "optimizer": 2 * gib, "activations": 5}
+    memory = SimpleNamespace(
+        peak_by_category=parts, peak_bytes=11 * gib, scratch_bytes=gib // 2, needed_bytes=lambda: needs[strategy][letter] * gib
+    )
+    monkeypatch.setattr(_nb08_strategy, "rank_memory", lambda letter, strategy: memory)
+    monkeypatch.setattr(_nb08_strategy, "needed_bytes", lambda letter, strategy: needs[strategy][letter] * gib)
+    with pytest.raises(Refused) if says.startswith("!") else contextlib.nullcontext() as refused:
+        said = _nb08_strategy._judged(_nb08_strategy.CASES[letter], strategy)
+    assert (refused.value.args[0] if refused else said).startswith(says.removeprefix("!"))
 
 
 def test_memory_per_rank_by_hand():

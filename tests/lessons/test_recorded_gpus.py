@@ -66,8 +66,11 @@ def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices.Device, "name", "My GPU")
     took = type("Taken", (), {"median_seconds": 5e-3, "interval_seconds": (4e-3, 6e-3)})()
     cases = [({"operation": "stream", "launches": 1000}, took), ({"operation": "graph", "launches": 1000}, "not here: no graphs")]
-    monkeypatch.setattr(_recorded_gpus._live, "measured", lambda *given: cases)
-    found = lessons.launches()
+    asked: list[Any] = []
+    monkeypatch.setattr(_recorded_gpus._live, "measured", lambda *given: (asked.append(given), cases)[1])
+    found = lessons.launches(0.25)
+    ((name, wanted, device, deadline),) = asked
+    assert (name, wanted({}), device, deadline) == ("launch", True, where, 0.25)
     assert [(row.way, row.seconds) for row in found.rows] == [("stream", pytest.approx(5e-6))]
     assert found.rows[0].interval_seconds == pytest.approx((4e-6, 6e-6))
     assert found.table()[0][0] == "GPU (MEASURED)"
@@ -129,6 +132,18 @@ def test_what_is_under_way_is_latency_times_rate() -> None:
         lessons.under_way(1, 2)  # type: ignore[arg-type]
 
 
+def test_a_recording_tells_its_gpu_by_both_its_figures() -> None:
+    """The multiprocessors and the compute capability of the first one; without either, or without a GPU, nothing."""
+    whole = {"multiprocessors": 20, "compute_capability": "9.0"}
+    lacking = [{"machine": {}}, {"machine": {"accelerators": []}}, *({"machine": {"accelerators": [{k: v}]}} for k, v in whole.items())]
+    assert [_recorded_gpus.accelerator_of(types.SimpleNamespace(**one)) for one in lacking] == [None] * 4  # type: ignore[arg-type]
+    there = types.SimpleNamespace(machine={"accelerators": [whole, {}]})
+    assert _recorded_gpus.accelerator_of(there) is whole  # type: ignore[arg-type]
+    assert _recorded_gpus.recorded_shape(there) == (20, 2048)  # type: ignore[arg-type]
+    old = types.SimpleNamespace(machine={"accelerators": [{"multiprocessors": 20, "compute_capability": "6.1"}]})
+    assert _recorded_gpus.recorded_shape(old) is None  # type: ignore[arg-type]
+
+
 def test_recorded_points_stand_under_recorded_roofs() -> None:
     """An add of 2^24 numbers moves 12 bytes each: its recorded rate and the share of the best recorded stream, from the file."""
     (found,) = lessons.recorded_under_roof([workloads.get("add")(n=2**24), workloads.get("add")(n=12345)])
@@ -182,8 +197,9 @@ def test_gains_divide_what_was_measured_by_what_was_recorded() -> None:
     least = 2 * 1024**3 / (top["flops"] / top["median_seconds"])
     assert found.rows[0].least_seconds == pytest.approx(least)
     assert [line.partition(" ")[0] for line in found.caption().splitlines()] == ["MEASURED", "RECORDED"]
-    with pytest.raises(InputError, match="expected one measured point a work"):
-        lessons.recorded_gains(roof, works)
+    for not_measured in (roof, roof.with_points([roof.place_workload(work) for work in works]), roof.with_points(points[:1])):
+        with pytest.raises(InputError, match="expected one measured point a work"):
+            lessons.recorded_gains(not_measured, works)
 
 
 def test_tuning_lists_each_option_and_marks_the_fastest() -> None:
