@@ -111,8 +111,9 @@ def test_a_disturbed_pass_before_the_fastest_is_timed_once_more(disturbed: bool,
 
 def test_a_step_that_does_not_divide_is_refused():
     """One sentence, before anything is measured."""
-    with pytest.raises(InputError, match="does not divide"):
-        lessons.arithmetic_sweep(64, (3,))
+    for step in (3, 0, 2.5):
+        with pytest.raises(InputError, match="does not divide 64 numbers"):
+            lessons.arithmetic_sweep(64, (step,))  # type: ignore[arg-type]
 
 
 def _smooth(x: torch.Tensor) -> torch.Tensor:
@@ -199,6 +200,8 @@ def test_the_column_is_placed_by_the_bytes_asked_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_density, "_kept", _roof(1e11, 2e10))
     point = lessons.column_sum()
     assert point.nbytes == 4 * 2**20
+    assert point.flops == 2**20 - 1
+    assert 4 * _density.COLUMN_ROWS * _density.COLUMN_WIDTH == 256 * 2**20  # as the notebook tells the matrix
     assert point.evidence.badge is Badge.MEASURED
 
 

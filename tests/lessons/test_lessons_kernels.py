@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import pathlib
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gpulab import lessons
-from gpulab.lessons._content import exercise
+from gpulab.lessons import _kernel_checks
+from gpulab.lessons._content import Refused, exercise
 from gpulab.lessons._nb04_repairs import HEAD
 
 HEAD_MATH = "import math\n\n" + HEAD
@@ -178,6 +182,7 @@ def softmax(x, y):
 
 # What each does, in the words of its praise; by hand: two have no barrier, one thread without an element has ended before it.
 PRAISED = {
+    "a factor out of a tuple": "And neighbouring threads still touch neighbouring elements.",
     "a sum by shuffles": "No race is left",
     "a sum by atomics": "without a barrier",
     "no shared memory at all": "without a barrier",
@@ -201,7 +206,36 @@ def test_an_early_return_is_named_only_where_there_is_one():
     assert "All threads of a block reach the barrier, also those" in _checked("04.7", exercise("04.7").solution).message
 
 
+def test_the_price_of_apart_elements_is_told():
+    """The solution of 01.4 has neighbouring threads take every second element: 32 floats in 256 bytes, 8 sectors where 4 would do."""
+    assert "2.00x the fewest possible sectors move" in _checked("01.4", exercise("01.4").solution).message
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "says"),
+    [
+        ([9.0, 2.0], [10.0, 2.0], ""),  # a tenth of the largest
+        ([10.0, 3.01], [10.0, 2.0], "The result is wrong for two: 1 of 2 elements. The first is element 1: 3.01, and 2 is right."),
+        ([[1.0, 1.0], [1.2, float("nan")]], [[1.0, 1.0], [1.0, 1.0]], "2 of 4 elements. The first is element (1, 0): 1.2, and 1 is right."),
+    ],
+)
+def test_a_result_may_be_off_by_a_share_of_the_largest(given: list, expected: list, says: str):
+    """Its end included; nan is never right; the first wrong element is told with its place."""
+    trial = _kernel_checks.Trial(1, 1, (), {}, "for two", 0.1)
+    with pytest.raises(Refused) if says else contextlib.nullcontext() as refused:
+        _kernel_checks._compare(trial, np.array(given), np.array(expected))
+    assert not says or says in refused.value.args[0]
+
+
+def test_of_several_findings_the_first_of_the_order_is_told():
+    """Out of bounds before a race, whatever came first."""
+    found = [SimpleNamespace(kind="race"), SimpleNamespace(kind="bounds")]
+    trial = _kernel_checks.Trial(1, 1, (), {}, "for two")
+    assert _kernel_checks._sentence(found, trial) == f"It goes out of an array's bounds. For two: {found[1]}"  # type: ignore[arg-type]
+
+
 WRONG = {
+    "one argument": ("def difference(x):\n    x[0] = 1", "It takes 1 arguments; it is launched with 2: x, out."),
     "no end": ("def difference(x, out):\n    i = 0\n    while i < 1:\n        out[0] = 0", "The microscope cannot run it for 100 elements"),
     "opens a file": ("def difference(x, out):\n    open('f')", "The microscope cannot run it"),
     "imports": ("def difference(x, out):\n    import os\n    out[0] = 1", "The microscope cannot run it"),
