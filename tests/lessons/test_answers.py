@@ -147,6 +147,43 @@ def test_what_cannot_be_kept_says_why(answer: Any, says: str) -> None:
         _answers.restore(kept, "00.0")
 
 
+def nested(depth: int) -> Any:
+    """So many lists, one in the other."""
+    made: list[Any] = []
+    for _ in range(depth - 1):
+        made = [made]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("most", "too_much"),
+    [([0] * 19_999, [0] * 20_000), (nested(21), nested(22)), (2**11_999, 2**12_000), (np.complex128(1), np.clongdouble(1)),
+     (np.float64(1), np.longdouble(1))],
+    ids=["parts", "depth", "digits", "complex", "float"],
+)  # fmt: skip
+def test_so_much_is_kept_and_no_more(most: Any, too_much: Any) -> None:
+    """The most that comes back, and the least that does not: 20,000 parts, 21 lists in one another, 12,000 bits, 8 bytes a number."""
+    assert same(through_a_file(most), most)
+    assert _answers.keep(too_much)["kind"] == "nothing"
+
+
+def test_of_a_file_its_text_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And comes back as a file of the working directory; one that is missing or large is not kept, and it is code, which may not run."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text("x = 1\n")
+    kept = _answers.keep(str(file), is_file=True)
+    assert kept == {"kind": "file", "text": "x = 1\n"}
+    back = _answers.restore(kept, "00.0")
+    assert (back.parent, back.read_text()) == (tmp_path, "x = 1\n")
+    with pytest.raises(_answers.NotKeptError, match="not run"):
+        _answers.restore(kept, "00.0", run_code=False)
+    file.write_text("x" * (64 * 1024 + 1))
+    for wrong in (file, tmp_path / "none.py"):
+        assert _answers.keep(wrong, is_file=True) == {"kind": "nothing", "reason": "it names no file, or a large one"}
+    assert _answers.keep(5, is_file=True) == {"kind": "value", "value": 5}
+
+
 class _Hostile:
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)

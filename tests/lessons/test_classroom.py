@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
+import datetime
 import io
 import json
 import os
@@ -17,7 +19,7 @@ from made_class import DAMAGED, HOSTILE, NAMES, check_of, make_class, report_of,
 
 from gpulab import cli, lessons
 from gpulab.errors import InputError, RecordingError
-from gpulab.lessons import _class_reading, _classroom, _content
+from gpulab.lessons import _class_reading, _classroom, _content, _grades
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._report_schema import ReportedPrediction
 
@@ -62,10 +64,12 @@ def test_links_pipes_and_giants_are_not_opened(folder: pathlib.Path) -> None:
     (folder / "link.json").symlink_to(secret)
     os.mkfifo(folder / "pipe.json")
     (folder / "giant.json").write_bytes(b" " * (9 * 2**20))
+    (folder / "large.json").write_bytes(b" " * (8 * 2**20))
     room = lessons.classroom(folder)
     assert room.students == ()
     assert {each.file: each.sentence.split(";")[0] for each in room.refused} == {
         "giant.json": "It has 9.00 MiB",
+        "large.json": "It is not JSON (Expecting value: line 1 column 8388609 (char 8388608))",
         "link.json": "This is a link, a folder or a device",
         "pipe.json": "This is a link, a folder or a device",
     }
@@ -246,6 +250,34 @@ def test_the_tables_of_a_class_by_hand(folder: pathlib.Path) -> None:
     ]  # fmt: skip
 
 
+def test_what_is_passed_over_in_a_folder_is_said(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hidden files and folders silently, others by their number, and all beyond the most; each file that is read is told."""
+    monkeypatch.setattr(_class_reading, "MOST_FILES", 3)
+    for place in ("a.json", "in/b.JSON", "in/c.json", ".d.json", ".git/e.json", "f.txt", "g.csv"):
+        (folder / place).parent.mkdir(exist_ok=True)
+        write(folder, place, report_of(1, place))
+    told: list[tuple[int, int]] = []
+    room = lessons.classroom(folder, progress=lambda *both: told.append(both))
+    assert [each.name for each in room.students] == ["a.json", "in/b.JSON", "in/c.json"]
+    assert room.remarks == ("2 files that are not .json passed over.",)
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    write(folder, "in/z.json", report_of(1, "one too many"))
+    room = lessons.classroom(folder)
+    assert (len(room.students), room.remarks[-1]) == (3, "Only the first 3 files were read; divide the folder.")
+
+
+def test_choices_are_counted_and_the_most_frequent_come_first(folder: pathlib.Path) -> None:
+    """Of five choices four are shown; each student's best device has its roof."""
+    for number, choice in enumerate(("a", "b", "b", "c", "d", "e")):
+        write(folder, f"{number}.json", report_of(number, predictions=(_prediction("02.1", choice, "b"),)))
+    room = lessons.classroom(folder)
+    (row,) = room.questions().rows
+    assert row.choices == (("b", 2), ("a", 1), ("c", 1), ("d", 1), ("e", 1))
+    assert row.text == "2 x b; 1 x a; 1 x c; 1 x d"
+    assert [roof.device for roof in room.rooflines()] == [each.report.machine.device for each in room.students]
+    assert [_classroom.line("x" * n) for n in (100, 101)] == ["x" * 100, "x" * 99 + "…"]
+
+
 def test_what_fails_most_comes_first(folder: pathlib.Path) -> None:
     """02.8 fails for two of three, and 02.2 for the only one who tried; the one that all pass is last."""
     right = {"02.2": _content.exercise("02.2").solution, "02.8": "chunks = 16", "03.10": 'explained = ("lines", 64 * 2**20)'}
@@ -256,6 +288,10 @@ def test_what_fails_most_comes_first(folder: pathlib.Path) -> None:
     assert [(row.id, row.tried, row.passed) for row in lessons.classroom(folder).exercises().rows] == [
         ("02.8", 3, 1), ("02.2", 1, 0), ("03.10", 3, 3),
     ]  # fmt: skip
+
+
+def _hours_from_now(hours: float) -> str:
+    return (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=hours)).isoformat()
 
 
 AT_MOST = {
@@ -275,6 +311,16 @@ AT_MOST = {
     "eight roofs": (lambda d: d.update(roofs=d["roofs"] * 8), lambda d: d.update(roofs=d["roofs"] * 9)),
     "nothing predicted": (lambda d: d["predictions"][0].update(predicted=0.0), lambda d: d["predictions"][0].update(predicted=-0.1)),
     "a time zone": (lambda d: d.update(date="2026-03-01T10:00:00+00:00"), lambda d: d.update(date="2026-03-01T10:00:00")),
+    "200 rates": (
+        lambda d: d.update(roofs=[{**d["roofs"][0], "flops_per_second": {str(k): 1e9 for k in range(200)}, "bytes_per_second": {}}]),
+        lambda d: d.update(roofs=[{**d["roofs"][0], "flops_per_second": {str(k): 1e9 for k in range(200)}, "bytes_per_second": {"x": 1}}]),
+    ),
+    "an answer": (  # of twice 64 KiB, with its quotation marks
+        lambda d: d["checks"][0].update(seen="x" * (2**17 - 2)), lambda d: d["checks"][0].update(seen="x" * (2**17 - 1)),
+    ),
+    "a clock that is a day ahead": (
+        lambda d: d.update(date=_hours_from_now(23)), lambda d: d.update(date=_hours_from_now(25)),
+    ),
     "entries": (
         lambda d: d.update(measurements=[], checks=[{**d["checks"][0], "id": str(k)} for k in range(1000)]),
         lambda d: d.update(measurements=[], checks=[{**d["checks"][0], "id": str(k)} for k in range(1001)]),
@@ -345,6 +391,38 @@ def test_the_command_reads_a_class_and_writes_grades(
     assert cli.main(["class", str(tmp_path / "nowhere")]) == 2
     assert cli.main(["class", str(folder), "--grades", str(folder)]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_command_says_all_that_it_found(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables with their columns under one another, of which none is wider than 60 characters beside the next, totals, and the file."""
+    monkeypatch.setattr(_grades, "Regrader", lambda: contextlib.nullcontext(lambda job: {"state": "wrong", "message": "No."}))
+    write(folder, "a.json", report_of(3, "Anna", predictions=(), checks=(check_of("02.8", "chunks = 1", "passed"),)))
+    (folder / "notes.txt").write_text("x")
+    (folder / f"{'n' * 70}.json").write_text("{")
+    file = tmp_path / "out.csv"
+    assert cli.main(["class", str(folder), "--grades", str(file), "--no-code"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    headers = ("student", "device", "cores", "memory", "predictions", "exercises passed (as reported)", "to fix before class")
+    anna = ("Anna", "NVIDIA GeForce RTX 4070", "24", "32.0 GiB", "0, 0 of 0 close or right", "1 of 1 tried", "cupy")
+    assert [re.split(r" {2,}", line) for line in lines[:2]] == [list(headers), list(anna)]
+    assert [lines[0].index(head) for head in headers] == [lines[1].index(f" {cell}") + 1 if k else 0 for k, cell in enumerate(anna)]
+    assert lines[2:4] == ["", "1 student, 1 file that cannot be read. What machines and checks say is as the students' machines report it."]
+    assert lines[4:6] == ["", f"{'file':60}  what is wrong with it"]
+    assert lines[6].startswith(f"{'n' * 70}.json  It is not JSON")
+    assert lines[7:9] == [f"{'remark':60}  1 file that is not .json passed over.", ""]
+    assert lines[9] == (
+        "Notebooks that counted: 02 (because somebody worked on them). 1 answers checked again, equal ones once (1). "
+        f"Answers that are code were not run. Written to {file}."
+    )
+    assert [re.split(r" {2,}", line)[:4] for line in lines[11:]] == [
+        ["student", "exercise", "reported", "found"], ["Anna", "02.8", "passed", "wrong"],
+    ]  # fmt: skip
+    with pytest.raises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        cli.main(["class"])
+    assert cli.main(["class", str(folder), "--grades", str(folder)]) == 2
+    assert capsys.readouterr().err.endswith(" cannot be written (Is a directory); expected a file in a folder of yours. Change --grades.\n")
 
 
 def test_what_the_command_cannot_do_is_said_before_an_answer_is_run(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
+import math
 import os
 import pathlib
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +22,7 @@ from made_class import check_of, report_of, write
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _answers, _content
+from gpulab.lessons import _answers, _content, _grader, _grades, _regrade
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._regrade import Regrader
 from gpulab.lessons._report_schema import ReportedCheck
@@ -80,7 +85,10 @@ def test_an_answer_that_misbehaves_costs_only_itself(ask: Any, what: str) -> Non
     outcome = ask(job(_GAIN + before + RIGHT, seconds=SHORT if says == "did not finish" else LIMIT))
     assert outcome["state"] == ("wrong" if says else "passed"), outcome
     assert says in outcome["message"]
+    process = ask._started()
     assert ask(job(_GAIN + RIGHT))["state"] == "passed"
+    assert ask._started() is process
+    assert os.getsid(process.pid) == process.pid, "the terminal's Ctrl-C would reach it"
 
 
 @on_linux
@@ -93,7 +101,8 @@ def test_the_answers_process_has_an_empty_folder_a_clean_environment_and_no_file
         "import os, json\n"
         f"kept = {str(found)!r}\n"
         "fds = [os.readlink(f'/proc/self/fd/{k}') for k in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{k}')]\n"
-        "said = {'folder': os.getcwd(), 'files': os.listdir('.'), 'env': dict(os.environ), 'fds': fds}\n"
+        "import tempfile\n"
+        "said = {'folder': os.getcwd(), 'files': os.listdir('.'), 'env': dict(os.environ), 'fds': fds, 'temp': tempfile.gettempdir()}\n"
         "open(kept, 'w').write(json.dumps(said))\n"
     )
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
@@ -102,6 +111,9 @@ def test_the_answers_process_has_an_empty_folder_a_clean_environment_and_no_file
     seen = json.loads(found.read_text())
     assert seen["files"] == []
     assert not pathlib.Path(seen["folder"]).exists()
+    assert not pathlib.Path(seen["env"]["USERPROFILE"]).exists(), "the folder of the grading itself"
+    assert {seen["temp"], *(seen["env"][name] for name in ("HOME", "TMPDIR", "IPYTHONDIR"))} == {seen["folder"]}
+    assert seen["env"]["GPULAB_PROGRESS"] == f"{seen['folder']}/progress.json"
     assert "s3cret" not in json.dumps(seen["env"])
     assert set(seen["env"]) & set(os.environ) <= {
         "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "PYTHONPATH", "GPULAB_LOCK_DIR", "GPULAB_PROGRESS", "IPYTHONDIR",
@@ -113,17 +125,181 @@ def test_the_answers_process_has_an_empty_folder_a_clean_environment_and_no_file
 
 @on_linux
 def test_what_an_answer_started_ends_with_it(ask: Any, tmp_path: pathlib.Path) -> None:
-    """A process that an answer leaves behind is gone when its outcome is there."""
+    """A process that an answer leaves behind is gone when its outcome is there, and so is one that has lost its parent by then."""
     import psutil
 
     file = tmp_path / "child"
-    start = f"import subprocess, sys\nc = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\nopen({str(file)!r}, 'w').write(str(c.pid))\n"  # noqa: E501
+    start = (
+        "import subprocess, sys\nc = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "lost = subprocess.run(['sh', '-c', 'sleep 60 >/dev/null 2>&1 & echo $!'], capture_output=True, text=True).stdout.strip()\n"
+        f"open({str(file)!r}, 'w').write(f'{{c.pid}} {{lost}}')\n"
+    )
     assert ask(job(start + _GAIN + RIGHT))["state"] == "passed"
-    child = int(file.read_text())
     end = time.monotonic() + 20  # it was killed; that the system has taken it away can last a moment
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+    for child in map(int, file.read_text().split()):
+        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+class _Process:
+    """Stands in for the grading process: it reads jobs, and says what it was made to say."""
+
+    def __init__(self, *says: str) -> None:
+        self.stdin, self.stdout, self.pid, self.code, self.log = io.StringIO(), list(says), 2**22 + 1, None, list[str]()
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def kill(self) -> None:
+        self.log.append("kill")
+
+    def wait(self) -> None:
+        self.log.append("wait")
+
+
+PASSED = '{"state": "passed", "message": "Right."}'
+
+
+def test_a_process_that_has_ended_is_replaced_and_what_it_left_unsaid_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One dies in the middle of a job, one after it; each next job has a process of its own, and nobody waits out the time."""
+    made = [_Process(), _Process(PASSED), _Process(PASSED, "the rest")]
+    started, threads = iter(made), list[Any]()
+
+    class Listener:
+        """The thread that hears, at once."""
+
+        def __init__(self, target: Any, args: Any, daemon: bool) -> None:
+            threads.append(daemon)
+            self.start = lambda: target(*args)
+
+    monkeypatch.setattr(_regrade.subprocess, "Popen", lambda *given, **named: next(started))
+    monkeypatch.setattr(_regrade.threading, "Thread", Listener)
+    with Regrader() as asked:
+        assert asked({"seconds": 2}) == {
+            "state": "wrong", "message": "It did not finish within 2 s, or ended the process that checked it.",
+        }  # fmt: skip
+        assert made[0].log == ["kill", "wait"]
+        assert asked({"seconds": 2})["state"] == "passed"
+        made[1].code = 1
+        assert asked({"seconds": 2})["state"] == "passed"
+        assert made[1].log == ["kill", "wait"]
+        assert [json.loads(one.stdin.getvalue()) for one in made] == [{"seconds": 2}] * 3
+    assert threads == [True] * 3, "no interpreter waits for them at its end"
+    assert made[2].log == ["kill", "wait"]
+
+
+def test_where_no_child_is_forked_each_answer_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended when the answer's outcome is there."""
+    monkeypatch.setattr(_grader, "FORKS", False)
+    made = _Process(PASSED)
+    monkeypatch.setattr(_regrade.subprocess, "Popen", lambda *given, **named: made)
+    with Regrader() as asked:
+        assert asked({"seconds": 2}) == {"state": "passed", "message": "Right."}
+        assert made.log == ["kill", "wait"]
+
+
+@on_linux
+def test_what_the_grading_process_started_ends_with_it(tmp_path: pathlib.Path) -> None:
+    """An answer that is still being checked when the process is ended."""
+    import psutil
+
+    with Regrader() as asked:
+        asked._process = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+        assert asked._process.stdout is not None
+        child = psutil.Process(int(asked._process.stdout.readline()))
+    end = time.monotonic() + 20
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "It took more memory than an answer may."),
+        (SystemExit(3), "Its source called exit."),
+        (KeyError("x" * 2000), "Its source does not run: KeyError: '"),
+    ],
+)
+def test_a_source_that_does_not_run_is_told(error: BaseException, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its first lines raise, before the answer is called; cut after 1,000 characters."""
+
+    def again(job: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(_grader, "_limit", lambda memory_bytes, seconds: None)
+    monkeypatch.setattr(_grader, "_again", again)
+    found = _grader._limited({"memory_bytes": 1, "seconds": 1})
+    assert found["state"] == "wrong"
+    assert found["message"].startswith(says)
+    assert len(found["message"]) <= 1000
+
+
+def test_the_limits_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On top of what is taken already, files of 64 MiB, no dump, 512 open files, four cores' time for the seconds and their grace.
+
+    Where the system allows less, that; what it does not know or refuses is left.
+    """
+    set_to: dict[str, tuple[float, float]] = {}
+    hard = {"RLIMIT_AS": math.inf, "RLIMIT_FSIZE": 5, "RLIMIT_CORE": math.inf, "RLIMIT_NOFILE": math.inf}
+
+    def setrlimit(kind: str, both: tuple[float, float]) -> None:
+        if kind == "RLIMIT_CORE":
+            raise ValueError("refused")
+        set_to[kind] = both
+
+    fake = SimpleNamespace(
+        RLIM_INFINITY=math.inf, getrlimit=lambda kind: (0, hard.get(kind, math.inf)), setrlimit=setrlimit,
+        **{name: name for name in (*hard, "RLIMIT_CPU")},
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "resource", fake)
+    monkeypatch.setattr(_grader, "_address_space", lambda: 1000)
+    _grader._limit(24, 6.0)
+    assert set_to == {"RLIMIT_AS": (1024, 1024), "RLIMIT_FSIZE": (5, 5), "RLIMIT_NOFILE": (512, 512), "RLIMIT_CPU": (41, 41)}
+    hard["RLIMIT_FSIZE"] = math.inf
+    del fake.RLIMIT_CPU
+    _grader._limit(24, 6.0)
+    assert set_to["RLIMIT_FSIZE"] == (2**26, 2**26)
+
+
+def test_an_answer_that_did_not_finish_has_a_second_try(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is not the student's doing; a wrong answer has none. Nor has an answer more time than its exercise allows."""
+    jobs: list[Any] = []
+    says = iter(["It did not finish within 1 s.", "Right.", "Wrong."])
+
+    def ask(job: Any) -> dict[str, str]:
+        jobs.append(job)
+        return {"state": "passed", "message": next(says)}
+
+    monkeypatch.setattr(_grades, "Regrader", lambda: contextlib.nullcontext(ask))
+    checks = tuple(
+        check_of(id, source, "passed") for id, source in (("02.8", "chunks = 16"), ("03.10", 'explained = ("lines", 64 * 2**20)'))
+    )
+    write(folder, "a.json", report_of(1, "Eve", checks=checks))
+    room = lessons.classroom(folder)
+    (eve,) = lessons.grade(room, lessons.Rubric(notebooks=("02", "03"), points={"02.2": 0}), seconds=1e9, memory_bytes=2**20).students
+    assert [job["id"] for job in jobs] == ["02.8", "02.8", "03.10"]
+    assert {job["seconds"] for job in jobs} == {_content.exercise("02.8").limit_seconds}
+    assert {job["memory_bytes"] for job in jobs} == {2**20}
+    assert [grade.message for grade in eve.grades if grade.message] == ["Right.", "Wrong."]
+    assert "02.2" not in [grade.id for grade in eve.grades], "what has no points is left out"
+
+
+def test_a_share_is_for_what_cannot_be_checked_and_not_for_what_is_wrong(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the points for an open answer that is said to have passed; none for a wrong one, or for one that is said to be wrong."""
+    monkeypatch.setattr(_grades, "Regrader", lambda: contextlib.nullcontext(lambda job: {"state": "wrong", "message": "No."}))
+    open_ones = [ReportedCheck(id, state, 1, 0, False, {"kind": "nothing"}, None) for id, state in (("02.5", "passed"), ("02.2", "wrong"))]
+    nothing = ReportedCheck("02.9", "not attempted", 0, 2, False, None, None)
+    write(folder, "a.json", report_of(1, checks=(*open_ones, nothing, check_of("02.8", "chunks = 1", "passed"))))
+    rubric = lessons.Rubric(notebooks=("02",), prediction_points=0.0, open_share=0.5)
+    (one,) = lessons.grade(lessons.classroom(folder), rubric).students
+    assert {grade.id: (grade.claimed, grade.found, grade.points) for grade in one.grades} == {
+        "02.2": ("wrong", "open", 0.0), "02.5": ("passed", "open", 0.5), "02.8": ("passed", "wrong", 0.0),
+        "02.9": ("not attempted", "not attempted", 0.0),
+    }  # fmt: skip
+    with pytest.raises(InputError, match="grade: 5, None; expected what classroom"):
+        lessons.grade(5)  # type: ignore[arg-type]
 
 
 def test_two_classes_can_be_graded_at_once(folder: pathlib.Path) -> None:
@@ -304,6 +480,9 @@ def test_a_rubric_names_notebooks_and_exercises_that_there_are(wrong: dict[str, 
     with pytest.raises(InputError, match=says):
         lessons.Rubric(**wrong)
     assert lessons.Rubric(notebooks=("00", "10"), points={"09.3": 0}).notebooks == ("00", "10")
+    assert lessons.Rubric(open_share=1).open_share == 1
+    with pytest.raises(InputError, match="a share from 0 to 1"):
+        lessons.Rubric(open_share=1.01)
 
 
 def test_the_caption_says_which_notebooks_counted_and_why(folder: pathlib.Path) -> None:

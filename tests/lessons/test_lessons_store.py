@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -73,13 +74,19 @@ def test_a_foreign_file_is_set_aside(progress_file: pathlib.Path, content: bytes
     assert len(said) == 1
 
 
-def test_two_foreign_files_in_one_second_are_both_kept(progress_file: pathlib.Path):
+def test_two_foreign_files_in_one_second_are_both_kept(progress_file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """Setting aside never overwrites an earlier file that was set aside."""
+    stamp = SimpleNamespace(isoformat=lambda **_: "now", strftime=lambda form: "now")
+    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda zone: stamp), timezone=SimpleNamespace(utc=None))
+    monkeypatch.setattr(_store, "datetime", clock)
     progress_file.parent.mkdir(parents=True)
     for content in (b"one", b"two", b"three"):
         progress_file.write_bytes(content)
         _store.change(_mark("00.1"), lambda said: None)
-    assert sorted(file.read_bytes() for file in progress_file.parent.glob("*set-aside*")) == [b"one", b"three", b"two"]
+    kept = sorted(progress_file.parent.glob("*set-aside*"), key=lambda file: file.stem)
+    assert [(file.stem.removeprefix("progress-set-aside-"), file.read_bytes()) for file in kept] == [
+        ("now", b"one"), ("now-2", b"two"), ("now-3", b"three"),
+    ]  # fmt: skip
 
 
 def test_a_place_that_cannot_be_written_keeps_the_answers_in_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -112,6 +119,36 @@ def test_a_failed_write_leaves_the_old_file_whole(progress_file: pathlib.Path, m
     assert progress_file.read_bytes() == before
     assert sorted(file.name for file in progress_file.parent.iterdir()) == ["progress.json", "progress.json.lock"]
     assert "No space left" in said[0]
+
+
+@pytest.mark.parametrize("free_after", [2, None])
+def test_another_kernels_lock_is_waited_for_and_not_for_ever(
+    free_after: int | None, progress_file: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One that is let go in time is waited for; one that never is costs two seconds of the clock, and then a sentence."""
+    looks, now, said = [0], [0.0], list[str]()
+    monkeypatch.setattr(_store, "try_lock", lambda _: (looks.append(1), free_after is not None and sum(looks) > free_after)[1])
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(_store, "time", clock)
+    _store.change(_mark("00.1"), said.append)
+    assert set(_store.read()["exercises"]) == {"00.1"}
+    if free_after is not None:
+        assert (sum(looks), said) == (3, [])
+    else:
+        assert 2.0 < now[0] < 2.1
+        assert said[0].startswith(f"progress: {progress_file} cannot be written (another kernel holds its lock); ")
+
+
+def test_a_change_that_fails_by_itself_is_not_tried_again():
+    """Its error is the caller's, and what is changed next is saved without it."""
+
+    def broken(content: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        _store.change(broken)
+    _store.change(_mark("00.1"))
+    assert set(_store.read()["exercises"]) == {"00.1"}
 
 
 def test_many_kernels_at_once_lose_nothing(progress_file: pathlib.Path):

@@ -19,7 +19,7 @@ from gpulab.devices import Accelerator
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.lessons import _class_reading, _report
-from gpulab.lessons._report_command import _default
+from gpulab.lessons._report_command import _default, _find_progress
 from gpulab.lessons._report_schema import StudentReport
 
 USER, HOST, HOME = "annabel77", "anna-laptop-9", "/home/annabel77"
@@ -178,6 +178,118 @@ def test_roofs_of_an_earlier_report_keep_their_kind(named: str, kind: str) -> No
     roofs = made_class.report_of(0).roofs[0]
     (roof,) = dataclasses.replace(made, machine=machine, roofs=(dataclasses.replace(roofs, device=named),)).rooflines()
     assert (roof.device_kind, roof.evidence.sentence.startswith("RECORDED")) == (kind, True)
+
+
+def test_what_a_report_holds_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two answers that go along, one of them as source, one that is missing, and the user's name of four letters in a question."""
+    monkeypatch.setattr(_report, "_user", lambda: "anna")
+    monkeypatch.setattr(socket, "gethostname", lambda: "pc1.example")
+    monkeypatch.setattr(_report, "_home", lambda: "")
+    one = made_class.report_of(3).checks[0]
+    checks = tuple(
+        dataclasses.replace(one, id=id, kept=kept)
+        for id, kept in (
+            ("00.1", {"kind": "value", "value": 5}), ("00.2", {"kind": "code", "source": "pc1"}), ("00.3", {"kind": "nothing"}),
+            ("00.4", None),
+        )
+    )  # fmt: skip
+    asked = dataclasses.replace(made_class.report_of(3).predictions[0], id="00.9", question="How long, anna?", predicted_text="Annabel")
+    made = made_class.report_of(3, "Anna", checks, predictions=(asked, dataclasses.replace(asked, question="", predicted=None)))
+    assert _report.contents(made) == [
+        "In it: the name 'Anna'; this machine (NVIDIA GeForce RTX 4070, versions of its libraries, what gpulab doctor looked at, its "
+        "roofs); 1 prediction; 4 checked exercises, 2 with your answer.",
+        "Not in it: your user name, this machine's name, paths, serial numbers.",
+        "The source of your answers goes along, with what you wrote into it: 00.2.",
+        "Without your answer, so not graded from it: 00.3.",
+    ]
+    assert _report.traces(dataclasses.replace(made, predictions=(asked,))) == [("your user name", "prediction 00.9")]
+    assert "no name" in _report.contents(dataclasses.replace(made, name=""))[0]
+
+
+def test_a_report_shows_what_is_in_it() -> None:
+    """One row a part; and what stands for it in text."""
+    one = made_class.report_of(3)
+    asked = dataclasses.replace(one.predictions[0], id="00.1", predicted_text="5.00 us", measured_text="")
+    checks = tuple(dataclasses.replace(one.checks[0], id=id, state="passed", attempts=n) for id, n in (("02.2", 1), ("02.5", 2)))
+    made = dataclasses.replace(one, name="", predictions=(asked,), checks=checks)
+    assert made.table()[1] == [
+        ("name", "(none)"), ("date", "2026-03-04T10:00:00+00:00"), ("machine", "AMD Ryzen 9 5900X"), ("device", "NVIDIA GeForce RTX 4070"),
+        ("memory", "32.0 GiB"), ("prediction 00.1", "5.00 us; answer: not shown"), ("exercise 02.2", "passed, 1 attempt"),
+        ("exercise 02.5", "passed, 2 attempts"),
+    ]  # fmt: skip
+    assert repr(made) == "<report of nobody named, 2026-03-04: NVIDIA GeForce RTX 4070, 1 predictions, 2 checks>"
+    assert dataclasses.replace(one, roofs=(dataclasses.replace(one.roofs[0], bytes_per_second={}),)).rooflines() == ()
+
+
+def test_what_a_progress_file_says_is_taken_as_far_as_it_can_be() -> None:
+    """A whole entry; texts up to 400 characters, names up to 100; a truth value is no number and no count; own ids up to 40 characters."""
+    entry = {
+        "question": "x" * 401, "first": {"value": 5, "text": "5 us"}, "later": [1, 2],
+        "revealed": {"value": "y" * 401, "text": 7, "verdict": "off", "badge": "MEASURED"},
+    }  # fmt: skip
+    assert _report._prediction("00.1", entry) == made_class.ReportedPrediction(
+        "00.1", "x" * 400, 5.0, "5 us", "y" * 400, "", "off", "MEASURED", 2
+    )
+    assert _report._value(True) is None
+    assert _report._check("00.2", {"state": "wrong", "attempts": True, "hints": 3, "kept": {"kind": "value"}, "solution_shown": 1}) == (
+        made_class.ReportedCheck("00.2", "wrong", 0, 3, False, {"kind": "value"}, None)
+    )
+    assert _report._check("00.2", {"state": 5, "kept": {}}).kept is None
+    entries = {"x" * 40: {}, "x" * 41: {}, "02.1": {}, "00.1": {}, "00.2": 5}
+    assert _report._of(entries, ["00.1", "00.2", "02.1"], "") == ["00.1", "02.1", "x" * 40]
+    assert _report._of(entries, ["00.1"], "00") == ["00.1"]
+    assert _report._name("x" * 100) == "x" * 100
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ([], (True, True, "gpulab-report.json")),
+        (["--no-measure"], (False, True, "gpulab-report.json")),
+        (["--doctor-only"], (False, False, "gpulab-doctor.json")),
+        (["--name", "Anna", "--notebook", "02", "--out", "x.json"], (True, True, "x.json")),
+    ],
+)
+def test_what_the_options_ask_for(words: list[str], asked: tuple[bool, bool, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roofs are measured unless one option says not to; progress goes along unless only the doctor is asked."""
+    got: list[Any] = []
+
+    def report(name: str, notebook: str, measure: bool, progress: bool) -> StudentReport:
+        got.append((name, notebook, measure, progress))
+        return made_class.report_of(1, name)
+
+    monkeypatch.setattr(_report, "report", report)
+    monkeypatch.setattr(_report, "write_report", lambda made, path: got.append(str(path)))
+    assert cli.main(["report", *words]) == 0
+    named = ("Anna", "02") if "--name" in words else ("", "")
+    assert got == [(*named, *asked[:2]), asked[2]]
+
+
+def test_the_file_of_a_long_name_is_cut_and_told_apart() -> None:
+    """40 characters, and four of the SHA-256 of the whole name (by sha256sum); at most 160 bytes of it where each character takes four."""
+    assert _default("a" * 40) == f"gpulab-report-{'a' * 40}.json"
+    assert _default("a" * 41) == f"gpulab-report-{'a' * 40}-c0f8.json"
+    assert len(_default("\U00020000" * 60).encode()) == len("gpulab-report-") + 160 + len("-0000.json")
+
+
+@pytest.mark.parametrize(("own", "named", "copied"), [(True, False, True), (False, True, True), (False, False, False)])
+def test_the_progress_of_another_folder_is_never_taken_unasked(
+    own: bool, named: bool, copied: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where this folder has its own, where a file is named, or where the working copy has none, that is what is read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GPULAB_PROGRESS")
+    here = tmp_path / ".gpulab" / "progress.json"
+    for there, wanted in ((here, own), (tmp_path / "my-notebooks" / ".gpulab" / "progress.json", copied)):
+        if wanted:
+            there.parent.mkdir(parents=True)
+            there.write_text("{}")
+    if named:
+        here = tmp_path / "named.json"
+        monkeypatch.setenv("GPULAB_PROGRESS", str(here))
+    _find_progress()
+    words = "Your progress is read from" if own else "There is no progress at"
+    assert capsys.readouterr().out.startswith(f"{words} {here}")
 
 
 def test_two_reports_at_once_leave_one_whole_file(tmp_path: pathlib.Path) -> None:
