@@ -19,7 +19,7 @@ import torch
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _checks, _content, _guard, _store
+from gpulab.lessons import _checks, _content, _guard, _policy, _store
 from gpulab.lessons._content import Exercise, Lesson, Question, Refused
 
 
@@ -399,6 +399,62 @@ def test_a_class_file_in_an_unknown_home_withholds(monkeypatch: pytest.MonkeyPat
     out = capsys.readouterr().out
     assert "withheld" in out
     assert "GPULAB_CLASS: ~nosuchuser/class.json begins with the home of a user that is not here" in out
+
+
+def test_the_class_file_of_the_folder_counts_where_none_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """.gpulab/class.json of the working directory decides; without it solutions are shown; one that is named must be there."""
+    monkeypatch.delenv("GPULAB_CLASS")
+    monkeypatch.chdir(tmp_path)
+    assert _policy.policy() == _policy.Policy("show", "")
+    (tmp_path / ".gpulab").mkdir()
+    (tmp_path / ".gpulab" / "class.json").write_text('{"solutions": "withhold", "message": "On Friday."}')
+    assert _policy.policy() == _policy.Policy("withhold", "On Friday.")
+    monkeypatch.setenv("GPULAB_CLASS", str(tmp_path / "none.json"))
+    assert _policy.policy().solutions == "withhold"
+    assert "none.json cannot be read" in _policy.policy().message
+
+
+def test_what_is_kept_of_a_check(capsys: pytest.CaptureFixture[str]):
+    """The best state and the last one, how often, which hint, and that the solution was shown."""
+    for answer in (lambda x: 2 * x, lambda x: x):
+        lessons.check("91.2", answer)
+    lessons.hint("91.2")
+    lessons.solution("91.2")
+    kept = _store.read()["exercises"]["91.2"]
+    assert (kept["state"], kept["last"]["state"], kept["attempts"], kept["hints"], kept["solution_shown"]) == (
+        "passed",
+        "wrong",
+        2,
+        1,
+        True,
+    )
+    assert capsys.readouterr().out.endswith("# One solution of 91.2, twice:\ndef f(x):\n    return 2 * x\n")
+
+
+def test_a_check_waits_for_the_last_lines_of_what_has_ended():
+    """No thread is left when the check returns; what has not ended is not waited for longer than its time."""
+    joined: list[float | None] = []
+    thread, done = threading.Thread(), threading.Event()
+    thread.join = joined.append  # type: ignore[method-assign]
+    assert not _guard._wait(thread, done, 0.0)
+    assert joined == []
+    done.set()
+    assert _guard._wait(thread, done, 0.0)
+    assert joined == [_guard._GRACE_SECONDS]
+
+
+class _Lines:
+    def __repr__(self) -> str:
+        return "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("x" * 38, f"a str ('{'x' * 38}')"), ("x" * 39, "a str"), (_Lines(), "a _Lines"), (np.eye(2), "a ndarray"), (2.5, "a float (2.5)")],
+)
+def test_a_value_is_shown_where_it_is_short(value: object, words: str):
+    """40 characters on one line; of what is longer or has several lines only the kind is told."""
+    assert _guard.describe(value) == words
 
 
 def test_progress_counts_predictions_and_exercises():

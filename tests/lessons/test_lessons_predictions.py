@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ def _measurement(seconds: float) -> Measurement:
 @pytest.mark.parametrize(
     ("unit", "answer", "base"),
     [
+        ("s", 5, 5.0), ("ms", 5, 5e-3), ("ns", 5, 5e-9), ("B", 5, 5.0), ("kB", 5, 5e3), ("MB", 5, 5e6), ("GB", 5, 5e9),
+        ("B/s", 5, 5.0), ("MB/s", 5, 5e6), ("TB/s", 5, 5e12), ("times", "5", 5.0),
         ("us", 5, 5e-6),
         ("us", "5", 5e-6),
         ("us", "5 us", 5e-6),
@@ -52,7 +55,7 @@ def _measurement(seconds: float) -> Measurement:
         ("elements", "12 elements", 12.0),
         ("", np.float32(3), 3.0),
     ],
-)
+)  # fmt: skip
 def test_answers_are_read_with_and_without_their_unit(unit: str, answer: object, base: float):
     """A bare number has the question's unit; another prefix of the same kind is converted (values by hand)."""
     assert _quantities.unit(unit).parse(answer) == pytest.approx(base, rel=1e-12)
@@ -254,7 +257,7 @@ def test_that_there_is_no_such_number_is_an_answer(monkeypatch: pytest.MonkeyPat
     assert lessons.reveal("90.2", object()).verdict == "no prediction"
 
 
-@pytest.mark.parametrize("answer", [2, "2", "The GPU", " the gpu ", "the gpus"])
+@pytest.mark.parametrize("answer", [2, "2", "The GPU", " the gpu ", "the gpus", "the g"])
 def test_a_choice_can_be_named_in_many_ways(answer: object):
     """Its number, its words in any case, or a near spelling."""
     asked = lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
@@ -270,6 +273,32 @@ def test_what_is_no_choice_is_refused(answer: object):
     asked = lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])
     with pytest.raises(InputError, match=r"1\. the CPU; 2\. the GPU"):
         asked.submit(answer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: lessons.predict("", "Which?"), "predict: id ''; expected text such as '02.1'"),
+        (lambda: lessons.predict(5, "Which?"), "predict: id 5; expected"),  # type: ignore[arg-type]
+        (lambda: lessons.predict("90.3", 5), "predict 90.3: question 5, unit ''; expected text"),  # type: ignore[arg-type]
+        (lambda: lessons.predict("90.3", "Which?", 5), "unit 5; expected text"),  # type: ignore[arg-type]
+        (lambda: lessons.reveal("", 5), "reveal: id ''; expected text such as '02.1'"),
+        (lambda: lessons.reveal(5, 5), "reveal: id 5; expected"),  # type: ignore[arg-type]
+        (lambda: lessons.answer(5, 5), "answer: question 5 was not asked"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_names_no_question_is_refused(call: Callable[[], object], says: str):
+    """Each in its own sentence."""
+    with pytest.raises(InputError, match=re.escape(says)):
+        call()
+
+
+def test_an_answer_in_a_file_has_its_three_parts():
+    """Exactly these are enough; without one of them, or with a truth value for a number, it is none."""
+    parts = {"value": 5, "text": "5 us", "date": "2026-01-02"}
+    assert _predictions._kept(parts) == _predictions.KeptAnswer(5.0, "5 us", "2026-01-02")
+    for wrong in (*({k: v for k, v in parts.items() if k != name} for name in parts), parts | {"value": True}, parts | {"value": None}, 5):
+        assert _predictions._kept(wrong) is None
 
 
 @pytest.mark.parametrize("arguments", [{"choices": ["one"]}, {"choices": ["a", "a"]}, {"choices": ["a", "b"], "unit": "us"}])

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab import _backends, devices, lessons, recordings
+from gpulab import _backends, devices, lessons, recordings, transfer
 from gpulab.devices import Device
-from gpulab.errors import InputError, MissingLibraryError
+from gpulab.errors import InputError, MeasurementError, MissingLibraryError
 from gpulab.evidence import Badge
-from gpulab.lessons import _feeding, _idioms, _library, _nb10, _nb10_exercises, _retraces
+from gpulab.lessons import _columns, _feeding, _idioms, _library, _nb10, _nb10_exercises, _retraces, _sharded
 from gpulab.lessons._old_session import OldModel, OldSession
 from gpulab.lessons._promises import PromisingFunction
 
@@ -192,12 +192,15 @@ def test_feeding_is_modelled_without_tensorflow(neither: None) -> None:
     assert found.evidence.badge is Badge.MODELLED
     assert found.boundary_seconds is None
     assert found.fed_seconds - found.kept_seconds == pytest.approx(10e-6 + 1e-3, rel=1e-6)
+    assert found.kept_seconds == transfer.processor("nvidia-h200").seconds(6_500_000, 26_000_000)  # an addition for each 4 bytes
+    assert (lessons.feeding(4096).nbytes, lessons.feeding(np.int64(4096)).nbytes) == (4096, 4096)
     assert "rosetta" in found.caption()
     # The H200's formula was held against its recording; PCI Express 4 against none yet.
     assert found.evidence.known_error is not None
     assert found.evidence.known_error.startswith("link: no recording to compare with yet; compute: on nvidia-h200 the recorded time is ")
-    with pytest.raises(InputError, match="4096"):
-        lessons.feeding(3)
+    for wrong in (3, 4095, 4096.5, "x", True):
+        with pytest.raises(InputError, match="from 4096 on"):
+            lessons.feeding(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not installed("tensorflow"), reason="TensorFlow is not installed: pip install -e '.[rosetta]'")
@@ -286,6 +289,172 @@ def test_columns_are_slower_across_the_rows() -> None:
         lessons.column_loop(3)
 
 
+def test_the_loop_over_columns_adds_up_each_and_its_times_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand on two rows of three; 6 s by rows and 2 s by columns, one of them disturbed; from 64 on."""
+    from gpulab.evidence import Evidence, Note
+
+    assert _columns.sum_columns(np.array([[1, 2, 3], [10, 20, 30]])).tolist() == [11, 22, 33]
+    times = {"rows": (6.0, (Note("deadline", "x"), Note("contended", "x"), Note("contended", "y"))), "columns": (2.0, ())}
+
+    def compare(runs: dict[str, Any], deadline: float) -> types.SimpleNamespace:
+        assert (deadline, {name: len(run()) for name, run in runs.items()}) == (7.0, {"rows": 64, "columns": 64})
+        rows = [
+            types.SimpleNamespace(name=name, measurement=types.SimpleNamespace(median_seconds=s, notes=n, evidence=Evidence.measured(name)))
+            for name, (s, n) in times.items()
+        ]  # fmt: skip
+        return types.SimpleNamespace(rows=rows)
+
+    monkeypatch.setattr(_columns.timing, "compare", compare)
+    found = lessons.column_loop(64, 7.0)
+    assert found == _columns.ColumnLoop(64, 6.0, 2.0, ("rows: contended",), Evidence.measured("rows"))
+    for wrong in (63, 64.5, "x"):
+        with pytest.raises(InputError, match="from 64 on"):
+            lessons.column_loop(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("best", "name"), [("cuda:1", "cuda:1"), (None, "cpu")])
+def test_jax_computes_on_its_best_device(best: str | None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By gpulab's name for it; on the CPU where it has no other."""
+    monkeypatch.setattr(_library._backends, "backend", lambda library: types.SimpleNamespace(best_device=lambda: (library, best)[1]))
+    assert _library.device_of_jax() == name
+
+
+@pytest.mark.parametrize("printed", ["", "Traceback\n" + "x" * 300])
+def test_what_jax_says_at_last_is_told_where_it_failed(printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line of its error, as far as it is shown; and what it says on several lines before its answer is not looked at."""
+    asked: list[Any] = []
+
+    def run(command: list[str], env: dict[str, str], check: bool, **named: Any) -> types.SimpleNamespace:
+        asked.extend((command[-1], env))
+        if check:
+            raise AssertionError("it ends in an error of subprocess's own")
+        answer = '{"shards": [["d0", [8, 8], [0, 8]]], "total": [1.5], "all_reduces": 3}'
+        if len(asked) > 2:
+            return types.SimpleNamespace(returncode=0, stdout=f"noise\n{answer}\n", stderr="")
+        return types.SimpleNamespace(returncode=1, stdout="", stderr=printed)
+
+    monkeypatch.setattr(_sharded._library, "missing", lambda name: "")
+    monkeypatch.setattr(_sharded.subprocess, "run", run)
+    monkeypatch.setenv("XLA_FLAGS", "--mine")
+    last = printed[-300:-100] or "nothing was printed"
+    with pytest.raises(MeasurementError, match=rf"^sharded: JAX on 3 devices failed \({last}\); expected shards"):
+        lessons.sharded(3)
+    assert asked[1]["XLA_FLAGS"] == "--mine --xla_force_host_platform_device_count=3"
+    assert "x = np.arange(24 * 8, dtype=np.float32).reshape(24, 8)" in asked[0]
+    found = lessons.sharded(1)
+    assert (found.shards, found.total, found.all_reduces) == ((_sharded.Shard("d0", 8, 0, 8),), (1.5,), 3)
+
+
+def test_how_each_library_is_usually_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes a second. The best of five loops of two takes a half less; around one call; the mean of ten, held and waited for."""
+    from gpulab.lessons import _five_times
+
+    now, log = [0.0], list[Any]()
+
+    def call(*given: Any) -> str:
+        now[0] += 1.0
+        log.append(given)
+        return "C"
+
+    def repeat(fn: Any, number: int, repeat: int) -> list[float]:
+        fn()
+        return [number * seconds for seconds in (3.0, 2.5, 4.0, 2.0, 1.5, 0.5, 0.1)[:repeat]]
+
+    monkeypatch.setattr(_five_times, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(_five_times.timeit, "repeat", repeat)
+    monkeypatch.setattr(_five_times._backends, "waits_for", lambda kept: lambda kept: log.append(len(kept)))
+    assert _five_times._best_of(call, (1, 2), lambda: call) == 1.5
+    assert log == [(1, 2)]
+    log.clear()
+    assert _five_times._around_one(call, (1, 2), lambda: call) == 1.0
+    assert _five_times._around_first(lambda *_: None, (1, 2), lambda: call) == 1.0
+    assert log == [(1, 2)] * 2
+    log.clear()
+    assert _five_times._mean_of_loop(call, (1, 2), lambda: call) == 1.0
+    assert log == [*[(1, 2)] * 10, 10]
+    monkeypatch.setattr(_five_times._backends, "waits_for", lambda kept: None)
+    assert _five_times._mean_of_loop(call, (1, 2), lambda: call) == 1.0
+
+
+def test_a_product_is_wrong_from_half_a_percent_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32's rounding is none; the work of a product is 2 n^3, and the least side is 16."""
+    from gpulab.lessons import _five_times
+
+    way, given = next(way for way in _five_times._WAYS if way.library == "numpy"), {}
+    one = types.SimpleNamespace(
+        device="cpu", first_call_seconds=1.0, launch_seconds=2.0, median_seconds=3.0, with_transfer_seconds=4.0, notes=()
+    )
+    monkeypatch.setattr(_five_times.timing, "measure", lambda *_, **named: (given.update(named), one)[1])
+    a = np.ones((16, 16), np.float32)
+    for off, wrong in ((5e-3, False), (5.2e-3, True)):
+        monkeypatch.setattr(_five_times, "_difference", lambda *_, off=off: off)
+        assert ("the product is wrong" in _five_times._measured(way, a, a, 0.01).reason) is wrong
+    assert given["flops"] == 2 * 16**3
+    monkeypatch.setattr(_five_times, "_WAYS", (way,))
+    found = lessons.five_times(16)
+    assert (found.n, found.rows[0].times[:4]) == (16, (1.0, 2.0, 3.0, 4.0))
+    for small in (15, 16.5, "x"):
+        with pytest.raises(InputError, match="from 16 on"):
+            lessons.five_times(small)  # type: ignore[arg-type]
+
+
+def _idiom(**changed: Any) -> _idioms.Idiom:
+    return dataclasses.replace(next(row for row in IDIOMS if row.name == "gather"), **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "result", "expected", "off", "says"),
+    [
+        ({"exact": False}, [10.0, 1.0 + 9.9e-4], [10.0, 1.0], 9.9e-5, ""),
+        ({"exact": False}, [10.0, 1.0 + 1.05e-3], [10.0, 1.0], 1.05e-4, "off by 1.0e-04|off by 1.1e-04"),
+        ({"exact": True}, [10.0, 1.0 + 1e-9], [10.0, 1.0], 1e-10, "off by"),
+        ({"exact": True}, [10.0, 1.0], [10.0, 1.0], 0.0, ""),
+        ({"exact": False}, [1e-3, 0.0], [0.0, 0.0], 1e-3, "off by"),
+        ({"exact": False}, [], [], 0.0, ""),
+        ({"within": 2.0}, 4.0, 2.0, None, ""),
+        ({"within": 2.0}, 1.0, 2.0, None, ""),
+        ({"within": 2.0}, 4.2, 2.0, None, "it gave 2.1 times what a plain clock gives"),
+        ({"within": 2.0}, 0.9, 2.0, None, "it gave 0.45 times"),
+    ],
+)
+def test_how_far_a_row_may_be_off(changed: dict[str, Any], result: Any, expected: Any, off: float | None, says: str) -> None:
+    """A ten-thousandth of the largest value, or nothing where the row must be exact; a time by a factor, both ends included."""
+    as_array: Any = np.array if isinstance(result, list) else float
+    found, said = _idioms._held(_idiom(**changed), as_array(result), as_array(expected))
+    assert found == (None if off is None else pytest.approx(off, rel=1e-3))
+    assert bool(said) == bool(says)
+    assert any(part in said for part in says.split("|"))
+
+
+def test_what_only_moves_data_must_be_exact() -> None:
+    """Where what is right is the array as it came, or a count, no digit may change; where there is arithmetic, rounding may differ."""
+    for row in IDIOMS:
+        names = _idioms.inputs()
+        names["result"] = None
+        right = None if row.within else row.expected(names)
+        if isinstance(right, np.ndarray):
+            moved = any(right is one for one in names.values()) or right.dtype.kind in "bi"
+            assert row.exact or not moved, (row.tongue, row.name)
+
+
+def test_the_tongues_that_are_python_are_run_in_their_own_words_too() -> None:
+    """All rows of four tongues, CuPy's where there is a CUDA device; what takes seconds is left to the tests."""
+    assert {row.tongue for row in IDIOMS if row.runs_theirs} == {"TensorFlow", "TensorFlow 1", "JAX", "CuPy"}
+    assert all(row.runs_theirs for row in IDIOMS if row.tongue in ("TensorFlow", "TensorFlow 1", "JAX", "CuPy"))
+    assert {row.tongue for row in IDIOMS if row.needs_gpu} == {"CuPy"}
+    slow = lessons.rosetta("JAX").only("jit").run()
+    assert (slow.rows, slow.left_out) == ((), ("jit",))
+    assert slow.caption().endswith(" · left out, for they take seconds: jit")
+
+
+def test_a_plain_clock_gives_the_middle_of_its_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine loops of ten calls, the middle one of 3 s a call."""
+    monkeypatch.setattr(
+        _idioms.timeit, "repeat", lambda fn, number, repeat: [number * s for s in (1.0, 1.0, 1.0, 2.0, 3.0, 9.0, 9.0, 9.0, 9.0)][:repeat]
+    )
+    assert _idioms.plain_clock(lambda names: None)({}) == 3.0
+
+
 @pytest.mark.skipif(not installed("jax"), reason="JAX is not installed: pip install -e '.[rosetta]'")
 def test_jax_compiles_once_for_each_shape() -> None:
     """As many programs as different sizes, whatever their order."""
@@ -338,9 +507,9 @@ def test_a_promised_result_is_there_when_numpy_has_it() -> None:
     """Compiling 1.5 s, returning after 20 us, 4 ms of work and 1 ms of copying; a second call waits for nothing but its own."""
     function = PromisingFunction()
     first = function(0)
-    assert function.now == pytest.approx(1000 + 1.5 + 20e-6)
+    assert function.now == pytest.approx(1000 + 1.5 + 20e-6, abs=1e-9)
     assert np.asarray(first).shape == (3,)
-    assert function.now == pytest.approx(1000 + 1.5 + 20e-6 + 4e-3 + 1e-3)
+    assert function.now == pytest.approx(1000 + 1.5 + 20e-6 + 4e-3 + 1e-3, abs=1e-9)
     assert (function.fetched, function.compiled_on_the_clock) == (True, False)
     start = function.clock()
     function(0).block_until_ready()

@@ -15,8 +15,10 @@ from gpulab.lessons._columns import ColumnLoop
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain
 from gpulab.lessons._feeding import Feeding
 from gpulab.lessons._five_times import FiveRow, FiveTimes, UsualTimings
+from gpulab.lessons._idioms import IdiomRow, IdiomRun, Rosetta, RosettaRun
 from gpulab.lessons._lighter import Budget, Grouping, GroupRow, RecordedForms, SparseRace, SparseRow
 from gpulab.lessons._material import Claim, Claims, Contest, ContestRow
+from gpulab.lessons._nb06_timelines import RecordedOptions
 from gpulab.lessons._nb08_strategy import CASES
 from gpulab.lessons._passes import Passes, Spelling, Spellings
 from gpulab.lessons._precisions import RecordedPrecisions, RecordedProduct
@@ -109,6 +111,63 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         ("batches of rows", "32"),
         [("programs compiled", "1"), ("no calls were timed", "no JAX")],
         "<1 batches, 1 programs compiled, MODELLED>",
+    ),
+    "a run of a table": (
+        RosettaRun(
+            "JAX",
+            (
+                IdiomRun("a", "cpu", "agrees", "agrees", 1e-7, ""), IdiomRun("b", "", "not run here", "not run here", None, "no JAX"),
+                IdiomRun("c", "", "differs", "not run here", 0.5, "no JAX"), IdiomRun("d", "", "differs", "agrees", None, "off"),
+            ),
+            (), LIVE,
+        ),
+        ("JAX", "result on", "the line here", "their own line", "off by", ""),
+        [
+            ("a", "cpu", "agrees", "agrees", "1.0e-07", ""), ("b", "", "not run here", "not run here", "", ""),
+            ("c", "", "differs", "not run here", "5.0e-01", ""), ("d", "", "differs", "agrees", "", "off"),
+        ],
+        "<JAX: 1 of 4 rows agree with NumPy>",
+    ),
+    "a run of a tongue that is not Python": (
+        RosettaRun("MATLAB", (IdiomRun("a", "cpu", "agrees", "", 0.0, ""),), (), LIVE),
+        ("MATLAB", "result on", "the line here", "off by", ""),
+        [("a", "cpu", "agrees", "0.0e+00", "")],
+        "<MATLAB: 1 of 1 rows agree with NumPy>",
+    ),
+    "idioms": (
+        Rosetta("MATLAB", (IdiomRow("n", "theirs", "here", "waits", "where", "less"),)),
+        ("MATLAB", "here", "what the host waits for", "where the data are", "what is not the same"),
+        [("theirs", "here", "waits", "where", "less")],
+        "<1 idioms of MATLAB: n>",
+    ),
+    "measured products": (
+        RecordedPrecisions((RecordedProduct("here", "tf32", 4096, 1e14, 2.0, LIVE, ("contended", "stalled")),)),
+        ("device (MEASURED)", "format", "side", "rate", "over float32"),
+        [("here", "tf32", "4,096", "100 TFLOP/s (contended, stalled)", "2.00x")],
+        "<1 measured products>",
+    ),
+    "no products": (
+        RecordedPrecisions(()),
+        ("GPU (RECORDED)", "format", "side", "rate", "over float32"),
+        [("not recorded yet", "", "", "", "`gpulab record --out FILE` on a GPU machine makes a recording")],
+        "<products on a GPU: not recorded yet>",
+    ),
+    "no options": (
+        RecordedOptions((), None),
+        ("machine", "training, and how many steps of it", "time (RECORDED)"), [("no GPU", "not recorded yet", "")], "<not recorded yet>",
+    ),
+    "no tuning": (
+        Tuning("warp", (), None),
+        ("GPU (RECORDED)", "n", "options", "time", "rate", ""), [("not recorded yet", "", "", "", "", "")], "<warp: not recorded yet>",
+    ),
+    "no forms": (
+        RecordedForms((), None), ("recorded on", "layer", "time (median, 95 %)"), [("not recorded yet", "", "")], "<not recorded yet>",
+    ),
+    "sparse, as fast": (
+        SparseRace("a layer", (SparseRow(0.5, 2e-3, 1e-3, None, None), SparseRow(0.9, 1e-3, 1e-3, 1.0, (0.9, 1.1))), LIVE),
+        ("zeros", "dense", "CSR", "CSR is so many times as fast"),
+        [("50%", "2.00 ms", "1.00 ms", "not told"), ("90%", "1.00 ms", "1.00 ms", "1.00x [0.90x, 1.10x]")],
+        "<a layer: CSR is faster at none of these>",
     ),
     "shards": (
         Sharded((Shard("d0", 8, 0, 8), Shard("d1", 8, 8, 16)), (1.0,), 1, "", LIVE),
@@ -397,6 +456,23 @@ def test_a_table_shows_its_numbers(what: str) -> None:
     assert repr(result) == line
 
 
+def test_a_gain_is_asked_for_by_its_technique_and_a_word_of_its_case() -> None:
+    """The first that has both; none where there is none."""
+    found = SHOWN["gains of techniques"][0]
+    assert [found.of("tf32"), found.of("tf32", "product"), found.of("graph", "a step")] == [
+        Gain(2.0, (1.9, 2.1)), Gain(2.0, (1.9, 2.1)), Gain(2.0, None),
+    ]  # fmt: skip
+    assert [found.of("tf32", "a step"), found.of("waits")] == [None, None]
+
+
+def test_a_rung_that_was_not_counted_is_none_of_the_ladders() -> None:
+    """The library's own product has a time and no counts."""
+    ladder = SHOWN["a ladder of products"][0]
+    assert ladder.of("matmul-tiled") is COUNTED.simulation
+    with pytest.raises(KeyError, match="matmul-library"):
+        ladder.of("matmul-library")
+
+
 BUDGET = Budget(0.95, 60_000, 0.6, 256)
 CAPTIONS: dict[str, tuple[Any, str]] = {
     "columns": (ColumnLoop(8, 1.0, 1.0, ("a note", "another"), LIVE), "MEASURED on a CPU · a note · another"),
@@ -405,6 +481,7 @@ CAPTIONS: dict[str, tuple[Any, str]] = {
     "contest": (SHOWN["contest"][0], f"MODELLED · the accelerator's columns: a chip · {MODEL.sentence.removeprefix('MODELLED · ')}"),
     "five times": (SHOWN["five times"][0], "MEASURED on a CPU · A: contended\nRECORDED on a GPU, 2026-01-02"),
     "recorded gains": (SHOWN["recorded gains"][0], "MEASURED on a CPU\nRECORDED on a GPU, 2026-01-02"),
+    "a run of a table": (SHOWN["a run of a table"][0], "MEASURED on a CPU · no JAX"),
     "a ladder": (
         SHOWN["a ladder of products"][0], f"{MODEL.sentence} · counted at n = 128\nRECORDED · the times: on a GPU, 2026-01-02",
     ),
