@@ -416,3 +416,95 @@ def test_a_script_that_takes_as_many_samples_trains_as_much(monkeypatch: pytest.
         monkeypatch.setattr(_nb09_script, "samples_of", lambda script, *_, taken=taken: taken["mine" if script == "mine" else "theirs"])
         with pytest.raises(Refused, match="192") if less else contextlib.nullcontext():
             _nb09_script._as_many("mine", job)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda codes, scales: (codes, scales * 1.0009), ""),
+        (lambda codes, scales: (codes, scales * 1.0015), "steps are wider than they need be"),
+        (lambda codes, scales: (codes[:, :-1], scales), "codes have the shape (2, 2)"),
+        (lambda codes, scales: (codes, scales[:1]), "one scale for the whole layer"),
+        (lambda codes, scales: (codes, scales.repeat(2, 1)[:3]), "There are 3 scales"),
+        (lambda codes, scales: (codes, scales * float("nan")), "not finite"),
+        (lambda codes, scales: (codes + 0.5, scales), "not whole numbers"),
+        (lambda codes, scales: (codes * 2, scales / 2), "A code of 8 bits is 254; expected from -127 to 127"),
+        (lambda codes, scales: (codes + (codes == 0).double(), scales), "A weight of zero has another code"),
+        (lambda codes, scales: (codes - 2 * (codes == 64).double(), scales), "A weight was cut off"),
+        (lambda codes, scales: (codes - (codes == 64).double(), scales), "A weight moved by more than half a step"),
+    ],
+)
+def test_how_far_a_rounded_weight_may_be_off(change: Any, says: str) -> None:
+    """Rows of 127, 0 and 63.6 steps, of 1 and of 0.01: half a step is the most, and a thousandth for the scale."""
+    import torch
+
+    from gpulab.lessons import _nb07_exercises
+
+    scales = torch.tensor([[1.0], [0.01]]).double()
+    weight = torch.tensor([[-127.0, 0.0, 63.6], [127.0, 0.0, 63.6]]).double() * scales
+    codes = torch.tensor([[-127.0, 0.0, 64.0], [127.0, 0.0, 64.0]]).double()
+    _nb07_exercises._judge(codes, scales, weight.double() - 0.1 * (codes == 64).double() * scales, 8)  # exactly half a step
+    with pytest.raises(Refused) if says else contextlib.nullcontext() as refused:
+        _nb07_exercises._judge(*change(codes, scales), weight, 8)
+    assert not says or says in refused.value.args[0]
+
+
+@pytest.mark.parametrize(
+    ("weight", "says"),
+    [
+        (63.5, ""),
+        (63.48, "more than half a step"),
+        (64.52, "more than half a step"),
+        (65.0, "more than half a step"),
+        (65.05, "was cut off"),
+    ],
+)
+def test_half_a_step_is_rounding_and_a_whole_one_is_the_end(weight: float, says: str) -> None:
+    """Of the code 64 in steps of 1: a five-hundredth of half a step, and a hundredth of a whole one, for float32."""
+    import torch
+
+    from gpulab.lessons import _nb07_exercises
+
+    with pytest.raises(Refused) if says else contextlib.nullcontext() as refused:
+        _nb07_exercises._judge(
+            torch.tensor([[127.0, 64.0], [127.0, 64.0]]).double(), torch.ones(2, 1).double(),
+            torch.tensor([[127.0, weight], [127.0, 64.0]]).double(), 8,
+        )  # fmt: skip
+    assert not says or says in refused.value.args[0]
+
+
+@pytest.mark.parametrize(
+    ("said_bytes", "why"),
+    [
+        (8 * 225_000.0, "Those are bits."),
+        (200_000.0, "but not where they belong"),
+        (800_000.0, "every zero in full"),
+        (100_000.0 / 4 + 600_000.0, "You stored the zeros and left out the others"),
+        (1.0, "It is the smaller of two"),
+    ],
+)
+def test_usual_sizes_of_a_file_are_told(said_bytes: float, why: str) -> None:
+    """200,000 weights of 32 bits, three of four zero: 25,000 bytes of mask and 200,000 of the others."""
+    from gpulab.lessons import _nb07_exercises
+
+    assert _nb07_exercises.stored_bytes(200_000, 0.75, 32) == 225_000
+    for off in (0.0, 0.99):
+        assert why in _nb07_exercises._why_bytes(said_bytes + off, 200_000, 0.75, 32)
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        ("train", "'prune channels' is missing"),
+        ("train, prune channels, fine-tune, prune weights, fine-tune, quantise, quantise", "Quantise once, at the end"),
+        ("train, train, prune channels, fine-tune, prune weights, fine-tune, quantise", "Training comes first, and once"),
+        ("train, prune weights, fine-tune, prune channels, fine-tune, quantise", "Remove channels before single weights"),
+        ("train, prune channels, fine-tune, prune weights, fine-tune, prune channels, fine-tune, quantise", "Remove channels before"),
+        ("train, prune channels, prune weights, fine-tune, quantise", "After 'prune channels' comes 'prune weights'"),
+        ("Train, Prune  channels, fine-tune, prune weights, fine-tune, prune weights, fine-tune, quantise", ""),
+    ],
+)
+def test_an_order_of_steps(order: str, says: str) -> None:
+    """Each mistake in its own words; weights may be pruned twice, however the steps are written."""
+    state, message = said("07.5", order.split(", "))
+    assert (state, says in message) == ("wrong" if says else "passed", True), message

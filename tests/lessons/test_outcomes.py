@@ -1,0 +1,135 @@
+"""What a reveal takes from a cell's result, from results of round numbers, by hand; a plain number stays as it is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpulab.evidence import Evidence
+from gpulab.hierarchy import Bandwidth, ParallelChains
+from gpulab.lessons import _content, _material, _nb02, _nb03, _nb06, _nb08
+from gpulab.lessons._columns import ColumnLoop
+from gpulab.lessons._content import Unmeasured
+from gpulab.lessons._feeding import Feeding
+from gpulab.lessons._road import TwoKinds
+from gpulab.memory import MemoryTrace
+from gpulab.parallel import StrategyResult
+from gpulab.timing.results import Measurement
+from gpulab.training import PipelineResult
+
+HERE, THERE = Evidence.measured("A CPU"), Evidence.measured("A GPU")
+QUESTIONS = [question for lesson in _content.lessons() for question in lesson.questions.values()]
+
+
+def made(kind: type, **fields: Any) -> Any:
+    """A result of that class with these fields alone."""
+    one = object.__new__(kind)
+    vars(one).update(fields)
+    return one
+
+
+def counted(**totals: float) -> SimpleNamespace:
+    """A simulation, as far as the question looks."""
+    return SimpleNamespace(totals=SimpleNamespace(**totals))
+
+
+@pytest.mark.parametrize("question", [each for each in QUESTIONS if each.outcome is not None], ids=lambda question: question.id)
+def test_a_plain_number_stays(question: _content.Question) -> None:
+    """Who gives one has measured it in another way."""
+    assert question.outcome is not None
+    assert question.outcome(7.5) == 7.5
+
+
+LINK = SimpleNamespace(seconds=lambda nbytes: 10 + nbytes)  # 10 s a copy and a second a byte
+ROWS = (_material.ContestRow(8, 1.0, 1.0, 9.0, 9.0), _material.ContestRow(16, 1.0, 1.0, 2.0, 6.0))
+TRACED = {"parameters": 2, "gradients": 3, "optimizer": 4, "activations": 9, "other": 99}
+
+
+@pytest.mark.parametrize(
+    ("id", "given", "answer"),
+    [
+        ("00.3", made(Measurement, first_call_seconds=6.0, median_seconds=2.0), 3.0),
+        ("00.8", _material.Contest("x", "n", "it", ROWS, HERE, HERE), 3.0),  # at the largest size
+        ("01.1", counted(global_store_requests=2), 2.0),
+        ("01.2", (counted(executed_warps=6), counted(executed_warps=2)), 3.0),
+        ("01.11", counted(shared_wavefronts=64, shared_requests=2), 32.0),
+        ("02.3", LINK, (10 + 65_536) / (10 + 1024)),
+        ("02.4", SimpleNamespace(half_bandwidth_bytes=5.0), 5.0),
+        ("02.6", TwoKinds(8, 6.0, 2.0, HERE), 3.0),
+        ("02.7", SimpleNamespace(stale_ratio=0.25), 25.0),
+        ("02.10", LINK, 14_000.0),  # four bytes, a thousand times
+        ("02.11", SimpleNamespace(peak_bytes=12, peak_by_category={"parameters": 3, "other": 9}), 4.0),
+        ("04.16", SimpleNamespace(ratio=0.25), 25.0),
+        ("06.10", made(MemoryTrace, peak_by_category=TRACED), "activations"),
+        ("06.10", made(MemoryTrace, peak_by_category={"optimizer": 4, "parameters": 3}), "optimizer"),
+        ("07.8", SimpleNamespace(ratio=0.25), 25.0),
+        ("10.3", ColumnLoop(8, 6.0, 2.0, (), HERE), 3.0),
+        ("10.5", Feeding(8, "x", 6.0, 2.0, None, (), HERE), 3.0),
+    ],
+)
+def test_an_outcome_by_hand(id: str, given: Any, answer: Any) -> None:
+    """One number or choice of each kind of result."""
+    outcome = _content.question(id).outcome
+    assert outcome is not None
+    assert outcome(given) == (answer if isinstance(answer, str) else pytest.approx(answer))
+
+
+def test_curves_and_chains_tell_their_own_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the result calls the gain, or the span."""
+    monkeypatch.setattr(ParallelChains, "gain", property(lambda self: 3.0))
+    monkeypatch.setattr(Bandwidth, "span_ratio", property(lambda self: 4.0))
+    assert [_content.question(id).outcome(object.__new__(kind)) for id, kind in (("01.5", ParallelChains), ("01.10", Bandwidth))] == [
+        3.0,
+        4.0,
+    ]  # type: ignore[misc]
+
+
+def test_a_sum_and_a_product_are_told_by_their_names() -> None:
+    """6 s over 2 s; with another name, with a third, or with numbers in their place, nothing is told."""
+    slow, fast = made(Measurement, median_seconds=6.0, evidence=HERE), made(Measurement, median_seconds=2.0, evidence=THERE)
+    pair = {"the sum": slow, "the product": fast}
+    assert _nb03._ratio_of(pair) == 3.0
+    for wrong in ({"the sum": slow}, pair | {"more": slow}, {"the sum": slow, "the other": fast}, {"the sum": 6.0, "the product": fast}):
+        with pytest.raises(Unmeasured, match="with two measurements"):
+            _nb03._ratio_of(wrong)
+    assert _content.question("03.1").sides(pair) == {"the sum": HERE, "the product": THERE}  # type: ignore[misc]
+
+
+def test_the_share_of_a_peak_needs_the_operations() -> None:
+    """Half a GFLOP/s under a roof of 10 GFLOP/s."""
+    roof = SimpleNamespace(arithmetic_roof=lambda name: SimpleNamespace(flops_per_second={"float32": 1e10}[name]))
+    assert _nb03._share_of_peak((SimpleNamespace(flops_per_second=5e8), roof)) == pytest.approx(5.0)
+    with pytest.raises(Unmeasured, match="Pass flops="):
+        _nb03._share_of_peak((SimpleNamespace(flops_per_second=None), roof))
+
+
+def test_a_pair_is_of_the_cpu_and_the_gpu() -> None:
+    """Both by their names, each with its own kind of time."""
+    cpu, gpu = SimpleNamespace(median_seconds=1.0), SimpleNamespace(total_seconds=2.0)
+    assert _nb02._is_pair({"the CPU": cpu, "the GPU": gpu})
+    for wrong in ({"the CPU": cpu}, {"the CPU": gpu, "the GPU": cpu}, {"the CPU": cpu, "the GPU": cpu}, {"a": cpu, "b": gpu}, [cpu, gpu]):
+        assert not _nb02._is_pair(wrong)
+
+
+def test_a_second_run_is_compared_with_the_first() -> None:
+    """Images a second of pipelines: 80 over 40. Bytes that rings send: 6 and 3 over 2 and 4; nothing sent before tells nothing."""
+    pipelines = tuple(made(PipelineResult, evidence=one, accelerator_evidence=THERE) for one in (THERE, HERE))
+    assert _nb06._are_pipelines(list(pipelines))
+    assert not any(map(_nb06._are_pipelines, (pipelines[:1], (*pipelines, pipelines[0]), (pipelines[0], 5), 5)))
+    assert _nb06._sides(pipelines) == _nb06._sides(pipelines[1]) == {"the loading": HERE, "the accelerator": THERE}
+    runs = [
+        made(StrategyResult, reports=tuple(SimpleNamespace(ring_bytes=n) for n in sent), evidence=THERE)
+        for sent in ((2, 4), (6, 3), (0, 0))
+    ]
+    assert _nb08._traffic(runs[:2]) == 1.5
+    with pytest.raises(Unmeasured, match="the first run sent nothing"):
+        _nb08._traffic((runs[2], runs[0]))
+    for plain in (runs, (runs[0], 5), 5):
+        assert _nb08._traffic(plain) is plain
+    assert {name: str(each.badge) for name, each in _nb08._as_rings(runs).items()} == {
+        "the collectives": "MEASURED",
+        "what they send": "MODELLED",
+    }
+    assert _nb08._as_rings(5) == {}
