@@ -121,6 +121,18 @@ def test_every_cell_shows_something_or_makes_what_comes_after(path: Path) -> Non
         later |= {node.id for node in names}
 
 
+@each_notebook
+def test_no_loop_and_no_branch_does_nothing(path: Path) -> None:
+    """One whose body does nothing has lost what it was for, such as the line that prints each size; an error may be let go."""
+    for cell in load(path)["cells"]:
+        text = source(cell)
+        if cell["cell_type"] == "code" and not text.startswith("%%"):
+            for node in ast.walk(ast.parse(re.sub(r"^%.*$", "", text, flags=re.MULTILINE))):
+                for part in () if isinstance(node, ast.ExceptHandler) else ("body", "orelse", "finalbody"):
+                    inside = getattr(node, part, None)
+                    assert not (isinstance(inside, list) and inside and all(isinstance(one, ast.Pass) for one in inside)), text
+
+
 def _is_words(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 

@@ -1,0 +1,322 @@
+"""What cells hand to gpulab and print of what comes back, with stand-ins: a loop over sizes, two sides of a comparison, one number made."""
+
+from __future__ import annotations
+
+import ast
+import json
+import linecache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpulab import kernels, units
+from gpulab.lessons import _content
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+Capsys = pytest.CaptureFixture[str]
+
+
+def text_of(notebook: str, id: str) -> str:
+    """The source of one cell."""
+    cells = json.loads((FOLDER / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
+    (source,) = ("".join(cell["source"]) for cell in cells if cell["id"] == id)
+    return source
+
+
+def run(notebook: str, id: str, **names: Any) -> dict[str, Any]:
+    """Run one cell on these names and return what is there afterwards."""
+    source, file = text_of(notebook, id), f"<{id}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # a kernel's text is found, as in a notebook
+    exec(compile(source, file, "exec"), names)
+    return names
+
+
+def seconds(value: float) -> str:
+    """What stands for gpulab's own words for seconds."""
+    return f"{value:g} s"
+
+
+def ratio(value: float) -> str:
+    """What stands for gpulab's own words for a ratio."""
+    return f"{value:g}x"
+
+
+def lessons(log: list[Any], **more: Any) -> SimpleNamespace:
+    """Lessons that note what is revealed."""
+    return SimpleNamespace(reveal=lambda id, value, **_: log.append((id, value)), **more)
+
+
+@pytest.mark.parametrize(("id", "threads"), [("warps-run", 33), ("banks", 32)])
+def test_each_thread_of_one_block_writes_its_number(id: str, threads: int) -> None:
+    """33 threads are two warps, of one store each; 32 lanes on one column of a tile of 32 x 32 wait for each other: 32 passes."""
+    log: list[Any] = []
+    launched: list[Any] = []
+
+    def simulate(*given: Any) -> Any:
+        launched.append(given)
+        return kernels.simulate(*given)
+
+    gl = SimpleNamespace(kernels=SimpleNamespace(simulate=simulate), lessons=lessons(log))
+    run("01_gpu_architecture", id, cuda=kernels.cuda, float32=kernels.float32, np=np, gl=gl)
+    ((_, grid, block, out),), ((_, found),) = launched, log
+    assert (grid, block, out.tolist()) == (1, threads, list(range(threads)))
+    total = found.totals
+    wanted = 2 if id == "warps-run" else 32
+    assert (total.global_store_requests if id == "warps-run" else total.shared_wavefronts / total.shared_requests) == wanted
+    assert not found.findings
+
+
+def test_both_branches_are_launched_alike(capsys: Capsys) -> None:
+    """A thread for each of 256 elements, in blocks of two warps; each kernel's counts are printed, and both are compared."""
+    log: list[Any] = []
+
+    def simulate(kernel: str, grid: int, block: int, x: np.ndarray, out: np.ndarray) -> SimpleNamespace:
+        assert (grid * block, block, x.tolist(), out.tolist()) == (256, 64, [1.0] * 256, [0.0] * 256)
+        n = len(kernel)
+        return SimpleNamespace(kernel=kernel, totals=SimpleNamespace(executed_warps=n, divergent_branches=n + 1, branches=n + 2))
+
+    gl = SimpleNamespace(kernels=SimpleNamespace(simulate=simulate), lessons=lessons(log))
+    run("01_gpu_architecture", "divergence-run", gl=gl, np=np, lanes_apart="a", warps_apart="bb")
+    assert (
+        capsys.readouterr().out == "a: 1 statements of warps, 2 of 3 tests divergent\nbb: 2 statements of warps, 3 of 4 tests divergent\n"
+    )
+    assert [(id, [one.kernel for one in pair]) for id, pair in log] == [("01.2", ["a", "bb"])]
+
+
+def test_a_copy_is_told_for_five_sizes(capsys: Capsys) -> None:
+    """From one byte to 64 MiB, among them the 1 KiB and the 64 KiB that the question asks about."""
+    log: list[Any] = []
+    link = SimpleNamespace(seconds=lambda nbytes: nbytes / 2)
+    gl = SimpleNamespace(transfer=SimpleNamespace(link=lambda: link), units=units, lessons=lessons(log))
+    run("02_data_transfer", "link", gl=gl, format_seconds=seconds)
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "1 B: 0.5 s", "1.00 KiB: 512 s", "64.0 KiB: 32768 s", "1.00 MiB: 524288 s", "64.0 MiB: 3.35544e+07 s",
+    ]  # fmt: skip
+    assert log == [("02.3", link)]
+
+
+def test_a_layer_is_timed_for_five_batches(capsys: Capsys) -> None:
+    """Of 4,096 features, the width that the exercise after it asks about; the time of a row is that of the batch over its rows."""
+    made: list[dict[str, int]] = []
+
+    def linear(**options: int) -> SimpleNamespace:
+        made.append(options)
+        return SimpleNamespace(run=None, inputs=lambda device: ())
+
+    m = SimpleNamespace(median_seconds=64.0)
+    point = SimpleNamespace(intensity_flops_per_byte=2.0, bound_by="memory")
+    gl = SimpleNamespace(workloads=SimpleNamespace(get=lambda name: linear), measure=lambda *_, **__: m)
+    roof = SimpleNamespace(place_workload=lambda work, taken: point if taken is m else None)
+    run("03_compute_density", "linear", gl=gl, roof=roof, device=None, format_seconds=seconds)
+    assert made == [{"n": n, "features": 4096} for n in (1, 4, 16, 64, 256)]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].split() for line in lines] == [["rows", str(n)] for n in (1, 4, 16, 64, 256)]
+    assert lines[3].endswith("64 s,      1 s a row,      2 FLOP a byte, bound by memory")
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_the_most_that_an_h200_gains(is_cpu: bool, capsys: Capsys) -> None:
+    """6 s here, 2 s there and 4 s of copies: 3 and 1; the CPU's roofs are the learner's own, or asked for beside a GPU's."""
+    work = SimpleNamespace(label="it", nbytes=8)
+
+    def placed(taken: float) -> SimpleNamespace:
+        return SimpleNamespace(place_workload=lambda _: SimpleNamespace(attainable_seconds=taken))
+
+    gl = SimpleNamespace(
+        transfer=SimpleNamespace(link=lambda name: SimpleNamespace(seconds=lambda nbytes: nbytes / 2)),
+        lessons=SimpleNamespace(five_works=lambda: {"it": work}),
+        models=SimpleNamespace(roofline=lambda name: placed(6.0)),
+    )
+    own = placed(6.0 if is_cpu else 99.0)
+    run("03_compute_density", "gains", gl=gl, roof=own, h200=placed(2.0), device=SimpleNamespace(is_cpu=is_cpu), format_ratio=ratio)
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split() == ["at", "most,", "H200", "against", "your", "CPU", "data", "there", "with", "copies"]
+    assert line.split() == ["it", "3x", "1x"]
+
+
+def test_what_the_memory_bound_operators_do(capsys: Capsys) -> None:
+    """One of four has a quarter of the FLOPs and half of the bytes; under the learner's roofs two are, under a GPU's three or one."""
+    one = SimpleNamespace(flops=1.0, nbytes=4.0)
+    bound = {"H200": [one], "mine": [one] * 2, ("far", "float32"): [one] * 3, ("far", "tf32"): [one]}
+    far = SimpleNamespace(device="far", evidence=SimpleNamespace(badge="RECORDED"))
+
+    def memory_bound(roof: Any, name: str = "") -> list[Any]:
+        return bound["far", name] if roof is far else bound[roof]
+
+    forward = SimpleNamespace(flops=4.0, nbytes=8.0, operators=[one] * 4, memory_bound=memory_bound)
+    log: list[Any] = []
+    gl = SimpleNamespace(models=SimpleNamespace(roofline=lambda name: name), lessons=lessons(log, gpu_roofs=lambda: [far]))
+    run("03_compute_density", "reveal-operators", gl=gl, roof="mine", forward=forward)
+    assert capsys.readouterr().out.splitlines() == [
+        "memory-bound on an H200 (MODELLED): 1 of 4 operators, 25.0% of the FLOPs, 50% of the bytes",
+        "memory-bound under your roofs: 2 of 4",
+        "memory-bound under the roofs of far (RECORDED): 3 with float32, 1 with tf32",
+    ]
+    assert log == [("03.4", (forward, "H200"))]
+
+
+def test_the_kernel_with_a_race_is_the_one_to_mend() -> None:
+    """What the notebook runs, statement by statement, is what exercise 04.6 begins with."""
+    functions = [
+        next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+        for text in (text_of("04_custom_kernels", "race"), _content.exercise("04.6").stub)
+    ]
+    without_words = [[ast.unparse(line) for line in one.body if not isinstance(line, ast.Expr)] for one in functions]
+    assert without_words[0] == without_words[1]
+
+
+def test_one_small_step_is_compared_with_what_was_before() -> None:
+    """Trained for a hundred steps, then one more at 1e-4; what was before is compared with what is after, in both formats."""
+    import torch
+
+    log: list[Any] = []
+    model = torch.nn.Linear(1, 1, bias=False)
+
+    def fit(task: Any, model: Any, device: str, **options: Any) -> None:
+        log.append(options)
+        with torch.no_grad():
+            model.weight.fill_(len(log))
+
+    gl = SimpleNamespace(
+        training=SimpleNamespace(fit=fit),
+        precision=SimpleNamespace(swallowed_updates=lambda a, b, name: (float(a[0]), float(b[0]), name)),
+    )
+    names = run("05_mixed_precision", "swallowed", gl=gl, task=SimpleNamespace(make_model=lambda seed: model))
+    assert log == [{"steps": 100}, {"steps": 1, "learning_rate": 1e-4}]
+    assert (names["in_bfloat16"], names["in_float16"]) == ((1.0, 2.0, "bfloat16"), (1.0, 2.0, "float16"))
+
+
+def test_each_model_learns_from_the_digits_twice(capsys: Capsys) -> None:
+    """19 batches of 64 are the 1,216 digits of the training set, two times, first as they are and then under autocast."""
+    seen: list[Any] = []
+    task = SimpleNamespace(train=list(range(1216)), make_model=lambda seed: object())
+    gl = SimpleNamespace(training=SimpleNamespace(evaluate=lambda model, of: [one for one, *_ in seen].index(model)))
+    run("05_mixed_precision", "small-run", gl=gl, task=task, train=lambda *given: seen.append(given))
+    assert [autocast for *_, autocast in seen] == [False, True]
+    assert {tuple(map(tuple, batches)) for _, batches, _ in seen} == {tuple(tuple(range(k, k + 64)) for k in range(0, 1216, 64)) * 2}
+    assert capsys.readouterr().out == "float32:  0 \nautocast: 1\n"
+
+
+def test_weights_are_scaled_to_the_end_of_the_format(capsys: Capsys) -> None:
+    """With a rounding that doubles each number the error is 100 %, scaled or not; 448 is the largest number of float8_e4m3fn."""
+    import torch
+
+    given: list[Any] = []
+
+    def round_to(x: Any, name: str) -> Any:
+        given.append((float(x.abs().max()), name))
+        return (2 * x).numpy()
+
+    generator = torch.Generator().manual_seed(0)
+    names = run(
+        "05_mixed_precision", "fp8", gl=SimpleNamespace(precision=SimpleNamespace(round_to=round_to)), generator=generator, torch=torch
+    )
+    largest = float(names["weights"].abs().max())
+    assert 3e-3 < largest < 6e-3, "normal numbers of a thousandth"
+    assert given == [(largest, "float8_e4m3fn"), (pytest.approx(448.0), "float8_e4m3fn")]
+    assert capsys.readouterr().out.splitlines() == [
+        "as it is         0.0% become zero, relative error 100.0%",
+        f"{f'times {448 / largest:,.0f}':14}   0.0% become zero, relative error 100.0%",
+    ]
+
+
+def test_the_parts_of_a_memory_are_told_from_a_mebibyte_on(capsys: Capsys) -> None:
+    """Three settings of one model, each with its peak and its larger parts."""
+    mib = 2**20
+
+    def predict(model: Any, tokens: Any, targets: Any, precision: str, device: str) -> SimpleNamespace:
+        assert targets is tokens
+        return SimpleNamespace(peak_bytes=5 * mib, peak_by_category={"weights": 4 * mib, "small": mib, "more": mib + 1})
+
+    import torch
+
+    gl = SimpleNamespace(networks=SimpleNamespace(transformer=lambda **_: None), memory=SimpleNamespace(predict=predict))
+    run("05_mixed_precision", "memory", gl=gl, torch=torch)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["float32", "bfloat16", "pure-bfloat16"]
+    assert {line[14:] for line in lines} == {"      5 MiB: weights 4, more 1"}
+
+
+def test_five_precisions_are_compared_over_seeds(capsys: Capsys) -> None:
+    """The largest peak of a precision's runs, where one is known, and how each run ended."""
+    runs = [SimpleNamespace(peak_bytes=peak, ended=ended) for peak, ended in ((None, "diverged"), (7, "finished"))]
+    over_seeds = SimpleNamespace(over_seeds=lambda task, **_: SimpleNamespace(runs=runs, accuracy="90 %"))
+    run("05_mixed_precision", "compare", gl=SimpleNamespace(training=over_seeds), task=None, format_bytes=lambda n: f"{n} B")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["float32", "bfloat16", "float16", "pure-bfloat16", "pure-float16"]
+    assert {line[15:] for line in lines} == {"90 %, peak 7 B, diverged, finished"}
+
+
+def test_the_waits_are_counted_over_eight_batches_of_64() -> None:
+    """The first 512 digits, each once."""
+    import torch
+
+    class Items:
+        def __getitem__(self, which: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.tensor(which), torch.tensor(which)
+
+    given: list[Any] = []
+    model = torch.nn.Linear(1, 1)
+    task = SimpleNamespace(make_model=lambda: model, train=Items())
+    training = SimpleNamespace(task=lambda name: task, hidden_waits=lambda *parts, device: given.extend(parts))
+    library = SimpleNamespace(optim=SimpleNamespace(Adam=lambda parameters: "the optimizer"))
+    run("06_training_pipeline", "c33", gl=SimpleNamespace(training=training), torch=library, device="cpu", epoch="the epoch")
+    epoch, of, optimizer, batches = given
+    assert (epoch, of, optimizer) == ("the epoch", model, "the optimizer")
+    assert [len(inputs) for inputs, _ in batches] == [64] * 8
+    assert torch.cat([inputs for inputs, _ in batches]).tolist() == list(range(512))
+
+
+def test_more_workers_are_told_one_by_one(capsys: Capsys) -> None:
+    """None, one, two and four, as many steps each."""
+    made: list[dict[str, int]] = []
+
+    def pipeline(**options: int) -> Any:
+        made.append(options)
+        return SimpleNamespace(loading_seconds=options["workers"])
+
+    run("06_training_pipeline", "c18", gl=SimpleNamespace(training=SimpleNamespace(pipeline=pipeline)), format_seconds=seconds)
+    assert [one["workers"] for one in made] == [0, 1, 2, 4]
+    assert len({one["steps"] for one in made}) == 1
+    assert [line.partition("| ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        f"loading a batch takes a worker {n} s" for n in (0, 1, 2, 4)
+    ]
+
+
+def test_the_quickest_step_of_each_optimizer(capsys: Capsys) -> None:
+    """Of the spans of the optimizer alone; the profile that was made before stands beside the fused one."""
+
+    def profile(*took: float) -> SimpleNamespace:
+        spans = [SimpleNamespace(name="optimizer", seconds=s) for s in took] + [SimpleNamespace(name="forward", seconds=0.5)]
+        return SimpleNamespace(spans=spans, operators_per_step=float(len(took)))
+
+    gl = SimpleNamespace(training=SimpleNamespace(profile=lambda step, device: profile(3.0, 2.0)))
+    library = SimpleNamespace(optim=SimpleNamespace(Adam=lambda parameters, **named: (parameters, named)))
+    model = SimpleNamespace(parameters=lambda: "its own")
+    names = {"seen": profile(6.0, 4.0, 5.0), "model": model, "training_step": None, "device": "cpu", "torch": library}
+    names = run("06_training_pipeline", "c46", gl=gl, format_seconds=seconds, **names)
+    assert names["optimizer"] == ("its own", {"fused": True})
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "not fused 3 operators a step, 4 s of the host in the optimizer", "fused 2 operators a step, 2 s of the host in the optimizer",
+    ]  # fmt: skip
+
+
+def test_four_ways_to_save_memory(capsys: Capsys) -> None:
+    """32 windows as they are, a fourth of them, with checkpointing, and in half precision: each for its own part of windows and targets."""
+    log: list[Any] = []
+
+    def predict(model: Any, windows: Any, targets: Any, loss: Any, device: str, **option: Any) -> SimpleNamespace:
+        log.append((len(windows), len(targets), option))
+        return SimpleNamespace(peak_bytes=len(log), evidence=SimpleNamespace(badge="MODELLED"))
+
+    names = {"model": None, "windows": [0] * 32, "following": [1] * 32, "loss_of": None}
+    run(
+        "06_training_pipeline", "c73", gl=SimpleNamespace(memory=SimpleNamespace(predict=predict)), format_bytes=lambda n: f"{n} B", **names
+    )
+    assert log == [(32, 32, {}), (8, 8, {}), (32, 32, {"checkpoint": True}), (32, 32, {"precision": "bfloat16"})]
+    assert [line.rsplit(None, 3)[0].strip() for line in capsys.readouterr().out.splitlines()] == [
+        "as it is", "accumulate=4", "checkpoint", "bfloat16",
+    ]  # fmt: skip
