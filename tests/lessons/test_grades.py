@@ -205,7 +205,7 @@ def test_what_the_grading_process_started_ends_with_it(tmp_path: pathlib.Path) -
     import psutil
 
     with Regrader() as asked:
-        asked._process = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+        asked._process = subprocess.Popen(["sh", "-c", "sh -c 'sleep 60 & echo $!; wait' & wait"], stdout=subprocess.PIPE, text=True)
         assert asked._process.stdout is not None
         child = psutil.Process(int(asked._process.stdout.readline()))
     end = time.monotonic() + 20

@@ -103,16 +103,16 @@ def test_a_contest_walks_through_its_sizes_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_modelled_opponent_copies_three_arrays_one_by_one():
-    """Of 60 bytes in three arrays each copy takes 2 s at a tenth of a second a byte: 5 s of computing and 6 s of copies."""
+    """Of 60 bytes in three arrays each copy takes 1 s and a tenth of a second a byte: 5 s of computing and 9 s of copies."""
     asked: list[object] = []
     said = Evidence.modelled("as said", "a book")
     chip = types.SimpleNamespace(
         launch_seconds=0.5, seconds=lambda *given: (asked.append(given), 5.0)[1], evidence=said, name="chip"
     )  # fmt: skip
-    link = types.SimpleNamespace(seconds=lambda nbytes: nbytes / 10, evidence=said, name="link")
+    link = types.SimpleNamespace(seconds=lambda nbytes: 1 + nbytes / 10, evidence=said, name="link")
     name, _, times = _material._modelled(chip, link)  # type: ignore[arg-type]
     work = types.SimpleNamespace(flops=7.0, nbytes=60, dtype="float32")
-    assert (name, times(work)) == ("a modelled chip", (0.5, 5.0, 11.0))  # type: ignore[arg-type]
+    assert (name, times(work)) == ("a modelled chip", (0.5, 5.0, 14.0))  # type: ignore[arg-type]
     assert asked == [(7.0, 60, "float32")]
 
 

@@ -29,6 +29,7 @@ def language(program: int) -> SimpleNamespace:
     """Triton's language for one program; an offset behind the array's end is an error."""
 
     def load(place: tuple[np.ndarray, np.ndarray], mask: np.ndarray) -> np.ndarray:
+        assert (place[1] >= 0).all(), "before the array's beginning"
         found = np.zeros(len(mask))
         found[mask] = place[0][place[1][mask]]
         return found
