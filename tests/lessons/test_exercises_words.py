@@ -152,6 +152,7 @@ def test_the_most_that_a_gpu_gains(case: int, value: float, words: str) -> None:
     [
         ({1000.0: "float32"}, "choose(1000, 0.001, 0.0006): float32 would do, but so would a format of 16 bits (rounding to nearest"),
         ({1e6: "float32"}, "choose(1e+06, 0.001, 0.01): float32 would do, but so would a format of 16 bits. The check"),
+        ({200.0: "float64"}, "choose(200, 1e-06, 0.001): float64 would do, but so would a format of 32 bits. The check"),
         ({1000.0: "float8_e4m3fn"}, "float8_e4m3fn ends at 448; 1000 does not fit."),
         ({1000.0: "bfloat16"}, "bfloat16 rounds by up to half of its epsilon, 0.0039 of a number: more than 0.0006."),
         ({200.0: "float16"}, "below 6.1e-05 the numbers of float16 are subnormal"),
