@@ -361,3 +361,91 @@ def test_a_claim_speaks_of_its_devices_alone() -> None:
     assert speaks_of(gpu_claim, a_recording("cuda", ()))
     assert speaks_of(dataclasses.replace(A_CLAIM, about="cpu"), a_recording("cpu", ()))
     assert claims.judge("pinned-copies", a_recording("cpu", ())).verdict is Verdict.MISSING
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "interval", "inside"),
+    [
+        (1, math.inf, (1.0, 1.02), None),  # surely below neither: a gain of 2 % may be
+        (1, math.inf, (1.01, 1.02), True),
+        (2, 4, (2.0, 4.0), True),
+        (2, 4, (4.0, 5.0), None),
+        (2, 4, (1.0, 2.0), None),
+        (2, 4, (4.001, 5.0), False),
+    ],
+)
+def test_the_line_itself_belongs_to_the_promise(low: float, high: float, interval: tuple[float, float], inside: bool | None) -> None:
+    """ "2 to 4" holds 2 and 4; "more than 1x" does not hold 1, and is contradicted below 1.02 only."""
+    claim = dataclasses.replace(A_CLAIM, low=low, high=high)
+    assert _inside(claim, Comparison("", 1.0, interval, "a", "b")) is inside
+
+
+@pytest.mark.parametrize(
+    ("low", "of_each", "ends", "verdict"),
+    [
+        (1, True, [1.5, None], Verdict.HOLDS),  # half of the cases are at least half
+        (1, True, [0.5, None], Verdict.FAILS),
+        (1, True, [0.5, None, None], Verdict.UNDECIDED),
+        (3, False, [None], Verdict.UNDECIDED),
+        (3, False, [1.02], Verdict.FAILS),  # a gain begins above 2 %
+    ],
+)
+def test_half_of_the_cases_are_enough(low: float, of_each: bool, ends: list[float | None], verdict: Verdict) -> None:
+    """ "At least half agree", as the page says, of cases that are points; and "gains at all" is more than 2 %."""
+    claim = dataclasses.replace(A_CLAIM, low=low, of_each=of_each)
+    found = [Comparison("", 1.0, None if end is None else (end, end), "a", "b") for end in ends]
+    assert _verdict(claim, found, [_inside(claim, one) for one in found]) is verdict
+
+
+def test_what_was_compared_in_a_table_and_in_one_line() -> None:
+    """3 ms over 2 ms, 10 % wide each (by hand above), beside a machine that does not speak of the claim."""
+    finding = claims.judge("no-grad", of_tip(a_timing(3e-3, 0.1), a_timing(2e-3, 0.1)))
+    assert finding.table() == (("no-grad: more than 1x", "ratio"), [("", "1.50x [1.23x, 1.83x]")])
+    assert repr(finding) == "<no-grad on invented: holds>"
+    missing = dataclasses.replace(finding, recording="", verdict=Verdict.MISSING, comparisons=(), evidence=None)
+    assert repr(missing) == "<no-grad on no machine: not recorded yet>"
+    ledger = claims.Ledger((finding, missing))
+    assert repr(ledger) == "<ledger of 1 claims, 2 verdicts: 1 holds, 1 not recorded yet>"
+    sentence, source = "torch.no_grad makes inference faster.", "PyTorch performance tuning guide, " + finding.claim.where
+    assert ledger.table()[1] == [
+        (sentence, source, "more than 1x", "invented", "RECORDED", "holds", "1.50x [1.23x, 1.83x]"),
+        (sentence, source, "more than 1x", "none", "RECORDED", "not recorded yet", "not recorded yet"),
+    ]
+
+
+def test_the_page_without_a_machine() -> None:
+    """Every claim is there, and that nothing is recorded is said once for all and once for each; of a named machine with its name."""
+    text = page(claims.ledger([]))
+    assert "\n\nNo machine is recorded yet.\n\n" in text
+    assert text.count("| not recorded yet (no machine of this kind) |") == len(claims.claims())
+    assert "| not recorded yet (`invented`) |" in page(claims.ledger([a_recording("cpu", ())]))
+
+
+def test_scaling_is_set_over_two_four_and_eight_ranks(plans: dict[str, Recording]) -> None:
+    """Of a machine with eight GPUs each number of ranks is a case, and of the reference kernel each depth of the tile."""
+    ledger = claims.ledger([plans["cuda"]])
+    scaling, tiled = ledger.of("ddp-near-linear")[0], ledger.of("matmul-94")[0]
+    assert {case.partition("ranks ")[2] for case in (one.case for one in scaling.comparisons)} == {"1 over 2", "1 over 4", "1 over 8"}
+    assert len({one.second for one in tiled.comparisons}) == 3
+
+
+def test_an_unknown_claim_is_answered_with_the_nearest() -> None:
+    """Three keys at most that look like it; the first three of the ledger where none does."""
+    with pytest.raises(InputError) as caught:
+        claims.judge("reduction", a_recording("cpu", ()))
+    assert str(caught.value) == (
+        "claims: there is no claim 'reduction'; expected the key of one of gl.claims.claims(), such as "
+        "'reduction-30x', 'reduction-strided', 'reduction-sequential'."
+    )
+    with pytest.raises(InputError, match=r"such as 'pinned-copies', 'one-large-copy', 'overlapped-copies'\.$"):
+        claims.judge("zzzz", a_recording("cpu", ()))
+
+
+def test_the_command_says_where_the_page_is(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line: what was judged, and the file."""
+    own, out = tmp_path / "own.json", tmp_path / "claims.md"
+    recordings.write(of_tip(a_timing(3e-3), a_timing(1e-3)), own)
+    assert cli.main(["claims", "--recording", str(own), "--out", str(out)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"<ledger of {len(claims.claims())} claims, ")
+    assert line.endswith(f"> in {out}")
