@@ -149,7 +149,6 @@ class _Race:
     def first_calls(self, tolerance: float | None) -> list[float | None]:
         """Make every first call and hold its result against the reference; return the differences."""
         workload, first = self.contenders[0].workload, self.contenders[0].job
-        self.tolerance = tolerance
         if workload is not None:
             self.tolerance = workload.tolerance if tolerance is None else tolerance
             return [self._first_call_of(contender, workload) for contender in self.contenders]

@@ -65,7 +65,7 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
         import torch
 
         tensor = torch.from_numpy(array) if library == "numpy" else array
-        return tensor.detach().to(str(device), copy=True).requires_grad_(tensor.requires_grad)
+        return tensor.detach().to(str(device)).requires_grad_(tensor.requires_grad)
 
     return lambda host: mapped(host, to_torch)
 

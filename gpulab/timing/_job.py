@@ -28,7 +28,6 @@ from gpulab.timing.sampling import Progress, Run, Sampled, Stop
 from gpulab.units import format_seconds
 
 # Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also needs time to raise its clock.
-_WARM_CALLS = 2
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
 _WARM_SHARE = 0.05
 _WARM_MOST_CALLS = 50
@@ -135,8 +134,8 @@ class Job:
         """Call until caches and clocks have settled; never for long."""
         most = min(_WARM_SECONDS[self.device.is_cpu], _WARM_SHARE * deadline)
         wait, begin, done = self.wait(), self.clock(), 0
-        while done < _WARM_MOST_CALLS and (done < _WARM_CALLS or self.clock() - begin < most):
-            if (stop is not None and stop()) or (done and self.clock() - begin >= most):
+        while done < _WARM_MOST_CALLS and not (done and self.clock() - begin >= most):
+            if stop is not None and stop():
                 break
             self.calls += 1
             start = self.clock()
@@ -314,6 +313,6 @@ def _partial(job: Job) -> Measurement | None:
         return None
     last, launches, samples = job.kept.of_last_size()
     reason = f"the function raised after {len(samples)} samples, {format_seconds(float(samples.sum()))} in all"
-    sampled = Sampled(samples, launches, np.zeros(len(samples)), None, last, "stopped", reason, 0.0, 1)
+    sampled = Sampled(samples, launches, np.zeros(len(samples)), None, last, "stopped", reason, 0.0)
     job.notes.append(_notes.no_interval(reason))
     return measurement(job, sampled, None)

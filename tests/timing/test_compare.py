@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import json
 import math
@@ -18,7 +19,7 @@ from gpulab import workloads
 from gpulab.devices import Device
 from gpulab.devices.conditions import Readings
 from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, StoppedError
-from gpulab.timing import Comparison, _agreement, _compare
+from gpulab.timing import Comparison, _agreement, _compare, _contenders, _job, _work
 
 
 class Clock:
@@ -393,3 +394,229 @@ def test_tolerance_is_some_roundings_of_the_format(dtype, significand_bits):
     """A chain of operations errs by more than four single roundings (IEEE 754: 2^-p), and a wrong result by more than a tenth."""
     allowed = _agreement.tolerance_for(("float32",), tf32=True) if dtype == "tf32" else _agreement.tolerance_for((dtype,), tf32=False)
     assert 4 * 2.0**-significand_bits < allowed < 0.1
+
+
+def test_a_refused_comparison_runs_nothing():
+    """Stopped before the first call, no function is called; stopped before each row has a sample, there is no median to compare."""
+    clock, asked, order = Clock(), [0], []
+    rows = {name: _taking(clock, 1e-3, order=order, name=name) for name in "ab"}
+    with pytest.raises(StoppedError, match="before anything was run"):
+        gl.compare(rows, X, clock=clock, stop=lambda: True)
+    assert order == []
+
+    def after_the_first() -> bool:
+        asked[0] += 1
+        return asked[0] > 1
+
+    with pytest.raises(StoppedError, match="before every row had a sample"):
+        gl.compare(rows, X, clock=clock, stop=after_the_first)
+
+
+def test_stopped_before_the_copies_the_rows_have_none():
+    """Stopped while it samples, it has samples and no time with copies."""
+    clock, asked = Clock(), [0]
+
+    def later() -> bool:
+        asked[0] += 1
+        return asked[0] > 100
+
+    c = gl.compare({"a": _taking(clock, 1e-3), "b": _taking(clock, 1e-3)}, X, clock=clock, stop=later, transfer=True)
+    assert [row.measurement.with_transfer_seconds for row in c.rows] == [None, None]
+    assert c.evidence.samples == sum(len(row.measurement.samples_seconds) for row in c.rows)
+
+
+def test_a_comparison_holds_each_devices_turn_and_calms_the_collector(monkeypatch):
+    """The turn on the CPU while it runs, that of a device that only a first result shows after it; a scripted clock takes none."""
+    held, frozen = [], []
+    hidden = Device("xpu", 3)
+    monkeypatch.setattr(_work, "device_of_result", lambda result: hidden)
+    monkeypatch.setattr(_work, "waiter", lambda device: _work.nothing)
+    monkeypatch.setattr(_job.Job, "environment", lambda job: gl.devices.environment("cpu"))
+    real = _job._lock.turn
+    monkeypatch.setattr(_job._lock, "turn", lambda name, **options: (held.append(name), real(name, **options))[1])
+    gc.unfreeze()
+    gl.compare({"a": lambda x: frozen.append(gc.get_freeze_count()) or x}, X, deadline=0.01)
+    assert held == ["cpu", "xpu-3"]
+    assert min(frozen) > 0
+    assert gc.get_freeze_count() == 0
+    clock = Clock()
+    gl.compare({"a": _taking(clock, 1e-3)}, X, clock=clock, deadline=0.01)
+    assert len(held) == 2
+
+
+def test_readings_are_the_machines_own_where_the_clock_is(monkeypatch):
+    """Each row before and after, the second with the first at hand; on a scripted clock the machine is not asked."""
+    asked = []
+    monkeypatch.setattr(_job.conditions, "read", lambda device, last=None: asked.append((str(device), last)) or len(asked))
+    monkeypatch.setattr(_compare._notes, "of_sampling", lambda *given, **options: [])
+    gl.compare({"a": np.sum}, X, deadline=0.01)
+    gl.measure(np.sum, X, deadline=0.01)
+    assert asked == [("cpu", None), ("cpu", 1), ("cpu", None), ("cpu", 3)]
+    clock = Clock()
+    gl.compare({"a": _taking(clock, 1e-3)}, X, clock=clock, deadline=0.01)
+    gl.measure(_taking(clock, 1e-3), X, clock=clock, deadline=0.01)
+    assert len(asked) == 4
+
+
+def test_whole_numbers_agree_exactly_or_not_at_all():
+    """A difference of 0 is allowed where 0 is; one of 1 in 50 is not, and the whole sentence says both."""
+    clock, whole = Clock(), np.arange(51)
+    same, off = _taking(clock, 1e-3, lambda x: x), _taking(clock, 1e-3, lambda x: x + (x == 50))
+    assert gl.compare({"a": same, "b": same}, whole, clock=clock).speedup == pytest.approx(1.0)
+    c = gl.compare({"a": same, "b": off}, whole, clock=clock)
+    assert [note.sentence for note in c.notes] == [
+        "b: the result differs from the reference by 2.0e-02 of its largest value, 0.0e+00 is allowed, so no speed-up is reported. "
+        "Find out why before you compare times."
+    ]
+    c = gl.compare({"a": same, "b": off}, whole, clock=clock, tolerance=0.01)
+    assert "2.0e-02 of its largest value, 1.0e-02 is allowed" in c.notes[0].sentence
+
+
+def test_a_comparison_tells_what_it_cannot(monkeypatch):
+    """Calls of 2 s leave no interval of the ratio; one row alone has no speed-up that an impossible time could spoil."""
+    clock = Clock()
+    c = gl.compare({"a": _taking(clock, 2.0), "b": _taking(clock, 2.0)}, X, clock=clock)
+    assert (c.speedup, c.speedup_interval) == (pytest.approx(1.0), None)
+    assert [note.code for note in c.notes] == ["no-interval", "skipped"]  # and a float64 run would take 6 s
+    assert c.notes[0].sentence.startswith("the samples allow no interval of the ratio. ")
+    monkeypatch.setattr(_compare._notes, "of_physics", lambda job, seconds: [_agreement.Note("implausible", "too fast.")])
+    assert gl.compare({"a": _taking(clock, 1e-3)}, X, clock=clock).notes == ()
+    c = gl.compare({"a": _taking(clock, 1e-3), "b": _taking(clock, 1e-3)}, X, clock=clock)
+    assert [note.sentence for note in c.notes] == [
+        "a, b: the time is physically impossible, so no speed-up is reported. See that row's own note."
+    ]
+    assert repr(gl.compare({"a": _taking(clock, 1e-3)}, X, clock=clock)) == "<a: 1 row, no speed-up to report>"
+    nothing = dataclasses.replace(c.rows[1].measurement, median_seconds=0.0)
+    assert _compare._speedup(c.rows[0].measurement, nothing) == (None, None)
+
+
+def test_patience_is_for_each_row():
+    """Two rows of half a second, 1 s each: with 4.875 s of patience for each, nine rounds of 1 s end before 9.75 s (by hand)."""
+    clock = Clock()
+    limits = _job.Limits(1e-9, 1.0, None, None)
+    works = {"a": _taking(clock, 0.5), "b": _taking(clock, 0.5)}
+    c = _compare.compare_within(limits, works, (X,), clock=clock, fewest=20, patience=4.875)
+    assert [len(row.measurement.samples_seconds) for row in c.rows] == [9, 9]
+
+
+class Elsewhere:
+    """PyTorch's device without memory, as an accelerator of a name."""
+
+    is_cpu, name = False, "an accelerator"
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __str__(self) -> str:
+        return "meta"
+
+
+def test_who_is_compared(monkeypatch):
+    """A workload, a function and a mapping of them: each job by hand (a product of 8 x 8 is 2 * 8^3 FLOPs and three matrices of 256 B)."""
+    clock, there = Clock(), Elsewhere(0)
+    field = _contenders.gather("matmul", (), "cpu", clock, {"n": 8, "dtype": "float32"})
+    (one,) = field.contenders
+    assert (field.label, field.methods, one.job.label, one.job.given, one.job.clock) == (
+        "matmul n=8 float32",
+        False,
+        field.label,
+        True,
+        clock,
+    )
+    assert (one.job.flops, one.job.nbytes, one.job.working_set_bytes) == (1024.0, 768.0, 768.0)
+    assert [a.shape for a in one.job.args] == [(8, 8), (8, 8)]
+    monkeypatch.setattr(_contenders._devices, "available", lambda: (Device("cpu"), there))
+    field = _contenders.gather(np.sort, (X,), None, clock, {"dtype": "float32"})
+    host, moved = (contender.job for contender in field.contenders)
+    assert (field.label, field.methods, host.given, moved.given, moved.device) == ("sort", False, True, True, there)
+    assert host.args[0] is X
+    assert (moved.args[0].device.type, moved.args[0].shape) == ("meta", (50,))
+    field = _contenders.gather({"f": np.sort, "g": np.sum}, (X,), None, clock, {"dtype": "float32"})
+    assert (field.label, field.methods, [c.name for c in field.contenders]) == ("f against g", True, ["f", "g"])
+    assert [(c.job.given, str(c.job.device), c.job.args[0] is X) for c in field.contenders] == [(False, "cpu", True)] * 2
+    field = _contenders.gather({"f": np.sort}, (X,), "cpu", clock, {"dtype": "float32"})
+    assert [(c.job.given, str(c.job.device)) for c in field.contenders] == [(True, "cpu")]
+    with pytest.raises(InputError, match="dtype belong"):
+        _contenders.gather(np.sort, (X,), None, clock, {"dtype": "float64"})
+    monkeypatch.setattr(_contenders, "_places", lambda devices: (Device("cpu"), there))
+    with pytest.raises(InputError, match="2 devices for a mapping of functions; expected one at most"):
+        _contenders.gather({"f": np.sort}, (X,), ["cpu", "meta"], clock, {"dtype": "float32"})
+
+
+def test_devices_of_one_name_are_told_apart_by_their_place():
+    """Two alike have PyTorch's name beside their own, a third has not."""
+    alike = [Elsewhere(0), Elsewhere(1)]
+    assert _contenders._names((alike[0], Device("cpu"))) == ["an accelerator", Device("cpu").name]
+    assert _contenders._names(tuple(alike)) == ["an accelerator (meta)"] * 2
+
+
+@pytest.mark.parametrize("made", [np.ones(2), torch.ones(2), torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.int32)])
+def test_precise_copies_share_nothing_with_the_arrays(made):
+    """The reference is computed after the first calls, which may have changed their arrays in place."""
+    (copied,) = _agreement.precise_copy([made])
+    assert not np.shares_memory(np.asarray(copied), np.asarray(made))
+    assert str(copied.dtype).removeprefix("torch.") == ("int32" if "int" in str(made.dtype) else "float64")
+
+
+def test_the_reference_knows_nothing_of_what_calls_did_to_their_inputs():
+    """Both add 1 to the tensor that they are given: the first leaves 2, as in float64; the second 3, which is told."""
+    clock = Clock()
+
+    def add(x):
+        clock.now += 1e-3
+        return x.add_(1.0).clone()
+
+    c = gl.compare({"a": add, "b": add}, torch.ones(3, dtype=torch.float64), clock=clock)
+    assert [row.max_relative_difference for row in c.rows] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "difference"),
+    [
+        ([np.array([True])], [np.array([0])], math.inf),
+        ([np.array([1])], [np.array([1.5])], 0.5 / 1.5),
+        ([np.array([3])], [np.array([0])], 3.0),
+        ([np.array([0.5, np.inf])], [np.array([0.0, np.inf])], 0.5),
+        ([np.array([1.0, np.inf])], [np.array([2.0, np.inf])], 0.5),
+        ([np.array([1.0, np.inf])], [np.array([1.0, -np.inf])], math.inf),
+        ([np.array(["a"]), np.ones(1)], [np.array(["a"]), np.ones(1)], 0.0),
+    ],
+)
+def test_relative_difference_of_mixed_kinds(got, expected, difference):
+    """A truth against a number, a whole number against none, zero and infinity on both sides, and text."""
+    assert _agreement.relative_difference(got, expected) == pytest.approx(difference)
+
+
+@pytest.mark.parametrize(("shape", "sampled"), [((1000, 1000, 1000), False), ((1000, 1000, 1001), True)])
+def test_a_product_is_large_above_two_thousand_million_operations(shape, sampled):
+    """2 * 1000^3 are checked whole; a thousandth more by rows."""
+    a, b = np.zeros(shape[:2], np.float32), np.zeros(shape[1:], np.float32)
+    assert (_agreement._sampled_product((a, b)) is not None) == sampled
+
+
+def test_a_product_of_few_rows_is_checked_whole(monkeypatch):
+    """Of 64 rows none can be left out, however long they are; of 65 one is."""
+    monkeypatch.setattr(_agreement, "_WHOLE_PRODUCT", 0.0)
+    assert _agreement._sampled_product((np.zeros((64, 2)), np.zeros((2, 2)))) is None
+    checked = _agreement._sampled_product((np.zeros((65, 2)), np.zeros((2, 2))))
+    assert checked.notes[0].sentence.startswith("the product is large: 64 of its 65 rows, evenly spaced, were checked against float64")
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(5 / 3, None), (1.7, "a float64 run would take about 5 s, "), (1e4, "about 30000 s, ")])
+def test_a_float64_run_may_take_five_seconds(seconds, says):
+    """Three times what a call takes on the CPU: 5 s are run, 5.1 s are not."""
+    x = np.ones(4)
+    notes = _agreement.of_function(np.sin, (x,), (x,), np.sin(x), seconds).notes
+    assert (says in notes[0].sentence) if says else notes == ()
+
+
+@pytest.mark.parametrize(
+    ("places", "arithmetic", "tf32"), [(1, ("tf32",), False), (2, ("float32", "tf32"), True), (2, ("float32",), False)]
+)
+def test_products_of_float32_may_run_in_tf32_on_a_gpu_alone(monkeypatch, places, arithmetic, tf32):
+    """Where there is one and its settings permit it, a float32 result is allowed TF32's errors."""
+    asked = []
+    monkeypatch.setattr(_agreement.devices, "available", lambda: [None] * places)
+    monkeypatch.setattr(_agreement.devices, "arithmetic", lambda *given: asked.append(given) or arithmetic)
+    assert _agreement._function_tolerance((X.astype(np.float32),)) == _agreement.tolerance_for(("float32",), tf32)
+    assert asked == [("float32", "cuda")] * (places - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import torch
 
 from gpulab.devices import Device
 from gpulab.timing import _copies
+from gpulab.timing._job import Job
+from gpulab.timing._measure import Copies
 
 
 class Meta:
@@ -64,3 +68,34 @@ def test_an_arrays_library_is_found_in_a_nest() -> None:
     assert _copies.any_of({"a": [1, (torch.ones(1),)]}, "torch")
     assert not _copies.any_of({"a": [1, (torch.ones(1),)]}, "numpy")
     assert not _copies.any_of([], "numpy")
+
+
+@pytest.mark.parametrize("library", ["cupy", "jax", "tensorflow"])
+def test_arrays_return_to_the_library_that_they_came_from(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's become that library's on the device, its own are moved there, and PyTorch's stay PyTorch's (stand-ins for the library)."""
+    done: list[tuple[str, Any]] = []
+    target = SimpleNamespace(
+        from_host=lambda array, device, pinned: done.append(("made", array, device, pinned)),
+        move=lambda array, device, pinned: done.append(("moved", array, device, pinned)),
+    )
+    one, other, tensor = np.ones(2), SimpleNamespace(to=lambda device: done.append(("to", device))), torch.ones(2)
+    monkeypatch.setattr(_copies, "any_of", lambda value, wanted: wanted == library)
+    monkeypatch.setattr(_copies._backends, "backend", lambda name: target if name == library else None)
+    names = {id(one): "numpy", id(other): library, id(tensor): "torch"}
+    monkeypatch.setattr(_copies, "mapped", lambda host, change: [change(each, names[id(each)]) for each in host])
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=lambda array: done.append(("made", array))))
+    placed = _copies.to_device_like("the original", META)([one, other, tensor])
+    if library == "cupy":
+        assert done == [("made", one), ("to", "meta")]
+    else:
+        assert done == [("made", one, "meta", False), ("moved", other, "meta", False)]
+    assert placed[2].device.type == "meta"
+
+
+def test_with_copies_the_arguments_are_on_the_device() -> None:
+    """The host's arrays are kept and the job gets those of the device; there is a link, so no note says that none was crossed."""
+    x = np.ones(3)
+    job = Job(fn=len, args=(x,), device=META, given=True, label="it", clock=lambda: 0.0, read=None)
+    copies = Copies(job)
+    assert copies.host[0] is x
+    assert (job.args[0].device.type, job.notes) == ("meta", [])

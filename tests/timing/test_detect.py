@@ -216,3 +216,36 @@ def test_scripted_clean_runs_get_none(kind):
     """Undisturbed runs raise no alarm."""
     alarmed = [seed for seed in range(60_000, 60_040) if ALARMS & _outcome(FAULTS.CLEAN[kind](seed))]
     assert alarmed == []
+
+
+@pytest.mark.parametrize(("first", "median", "noted"), [(1.5, 0.5, True), (2e-4, 0.0, True)])
+def test_the_first_call_at_the_very_line(first, median, noted):
+    """Three times the later calls is slow, and 0.2 ms more is enough."""
+    assert (detect.slow_first_call(first, median) is not None) == noted
+
+
+def test_the_first_calls_sentence():
+    """With how many times the later ones, where they take any time."""
+    end = " (compiling, loading, allocating). It is not in the median; count it where you call only once."
+    assert detect.slow_first_call(0.05, 1e-3).sentence == "the first call took 50.0 ms, 50 times as much as the later ones" + end
+    assert detect.slow_first_call(0.05, 0.0).sentence == "the first call took 50.0 ms" + end
+
+
+@pytest.mark.parametrize(
+    ("samples", "width", "says"),
+    [
+        (np.repeat(np.linspace(1.0, 1.08, 64), 10), 0.02, "the time per call changed by 8.0 % while measuring. "),
+        (np.repeat(np.linspace(1.0, 1.031, 64), 10), 0.02, "the time per call changed by 3.1 % while measuring. "),
+        (np.repeat(np.linspace(1.0, 1.029, 64), 10), 0.02, None),  # less than 3 % is what any machine does
+        (np.repeat(np.linspace(1.0, 1.08, 64), 10), 0.1, None),  # and less than what was asked does not matter
+        (
+            np.where(np.random.default_rng(3).random(400) < 0.5, 1e-3, 1.5e-3), 0.02,
+            "the time per call jumps between two levels, 1.00 ms and 1.50 ms (50 % apart). ",
+        ),
+    ],
+)  # fmt: skip
+def test_samples_of_two_levels_say_which(samples, width, says):
+    """Drifts and jumps without any scatter, by hand."""
+    note = detect.unstable(samples, width)
+    advice = "No single figure describes it; look at the raw samples, close what else runs, and measure again."
+    assert (note.sentence if note else None) == (says and says + advice)

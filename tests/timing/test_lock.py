@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from gpulab.devices import Device
 from gpulab.errors import StoppedError
@@ -182,3 +185,78 @@ def test_key_of_a_gpu_is_its_uuid():
 
     uuid = "".join(c for c in str(torch.cuda.get_device_properties(0).uuid).lower() if c.isalnum())
     assert _lock.key(Device("cuda", 0)) == f"cuda-{uuid}"
+
+
+def _is_free(path) -> bool:
+    """Whether the system would give another program the lock on a file."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def test_a_turn_inside_a_turn_frees_nothing(tmp_path):
+    """The inner one ends, and the device is still held; the outer one ends, and it is free."""
+    path = tmp_path / "turns" / "cpu.lock"
+    with _lock.turn("cpu"):
+        with _lock.turn("cpu"):
+            assert not _is_free(path)
+        assert not _is_free(path)
+    assert _is_free(path)
+
+
+def test_what_is_no_file_is_no_lock_and_stays_open_nowhere(tmp_path):
+    """A folder in the lock's place could be locked, but another user's process would fail: it is told, and its descriptor closed."""
+    (tmp_path / "turns" / "cuda-9.lock").mkdir(parents=True)
+    with _lock.turn("cuda-9"):
+        pass
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    with _lock.turn("cuda-9") as turn:
+        assert (turn.taken, turn.problem) == (False, f"{tmp_path / 'turns' / 'cuda-9.lock'} is not a plain file")
+    assert (len(os.listdir("/proc/self/fd")) if before else 0) == before
+
+
+def test_a_lock_file_is_for_all_users(tmp_path, monkeypatch):
+    """Made where no folder is yet, written by its owner alone and read by all; opened to read, through no link, and not by children."""
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path / "some" / "where"))
+    opened, real = [], os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, *mode: opened.append(flags) or real(path, flags, *mode))
+    mask = os.umask(0o022)
+    try:
+        with _lock.turn("cpu") as turn:
+            assert turn.taken
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "some" / "where" / "cpu.lock").stat().st_mode) == 0o644
+    assert opened[-1] & os.O_ACCMODE == os.O_RDONLY
+    assert all(flags & os.O_NOFOLLOW and flags & os.O_CLOEXEC for flags in opened[-3:])
+
+
+def test_the_folder_is_one_for_all_users(monkeypatch):
+    """Not below a user's own TMPDIR; on Windows in the folder for programs' common data."""
+    monkeypatch.delenv("GPULAB_LOCK_DIR")
+    monkeypatch.setenv("TMPDIR", "/home/me/tmp")
+    assert _lock.folder().as_posix() == "/tmp/gpulab-turns"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("PROGRAMDATA", "D:/Data")
+    assert _lock.folder().as_posix() == "D:/Data/gpulab/turns"
+
+
+def test_keys_of_gpus_are_their_identities(monkeypatch):
+    """By PyTorch, by CuPy where PyTorch is not loaded (16 bytes as hexadecimal digits), else by the place in the list."""
+    uuid = ["GPU-1a2B"]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuid[index - 1]))
+    assert _lock.key(Device("cuda", 1)) == "cuda-gpu1a2b"
+    uuid[0] = ""
+    assert _lock.key(Device("cuda", 1)) == "cuda-1"
+    assert _lock.key(Device("xpu", 2)) == "xpu-2"
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert _lock.key(Device("cuda", 1)) == "cuda-1"
+    runtime = SimpleNamespace(getDeviceProperties=lambda index: {"uuid": bytes([index, 255]) * 10})
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    assert _lock.key(Device("cuda", 1)) == "cuda-" + "01ff" * 8

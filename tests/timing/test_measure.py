@@ -268,9 +268,10 @@ def test_stop_keeps_what_was_reached():
         asked[0] += 1
         return asked[0] > 60
 
-    m = gl.measure(_work(clock), clock=clock, stop=stop)
+    m = gl.measure(_work(clock), clock=clock, stop=stop, transfer=True)
     assert m.has_note("stopped")
     assert 1 <= len(m.samples_seconds) < 60
+    assert m.with_transfer_seconds is None
 
 
 def test_stop_before_anything_raises():
@@ -350,8 +351,10 @@ def test_warming_up_waits_for_the_device_and_ends():
             clock.now += 1e-3
             order.append("call")
 
-        Waited(work, (), Device(kind, 0 if kind == "cuda" else None), True, "it", clock, None).warm_up(deadline, None)
+        job = Waited(work, (), Device(kind, 0 if kind == "cuda" else None), True, "it", clock, None)
+        job.warm_up(deadline, None)
         assert order == ["call", "wait"] * calls
+        assert (job.calls, job.warm_seconds, list(job.kept.calls)) == (calls, pytest.approx(5e-3), [])  # no call of it is a sample
 
 
 def test_with_both_copies_the_device_has_finished_whatever_comes_back():
@@ -598,3 +601,348 @@ def test_table_has_rates_by_hand():
     assert m.has_note("too-short")
     rows = dict(dataclasses.replace(m, flops=None, nbytes=None).table()[1])
     assert not {"arithmetic", "memory traffic"} & set(rows)
+
+
+def test_warming_up_makes_fifty_calls_at_most():
+    """Calls of no time at all would otherwise be made for as long as the machine's clock says; stopped, it makes none."""
+    from gpulab.devices import Device
+    from gpulab.timing._job import Job
+
+    for stop, calls in ((None, 50), (lambda: True, 0)):
+        made = []
+        Job(lambda made=made: made.append(1), (), Device("cpu"), True, "it", Clock(), None).warm_up(100.0, stop)
+        assert len(made) == calls
+
+
+def test_the_first_call_ends_when_the_device_does(monkeypatch):
+    """A call of 1 ms leaves 4 ms to the device: 5; 2 more until its result is there; the device that it shows needs 4 beside the CPU's 0."""
+    from gpulab.devices import Device
+    from gpulab.timing import _work
+    from gpulab.timing._job import Job, _backends
+
+    clock = Clock()
+
+    def spend(seconds: float) -> None:
+        clock.now += seconds
+
+    gpu = Device("cuda", 0)
+    monkeypatch.setattr(_work, "waiter", lambda device: _work.nothing if device.is_cpu else lambda: spend(4e-3))
+    named = Job(lambda: spend(1e-3), (), gpu, True, "it", clock, None)
+    named.first_call()
+    assert (named.first_seconds, named.calls) == (pytest.approx(5e-3), 1)
+    monkeypatch.setattr(_work, "device_of_result", lambda result: gpu)
+    found = Job(lambda: spend(1e-3), (), Device("cpu"), False, "it", clock, None)
+    found.first_call()
+    assert (found.first_seconds, found.device) == (pytest.approx(5e-3), gpu)
+    monkeypatch.setattr(_backends, "waits_for", lambda result: lambda result: spend(2e-3))
+    awaited = Job(lambda: spend(1e-3), (), gpu, True, "it", clock, None)
+    awaited.first_call()
+    assert awaited.first_seconds == pytest.approx(7e-3)
+
+
+def test_limits_of_a_phase_and_their_edges():
+    """A width of 1 and a deadline of a day are the most; of the part from 0.2 to 0.6 the middle is 0.4, and no more than its ends is told."""
+    from gpulab.timing._job import Limits
+
+    told = []
+    limits = Limits.given("measure", 1, 86_400, lambda *step: told.append(step), None)
+    part = limits.part(0.2, 0.6, 7.0)
+    for fraction in (0.5, -1.0, 2.0):
+        part.say(fraction, "on the way")
+    assert told == [(pytest.approx(0.4), "on the way"), (0.2, "on the way"), (pytest.approx(0.6), "on the way")]
+    assert (part.deadline, part.relative_width, limits.stopped()) == (7.0, 1.0, False)
+    with pytest.raises(InputError, match=r"deadline=86401; expected seconds, up to 86400 \(a day\)"):
+        Limits.given("measure", 1, 86_401, None, None)
+
+
+def test_kept_samples_of_the_newest_size():
+    """Of samples of 2, 1 and 2 calls those of two, for each call: (1, 2) and (3, 4) over 2."""
+    from gpulab.timing._job import Kept
+
+    kept = Kept()
+    for calls, launched, finished in ((2, 1.0, 2.0), (1, 9.0, 9.0), (2, 3.0, 4.0)):
+        kept.add(calls, launched, finished)
+    calls, launches, samples = kept.of_last_size()
+    assert (calls, launches.tolist(), samples.tolist()) == (2, [0.5, 1.5], [1.0, 2.0])
+
+
+def test_an_error_before_any_call_says_so():
+    """As where an argument cannot be copied to the device."""
+    from gpulab.devices import Device
+    from gpulab.timing._job import Job, translated
+
+    with pytest.raises(MeasurementError) as caught, translated(Job(len, (), Device("cpu"), True, "it", Clock(), None)):
+        raise ValueError("no paper")
+    assert str(caught.value) == (
+        "measure: it raised ValueError (no paper) before the first call; expected it to return every time. "
+        "Mend it and measure again; no sample was finished before."
+    )
+
+
+def test_the_collector_is_calm_while_it_measures_and_as_before_after():
+    """What was imported is not walked meanwhile; what a caller has frozen stays so."""
+    import gc
+
+    seen = []
+    gc.unfreeze()
+    gl.measure(lambda: seen.append(gc.get_freeze_count()), deadline=0.01)
+    assert min(seen) > 0
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        gl.measure(len, (), deadline=0.01)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+async def _promise():
+    return 1
+
+
+async def _promises():
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("result", "what", "way"),
+    [
+        ((i for i in range(3)), "generator", "lambda: list(it(...))"),
+        (_promises(), "generator", "a function that runs it to its end"),
+        (_promise(), "coroutine", "lambda: asyncio.run(it(...)), outside a notebook's own loop"),
+    ],
+    ids=["generator", "asynchronous generator", "coroutine"],
+)
+def test_a_promise_of_work_is_refused(result, what, way):
+    """Nothing was computed; how to have it computed is said, and a coroutine is closed, or Python would warn that nobody awaited it."""
+    import inspect
+
+    from gpulab.timing import _work
+
+    with pytest.raises(InputError) as caught:
+        _work.refuse_promise("it", result)
+    assert str(caught.value) == (
+        f"measure: it returned a {what}, so its work was not done; expected a function that does it. Measure {way}."
+    )
+    if what == "coroutine":
+        assert inspect.getcoroutinestate(result) == inspect.CORO_CLOSED
+
+
+def test_bytes_of_arrays_are_counted_once():
+    """Twelve and 24 bytes: the same array twice counts once, a broadcast axis has length 1, and a sparse tensor has no strides."""
+    import torch
+
+    from gpulab.timing import _work
+
+    x, wide = torch.ones(3), np.broadcast_to(np.ones((1, 3)), (100, 3))
+    assert _work.array_bytes((x, x), [wide], {"s": torch.eye(3).to_sparse()}, 5) == 12 + 24
+    assert _work.dtypes_in((x, wide), [np.ones(2, np.int8)], x) == ("float32", "float64", "int8")
+
+
+def test_a_gpu_is_found_by_its_allocations(monkeypatch):
+    """Of two GPUs the second has handed out more blocks than before; without CUDA in use nobody is asked."""
+    import torch
+
+    from gpulab.timing import _work
+
+    assert _work.allocations() == {} or torch.cuda.is_initialized()
+    blocks = {0: 7, 1: 8}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda index: {"allocation.all.allocated": blocks[index]})
+    monkeypatch.setattr(_work._devices, "find", lambda name: name)
+    assert _work.allocations() == blocks
+    assert _work.newly_used(blocks) is None
+    assert _work.newly_used({0: 7, 1: 7}) == "cuda:1"
+    assert _work.newly_used({0: 7}) == "cuda:1"
+
+
+def test_an_array_elsewhere_decides_the_device(monkeypatch):
+    """One tensor beside those of the host is enough; the arguments come before what the function holds."""
+    import torch
+
+    from gpulab.devices import Device
+    from gpulab.timing import _work
+
+    here, there = torch.ones(1), torch.ones(1, device="meta")
+    monkeypatch.setattr(_work._devices, "find", lambda name: Device("cpu") if name == "cpu" else Device("xpu", 1))
+    assert str(device_of(len, (here, there))) == "xpu:1"
+    assert str(device_of(lambda: there, (here,))) == "cpu"
+    assert str(device_of(lambda: there)) == "xpu:1"
+    assert str(_work.device_of_result({"y": [here]})) == "cpu"
+
+
+def test_labels_of_functions():
+    """The innermost of partials, "call" for what has no name of its own, the type's name where asking fails."""
+    import functools
+
+    from gpulab.timing import _work
+
+    class Odd:
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    assert [_work.label_of(fn) for fn in (functools.partial(functools.partial(np.sort)), lambda: 1, Odd())] == ["sort", "call", "Odd"]
+
+
+def _sampled(**changes):
+    """Three samples of 1 s that fill their time."""
+    from gpulab.timing.sampling import Sampled
+
+    fields = {
+        "samples_seconds": np.ones(3), "launch_seconds": np.ones(3), "sample_starts_seconds": np.arange(3.0), "interval_seconds": (0.9, 1.1),
+        "calls_per_sample": 1, "stopped_by": "precision", "no_interval_reason": None, "overhead_seconds": 0.0,
+    }  # fmt: skip
+    return Sampled(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({}, None, ""),
+        ({"stopped_by": "stopped"}, "stopped", "sampling was stopped after 3 samples; the figures are of these. Run it again for more."),
+        (
+            {"interval_seconds": None, "no_interval_reason": "3 are too few."}, "no-interval",
+            "3 are too few. The median stands without an interval; measure again, longer or on a quieter machine.",
+        ),
+        (
+            {"interval_seconds": None}, "no-interval",
+            "the samples allow none. The median stands without an interval; measure again, longer or on a quieter machine.",
+        ),
+        ({"stopped_by": "deadline", "interval_seconds": (0.75, 1.0)}, None, ""),  # just as narrow as asked
+        (
+            {"stopped_by": "deadline", "interval_seconds": (0.75, 1.25)}, "deadline",
+            "after 2.00 s the interval is 50.0 % wide, 25.0 % were asked. Give a later deadline, or ask for less.",
+        ),
+        (
+            {"calls_per_sample": 4}, "too-short",
+            "one call is too short for the clock, so each sample is the mean of 4 calls; the interval is of that mean. "
+            "Give it more work per call to see single calls.",
+        ),
+    ],
+)  # fmt: skip
+def test_notes_of_the_samples_by_hand(changes, code, says):
+    """Asked for 25 % in 2 s."""
+    from gpulab.devices import Device
+    from gpulab.timing import _notes
+    from gpulab.timing._job import Job, Limits
+
+    job = Job(len, (), Device("cpu"), True, "it", Clock(), None, first_seconds=1.0)
+    job.kept.add(1, 1.0, 1.0)
+    notes = _notes.of_sampling(job, _sampled(**changes), Limits(0.25, 2.0, None, None), None, None)
+    assert [(note.code, note.sentence) for note in notes] == ([(code, says)] if code else [])
+
+
+def test_gaps_between_samples_by_hand():
+    """Samples of 1 s and 0.5 of the loop, two calls each, begun every 3, 5 and 2 s: 0, 2 and none; thinned out, beyond three usual steps."""
+    from gpulab.timing import _notes
+
+    starts = {"samples_seconds": np.ones(4), "sample_starts_seconds": np.array([0.0, 3.0, 8.0, 10.0]), "calls_per_sample": 2}
+    assert _notes._gaps(_sampled(**starts, overhead_seconds=0.5)).tolist() == [0.0, 2.0, 0.0]
+    starts["sample_starts_seconds"] = np.array([0.0, 1.0, 2.0, 12.0])
+    assert _notes._gaps(_sampled(**starts, kept_every=2)).tolist() == [0.0, 0.0, 7.0]
+    assert len(_notes._gaps(_sampled(sample_starts_seconds=np.zeros(1)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("turn", "says"),
+    [
+        ((0.0, True), None),
+        ((1.5, True), "waited 1.50 s for another gpulab measurement on cpu; they did not overlap."),
+        (
+            (30.0, False),
+            "another gpulab measurement held cpu for more than 30 s, so this one ran beside it. Measure again when it is done.",
+        ),
+        ((0.0, False, "no room"), "no turn could be taken on cpu (no room); see to it that no neighbour measures at the same time."),
+    ],
+)
+def test_notes_of_a_turn(turn, says):
+    """At once, after a wait, not at all, and not possible."""
+    from gpulab.timing import _lock, _notes
+
+    note = _notes.of_turn(_lock.Turn(*turn), "cpu")
+    assert (note and (note.code, note.sentence)) == (says and ("turn-taking", says))
+
+
+def test_the_working_set_by_hand():
+    """What is stated; else the arrays in and out if they are fewer than the traffic; without arrays the traffic; without that nothing."""
+    from gpulab.devices import Device
+    from gpulab.timing import _notes
+    from gpulab.timing._job import Job
+
+    def of(args=(), **fields):
+        return _notes.working_set(Job(len, args, Device("cpu"), True, "it", Clock(), None, **fields))
+
+    x = np.ones(10)
+    assert of((x,), nbytes=1e3, working_set_bytes=5.0) == 5.0
+    assert of((x,), nbytes=1e3, result_bytes=40) == 120.0
+    assert of((x,), nbytes=100.0, result_bytes=40) == 100.0
+    assert of(nbytes=1e3) == 1e3
+    assert of((x,), flops=1.0) is None
+
+
+def test_the_gravest_note_comes_first_and_none_twice():
+    """As DESIGN lists them: what makes a figure wrong before what is good to know."""
+    from gpulab.evidence import Note
+    from gpulab.timing import _notes
+
+    notes = [Note("skipped", "a"), Note("unstable", "b"), Note("implausible", "c"), Note("unstable", "b"), Note("unstable", "d")]
+    assert [note.sentence for note in _notes.ordered(notes)] == ["c", "b", "d", "a"]
+
+
+def test_a_measurement_in_one_line_and_equal_to_itself():
+    """The time, its interval, how many samples and the notes; without time no rates; another kind of thing is never equal."""
+    clock = Clock()
+    m = gl.measure(_work(clock, lambda n: 0.05 if n == 1 else 2**-10), clock=clock)
+    n = len(m.samples_seconds)
+    assert repr(m) == f"<work on cpu: 977 us [977 us, 977 us], n = {n}, notes: slow-first-call>"
+    assert repr(dataclasses.replace(m, interval_seconds=None, notes=())) == f"<work on cpu: 977 us (no interval), n = {n}>"
+    wide = dataclasses.replace(m, median_seconds=2.0, interval_seconds=(1.0, 4.0), flops=3.0, nbytes=5.0)
+    assert (wide.relative_width, wide.flops_per_second, wide.bytes_per_second) == (1.5, 1.5, 2.5)
+    nothing = dataclasses.replace(wide, median_seconds=0.0, interval_seconds=None)
+    assert (nothing.relative_width, nothing.flops_per_second, nothing.bytes_per_second) == (None, None, None)
+    assert (m == dataclasses.replace(m), m == wide, m == "work", hash(m) == hash(dataclasses.replace(m))) == (True, False, False, True)
+    assert dict(wide.table()[1])["with both copies"] == "not asked"
+    assert dict(dataclasses.replace(wide, with_transfer_seconds=2.0).table()[1])["with both copies"] == "2.00 s"
+    assert dict(wide.table()[1])["samples"] == f"{n} of 1 call each"
+
+
+@pytest.mark.parametrize(("kind", "device"), [("cpu", "cpu"), ("cuda", "cuda:0"), ("rocm", "cuda:0"), ("mps", "mps:0")])
+def test_a_recorded_entry_as_a_measurement(kind, device):
+    """PyTorch's name of the device, the workload with its size and type, and each figure of the recording in its place."""
+    from gpulab.evidence import Environment
+    from gpulab.recordings import Entry, Recording, Timing
+    from gpulab.timing.recorded import measurement
+
+    environment = Environment(
+        date="2026-11-20T10:00:00+00:00", system="Linux", processor="P", cores=2, memory_bytes=2**34, device="a device", device_kind=kind,
+        driver=None, python="3.12.3", libraries={}, command="gpulab record",
+    )  # fmt: skip
+    timing = Timing(np.array([1.0, 2.0, 3.0]), 3, 2.0, (1.0, 3.0), 9.0, 0.5, 4.0, 7, 11.0, 13.0, ())
+    entry = Entry("catalogue", {"workload": "matmul", "n": 64, "dtype": "float32"}, timing)
+    recording = Recording("invented", environment, {}, {}, "0.1.0", (entry,))
+    m = measurement(recording, entry)
+    assert (m.label, m.device, m.samples_seconds.tolist(), m.median_seconds) == ("matmul n=64 float32", device, [1.0, 2.0, 3.0], 2.0)
+    assert (m.interval_seconds, m.first_call_seconds, m.launch_seconds, m.with_transfer_seconds) == ((1.0, 3.0), 9.0, 0.5, 4.0)
+    assert (m.calls_per_sample, m.flops, m.nbytes, m.evidence.badge, m.evidence.samples) == (7, 11.0, 13.0, "RECORDED", 3)
+    assert m.environment == environment
+    assert measurement(recording, Entry("launch", {"operation": "graph"}, timing)).label == "launch graph"
+    assert measurement(recording, Entry("catalogue", entry.params, None, "no memory")) is None
+
+
+def test_what_each_recorded_machine_measured(monkeypatch):
+    """Of two machines the one that has the case."""
+    from gpulab.timing import recorded
+
+    class Machine:
+        def __init__(self, has):
+            self.has = has
+
+        def find(self, experiment, **params):
+            return "entry" if self.has and (experiment, params) == ("catalogue", {"workload": "add", "n": 4, "dtype": "float32"}) else None
+
+    machines = {"one": Machine(True), "other": Machine(False)}
+    monkeypatch.setattr(recorded, "names", lambda: list(machines))
+    monkeypatch.setattr(recorded, "load", machines.get)
+    monkeypatch.setattr(recorded, "measurement", lambda recording, entry: (recording, entry))
+    assert recorded.recorded("add", 4) == {"one": (machines["one"], "entry")}

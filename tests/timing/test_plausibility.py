@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -158,3 +160,94 @@ def test_a_function_of_ones_own_may_run_under_autocast(monkeypatch, own, dtype, 
     fn = work.run if not own else lambda a, b: a @ b
     job = Job(fn, work.inputs(), Device("cuda", 0), True, "it", time.perf_counter, None, flops=flops)
     assert [note.code for note in _notes.of_physics(job, 1.0)] == codes
+
+
+MEMORY = Ceiling(1e12, LEVELS[-1:], "by hand")
+
+
+@pytest.mark.parametrize(
+    ("given", "ceiling", "codes"),
+    [
+        ((1.0, 1.1 * 1e12, None, None), CEILING, []),  # DESIGN, section 4: times 1.1
+        ((1.0, None, 1.1 * 4e10, 2.0**34), MEMORY, []),
+        ((1.0, None, 1.1 * 4e10 + 1e5, 2.0**34), MEMORY, ["implausible"]),
+        ((1.0, None, 1.1 * 4e10, 2.0**20), CEILING, []),
+        ((1.0, None, 1e11, 2.0**25), CEILING, ["warm-cache"]),  # it just fits
+        ((1.0, None, 3e11, 2.0**20), CEILING, ["warm-cache"]),  # and into the faster one
+        ((1.0, None, 3e11, 2.0**20 + 1), CEILING, ["implausible"]),
+        ((0.0, None, 1.0, None), CEILING, ["implausible"]),
+        ((1.0, 2e12, 1.0, None), Ceiling(None, (), ""), []),
+    ],
+)
+def test_rates_at_the_very_ceiling(given, ceiling, codes):
+    """A tenth above is allowed, and a working set as large as a cache is held by it."""
+    assert [note.code for note in check(*given, ceiling)] == codes
+
+
+def test_the_sentences_of_traffic():
+    """The rate, what it is beside the ceiling, from which level and by whose word; the size, its cache and the memory's rate."""
+    tail = "Did you forget to synchronise? Wait for the device, or for the thread, before the clock is read; or check flops and nbytes."
+    (note,) = check(1.0, None, 4e11, 2.0**25, CEILING)
+    assert note.sentence == f"400 GB/s is 2.00x of what this device can reach (200 GB/s from L3, stated). {tail}"
+    (note,) = check(1.0, None, 4e11, 2.0**26, CEILING)
+    helped = "stated and a part that the caches may hold"
+    assert note.sentence == f"400 GB/s is 5.88x of what this device can reach (68.1 GB/s from DRAM, {helped}). {tail}"
+    (note,) = check(1.0, None, 8e10, 2.0**26, MEMORY)
+    assert note.sentence == f"80.0 GB/s is 2.00x of what this device can reach (40.0 GB/s from DRAM, stated). {tail}"
+    (note,) = check(1.0, None, 1e11, 2.0**20, CEILING)
+    assert note.sentence == (
+        "the 1.00 MiB fit into L2 (1.00 MiB), and 100 GB/s is 2.50x of what DRAM delivers: the data were in the cache from the call before. "
+        "Real data may not be; cold=True empties the caches before each call."
+    )
+
+
+def _spec(kind, *levels):
+    return devices.DeviceSpec("it", kind, "some device", {}, levels, Evidence.modelled("by hand", "this test"))
+
+
+def test_a_gpu_is_judged_by_what_its_maker_states(monkeypatch):
+    """Where every level has a rate nothing is measured; where one has none, all are, with their room; and no suspicion measures again."""
+    asked = []
+    stated = (devices.MemoryLevel("L2", 5e7, 8e12, "a data sheet"), devices.MemoryLevel("HBM", 8e10, 3e12, "another"))
+    found = SimpleNamespace(levels=(devices.MemoryLevel("L2", 5e7, 5e12, ""), devices.MemoryLevel("HBM", 8e10, None, "")))
+    monkeypatch.setattr(devices, "ceilings", lambda device, refresh=False: asked.append(refresh) or found)
+    gpu = Device("cuda", 0)
+    monkeypatch.setattr(devices, "spec", lambda device: _spec("cuda", *stated))
+    assert _ceiling.of(gpu, (), memory=True).levels == (Level("L2", 5e7, 8e12, "a data sheet"), Level("HBM", 8e10, 3e12, "another"))
+    assert _ceiling.check(gpu, (), 1.0, flops=None, nbytes=1e14, working_set_bytes=1e10)[0].code == "implausible"
+    assert asked == []
+    unknown = devices.MemoryLevel("HBM", 8e10, None, "nobody")
+    monkeypatch.setattr(devices, "spec", lambda device: _spec("cuda", stated[0], unknown))
+    measured = _ceiling.of(gpu, (), memory=True)
+    assert [level.bytes_per_second for level in measured.levels] == [8e12, math.inf]
+    assert [level.source for level in measured.levels] == [
+        "measured on this machine as 5.00 TB/s, with 100 % of room", "measured on this machine as beyond measure, with 25 % of room"
+    ]  # fmt: skip
+    assert (measured.flops_per_second, measured.source) == (None, "not stated")
+    peak = {"float32": devices.Figure(1e12, "a data sheet")}
+    monkeypatch.setattr(devices, "spec", lambda device: dataclasses.replace(_spec("cuda", unknown), flops_per_second=peak))
+    assert _ceiling.check(gpu, (), 1.0, flops=1e13, nbytes=1.0, working_set_bytes=1.0)[0].code == "implausible"
+    assert not any(asked)
+
+
+def test_a_cpus_ceiling_is_measured_again_on_suspicion_alone(monkeypatch):
+    """A time that is possible asks for no new measurement; a level that nobody has measured keeps the word of its source."""
+    asked = []
+    found = SimpleNamespace(levels=(devices.MemoryLevel("DRAM", 1e11, 4e10, ""),))
+    monkeypatch.setattr(devices, "ceilings", lambda device, refresh=False: asked.append(refresh) or found)
+    monkeypatch.setattr(
+        devices,
+        "spec",
+        lambda device: _spec("cpu", devices.MemoryLevel("L2", 1e6, None, "nobody"), devices.MemoryLevel("DRAM", 1e11, None, "")),
+    )
+    assert _ceiling.check(Device("cpu"), (), 1.0, flops=None, nbytes=1e9, working_set_bytes=1e10) == []
+    assert not any(asked)
+    assert _ceiling.of(Device("cpu"), (), memory=True).levels[0] == Level("L2", 1e6, None, "nobody")
+
+
+def test_without_known_formats_the_highest_peak_counts(monkeypatch):
+    """Of a function of no arrays nobody knows the arithmetic."""
+    figures = {"float64": devices.Figure(1e12, "one"), "float32": devices.Figure(2e12, "two")}
+    monkeypatch.setattr(devices, "spec", lambda device: dataclasses.replace(_spec("cuda"), flops_per_second=figures))
+    assert _ceiling.of(Device("cuda", 0), (), memory=False) == Ceiling(2e12, (), "two")
+    assert _ceiling.of(Device("cuda", 0), ("float64",), memory=False) == Ceiling(1e12, (), "one")
