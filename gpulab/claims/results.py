@@ -120,7 +120,7 @@ class Comparison(Result):
         return f"{format_ratio(self.ratio)} [{format_ratio(self.interval[0])}, {format_ratio(self.interval[1])}]"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Finding(Result):
     """What one recording says of one claim.
 
@@ -164,7 +164,7 @@ class Finding(Result):
         return (f"{self.claim.key}: {self.claim.promised}", "ratio"), [(c.case, str(c)) for c in self.comparisons]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Ledger(Result):
     """All claims beside all recordings.
 

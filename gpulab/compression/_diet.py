@@ -34,7 +34,7 @@ Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Recipe:
     """What is done to a task's network, in this order; the defaults do nothing.
 

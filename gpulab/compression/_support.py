@@ -33,7 +33,7 @@ class Ability(Result):
     sentence: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Support(Result):
     """What a device can do.
 

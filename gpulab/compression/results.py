@@ -35,7 +35,7 @@ class LayerCost(Result):
     flops: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Cost(Result):
     """What a model costs by count.
 
@@ -99,7 +99,7 @@ class Reason(Result):
     sentence: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class WeighedModel(Result):
     """One model on the scales.
 
@@ -191,7 +191,7 @@ class WeighedModel(Result):
         return f"<{self.label}: {format_bytes(self.file_bytes)}, {format_seconds(self.median_seconds)} a batch{accuracy}>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Weighing(Result):
     """Several models on the same scales; the first is what the others are compared with.
 

@@ -22,7 +22,7 @@ from gpulab.memory._snapshot import _arrays, _key
 from gpulab.units import format_bytes
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Released(Result):
     """What came back, measured before and after.
 

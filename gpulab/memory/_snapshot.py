@@ -48,7 +48,7 @@ class HeldTensor(Result):
     shared_by: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Snapshot(Result):
     """All bytes of one device, by owner.
 

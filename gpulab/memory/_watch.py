@@ -38,7 +38,7 @@ class DeviceUse(Result):
     freed_bytes: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class CellMemory(Result):
     """The memory of one cell.
 

@@ -94,7 +94,7 @@ class Timeline(Result):
         return f"<timeline of {len(self)} points over {len(self.steps)} step{'s' if len(self.steps) != 1 else ''}>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class MemoryTrace(Result):
     """Who held a device's memory while a training step (or a function) really ran.
 
@@ -138,7 +138,7 @@ class MemoryTrace(Result):
         return (f"memory of {self.label}", "bytes"), rows
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Prediction(Result):
     """The memory that a training step will need, found without running it.
 

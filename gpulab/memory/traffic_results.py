@@ -40,7 +40,7 @@ class OperatorTraffic(Result):
         return self.read_bytes + self.written_bytes
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Traffic(Result):
     """The memory traffic of a function, operator by operator.
 

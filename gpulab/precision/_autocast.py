@@ -63,7 +63,7 @@ class AutocastRow(Result):
         return None if self.policy is None else self.policy == self.documented
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class AutocastPolicy(Result):
     """What autocast does with operators on a device, beside PyTorch's documented lists.
 
@@ -277,7 +277,7 @@ class TracedOperator(Result):
     is_cast: bool
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class AutocastTrace(Result):
     """The operators of one run under autocast, with the types that they ran in.
 

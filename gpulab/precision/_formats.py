@@ -19,7 +19,7 @@ _OCP = "OCP 8-bit Floating Point Specification (OFP8), revision 1.0; arXiv:2209.
 _NO_NAN_FLOAT = "NaN input values result in positive MAXNORM (cuda_fp4.h of CUDA 13)"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Format(Result):
     """One number format.
 

@@ -21,7 +21,7 @@ MOST_KEPT = 2**17
 KINDS = ("parameters", "activations")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Magnitudes(Result):
     """The sizes of one kind of gradients.
 
@@ -77,7 +77,7 @@ class Magnitudes(Result):
         return cls(kind, every.size, int((every == 0).sum()), int((~np.isfinite(every)).sum()), finite)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Gradients(Result):
     """The gradients of one step.
 

@@ -21,7 +21,7 @@ _EVIDENCE = Evidence.modelled("the format's definition, rounded once to nearest,
 MOST_STEPS = 10_000
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Number(Result):
     """A number in a format.
 

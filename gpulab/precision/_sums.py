@@ -50,7 +50,7 @@ class SumRow(Result):
     relative_error: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class SumError(Result):
     """What several ways to add the same values lose.
 
@@ -201,7 +201,7 @@ class ProductRow(Result):
     badge: Badge
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ProductError(Result):
     """What several ways to multiply the same matrices lose.
 

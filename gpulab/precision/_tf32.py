@@ -15,7 +15,7 @@ _SOURCE = "PyTorch documentation, CUDA semantics, TensorFloat-32 (TF32) on Amper
 _WHAT = {"matrix products": "matmul", "convolutions": "convolution"}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Tf32Switches(Result):
     """What float32 work may use on this machine.
 

@@ -22,7 +22,7 @@ _POWERS = range(-126, 128)  # scales that are powers of two, as float32 holds th
 _GIVEN = Evidence.modelled("the numbers that were given, in full", "the format's own rounding, exactly", "none: exact arithmetic")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class GradientWindow(Result):
     """What one format makes of gradients at one scale of the loss.
 
@@ -155,7 +155,7 @@ def share(value: float) -> str:
         return f"{value:.0%}"
     if value < 5e-5:
         return "under 0.01%"
-    return "over 99.99%" if value > 0.99995 else f"{value:.2%}"
+    return "over 99.99%" if value >= 0.99995 else f"{value:.2%}"
 
 
 def gradient_window(
@@ -266,7 +266,7 @@ def _around(ratio: float) -> list[float]:
     return [math.ldexp(1.0, power) for power in (middle - 1, middle, middle + 1)]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Updates(Result):
     """What becomes of an optimizer's updates when the weights are kept in a format.
 

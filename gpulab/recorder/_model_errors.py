@@ -20,7 +20,7 @@ _FEWEST_POINTS = 8  # of a series, so that half of it makes a line
 _MODELS_OF = {"H200": ("pcie5-x16", "nvidia-h200")}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ModelError(Result):
     """Recorded times over a model's.
 

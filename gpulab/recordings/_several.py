@@ -46,7 +46,7 @@ class Difference(Result):
         return None if self.interval is None else not self.interval[0] <= 1 <= self.interval[1]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RecordingDiff(Result):
     """What differs between two recordings.
 

@@ -15,7 +15,7 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Measurement(Result):
     """The time of one function on one device.
 
@@ -137,7 +137,7 @@ class ComparisonRow(Result):
     max_relative_difference: float | None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Comparison(Result):
     """The same work on several devices; the first row is the baseline.
 

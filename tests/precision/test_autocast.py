@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import subprocess
@@ -11,9 +12,10 @@ import torch
 from torch import nn
 
 from gpulab import networks, precision
+from gpulab.devices import Device
 from gpulab.errors import DeviceError, InputError
-from gpulab.evidence import Badge
-from gpulab.precision import _autocast
+from gpulab.evidence import Badge, Evidence
+from gpulab.precision import _autocast, _autocast_documents
 from gpulab.precision._autocast_documents import LISTS
 
 # What the documentation's lists leave out, and why: the first two multiply by way of mm, which is on the list; the others are registered.
@@ -189,3 +191,54 @@ def test_bad_input_is_named(call, error, says: str) -> None:
     """One sentence."""
     with pytest.raises(error, match=says):
         call()
+
+
+def test_a_policy_in_a_table_and_in_one_line() -> None:
+    """Four operators as PyTorch lists them; one on which the list says something else, and one that could not be tried."""
+    seen = precision.autocast_policy("cpu", "bfloat16", ["linear", "mse_loss", "cat", "relu"])
+    assert repr(seen) == "<autocast to bfloat16 on cpu, observed: 1 lower, 1 float32, 1 widest, 1 inputs>"
+    assert seen.evidence.samples == 1
+    usual = [
+        ("runs in the lower precision", "1", "linear"), ("runs in float32", "1", "mse_loss"),
+        ("runs in the widest of its inputs", "1", "cat"), ("left alone: the type of its inputs", "1", "relu"),
+    ]  # fmt: skip
+    assert seen.table() == (("autocast to bfloat16 on cpu", "operators", "which"), usual)
+    odd = precision.AutocastRow("odd", "float32", "inputs"), precision.AutocastRow("none", None, "lower", note="no kernel")
+    fake = dataclasses.replace(seen, rows=(*seen.rows, *odd), evidence=Evidence.modelled("a dispatcher", "PyTorch"))
+    assert fake.table()[1][4:] == [
+        ("not as documented: odd", "", "runs in float32; the list: left alone: the type of its inputs"),
+        ("could not be tried here", "1", "none"),
+    ]
+    assert repr(fake) == "<autocast to bfloat16 on cpu, as PyTorch dispatches: 1 lower, 2 float32, 1 widest, 1 inputs>"
+    listed = precision.autocast_policy("xpu", operators=["linear", "cat"])
+    assert repr(listed) == "<autocast to float16 on xpu, as documented: 1 lower, 0 float32, 0 widest, 1 inputs>"
+    assert [row.note for row in listed.rows] == ["no xpu device here"] * 2
+    assert len(listed.table()[1]) == 2
+
+
+def test_rocm_has_cudas_lists() -> None:
+    """As PyTorch's documentation of HIP says of torch.cuda; an operator under the list's other name is found."""
+    assert _autocast_documents.documented("rocm", "layer_norm") == "float32"
+    assert _autocast_documents.every_operator("rocm") == _autocast_documents.every_operator("cuda")
+    assert _autocast_documents.documented("cpu", "cross_entropy") == "float32"
+
+
+def test_a_device_without_lists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's GPU has none; an AMD GPU has CUDA's."""
+    monkeypatch.setattr(_autocast.devices, "find", lambda device: Device(device))
+    assert _autocast._place("rocm") == ("rocm", Device("rocm"))
+    with pytest.raises(InputError, match="no documented lists for mps; expected one of cuda, xpu, cpu"):
+        _autocast._place("mps")
+    assert [_autocast._usual(kind) for kind in ("cpu", "cuda", "xpu")] == ["bfloat16", "float16", "float16"]
+
+
+def test_a_trace_in_a_table_and_in_one_line() -> None:
+    """By hand: one layer casts three tensors and multiplies once; a partial has no name of its own."""
+    trace = precision.autocast_trace(nn.Linear(4, 4), torch.ones(2, 4), device="cpu")
+    assert repr(trace) == "<Linear under autocast: 1 operators in bfloat16, 0 in float32, 3 casts>"
+    assert trace.table() == (
+        ("operator", "calls", "given", "gives"),
+        [("_to_copy (cast)", "3", "float32", "bfloat16"), ("addmm", "1", "bfloat16", "bfloat16")],
+    )
+    assert trace.evidence.samples == 1
+    assert [precision.autocast_trace(fn, torch.ones(2)).label for fn in (torch.exp, functools.partial(torch.add, 1))] == ["exp", "function"]

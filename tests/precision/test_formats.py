@@ -186,3 +186,49 @@ def test_what_float64_holds_is_taken() -> None:
     assert precision.round_to([[1, 2], [3, 4]], "float16").shape == (2, 2)
     with pytest.raises(InputError):
         precision.round_to(True, "float16")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "text"),
+    [
+        (
+            "float16",
+            ["16: 1 sign, 5 exponent, 10 mantissa", "65504; beyond it a number becomes infinite", "6.10352e-05", "5.96046e-08",
+             "0.000976562 (3.3 decimal digits)", "yes, yes", "Tensor Cores; autocast with loss scaling"],
+            "<format float16: 1 + 5 + 10 bits, up to 65504>",
+        ),
+        (
+            "float8_e4m3fn",
+            ["8: 1 sign, 4 exponent, 3 mantissa", "448; beyond it a number becomes nan", "0.015625", "0.00195312", "0.125 (1.2 decimal digits)",
+             "no, yes", "weights and activations on Tensor Cores from compute capability 8.9 on"],
+            "<format float8_e4m3fn: 1 + 4 + 3 bits, up to 448>",
+        ),
+        (
+            "int8",
+            ["8: two's complement", "127; beyond it a number stays at the largest", "1", "1", "1 (2.1 decimal digits)", "no, no",
+             "quantised weights and activations, with a scale beside them"],
+            "<format int8: 8 bits, two's complement, up to 127>",
+        ),
+    ],
+)  # fmt: skip
+def test_the_facts_in_a_table_and_in_one_line(name: str, rows: list[str], text: str) -> None:
+    """By hand: decimal digits are the logarithm of 2^11, 2^4 and 2^7."""
+    f = precision.format(name)
+    titles = ["bits", "largest", "smallest normal", "smallest subnormal", "epsilon", "infinity, nan", "used for"]
+    assert f.table() == ((name, ""), list(zip(titles, rows, strict=True)))
+    assert repr(f) == text
+    assert (f.evidence.badge, f.evidence.source) == ("MODELLED", f.source)
+
+
+def test_all_but_tf32_are_stored_in_their_own_bits() -> None:
+    """TF32 lies in memory as float32."""
+    assert {name: precision.format(name).storage_bits - precision.format(name).bits for name in FACTS} == {
+        **dict.fromkeys(FACTS, 0),
+        "tf32": 13,
+    }
+    assert [precision.format(name).emin for name in ("float16", "int8")] == [-14, 0]
+
+
+def test_nineteen_bits_are_listed_whole() -> None:
+    """TF32 has 255 exponents of 1,024 numbers on each side, and one zero; of the wide ones there is a sentence."""
+    assert len(precision.values("tf32")) == 2 * 255 * 1024 - 1

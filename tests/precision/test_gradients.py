@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 from gpulab import networks, precision
 from gpulab.errors import InputError
 from gpulab.evidence import Badge
-from gpulab.precision import _gradients
+from gpulab.precision import _gradients, _window
 
 
 class Chain(nn.Module):
@@ -202,3 +203,111 @@ def test_bad_input_is_named(call, says: str) -> None:
     """One sentence."""
     with pytest.raises(InputError, match=says):
         call()
+
+
+def test_gradients_in_a_table_and_in_one_line() -> None:
+    """Of the chain above: parameters 6 and 10, activations 1, 5 and 5; shut, two of two and one of three are zero."""
+    g = precision.gradients(Chain(), torch.tensor([[2.0]]), loss=torch.sum)
+    assert g.table() == (
+        ("gradients of", "how many", "exactly zero", "smallest", "median", "largest"),
+        [("parameters", "2", "0.0%", "6", "8", "10"), ("activations", "3", "0.0%", "1", "5", "5")],
+    )
+    assert repr(g) == "<gradients of Chain: 2 of parameters from 6 to 10; 3 of activations from 1 to 5>"
+    assert repr(g.all) == "<5 gradients of all, from 1 to 10>"
+    assert g.evidence.samples == 1
+    shut = precision.gradients(Chain(), torch.tensor([[-2.0]]), loss=torch.sum)
+    assert shut.table()[1] == [("parameters", "2", "100.0%", "none", "none", "none"), ("activations", "3", "33.3%", "1", "3", "5")]
+    assert (shut.all.count, shut.all.zeros, shut.all.finite, shut.all.not_finite) == (5, 3, 2, 0)
+    assert precision.Magnitudes.of("none", []).count == 0
+
+
+def test_whole_numbers_go_in_as_they_are_and_what_is_not_used_has_no_gradient() -> None:
+    """An embedding takes no floats; a double model is asked in float32; a layer beside the way has no gradients to count."""
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out, self.idle = nn.Embedding(4, 2), nn.Linear(2, 1), nn.Linear(9, 9)
+
+        def forward(self, tokens: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            """The idle layer is not called."""
+            return self.out(self.table(tokens)) * x
+
+    g = precision.gradients(Beside().double(), torch.tensor([1, 2]), torch.ones(1, dtype=torch.float64), loss=torch.sum)
+    assert (g.kind("parameters").count, g.kind("parameters").zeros) == (4 * 2 + 2 + 1, 4)  # two of four rows were looked up
+
+
+def test_the_random_state_of_each_gpu_is_kept() -> None:
+    """Each CUDA device of the parameters once, the first where none is named."""
+    places = [torch.device("cuda", 1), torch.device("cuda"), torch.device("cuda", 1), torch.device("cpu")]
+    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=place) for place in places])
+    assert _gradients._generators(model) == [0, 1]
+
+
+def test_a_window_in_words_and_in_a_table() -> None:
+    """Of 1e-8, 1e-6, 0.001 and 1 in float16: half of 2^-24 is 2.98e-8, the smallest normal 6.1e-5, the largest 65,504."""
+    w = precision.gradient_window({"a": torch.tensor([1e-8, 1e-6], dtype=torch.float64), "b": np.array([1e-3, 1.0])})
+    assert w.explanation == (
+        "At scale 1 in float16: 25.00% become zero, 25.00% lose digits (subnormal). Safe scales are the powers of two from 4 to 32,768."
+    )
+    assert repr(w) == f"<given gradients of given in float16: {w.explanation}>"
+    assert w.table() == (
+        ("gradients that are", "share", "gradients of this size, before scaling"),
+        [
+            ("zero in the format", "25.00%", "at most 3e-08"), ("subnormal", "25.00%", "below 6.1e-05"), ("normal", "50.00%", ""),
+            ("beyond the largest (becomes infinite)", "0%", "over 6.6e+04"),
+            ("safe scales", "4 to 32,768", "at most 1.00% become zero, none overflows"),
+        ],
+    )  # fmt: skip
+    scaled = precision.gradient_window([1e-3, 1.0], "float16", 1024.0)
+    assert scaled.explanation.startswith("At scale 1,024 in float16: every gradient keeps all digits. Safe scales")
+    assert [row[2] for row in scaled.table()[1][:2]] == ["at most 2.9e-11", "below 6e-08"]
+    over = precision.gradient_window([1.0, 2.0**40], "float8_e4m3fn")
+    assert over.explanation == (
+        "At scale 1 in float8_e4m3fn: 50.00% become nan. "
+        "No scale is safe: the gradients spread over more powers of two than float8_e4m3fn has."
+    )
+    assert over.table()[1][-1][1] == "none"
+
+
+def test_the_edges_of_what_is_safe() -> None:
+    """As many as are allowed may vanish, one scale is enough, and where all may vanish every scale is low enough."""
+    assert precision.gradient_window([1e-8, 1.0, 1.0, 1.0], tolerance=0.25).safe
+    one = precision.gradient_window([1.5 * 2.0**-25, 40_000.0], tolerance=0.0)
+    assert (one.lowest_scale, one.highest_scale, one.scales_exist) == (1.0, 1.0, True)
+    assert precision.gradient_window([1.0], tolerance=1.0).lowest_scale == 2.0**-126
+
+
+@pytest.mark.parametrize(
+    ("scale", "text"),
+    [
+        (2.0**20, "2^20"),
+        (2.0**19, "524,288"),
+        (0.5, "2^-1"),
+        (1.0, "1"),
+        (3000.0, "3,000"),
+        (10.0, "10"),
+        (9.0, "9"),
+        (1.5, "1.5"),
+        (12.5, "12.5"),
+    ],
+)
+def test_scales_as_text(scale: float, text: str) -> None:
+    """Powers of two beyond a million and below 1 as such."""
+    assert _window.plain(scale) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0%"), (1.0, "100%"), (4.9e-5, "under 0.01%"), (5e-5, "0.01%"), (0.25, "25.00%"), (0.9999, "99.99%"), (0.99995, "over 99.99%")],
+)
+def test_shares_as_text(value: float, text: str) -> None:
+    """0 and 100 only where it is exactly so."""
+    assert _window.share(value) == text
+
+
+def test_updates_in_a_table_and_in_one_line() -> None:
+    """Of ratios 0.0001, 0.01 and 0.1 the middle one; half of 2^-10 swallows the first."""
+    u = precision.swallowed_updates([1.0, 1.0, 0.001], [1.0001, 1.01, 0.0011], "float16")
+    assert repr(u) == "<33.33% of 3 updates are swallowed in float16>"
+    assert u.table()[1] == [("float16", "3", "1.0e-02", "33.33%")]

@@ -74,3 +74,37 @@ def test_bad_input_is_named(call, says: str) -> None:
     """One sentence."""
     with pytest.raises(InputError, match=says):
         call()
+
+
+@pytest.mark.parametrize(
+    ("x", "name", "rows"),
+    [
+        (
+            -1e-6, "float16",  # 17 of the smallest numbers, 2^-24
+            ["-9.9999999999999995e-07", "-1.0132789611816406e-06", "subnormal",
+             "1 00000 0000010001 = -0.0166015625 x 2^-14 (subnormal: no leading 1)", "0.013", "-1.072883606e-06, -9.536743164e-07",
+             "5.960464478e-08"],
+        ),
+        (0.0, "float16", ["0", "0", "zero", "0 00000 0000000000 = 0 x 2^-14", "0", "-5.960464478e-08, 5.960464478e-08", "5.960464478e-08"]),
+        (7e4, "float16", ["70000", "inf", "infinite", "0 11111 0000000000 = the bits of an infinity", "-", "65504, none", "none"]),
+        (500.0, "float8_e4m3fn", ["500", "nan", "nan", "0 1111 111 = the bits of nan, not a number", "-", "none, none", "none"]),
+        (-3.25, "int8", ["-3.25", "-3", "normal", "1 1111101 = two's complement", "0.077", "-4, -2", "1"]),
+        (2.5, "float16", ["2.5", "2.5", "normal", "0 10000 0100000000 = 1.25 x 2^1", "0", "2.498046875, 2.501953125", "0.001953125"]),
+    ],
+)  # fmt: skip
+def test_a_number_in_a_table(x: float, name: str, rows: list[str]) -> None:
+    """Each kind by hand."""
+    titles = ["asked for", "held", "kind", "bits", "relative error", "next below, next above", "to the next number"]
+    assert precision.number(x, name).table() == ((name, ""), list(zip(titles, rows, strict=True)))
+
+
+def test_the_ends_of_a_walk_and_of_a_list() -> None:
+    """Ten thousand steps are the most; as many numbers as asked for are listed, of one more only the count; 200 if nothing is asked."""
+    assert precision.number(127, "int8", 10_000).held == 127
+    with pytest.raises(InputError, match="steps=10001; expected a whole number from -10,000 to 10,000"):
+        precision.number(0.0, "float64", 10_001)
+    assert len(precision.nearby(1.0, 1.5, "float8_e4m3fn", most=5)[0]) == 5
+    assert len(precision.nearby(1.0, 1.5, "float8_e4m3fn", most=4)[0]) == 0
+    assert [len(precision.nearby(1.0, 1.0 + n / 1024, "float16")[0]) for n in (199, 200)] == [200, 0]
+    assert precision.nearby(127, 300, "int8")[0].tolist() == [127]
+    assert precision.nearby(-300, -128, "int8")[0].tolist() == [-128]

@@ -15,7 +15,7 @@ from integer_formats import PUBLISHED, round_fraction
 from gpulab import precision
 from gpulab.errors import InputError
 from gpulab.evidence import Badge
-from gpulab.precision import _exact
+from gpulab.precision import _exact, _sums
 
 SHAPES = {"float32": (8, 23), "tf32": (8, 10), "float16": (5, 10), "bfloat16": (8, 7), "float8_e5m2": (5, 2)}
 
@@ -160,3 +160,62 @@ def test_bad_input_is_named(call, says: str) -> None:
     """One sentence."""
     with pytest.raises(InputError, match=says):
         call()
+
+
+def test_sums_in_a_table_and_in_one_line() -> None:
+    """Three thousand ones, by hand: float16 stays at 2,048, 952 too few, which is 31.733 % of them."""
+    s = precision.sum_error(np.ones(3000), ["float16", "float32"])
+    wanted = [
+        ("float16", "float16", "one by one", "2048", "31.733%"), ("float16", "float16", "in pairs", "3000", "0"), None,
+        ("float16", "float32", "one by one", "3000", "0"), ("float32", "float32", "one by one", "3000", "0"),
+        ("float32", "float32", "in pairs", "3000", "0"), ("exact", "", "", "3000", ""),
+    ]  # fmt: skip
+    headers, rows = s.table()
+    assert headers == ("values in", "added up in", "order", "sum", "relative error")
+    assert rows[2][:3] == ("float16", "float16", "one by one, by chance")
+    assert [*rows[:2], None, *rows[3:]] == wanted
+    assert repr(s).startswith("<sum of 3,000 values, exactly 3000: float16 2048, float16 3000, float16 ")
+
+
+def test_the_error_of_a_sum_of_nothing_is_its_own_size() -> None:
+    """1 and 2^-13 and both with a minus: in float16 the second is lost and comes back, so -2^-13 is left of 0."""
+    s = precision.sum_error([1.0, 2.0**-13, -1.0, -(2.0**-13)], ["float16"])
+    assert (s.exact, s.row("float16").total, s.row("float16").relative_error) == (0.0, -(2.0**-13), 2.0**-13)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0.0, "0"), (0.5, "50.000%"), (1e-5, "0.001%"), (9.9e-6, "9.9e-06"), (math.inf, "inf"), (math.nan, "nan")]
+)
+def test_errors_as_text(ratio: float, text: str) -> None:
+    """Tiny ones as a power of ten."""
+    assert _sums.percent(ratio) == text
+
+
+def test_the_errors_of_a_product_by_hand() -> None:
+    """1 in place of 2 beside 4: a quarter of the largest; the root of 1/2 over the root of (4 + 16) / 2. Beside zeros, the error itself."""
+    row = _sums._row("a", "b", np.array([[1.0, 4.0]]), np.array([[2.0, 4.0]]), Badge.MODELLED)
+    assert (row.max_relative_error, row.rms_relative_error) == (0.25, pytest.approx(math.sqrt(0.5 / 10)))
+    row = _sums._row("a", "b", np.array([[3.0, 0.0]]), np.zeros((1, 2)), Badge.MODELLED)
+    assert (row.max_relative_error, row.rms_relative_error) == (3.0, pytest.approx(math.sqrt(4.5)))
+
+
+def test_a_product_in_a_table_and_in_one_line() -> None:
+    """Of whole numbers nothing is lost; the measured row names its device below."""
+    ones = [[1.0, 2.0]]
+    p = precision.matmul_error(ones, [[1.0], [1.0]], ["float16", "float32"], device="simulated")
+    assert (repr(p), p.caption()) == ("<product of 1 x 2 and 2 x 1, 3 ways>", p.evidence.sentence)
+    assert p.table() == (
+        ("operands in", "added up in", "largest error", "typical error (rms)", ""),
+        [(one, other, "0", "0", "MODELLED") for one, other in (("float16", "float16"), ("float16", "float32"), ("float32", "float32"))],
+    )
+    here = precision.matmul_error(ones, [[1.0], [1.0]], ["float16"], device="cpu")
+    assert here.table()[1][-1] == ("float16", "device", "0", "0", "MEASURED")
+    assert here.caption() == f"{here.evidence.sentence}; measured rows: {here.device_evidence.sentence}"
+
+
+def test_what_is_too_large_is_what_the_sentences_say() -> None:
+    """A million values and 2**26 products are the most; one value is enough."""
+    assert (_sums._MOST_VALUES, _sums._MOST_PRODUCTS) == (1_000_000, 2**26)
+    with pytest.raises(InputError, match="got 1,000,001 values; expected 1 to 1,000,000 finite numbers"):
+        precision.sum_error(np.ones(1_000_001))
+    assert precision.sum_error([3.0], ["float16"]).row("float16").total == 3.0

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from gpulab import precision
+from gpulab.devices import Device
 from gpulab.errors import InputError
+from gpulab.evidence import Evidence
+from gpulab.precision import _tf32
 
 
 def test_the_block_sets_both_switches_and_puts_them_back() -> None:
@@ -68,3 +71,40 @@ def test_a_gpus_float16_product_accumulates_in_float32() -> None:
     rng = np.random.default_rng(1)
     p = precision.matmul_error(rng.random((64, 4096)), rng.random((4096, 64)), ["float16"], device="cuda")
     assert p.row("float16", "device").max_relative_error < 0.2 * p.row("float16", "float16").max_relative_error
+
+
+@pytest.mark.parametrize(
+    ("has", "matmul", "convolution", "says"),
+    [
+        (True, True, True, "Float32 matrix products and convolutions run in TF32, with 10 bits of mantissa."),
+        (True, False, True, "Float32 convolutions run in TF32, with 10 bits of mantissa."),
+        (True, False, False, "Float32 work runs in float32."),
+        (False, True, True, "a device has no TF32: the switches change nothing here."),
+    ],
+)
+def test_what_the_switches_mean(has: bool, matmul: bool, convolution: bool, says: str) -> None:
+    """In a sentence, in a table and in one line."""
+    switches = precision.Tf32Switches("a device", has, matmul, convolution, Evidence.measured("a device"))
+    words = {True: "allowed", False: "not allowed"}
+    assert switches.explanation == says
+    assert switches.table()[1] == [
+        ("matrix products", words[matmul], "torch.backends.cuda.matmul.fp32_precision"),
+        ("convolutions", words[convolution], "torch.backends.cudnn.conv.fp32_precision"),
+        ("", says, ""),
+    ]
+    assert repr(switches) == f"<TF32 {words[matmul]} for matrix products, {words[convolution]} for convolutions. {says}>"
+
+
+def test_gpus_have_it_from_ampere_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute capability 8.0 (NVIDIA's A100), not 7.5; no other maker's."""
+    versions = [(7, 5), (8, 0), (9, 0)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: versions[index])
+    assert [_tf32.has_tf32(Device("cuda", index)) for index in range(3)] == [False, True, True]
+    assert not _tf32.has_tf32(Device("rocm", 1))
+
+
+def test_a_block_without_a_word_allows_both() -> None:
+    """What is not named is allowed; what is forbidden is written as PyTorch's "ieee"."""
+    for given, wanted in (({}, ("tf32", "tf32")), ({"matmul": False}, ("ieee", "tf32")), ({"convolution": False}, ("tf32", "ieee"))):
+        with precision.tf32(**given):
+            assert (torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision) == wanted

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -214,10 +215,11 @@ def test_what_is_no_file_is_no_lock_and_stays_open_nowhere(tmp_path):
     (tmp_path / "turns" / "cuda-9.lock").mkdir(parents=True)
     with _lock.turn("cuda-9"):
         pass
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    fds = Path("/proc/self/fd")
+    before = len([*fds.iterdir()]) if fds.is_dir() else 0
     with _lock.turn("cuda-9") as turn:
         assert (turn.taken, turn.problem) == (False, f"{tmp_path / 'turns' / 'cuda-9.lock'} is not a plain file")
-    assert (len(os.listdir("/proc/self/fd")) if before else 0) == before
+    assert (len([*fds.iterdir()]) if before else 0) == before
 
 
 def test_a_lock_file_is_for_all_users(tmp_path, monkeypatch):

@@ -615,7 +615,7 @@ def test_warming_up_makes_fifty_calls_at_most():
 
 
 def test_the_first_call_ends_when_the_device_does(monkeypatch):
-    """A call of 1 ms leaves 4 ms to the device: 5; 2 more until its result is there; the device that it shows needs 4 beside the CPU's 0."""
+    """A call of 1 ms leaves 4 ms to the device: 5, also where only its result shows the device; 2 more until that result is there."""
     from gpulab.devices import Device
     from gpulab.timing import _work
     from gpulab.timing._job import Job, _backends
@@ -641,7 +641,7 @@ def test_the_first_call_ends_when_the_device_does(monkeypatch):
 
 
 def test_limits_of_a_phase_and_their_edges():
-    """A width of 1 and a deadline of a day are the most; of the part from 0.2 to 0.6 the middle is 0.4, and no more than its ends is told."""
+    """A width of 1 and a deadline of a day are the most; of the part from 0.2 to 0.6 the middle is 0.4, and its ends are the ends."""
     from gpulab.timing._job import Limits
 
     told = []
@@ -790,8 +790,8 @@ def _sampled(**changes):
     from gpulab.timing.sampling import Sampled
 
     fields = {
-        "samples_seconds": np.ones(3), "launch_seconds": np.ones(3), "sample_starts_seconds": np.arange(3.0), "interval_seconds": (0.9, 1.1),
-        "calls_per_sample": 1, "stopped_by": "precision", "no_interval_reason": None, "overhead_seconds": 0.0,
+        "samples_seconds": np.ones(3), "launch_seconds": np.ones(3), "sample_starts_seconds": np.arange(3.0), 
+        "interval_seconds": (0.9, 1.1), "calls_per_sample": 1, "stopped_by": "precision", "no_interval_reason": None, "overhead_seconds": 0.0,
     }  # fmt: skip
     return Sampled(**{**fields, **changes})
 
@@ -834,7 +834,7 @@ def test_notes_of_the_samples_by_hand(changes, code, says):
 
 
 def test_gaps_between_samples_by_hand():
-    """Samples of 1 s and 0.5 of the loop, two calls each, begun every 3, 5 and 2 s: 0, 2 and none; thinned out, beyond three usual steps."""
+    """Samples of 1 s and 0.5 of the loop, two calls each, after 3, 5 and 2 s: 0, 2 and none; thinned out, beyond three usual steps."""
     from gpulab.timing import _notes
 
     starts = {"samples_seconds": np.ones(4), "sample_starts_seconds": np.array([0.0, 3.0, 8.0, 10.0]), "calls_per_sample": 2}

@@ -196,7 +196,8 @@ def test_the_sentences_of_traffic():
     assert note.sentence == f"80.0 GB/s is 2.00x of what this device can reach (40.0 GB/s from DRAM, stated). {tail}"
     (note,) = check(1.0, None, 1e11, 2.0**20, CEILING)
     assert note.sentence == (
-        "the 1.00 MiB fit into L2 (1.00 MiB), and 100 GB/s is 2.50x of what DRAM delivers: the data were in the cache from the call before. "
+        "the 1.00 MiB fit into L2 (1.00 MiB), and 100 GB/s is 2.50x of what DRAM delivers: "
+        "the data were in the cache from the call before. "
         "Real data may not be; cold=True empties the caches before each call."
     )
 
