@@ -40,9 +40,8 @@ class Codebook(nn.Module):
 
     indices: torch.Tensor
 
-    def __init__(self, indices: torch.Tensor, clusters: int) -> None:
+    def __init__(self, indices: torch.Tensor) -> None:
         super().__init__()
-        self.clusters = clusters
         self.register_buffer("indices", indices)
 
     def forward(self, codebook: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,7 @@ def _share(layer: Any, clusters: int) -> None:
     indices[kept] = nearest
     layer.weight = torch.nn.Parameter(codebook)
     # unsafe: the parametrised weight has another shape than the codebook that it is computed from
-    parametrize.register_parametrization(layer, "weight", Codebook(indices, len(codebook)), unsafe=True)
+    parametrize.register_parametrization(layer, "weight", Codebook(indices), unsafe=True)
 
 
 def k_means(values: Any, clusters: int) -> tuple[Any, Any]:

@@ -117,7 +117,7 @@ def replace(model: Any, name: str, new: Any) -> Any:
     return model
 
 
-def share(function: str, name: str, value: Any, low_open: bool = False) -> float:
+def share(function: str, name: str, value: Any) -> float:
     """Return a share from 0 up to, but not, 1.
 
     Raises
@@ -125,7 +125,7 @@ def share(function: str, name: str, value: Any, low_open: bool = False) -> float
     InputError
         If it is none.
     """
-    if not _given.is_finite(value) or not 0 <= value < 1 or (low_open and value == 0):
+    if not _given.is_finite(value) or not 0 <= value < 1:
         raise InputError(f"{function}: {name}={shown(value)}; expected a share from 0 up to, but not, 1. Pass for example {name}=0.5.")
     return float(value)
 

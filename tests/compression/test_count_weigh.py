@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpulab import compression, networks
-from gpulab.compression import _integer, _reasons, _weigh
+from gpulab.compression import _count, _integer, _modules, _ranges, _reasons, _weigh
 from gpulab.compression.results import Reason, WeighedModel, Weighing
 from gpulab.errors import InputError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 from gpulab.training import Accuracy
 
 
@@ -370,3 +371,140 @@ def test_refusals_say_what_to_do(models: object, options: dict, says: str):
     """What cannot be weighed is named with what can."""
     with pytest.raises(InputError, match=says):
         compression.weigh(models, **options)
+
+
+def test_products_outside_of_layers_by_hand():
+    """(2, 3) by (3, 4) is 2 * 8 * 3; attention of 3 queries of 8 to 5 keys and values of 4 in 2 heads is 2 * 48 * 5 and 2 * 6 * 5 * 4."""
+
+    class Products(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Each way to write a product once, and attention by place and by name."""
+            x = self.layer(x)
+            w, q, k, v = torch.ones(3, 4), torch.ones(1, 2, 3, 8), torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 4)
+            for product in (x @ w, torch.matmul(x, w), torch.mm(x, w), torch.bmm(x[None], w[None])):
+                x = x + product.sum()
+            nn.functional.scaled_dot_product_attention(q, k, v)
+            nn.functional.scaled_dot_product_attention(q, value=v, key=k)
+            return x
+
+    cost = compression.count(Products(), torch.ones(2, 3), label="products")
+    assert cost.other_flops == 4 * 48 + 2 * (480 + 240)
+    assert cost.table() == (
+        ("products", "kind", "parameters", "FLOP an item"),
+        [
+            ("layer", "linear", "12", "18.0 FLOP"), ("other products", "attention and the like", "0", "816 FLOP"),
+            ("all", "1 layers", "12", "834 FLOP"),
+        ],
+    )  # fmt: skip
+    assert repr(cost) == "<products: 12 parameters, 834 FLOP an item (MODELLED)>"
+    assert compression.count(nn.Identity(), torch.tensor(1.0)).batch == 1
+    assert len(compression.count(nn.Sequential(nn.Linear(3, 3)), torch.ones(2, 3)).table()[1]) == 2
+
+
+def test_kinds_and_parameters_of_what_took_a_layers_place():
+    """Eight filters of one channel; integers, CSR with 16 of 32 weights, and integer kernels; biases count."""
+    plain = nn.Sequential(nn.Conv2d(8, 8, 1, groups=8), nn.Flatten(), nn.Linear(8, 4))
+    half = compression.prune(plain, 0.5, layers=["2"])
+    x = torch.ones(2, 8, 1, 1)
+    kinds = {
+        "plain": plain, "integers": compression.quantize(plain), "csr": compression.to_sparse(half, layers=["2"]),
+    }  # fmt: skip
+    found = {name: [(layer.kind, layer.parameters) for layer in compression.count(model, x).layers] for name, model in kinds.items()}
+    assert found == {
+        "plain": [("depthwise", 16), ("linear", 36)], "integers": [("depthwise, integers", 16), ("linear, integers", 36)],
+        "csr": [("depthwise", 16), ("linear, CSR", 20)],
+    }  # fmt: skip
+    assert _count._kind(_modules.Integer(nn.Linear(8, 4), _ranges.Scheme("per-channel", 8, "dynamic", 8))) == "linear, int8"
+    assert repr(kinds["integers"][0]) == "Quantized(convolution, weight (8, 1, 1, 1))"
+    assert repr(kinds["csr"][2]) == "Sparse(linear, weight (4, 8))"
+
+
+def test_how_a_model_is_stored_is_told():
+    """By its layers: what a library keeps for itself by the weight's class; zeros from 5 % on, and not where a format leaves them out."""
+
+    class SemiStructured(torch.Tensor):
+        """As PyTorch's class of 2:4 weights is called."""
+
+    class Packed(torch.Tensor):
+        """Another library's."""
+
+    def held(kind: type) -> nn.Module:
+        model = nn.Sequential(nn.Linear(10, 10))
+        model[0].weight = nn.Parameter(torch.zeros(10, 10).as_subclass(kind))
+        return model
+
+    def zeros(count: int) -> nn.Module:
+        model = nn.Sequential(nn.Linear(10, 10))
+        with torch.no_grad():
+            model[0].weight.fill_(1.0).view(-1)[:count] = 0.0
+        return model
+
+    assert [_reasons.forms(model, model) for model in (held(SemiStructured), held(Packed))] == [("2:4",), ("torchao",)]
+    assert [_reasons.forms(model, model) for model in (zeros(4), zeros(6))] == [(), ("dense zeros",)]
+    shared = compression.share_weights(zeros(4), 2)
+    assert _reasons.forms(shared, compression.finish(shared)) == ("shared",)
+
+
+def test_reasons_of_libraries_and_of_starting_many():
+    """That library has its own; without a count of operators none is told; one that does no arithmetic has no ratio."""
+    same: dict = {"speedup": 1.0, "speedup_low": 0.98}
+    (one,) = reasons(forms=("torchao",), **same)
+    assert one.sentence == "Run operator by operator, torchao converts before each product; it is written for torch.compile and GPUs."
+    (one,) = reasons(flops=1e8, seconds=5e-3, single_seconds=4e-3, operators=None, speedup=2.0, speedup_low=1.9)
+    assert one.sentence == (
+        "Its FLOPs fell to 1/10, its time to 1/2: 64 items take 5.00 ms and a single one 4.00 ms: "
+        "most of that is the time of starting operators, not of arithmetic."
+    )
+    (one,) = reasons(flops=0.0, **same)
+    assert one.code == "elsewhere"
+
+
+def test_a_weighing_in_words():
+    """One line for it and for each model, one list of what is said and noted; several seeds in the table's head."""
+    first, other = (
+        weighed(label="first", accuracies=(right(80, (0.7, 0.9)), right(90, (0.8, 1.0)))),
+        weighed(label="<small>", file_bytes=500),
+    )
+    w = Weighing("", "a CPU", 1, (first, other), (Note("contended", "busy."),), Evidence.measured("a CPU"), None)  # type: ignore[arg-type]
+    assert repr(w) == "<2 models on a CPU: first, <small> (MEASURED)>"
+    assert repr(first) == "<first: 1000 B, 1.00 ms a batch, 85.0 % right>"
+    assert repr(other) == "<<small>: 500 B, 1.00 ms a batch>"
+    assert w.table()[0][-1] == "right (2 seeds)"
+    assert "<ul><li>&lt;small&gt;: 2.00x smaller on disk.</li><li>Note (contended): busy.</li></ul>" in w._repr_html_()
+    again = dataclasses.replace(
+        w, models=(first, weighed(label="<small>", file_bytes=1), weighed(label="third")), notes=(Note("contended", "later."),)
+    )
+    both = w.with_models(again)
+    assert [(m.label, m.file_bytes) for m in both.models] == [("first", 1000), ("<small>", 1), ("third", 1000)]
+    assert [note.sentence for note in both.notes] == ["later."]
+
+
+def test_sizes_within_half_a_percent_are_alike_and_intervals_stay_shares():
+    """1,004 bytes beside 1,000 are as large, 1,006 are not; an interval ends at 0 and at 1."""
+    rows = tuple(weighed(label=str(size), file_bytes=size) for size in (1000, 1004, 1006, 996, 994))
+    w = Weighing("", "a CPU", 1, rows, (), Evidence.measured("a CPU"), None)  # type: ignore[arg-type]
+    assert [each.split()[1:3] for each in w.sentences] == [["as", "large"], ["1.01x", "larger"], ["as", "large"], ["1.01x", "smaller"]]
+    wild = (right(0, (0.0, 0.1)), right(100, (0.9, 1.0)))
+    assert weighed(accuracies=wild).accuracy_interval == (0.0, 1.0)
+
+
+def test_each_kind_of_note_is_told_once():
+    """With all the models that it concerns; that calls are short is nothing to tell here."""
+    busy, short = Note("contended", "busy."), Note("too-short", "short.")
+    rows = [SimpleNamespace(name=name, measurement=SimpleNamespace(notes=notes)) for name, notes in (("a", (busy, short)), ("b", (busy,)))]
+    assert [(note.code, note.sentence) for note in _weigh._notes_of(rows)] == [("contended", "a, b: busy.")]
+
+
+def test_what_cannot_be_looked_at_has_no_traffic(monkeypatch: pytest.MonkeyPatch):
+    """A library's own tensors have no storage to count; a model without tensors is on the CPU."""
+
+    def fails(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(_weigh.memory, "traffic", fails)
+    assert _weigh._traffic(lambda x: None, torch.ones(1)) == (None, None)
+    assert str(_weigh._where(nn.Identity())) == "cpu"

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gpulab import compression, devices, training
-from gpulab.compression import Recipe, _diet, _integer, _modules, _sparse
-from gpulab.errors import InputError, StoppedError
+from gpulab.compression import Recipe, _diet, _integer, _modules, _sparse, _support
+from gpulab.errors import InputError, MissingLibraryError, StoppedError
 
 
 @pytest.fixture
@@ -237,3 +237,94 @@ def test_a_model_is_weighed_on_the_gpu():
     assert w.device == torch.cuda.get_device_name()
     here = training.evaluate(model, "prose-transformer")
     assert abs(w["as it is"].accuracies[0].correct - here.correct) <= here.count / 100
+
+
+@pytest.mark.parametrize(
+    ("recipe", "label"),
+    [
+        (Recipe(), "as trained"),
+        (Recipe(network="resnext", channels=0.5), "resnext, 50% of channels gone"),
+        (Recipe(zeros=0.9, compute="csr"), "90% zeros, CSR"),
+        (Recipe(values=16, fine_tune=0), "16 values, not fine-tuned"),
+        (Recipe(bits=8, fine_tune=0), "8 bits"),  # loses little
+        (Recipe(bits=4, weights="per-tensor", fine_tune=0), "4 bits a tensor, not fine-tuned"),
+        (Recipe(bits=5, fine_tune=0), "5 bits"),
+        (Recipe(bits=8, activations="dynamic", compute="integer"), "8 bits, dynamic inputs, integer kernels"),
+    ],
+)
+def test_labels_by_hand(recipe: Recipe, label: str):
+    """What is done, in its order; that nothing was tuned where something is lost."""
+    assert recipe.label == label
+    assert repr(recipe) == f"<recipe: {label}>"
+
+
+def test_the_ends_of_what_a_recipe_takes():
+    """2 to 256 values, 2 to 8 bits, up to ten times the epochs."""
+    assert [Recipe(values=n).values for n in (2, 256)] == [2, 256]
+    assert [Recipe(bits=n).bits for n in (2, 8, 32)] == [2, 8, 32]
+    assert (Recipe().fine_tune, Recipe(fine_tune=10).fine_tune) == (0.5, 10)
+    for wrong in ({"values": 257}, {"bits": 9}, {"bits": 31}, {"fine_tune": 10.1}, {"fine_tune": -0.1}):
+        with pytest.raises(InputError):
+            Recipe(**wrong)
+
+
+def test_few_bits_without_training_and_each_way_to_compute(steps: list[str]):
+    """Four bits that are not tuned are rounded after training; CSR, shared values and integer kernels are what the layers become."""
+
+    def made(**options: Any) -> set[str]:
+        model = compression.cook(Recipe(fine_tune=0, **options), "prose-transformer")
+        return {type(each).__name__ for each in model.modules()} & {"Aware", "Quantized", "Integer", "Sparse", "Codebook", "Mask"}
+
+    assert made(bits=4) == {"Quantized"}
+    assert made(zeros=0.5) == {"Mask"}
+    assert made(zeros=0.5, compute="csr") == {"Sparse"}
+    assert made(values=4) == {"Codebook"}
+    if not _integer.refusal("cpu"):
+        assert made(bits=8, activations="dynamic", compute="integer") == {"Integer"}
+    assert len(steps) == 1
+
+
+def test_a_diets_progress_rises_through_its_recipes(monkeypatch: pytest.MonkeyPatch):
+    """Seven tenths for two recipes alike, three for the scales; each network is named with its seed."""
+    seen: list[tuple[float, str]] = []
+    part = _diet._part(lambda fraction, text: seen.append((fraction, text)), 0.2, 0.6, "zeros, seed 1")
+    part(0.5, "training")
+    _diet._part(lambda fraction, text: seen.append((fraction, text)), 0.7, 1.0, "")(1.0, "done")
+    assert seen == [(pytest.approx(0.4), "zeros, seed 1: training"), (pytest.approx(1.0), "done")]
+    seen.clear()
+    monkeypatch.setattr(_diet, "weigh", lambda *models, progress, **options: progress(0.0, "counting") or progress(1.0, "done"))
+    monkeypatch.setattr(_diet, "cook", lambda *given, progress, **options: progress(0.5, "training"))
+    compression.diet("prose-transformer", [Recipe(bits=8)], progress=lambda fraction, text: seen.append((fraction, text)))
+    assert seen == [
+        (pytest.approx(0.175), "as trained, seed 0: training"), (pytest.approx(0.525), "8 bits, seed 0: training"),
+        (pytest.approx(0.7), "counting"), (pytest.approx(1.0), "done"),
+    ]  # fmt: skip
+
+
+def test_what_runs_here_in_a_table(monkeypatch: pytest.MonkeyPatch):
+    """A CPU with VNNI, no kernels for convolutions, and no torchao: each form with what it gives or why not."""
+    monkeypatch.setattr(_integer, "activation_bits", lambda: 8)
+    monkeypatch.setattr(_integer, "refusal", lambda place, convolution=False: "this build has none." if convolution else "")
+
+    def missing(*_: object) -> None:
+        raise MissingLibraryError("quantize: torchao is not installed; expected it. Run: pip install torchao")
+
+    monkeypatch.setattr(_support, "_torchao", missing)
+    found = compression.support("cpu")
+    name = found.device
+    refused = "quantize: torchao is not installed; expected it. Run: pip install torchao."
+    assert found.table() == (
+        (name, "runs here", ""),
+        [
+            ("zeros in CSR", "yes", "Multiplies only what is not zero; pays where nearly all is zero."),
+            ("2:4 zeros", "no", f"{_sparse.two_four_refusal('cpu')} The zeros still make its file little more than half as large."),
+            ("8-bit weights, float32 arithmetic", "yes", "A quarter of the bytes; every call converts."),
+            ("8-bit kernels, linear layers", "yes", "Integer products. Inputs have 8 bits."),
+            ("8-bit kernels, convolutions", "no", "This build has none."),
+            ("torchao, 8-bit weights", "no", refused),
+            ("torchao, 8-bit weights and inputs", "no", refused),
+        ],
+    )
+    assert repr(found) == f"<{name}: zeros in CSR, 8-bit weights, float32 arithmetic, 8-bit kernels, linear layers>"
+    layer, x = _support._layer("cpu")
+    assert (layer[0].weight.shape, x.shape) == ((64, 64), (32, 64))

@@ -8,6 +8,7 @@ import json
 import random
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -264,3 +265,47 @@ def test_saving_is_whole_or_not_at_all(tmp_path: Path):
     with pytest.raises(OSError, match="model"):
         compression.save(networks.mlp(4, 4, 2), tmp_path / "model.bin")
     assert [each.name for each in tmp_path.iterdir()] == ["model.bin"]
+
+
+def test_what_two_of_four_asks_for(monkeypatch: pytest.MonkeyPatch):
+    """Half precision, multiples of 32 rows and 64 columns, two of four zeros; then PyTorch converts the weight (a stand-in here)."""
+    monkeypatch.setattr(_sparse, "two_four_refusal", lambda device: "")
+    monkeypatch.setattr(torch.sparse, "to_sparse_semi_structured", lambda weight: weight.clone())
+
+    def linear(inputs: int, outputs: int) -> nn.Module:
+        return compression.finish(compression.prune(nn.Sequential(nn.Linear(inputs, outputs)), pattern="2:4"))
+
+    done = compression.to_sparse(linear(64, 32).half(), "2:4")
+    assert not done[0].weight.requires_grad
+    assert compression.to_sparse(linear(128, 64).bfloat16(), "2:4")[0].weight.dtype is torch.bfloat16
+    for wrong in (linear(64, 32), linear(96, 32).half(), linear(64, 48).half()):
+        with pytest.raises(InputError, match="expected float16 or bfloat16 with multiples of 32 rows and 64 columns"):
+            compression.to_sparse(wrong, "2:4")
+    with pytest.raises(InputError, match="more than two of four"):
+        compression.to_sparse(nn.Sequential(nn.Linear(64, 32)).half(), "2:4")
+    with pytest.raises(InputError, match="no linear layer"):
+        compression.to_sparse(nn.Sequential(nn.Conv2d(1, 1, 1)), "2:4")
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "says"),
+    [
+        ((8, 0), "12.8", ""), ((9, 0), "12.8", ""),
+        ((7, 5), "12.8", "a GPU has compute capability 7.5; 2:4 sparse instructions need 8.0 (Ampere) or newer."),
+        ((9, 4), None, "a GPU has no 2:4 sparse instructions; they came with NVIDIA's compute capability 8.0 (Ampere)."),
+    ],
+)  # fmt: skip
+def test_two_of_four_came_with_ampere(capability: tuple[int, int], cuda: str | None, says: str, monkeypatch: pytest.MonkeyPatch):
+    """NVIDIA's A100 has 8.0; PyTorch for ROCm has no CUDA."""
+    monkeypatch.setattr(_sparse.devices, "find", lambda name: SimpleNamespace(name="a GPU", torch_type="cuda"))
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert _sparse.two_four_refusal("cuda:0") == says
+
+
+def test_a_model_that_cannot_be_copied_is_a_sentence():
+    """One that keeps a result of its own, whose gradient has a history."""
+    model = nn.Linear(2, 2)
+    model.last = model(torch.ones(1, 2))
+    with pytest.raises(InputError, match=r"^prune: this model cannot be copied \(RuntimeError: .*; expected one whose tensors"):
+        compression.prune(model)
