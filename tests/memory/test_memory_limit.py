@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from gpulab import memory
 from gpulab.errors import DeviceError, InputError
+from gpulab.memory import _limit
 
 MIB = 2**20
 
@@ -193,3 +195,77 @@ except torch.OutOfMemoryError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "True"], done.stdout + done.stderr[-1500:]
+
+
+def test_what_just_fits_is_allowed():
+    """A limit of 4 MiB holds 4 MiB; its line says what is in use."""
+    small = memory.limit(4 * MIB, "cpu", on_top=True)
+    with small:
+        kept = made(4)
+        assert (small.live_bytes, small.free_bytes) == (kept.nbytes, 0)
+        assert repr(small) == "<limit of 4.00 MiB on cpu: 4.00 MiB in use>"
+
+
+class Allocator:
+    """PyTorch's module of an accelerator: 30 bytes held by tensors, 50 by the allocator, of which emptying leaves 40."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.allocated, self.reserved = 30, 50
+
+    def empty_cache(self) -> None:
+        """Keep only what is in use."""
+        self.reserved = 40
+
+    def memory_allocated(self, index: int) -> int:
+        """By tensors."""
+        return self.allocated
+
+    def max_memory_allocated(self, index: int) -> int:
+        """The most of it."""
+        return self.allocated + 20
+
+    def memory_reserved(self, index: int) -> int:
+        """By the allocator."""
+        return self.reserved
+
+    def get_per_process_memory_fraction(self, index: int) -> float:
+        """What was allowed before."""
+        return 0.75
+
+    def reset_peak_memory_stats(self, index: int) -> None:
+        """Begin anew."""
+        self.calls.append(("reset", index))
+
+    def set_per_process_memory_fraction(self, fraction: float, index: int) -> None:
+        """Allow so much."""
+        self.calls.append((fraction, index))
+
+
+@pytest.mark.parametrize(("on_top", "fraction", "live"), [(False, 0.1, 35), (True, 0.14, 5)])
+def test_an_accelerators_allocator_is_asked_for_a_share(monkeypatch: pytest.MonkeyPatch, on_top: bool, fraction: float, live: int):
+    """100 of 1,000 bytes, on top 140 with what is in use; the share of before is back behind the block (a stand-in for the allocator)."""
+    allocator = Allocator()
+    device = types.SimpleNamespace(is_cpu=False, index=1, memory_bytes=1000, name="a GPU", torch_type="cuda")
+    monkeypatch.setattr(_limit, "_memory_of", lambda device: allocator)
+    monkeypatch.setattr(_limit.devices, "find", lambda device: device)
+    small = memory.limit(100, device, on_top=on_top)
+    with small:
+        assert allocator.calls == [("reset", 1), (pytest.approx(fraction), 1)]
+        allocator.allocated = 35
+        assert (small.live_bytes, small.peak_bytes, small.free_bytes) == (live, live + 20, 100 - live)
+    assert allocator.calls[2:] == [(0.75, 1)]
+    with memory.limit(960 if on_top else 1000, device, on_top=on_top):
+        pass
+    with pytest.raises(InputError, match=r"1001 B is more than a GPU has \(1000 B\)"), memory.limit(1001, device, on_top=on_top):
+        pass
+
+
+def test_where_nothing_can_be_limited_it_is_said(monkeypatch: pytest.MonkeyPatch):
+    """A device whose module has no share to set, and Apple's, whose share means something else."""
+    for kind, module, says in (("xpu", types.SimpleNamespace(), "PyTorch cannot limit a GPU"), ("mps", Allocator(), "has no such limit")):
+        device = types.SimpleNamespace(is_cpu=False, index=0, name="a GPU", torch_type=kind)
+        monkeypatch.setattr(_limit, "_memory_of", lambda device, module=module: module)
+        monkeypatch.setattr(_limit.devices, "find", lambda device: device)
+        with pytest.raises(DeviceError, match=says):
+            memory.limit(100, device)

@@ -6,6 +6,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 from gpulab import memory, networks
 from gpulab.errors import DeviceError, InputError, StoppedError
 from gpulab.evidence import Badge
-from gpulab.memory import Prediction, _predict
+from gpulab.memory import Prediction, _predict, _sandbox, _step
 from gpulab.memory._free import free_bytes_of
 from gpulab.memory._step import FakeScaler
 from gpulab.units import parse_bytes
@@ -398,3 +399,131 @@ def test_a_square_mask_counts_as_causal_while_predicting():
         assert [ask(mask, None, 3) for mask in (square, wide, cube, None)] == [True, False, False, False]
         assert (ask(None, True), ask(square, False)) == (True, False)
     assert transformer._detect_is_causal_mask is own
+
+
+def test_what_is_kept_between_steps_by_hand():
+    """At the end of Adam's step: weight, gradient and two moments of 4 MB, the step counter, the loss and the input of 1,000."""
+    p = memory.predict(nn.Linear(1000, 1000, bias=False), torch.zeros(1, 1000), loss=torch.sum, optimizer="adam")
+    assert p.kept_bytes == 16_000_000 + 4 + 4 + 4000
+    assert [t.category for t in p.peak_tensors[:4]].count("optimizer") == 2
+    assert len(p.timeline.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "kind"),
+    [(None, True, "cpu"), ("cpu", False, "cpu"), ("gpu", True, "cuda"), ("rocm", True, "cuda"), (torch.device("cuda", 1), True, "cuda")],
+)
+def test_whose_rules_are_followed(monkeypatch, device, there, kind):
+    """The model's own device where none is named; every name of a CUDA device, where there is one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert _predict._device_type(nn.Linear(1, 1), device) == kind
+    on_cuda = nn.Linear(1, 1)
+    monkeypatch.setattr(on_cuda, "parameters", lambda: iter([types.SimpleNamespace(device=torch.device("cuda"))]))
+    assert _predict._device_type(on_cuda, None) == ("cuda" if there else "cpu")
+    for wrong in ("abacus", "meta", 5):
+        with pytest.raises(DeviceError, match="cannot make fake tensors"):
+            _predict._device_type(on_cuda, wrong)
+
+
+def test_precisions_and_optimizers_by_name():
+    """What is cast, what the parameters are kept in, whether the loss is scaled; a function without a name has one all the same."""
+    assert dict(_step.PRECISIONS) == {
+        "float32": (None, None, False), "bfloat16": ("bfloat16", None, False), "float16": ("float16", None, True),
+        "pure-bfloat16": (None, "bfloat16", False), "pure-float16": (None, "float16", False),
+    }  # fmt: skip
+    weights = [nn.Parameter(torch.ones(1))]
+    name, make = _step.optimizer_factory("predict", "sgd-momentum")
+    assert (name, make(weights).param_groups[0]["momentum"]) == ("SGD with momentum", 0.9)
+    name, make = _step.optimizer_factory("predict", "AdamW")
+    assert (name, type(make(weights))) == ("AdamW", torch.optim.AdamW)
+    assert _step.optimizer_factory("predict", None) == ("no optimizer", None)
+    own = [torch.optim.SGD, lambda parameters: None, functools.partial(torch.optim.SGD, lr=1.0)]
+    assert [_step.optimizer_factory("predict", one)[0] for one in own] == ["SGD", "own optimizer", "optimizer"]
+
+
+def test_where_the_loss_is_found():
+    """A mapping's or an object's own; one element with a history, or a sentence."""
+    loss = torch.ones((), requires_grad=True)
+    for value in (loss, {"loss": loss}, types.SimpleNamespace(loss=loss)):
+        assert _step.loss_of("predict", value) is loss
+    with pytest.raises(InputError, match="Unfreeze a layer"):
+        _step.loss_of("predict", torch.ones(()))
+    with pytest.raises(InputError, match=r"the loss is a tensor of shape \(2,\); expected"):
+        _step.loss_of("predict", torch.ones(2, requires_grad=True))
+    with pytest.raises(InputError, match="the loss is a float; expected"):
+        _step.loss_of("predict", 1.0)
+
+
+def test_what_a_step_changed_is_put_back():
+    """A forward of one's own on a child, and the hooks of all optimizers."""
+    from torch.optim import optimizer as module
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)]))
+    own = model[0].forward
+    model[0].forward = own
+    before = len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)
+    with _step.checkpointed(model):
+        assert model[0].__dict__["forward"] is not own
+        assert "forward" in model[1][0].__dict__
+        assert "forward" not in model[1].__dict__
+    assert model[0].__dict__["forward"] is own
+    assert "forward" not in model[1][0].__dict__
+    memory.predict(nn.Linear(2, 2), torch.ones(1, 2), loss=torch.sum)
+    assert (len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)) == before
+
+
+def test_wrappers_are_looked_through_and_scripts_refused():
+    """What torch.compile and nn.DataParallel wrap is the model; TorchScript has no Python to follow."""
+    model = nn.Linear(2, 2)
+    assert _sandbox.unwrapped("predict", nn.DataParallel(model)) is model
+    wrapped = nn.Module()
+    wrapped._orig_mod = model
+    assert _sandbox.unwrapped("predict", wrapped) is model
+
+
+def test_the_modules_that_a_loss_holds():
+    """Its own, its partial's, its method's, its closure's, its defaults'; of a number none."""
+    one, other = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def closed(x, second=other, *, third=one):
+        return one(x)
+
+    assert _sandbox.modules_in(one) == [one]
+    assert _sandbox.modules_in(functools.partial(torch.sum, one, dim=other)) == [one, other]
+    assert _sandbox.modules_in(one.forward) == [one]
+    assert _sandbox.modules_in(closed) == [one, other, one]
+    assert _sandbox.modules_in(3) == []
+
+
+def test_a_device_that_says_nothing_of_its_memory_is_a_sentence(monkeypatch):
+    """Apple's may not; a capacity is asked for."""
+    from gpulab.memory import _free
+
+    monkeypatch.setattr(_free.devices, "find", lambda device: types.SimpleNamespace(free_bytes=None, kind="mps"))
+    with pytest.raises(DeviceError, match="does not say how much memory is free"):
+        free_bytes_of("mps", "cpu")
+
+
+def test_scratch_by_hand():
+    """What is converted, repacked and unfolded inside operators, from the rules' own words; 64 KiB of small buffers go with each."""
+    from gpulab.memory import _kernels
+
+    small, threads = 64 * 1024, torch.get_num_threads()
+    single, half, whole = torch.ones(10, 6), torch.ones(10, 6, dtype=torch.float16), torch.ones(10, 6, dtype=torch.int64)
+    assert _kernels._pointwise((single, single), [single]) == 0
+    assert _kernels._pointwise((half, whole), [single]) == 2 * 60 * 4  # both become float32
+    assert _kernels._pointwise((single,), [torch.ones(10, 6).double()]) == 60 * 8
+    assert _kernels._pointwise((single,), []) == 0
+    assert _kernels._reduction((half, single), []) == 60 * 4 + small  # a float32 copy of the half
+    assert _kernels._product((half, [half]), [single]) == 2 * 2 * 60 * 4 + small
+    assert _kernels._whole((half,), [single]) == 60 * 2 + 60 * 4 + 60 * 4 + small
+    assert _kernels._inputs((half,), [single]) == 60 * 2 + 60 * 4 + small
+    assert _kernels._rows((half, torch.ones(9)), []) == 8 * 9 * threads + 60 * 4 + small  # the longest row
+    image, weight = torch.ones(2, 3, 4, 4), torch.ones(5, 3, 3, 3)
+    # Channels are padded to 16: 3 and 5 to 16 each, of the weight both, which is there twice.
+    blocked = 2 * 16 * 16 + 2 * 16 * 4 + 2 * 16 * 16 * 9
+    assert _kernels._convolution((image, weight, None, 1), [torch.ones(2, 5, 2, 2)]) == blocked * 4 + small
+    doubled = [each.double() for each in (image, weight, torch.ones(2, 5, 2, 2))]  # no oneDNN: the images' columns are unfolded
+    assert _kernels._convolution((doubled[0], doubled[1], None, 1), [doubled[2]]) == blocked * 8 + 96 * 9 * 2 * 8 + small
+    assert _kernels._row(256, 4) == 256 + 16  # no multiple of 4 KiB
+    assert [_kernels._row(n, 4) for n in (1, 16, 17)] == [16, 16, 32]

@@ -1,9 +1,12 @@
 """Release and %%gpu_memory, each in a real IPython shell of its own process."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+import threading
 import types
+import weakref
 
 import pytest
 import torch
@@ -145,3 +148,92 @@ def test_release_gives_cuda_memory_back():
     except RuntimeError as error:
         sys.last_value, sys.last_traceback = error, error.__traceback__
     assert memory.release("cuda").freed_device_bytes > 0.9 * 2**30
+
+
+def test_the_last_tracebacks_frames_are_counted(monkeypatch):
+    """Of an error two calls deep three frames are cleared, the tensors in them go; none is kept where nothing failed."""
+    for name in ("last_exc", "last_value", "last_traceback"):
+        monkeypatch.delattr(sys, name, raising=False)
+    assert _release._clear_tracebacks() == "No failed cell's traceback was kept."
+    gone = []
+
+    def inner():
+        held = threading.Event()
+        weakref.finalize(held, gone.append, "inner")
+        raise ValueError(id(held))
+
+    def outer():
+        inner()
+
+    try:
+        outer()
+    except ValueError as error:
+        kept = error
+    monkeypatch.setattr(sys, "last_value", kept, raising=False)
+    assert _release._clear_tracebacks() == "Cleared the local variables in 3 frames of the last traceback."
+    assert gone == ["inner"]
+
+
+def test_every_librarys_cache_is_emptied(monkeypatch):
+    """On CUDA what came back is told, with cuBLAS's workspaces; Apple's and Intel's say that it was done; CuPy's two pools."""
+    done, reserved = [], iter([70, 30, 25, 25])
+    pool = types.SimpleNamespace(
+        total_bytes=lambda: 9 - 5 * len([one for one in done if one == "pool"]), free_all_blocks=lambda: done.append("pool")
+    )
+    pinned = types.SimpleNamespace(free_all_blocks=lambda: done.append("pinned"))
+    cupy = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(is_available=lambda: True),
+        get_default_memory_pool=lambda: pool,
+        get_default_pinned_memory_pool=lambda: pinned,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: done.append("autocast"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: next(reserved))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("cuda"))
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: done.append("workspaces"), raising=False)
+    assert _release._empty_caches() == ["PyTorch's cache gave back 50 B.", "CuPy's pool gave back 5 B."]
+    assert done == ["autocast", "workspaces", "cuda", "pool", "pinned"]
+    monkeypatch.delitem(sys.modules, "cupy")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    for kind in ("mps", "xpu"):
+        holder = torch.backends.mps if kind == "mps" else torch.xpu
+        monkeypatch.setattr(holder, "is_available", lambda: True)
+        monkeypatch.setattr(getattr(torch, kind), "empty_cache", lambda kind=kind: done.append(kind))
+        assert _release._empty_caches() == ["Emptied PyTorch's cache."]
+        monkeypatch.setattr(holder, "is_available", lambda: False)
+    assert done[5:] == ["autocast", "mps", "autocast", "xpu"]
+    assert _release._empty_caches() == []
+
+
+def test_release_asks_before_and_after(monkeypatch):
+    """It waits for the device first; what is free there is read before and after."""
+    order, free = [], iter([10, 70])
+
+    class Accelerator:
+        is_cpu, name = False, "a GPU"
+
+        @property
+        def free_bytes(self):
+            order.append("free")
+            return next(free)
+
+        def synchronize(self):
+            order.append("wait")
+
+        def __str__(self):
+            return "cuda:0"
+
+    monkeypatch.setattr(_release.devices, "find", lambda device: Accelerator())
+    monkeypatch.setattr(_release, "_empty_caches", lambda: order.append("empty") or ["Emptied."])
+    monkeypatch.setattr(_release, "_trim_heap", lambda: order.append("trim"))
+    monkeypatch.setattr(_release, "_clear_tracebacks", lambda: "Cleared.")
+    r = memory.release("cuda")
+    assert order == ["wait", "free", "empty", "trim", "free"]
+    assert (r.device, r.freed_device_bytes, r.what[0], r.what[-1]) == ("cuda:0", 60, "Cleared.", "Emptied.")
+    assert r.what[1].startswith("Collected garbage (")
+    assert repr(dataclasses.replace(r, host_resident_before_bytes=9, host_resident_after_bytes=2)) == (
+        "<60 B came back on cuda:0, 7 B of this process>"
+    )

@@ -1,6 +1,9 @@
 """Snapshots: every byte has an owner, names are found, views count once."""
 
+import contextlib
 import json
+import os
+import sys
 import types
 
 import numpy as np
@@ -9,8 +12,9 @@ import torch
 from torch import nn
 
 from gpulab import memory
-from gpulab.devices import _host
+from gpulab.devices import Device, _host
 from gpulab.errors import DeviceError, InputError
+from gpulab.evidence import Evidence, Note
 from gpulab.memory import Snapshot, _snapshot
 
 
@@ -105,3 +109,84 @@ def test_parts_sum_on_cuda():
     assert sum(after.parts.values()) == after.total_bytes == torch.cuda.mem_get_info()[1]
     assert after.parts["tensors"] - before.parts["tensors"] >= x.nbytes
     assert find(after, "x").nbytes == x.nbytes
+
+
+@pytest.mark.parametrize(
+    ("free", "mine", "parts"),
+    [
+        (30, None, {"tensors": 20, "cached": 15, "context and other processes": 35, "free": 30}),
+        (30, 50, {"tensors": 20, "cached": 15, "this process": 15, "other processes": 20, "free": 30}),
+        (30, 10, {"tensors": 20, "cached": 15, "this process": 0, "other processes": 35, "free": 30}),
+        (30, 90, {"tensors": 20, "cached": 15, "this process": 35, "other processes": 0, "free": 30}),
+        (90, None, {"tensors": 10, "cached": 0, "context and other processes": 0, "free": 90}),
+        (None, None, {"tensors": 20, "cached": 15, "context and other processes": 5, "free": 60}),
+    ],
+    ids=["driver silent", "beside others", "less than the pool", "more than used", "pool over used", "free unknown"],
+)
+def test_a_devices_parts_by_hand(monkeypatch, free, mine, parts):
+    """Of 100 bytes the pool has 35, 20 of them in tensors; where nothing says what is free, what was found (40) is used."""
+    monkeypatch.setattr(_snapshot, "pool_bytes", lambda where: (20, 35))
+    monkeypatch.setattr(_snapshot, "_process_bytes", lambda where: mine)
+    found, notes = _snapshot._device_parts(types.SimpleNamespace(memory_bytes=100, free_bytes=free), 40)
+    assert found == parts
+    assert sum(found.values()) == 100
+    assert [note.code for note in notes] == ([] if mine is not None else ["skipped"])
+
+
+def test_the_pools_of_all_libraries_are_added(monkeypatch):
+    """PyTorch's and CuPy's on an NVIDIA GPU, PyTorch's alone on others, Apple's by its own words; nothing on the CPU."""
+    pool = types.SimpleNamespace(used_bytes=lambda: 3, total_bytes=lambda: 4)
+    cuda = types.SimpleNamespace(is_available=lambda: True, Device=lambda index: contextlib.nullcontext())
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool))
+    for kind, allocated in (("cuda", 10), ("xpu", 20)):
+        monkeypatch.setattr(getattr(torch, kind), "memory_allocated", lambda index, n=allocated: n + index)
+        monkeypatch.setattr(getattr(torch, kind), "memory_reserved", lambda index, n=allocated: 2 * n + index)
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 5)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 7)
+    found = [_snapshot.pool_bytes(Device(kind, index)) for kind, index in (("cuda", 1), ("rocm", 0), ("xpu", 1), ("mps", 0), ("cpu", 0))]
+    assert found == [(14, 25), (13, 24), (21, 41), (5, 7), (0, 0)]
+
+
+def test_what_the_driver_says_of_this_process(monkeypatch):
+    """By the GPU's identity and this process's number; what it does not say, and another maker's driver, are None."""
+    asked = []
+    entries = [types.SimpleNamespace(pid=os.getpid() + 1, usedGpuMemory=5), types.SimpleNamespace(pid=os.getpid(), usedGpuMemory=9)]
+    nvml = types.SimpleNamespace(
+        NVMLError=ValueError,
+        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or 1,
+        nvmlDeviceGetComputeRunningProcesses=lambda h: entries,
+    )
+    monkeypatch.setattr(_snapshot._nvml, "session", lambda: contextlib.nullcontext(nvml))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: types.SimpleNamespace(uuid="1a2b" if index else "GPU-1a2b"))
+    gpu = Device("cuda", 1)
+    assert (_snapshot._process_bytes(gpu), _snapshot._process_bytes(Device("cuda", 0)), asked) == (9, 9, ["GPU-1a2b"] * 2)
+    assert _snapshot._process_bytes(Device("rocm", 1)) is None
+    entries[1].usedGpuMemory = None
+    assert _snapshot._process_bytes(gpu) is None
+    del entries[1]
+    assert _snapshot._process_bytes(gpu) is None
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda h: int("no answer")
+    assert _snapshot._process_bytes(gpu) is None
+    monkeypatch.setattr(_snapshot._nvml, "session", lambda: contextlib.nullcontext(None))
+    assert _snapshot._process_bytes(gpu) is None
+
+
+def test_plain_names_come_before_private_ones_and_outputs():
+    """The best name of a tensor is the one that its owner would give; what is no text names nothing."""
+    names = {"_oh": 1, "_x": 2, "b": 3, "Out": 4, 5: 6, "a": 7}
+    assert [name for name, _ in _snapshot._private_last(names)] == ["b", "a", "Out", "_x", "_oh"]
+
+
+def test_a_snapshot_in_a_table_and_in_one_line():
+    """Each part with its share; the ten largest tensors, views counted where there are several; parts of nothing stay out of the line."""
+    tensors = tuple(_snapshot.HeldTensor(f"t{k}" if k else "", 4, (2, k) if k else (), "uint8", "torch", 1 + (k == 1)) for k in range(12))
+    parts = {"tensors": 48, "cached": 0, "free": 144}
+    s = Snapshot("cuda:0", "a GPU", 192, parts, tensors, (Note("skipped", "why."),), Evidence.measured("a GPU"))
+    headers, rows = s.table()
+    assert headers == ("memory of cuda:0: 192 B", "bytes", "share")
+    assert rows[:5] == [
+        ("tensors", "48 B", "25.0%"), ("cached", "0 B", "0.0%"), ("free", "144 B", "75.0%"),
+        ("- no name", "4 B", "scalar uint8 (torch)"), ("- t1", "4 B", "2x1 uint8 (torch, 2 views)"),
+    ]  # fmt: skip
+    assert [row[0] for row in rows[5:]] == [*(f"- t{k}" for k in range(2, 10)), "note: skipped"]
+    assert (repr(s), s.free_bytes, s.tensor_bytes) == ("<memory of cuda:0: tensors 48 B, free 144 B>", 144, 48)

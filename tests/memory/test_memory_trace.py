@@ -1,6 +1,7 @@
 """Traces of real steps: categories by hand, functions, stops and failures."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ import torch
 from torch import nn
 
 from gpulab import memory, networks
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge
-from gpulab.memory import MemoryTrace
+from gpulab.memory import MemoryTrace, _trace
 
 
 def test_a_linear_step_by_hand():
@@ -151,3 +152,31 @@ def test_bad_arguments(arguments, options, word):
     """Each bad argument is refused in a sentence."""
     with pytest.raises(InputError, match=word):
         memory.trace(*arguments, **options)
+
+
+def test_no_memory_for_a_copy_of_the_model_is_said():
+    """What the allocator says is kept; an error about something else passes as it is."""
+
+    def storage(error):
+        def clone():
+            raise error
+
+        return types.SimpleNamespace(untyped_storage=lambda: types.SimpleNamespace(clone=clone))
+
+    with pytest.raises(OutOfMemoryError, match=r"no memory for a copy of the model \(not enough Memory\)"):
+        _trace._copied_storage(storage(RuntimeError("not enough Memory")))
+    with pytest.raises(RuntimeError, match=r"^something else$"):
+        _trace._copied_storage(storage(RuntimeError("something else")))
+
+
+def test_a_thousand_steps_are_the_most():
+    """Every operator of every step is kept."""
+    with pytest.raises(InputError, match="trace: steps is 1001; expected a whole number from 1 to 1000"):
+        memory.trace(nn.Linear(2, 2), torch.zeros(1, 2), loss=torch.sum, steps=1001, device="cpu")
+
+
+def test_progress_tells_each_step_and_the_end():
+    """Of two steps, from 0 to 1."""
+    seen = []
+    memory.trace(nn.Linear(2, 2), torch.zeros(1, 2), loss=torch.sum, device="cpu", progress=lambda *step: seen.append(step))
+    assert seen == [(0.0, "step 1 of 2"), (0.5, "step 2 of 2"), (1.0, "done")]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import types
+
 import pytest
 import torch
 from torch.nn import functional
@@ -9,7 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import gpulab as gl
 from gpulab.errors import InputError
-from gpulab.evidence import Badge
+from gpulab.evidence import Badge, Evidence
+from gpulab.memory import OperatorTraffic, Traffic
 
 N = 4 * 1000  # bytes of a thousand float32
 
@@ -164,3 +168,32 @@ def test_what_cannot_run_is_one_sentence(fn, says):
     """No function, wrong shapes, wrong number of arguments."""
     with pytest.raises(InputError, match=says):
         gl.memory.traffic(fn, torch.ones(3, 2))
+
+
+def test_what_goes_in_and_comes_out_of_a_module():
+    """Three rows of eight and a weight of 32 in, three of four out; what is given back as it was is no output."""
+    t = gl.memory.traffic(torch.nn.Linear(8, 4, bias=False), torch.ones(3, 8))
+    assert (t.input_bytes, t.output_bytes, t.label) == (4 * (24 + 32), 48, "Linear")
+    same = gl.memory.traffic(lambda x: (x, x + 1), torch.ones(10), label="both")
+    assert (same.input_bytes, same.output_bytes, same.label) == (40, 40, "both")
+
+
+def test_a_table_of_traffic_by_hand():
+    """Bytes, FLOPs where somebody counts them, and their ratio; the sum leaves out what nobody counts."""
+    operators = OperatorTraffic("mul", 3000, 1000, 2000.0), OperatorTraffic("sort", 1000, 0, None), OperatorTraffic("nothing", 0, 0, 5.0)
+    t = Traffic("it", operators, 100, 50, Evidence.modelled("a", "b"))
+    assert t.table() == (
+        ("operator", "reads", "writes", "FLOP", "FLOP a byte"),
+        [
+            ("mul", "2.93 KiB", "1000 B", "2000", "0.5"), ("sort", "1000 B", "0 B", "not counted", ""), ("nothing", "0 B", "0 B", "5", ""),
+            ("together", "3.91 KiB", "1000 B", "2005", "0.401"),
+        ],
+    )  # fmt: skip
+    assert repr(t) == "<it: 3 operators, reads 3.91 KiB, writes 1000 B, 2e+03 FLOP (MODELLED)>"
+    assert (t.read_bytes, t.written_bytes, t.nbytes, t.compulsory_bytes, t.uncounted) == (4000, 1000, 5000, 150, ("sort",))
+    assert t.caption().endswith(" · FLOPs not counted: sort")
+    assert Traffic("it", operators[2:], 0, 0, t.evidence).intensity_flops_per_byte == math.inf
+    assert Traffic("it", (), 0, 0, t.evidence).table()[1] == [("together", "0 B", "0 B", "0", "")]
+    roof = types.SimpleNamespace(ridge_flops_per_byte=lambda arithmetic: {"float32": 0.5, "tf32": 0.6}[arithmetic])
+    assert t.memory_bound(roof) == ()  # on the ridge itself neither holds it back
+    assert t.memory_bound(roof, "tf32") == operators[:1]

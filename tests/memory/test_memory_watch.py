@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gpulab.devices import Device
+from gpulab.evidence import Evidence
 from gpulab.memory import _watch
 from gpulab.memory._snapshot import HeldTensor
 
@@ -71,3 +72,11 @@ def test_a_peak_that_nobody_keeps_is_the_larger_end() -> None:
 def test_a_device_grew_or_shrank(before: int, after: int, kept: int, freed: int) -> None:
     """One of the two is nothing."""
     assert _watch._use("cpu", before, 50, after) == _watch.DeviceUse("cpu", before, 50, kept, freed)
+
+
+def test_a_cell_in_one_line() -> None:
+    """Each device with its peak and what is kept."""
+    uses = (_watch.DeviceUse("cpu", 0, 1024, 512, 0), _watch.DeviceUse("cuda:0", 0, 2048, 0, 0))
+    assert repr(_watch.CellMemory(uses, 0, (), False, Evidence.measured("a GPU"))) == (
+        "<memory of the cell: cpu: peak 1.00 KiB, kept 512 B; cuda:0: peak 2.00 KiB, kept 0 B>"
+    )
