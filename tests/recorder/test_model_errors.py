@@ -117,3 +117,19 @@ def test_a_model_error_is_plain_data() -> None:
     (found,) = recorder.model_errors(a_recording(entries=(*CEILINGS, timed("catalogue", 1.0, workload="matmul", n=2048, dtype="float32"))))
     assert recorder.ModelError.from_dict(found.to_dict()).to_dict() == found.to_dict()
     assert len(found.table()[1]) == 4
+
+
+def test_a_model_error_in_a_table_and_in_one_line() -> None:
+    """By hand: the product above in twice its time, and the addition in half."""
+    product = timed("catalogue", 2 * 2 * 2048**3 / 1e11, workload="matmul", n=2048, dtype="float32")
+    addition = timed("catalogue", 3 * 4 * 2**26 / 1e10 / 2, workload="add", n=2**26, dtype="float32")
+    (found,) = recorder.model_errors(a_recording(entries=(*CEILINGS, product, addition)))
+    assert found.table() == (
+        ("roofline on test, 2 cases", "recorded / modelled"),
+        [
+            ("median", "1.25"), ("10th to 90th percentile", "0.65 to 1.85"), (f"smallest: {addition.key}", "0.5"),
+            (f"largest: {product.key}", "2"),
+        ],
+    )  # fmt: skip
+    assert repr(found) == f"<roofline: {found.sentence}>"
+    assert found.evidence.badge == "RECORDED"

@@ -128,3 +128,46 @@ def test_what_other_gpus_are_not_asked_for(kind: str) -> None:
     tips = {str(c.params["tip"]) for c in planned("tips", device)}
     assert "create_on_device" in tips
     assert "cudnn_autotune" not in tips
+
+
+DOUBLINGS = {2**k for k in range(12, 30)} | {3 * 2 ** (k - 1) for k in range(12, 29)}  # 4 KiB to 512 MiB, two a doubling
+
+
+@pytest.mark.parametrize(
+    ("experiment", "device", "param", "values"),
+    [
+        ("latency", CUDA, "nbytes", DOUBLINGS),
+        ("latency", CPU, "nbytes", {n for n in DOUBLINGS if n <= 2**26}),
+        ("bandwidth", CUDA, "nbytes", {n for n in DOUBLINGS if n >= 2**20}),  # a set that all multiprocessors share
+        ("bandwidth", CPU, "nbytes", {n for n in DOUBLINGS if n <= 2**26}),
+        ("transfer", CUDA, "nbytes", {2**k for k in range(10, 31)}),  # 1 KiB to 1 GiB
+        ("overlap", CUDA, "nbytes", {2**24, 2**28}),
+        ("overlap", CUDA, "chunks", {2, 4, 8, 16, 32}),
+        ("collectives", CPU, "nbytes", {4**k for k in range(5, 13)}),  # 1 KiB to 16 MiB, each four times the last
+        ("precision", CUDA, "n", {1023, 1024, 4095, 4096, 8191, 8192}),
+        ("precision", CPU, "n", {511, 512}),
+        ("compression", CUDA, "zeros", {0.0, 0.5, 0.9, 0.98, None}),
+        ("compression", CUDA, "rows", {1, 4096, None}),
+        ("compression", CPU, "rows", {1, 64, None}),
+        ("compression", CUDA, "groups", {None, 1, 4, 32, 128}),
+        ("pipeline", CUDA, "workers", {None, 0, 1, 2, 4, 8}),
+        ("ceilings", CUDA, "n", {None, 8192}),
+        ("ceilings", CPU, "n", {None, 2048}),
+        ("ceilings", CUDA, "nbytes", {None, 2 * 2**30, 3 * 2**30}),  # two arrays of a copy, three of a triad
+        ("ceilings", CPU, "nbytes", {None, 2 * 2**28, 3 * 2**28}),
+        ("launch", CUDA, "launches", {1000}),
+    ],
+)  # fmt: skip
+def test_the_whole_range_of_each_experiment(experiment: str, device: Device, param: str, values: set[object]) -> None:
+    """From the experiments' own docstrings and the claims that read them."""
+    assert {case.params.get(param) for case in planned(experiment, device)} == values
+
+
+def test_eight_gpus_are_asked_for_collectives_up_to_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 1 KiB, each four times the last, on all of them; steps on 1, 2, 4 and 8; of six on 1, 2, 4 and 6."""
+    for world, counts in ((8, [1, 2, 4, 8]), (6, [1, 2, 4, 6])):
+        monkeypatch.setattr(_parallel.devices, "available", lambda world=world: [CPU, *[CUDA] * world])
+        assert {case.params["nbytes"] for case in planned("collectives", CUDA)} == {4**k for k in range(5, 16)}
+        assert sorted({case.params["ranks"] for case in planned("data-parallel scaling", CUDA)}) == counts
+    monkeypatch.setattr(_parallel.devices, "available", lambda: [CPU, CUDA, CUDA])
+    assert {case.params["ranks"] for case in planned("collectives", CUDA)} == {2}

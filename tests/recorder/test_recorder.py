@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import json
 import os
+import signal
 import sys
 from types import SimpleNamespace
 
@@ -51,11 +53,15 @@ def a_measurement(median=1e-3, n=50):
     )
 
 
+machine = functools.cache(devices.machine)  # read once for all tests of this file
+
+
 @pytest.fixture
 def bench(monkeypatch):
     """An empty registry with a scripted experiment maker, and a log of what ran with which deadline."""
     clock, log = Clock(), []
     monkeypatch.setattr(_registry, "_REGISTRY", {})
+    monkeypatch.setattr(devices, "machine", machine)
 
     def add(name, ranks, seconds=10.0, fails=(), error=None, shares=1, medians=(1e-3,)):
         def case(i, rank):
@@ -411,3 +417,144 @@ def test_an_overlap_is_measured_in_both_arrangements_and_gives_its_own(arrangeme
     case = _transfers._overlap_case("a device", 1024, 8, arrangement)
     assert case.time(3.0) is both[wanted]
     assert given == [((1024, 8, "a device"), 6.0)]
+
+
+def test_the_file_is_saved_every_five_seconds(bench, tmp_path, monkeypatch):
+    """Six cases of 2.5 s: after the first, the third and the fifth, at the end of the run and with the clocks after it."""
+    saved = []
+    monkeypatch.setattr(_run, "write", lambda recording, path: saved.append(len(recording.entries) - len(recording.missing())))
+    bench("a", [0] * 6, seconds=2.5)
+    bench.run(tmp_path / "r.json")
+    assert saved == [1, 3, 5, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        (lambda tmp: tmp, "is a folder; expected the name of a file"),
+        (lambda tmp: tmp / "no" / "r.json", "the folder '.* is not there; expected an existing folder"),
+        (lambda tmp: 5, "5 is not the name of a file"),
+        (lambda tmp: "a\0b", "is not the name of a file"),
+    ],
+)
+def test_what_is_no_file_to_write_is_said_before_anything_runs(bench, tmp_path, out, says):
+    """A folder, a file in a folder that is not there, a number, a null character."""
+    bench("a", [0])
+    with pytest.raises(InputError, match=says):
+        bench.run(out(tmp_path))
+    assert bench.log == []
+
+
+def test_the_edges_of_budget_and_name(bench, tmp_path):
+    """A day is the most; a name has 64 characters at most, and a device without letters is a machine."""
+    bench("a", [0])
+    assert bench.run(tmp_path / "r.json", minutes=24 * 60, name="x" * 64).name == "x" * 64
+    for wrong in ({"minutes": 24 * 60 + 1}, {"name": "x" * 65}, {"name": ""}, {"name": 5}):
+        with pytest.raises(InputError, match=r"record: (minutes =|name)"):
+            bench.run(tmp_path / "r.json", restart=True, **wrong)
+    assert _run.machine_name(SimpleNamespace(name="?!")) == "machine"
+    assert _run.machine_name(SimpleNamespace(name="A" * 70)) == "a" * 64
+
+
+def test_a_full_disk_and_a_second_recorder_are_told(bench, tmp_path, monkeypatch):
+    """What was saved before stands; each of two recorders would overwrite what the other has measured."""
+    bench("a", [0])
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_run, "write", full)
+        with pytest.raises(RecordingError, match=r"r\.json cannot be written \(No space left on device\); expected a folder of yours"):
+            bench.run(tmp_path / "r.json")
+    bench.log.clear()
+    with _run.alone(tmp_path / "r.json"), pytest.raises(RecordingError, match=r"another gpulab record writes to r\.json now"):
+        bench.run(tmp_path / "r.json")
+    assert bench.log == []
+
+
+def test_the_devices_clock_is_kept_in_megahertz():
+    """The processor's of a CPU, of several accelerators the one that is measured; what does not tell its clock has none."""
+    machine = SimpleNamespace(
+        processor=SimpleNamespace(clock_hz=3.5e9), accelerators=[SimpleNamespace(clock_hz=1.98e9), SimpleNamespace(clock_hz=None)]
+    )
+    found = [_run._clocks(machine, device, "before") for device in (devices.Device("cpu"), *(devices.Device("cuda", k) for k in range(3)))]
+    assert found == [{"before_mhz": 3500.0}, {"before_mhz": 1980.0}, {}, {}]
+
+
+def test_an_accelerators_memory_is_let_go_between_cases(monkeypatch):
+    """Cycles first, then the allocator's cache; a CPU needs neither."""
+    done = []
+    monkeypatch.setattr(_run.gc, "collect", lambda: done.append("collect"))
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: done.append("empty"))
+    for kind, wanted in (("cpu", []), ("xpu", ["collect"]), ("cuda", ["collect", "empty"])):
+        _run._let_go(devices.Device(kind))
+        assert done == wanted
+        done.clear()
+
+
+def test_what_the_command_says(bench, tmp_path, capsys):
+    """A line for each experiment where asked; else how many cases were recorded and why the others were not; Ctrl-C is as before."""
+    bench("short", [0] * 3, seconds=0.0, fails=(1, 2))
+    before, path = signal.getsignal(signal.SIGINT), tmp_path / "r.json"
+    assert cli.main(["record", "--list"]) == 0
+    assert capsys.readouterr().out == "short        short\n"
+    assert cli.main(["record", "--device", "cpu"]) == 2
+    assert "no file was given; expected --out FILE" in capsys.readouterr().err
+    assert cli.main(["record", "--out", str(path), "--device", "cpu", "--minutes", "0.5", "--visits", "1"]) == 0
+    *lines, end, missing = capsys.readouterr().out.splitlines()
+    assert [line[:6] for line in lines] == [" 33 % ", " 67 % ", "100 % "]
+    assert end == f"1 of 3 cases recorded on {devices.find('cpu').name} in {path}"
+    assert missing == "  not recorded: 2 x RuntimeError: boom happened"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch, tmp_path, capsys):
+    """Each case presses it: once, and what was timed is kept; twice, and nothing is waited for."""
+    pressed = [1]
+
+    def time(deadline):
+        for _ in range(pressed[0]):
+            signal.raise_signal(signal.SIGINT)
+        return a_measurement()
+
+    monkeypatch.setattr(_registry, "_REGISTRY", {})
+    recorder.register(Experiment("a", "a", lambda device: [Case({"i": i}, time) for i in range(3)]))
+    arguments = argparse.Namespace(
+        list=False, out=tmp_path / "r.json", minutes=8.0, only=None, name=None, device="cpu", restart=False, visits=1
+    )
+    assert _command.run(arguments) == 0
+    said = capsys.readouterr()
+    assert said.err == "\nstopping after the case in flight; press Ctrl-C again to stop at once\n"
+    assert said.out.splitlines()[-1] == "  not recorded: 2 x time did not reach it"
+    pressed[0] = 2
+    with pytest.raises(KeyboardInterrupt):
+        _command.run(argparse.Namespace(**{**vars(arguments), "out": tmp_path / "s.json"}))
+
+
+def test_progress_ends_its_line_at_the_end(capsys, monkeypatch):
+    """In a terminal one line that is written over, ended where all is done; elsewhere a line each."""
+    _command._show(0.25, "1 of 4")
+    assert capsys.readouterr().out == " 25 %  1 of 4\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(_command.shutil, "get_terminal_size", lambda: os.terminal_size((31, 5)))
+    _command._show(1.0, "4 of 4")
+    assert capsys.readouterr().out == "\r" + "100 %  4 of 4".ljust(30) + "\n"
+
+
+def test_every_figure_of_a_measurement_is_kept():
+    """In its place, with the case's parameters and the measurement's own date."""
+    m = dataclasses.replace(a_measurement(n=2), with_transfer_seconds=4.0, launch_seconds=0.5, flops=3.0, calls_per_sample=7)
+    kept = _registry.entry("e", Case({"i": 1}, None), m)
+    t = kept.timing
+    assert (kept.experiment, kept.params, kept.date, t.samples_seconds.tolist(), t.median_seconds) == (
+        "e", {"i": 1}, m.environment.date, [1e-3, 1e-3], 1e-3,
+    )  # fmt: skip
+    assert (t.first_call_seconds, t.launch_seconds, t.with_transfer_seconds, t.calls_per_sample, t.flops, t.nbytes) == (
+        1.0,
+        0.5,
+        4.0,
+        7,
+        3.0,
+        8.0,
+    )

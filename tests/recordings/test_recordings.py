@@ -259,3 +259,40 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are():
     with pytest.raises(RecordingError) as raised:
         recordings.load("no-such-machine")
     assert all(name in str(raised.value) for name in recordings.names())
+
+
+def test_twenty_mebibytes_are_the_most(tmp_path):
+    """A file of just so many is looked at, and is no JSON; one byte more is not."""
+    path = tmp_path / "big.json"
+    for nbytes, says in ((20 * 2**20, "is not JSON"), (20 * 2**20 + 1, "has 20971521 bytes; expected at most 20971520")):
+        with path.open("wb") as f:
+            f.truncate(nbytes)
+        with pytest.raises(RecordingError, match=says):
+            recordings.read(path)
+
+
+def test_a_recording_in_one_line_and_with_its_badge():
+    """The device, the date, and how many of its cases have a time."""
+    recording = a_recording()
+    assert repr(recording) == "<recording 'test': Test Device, 2026-11-20, 1 of 2 entries>"
+    assert recording.caption() == recording.evidence().sentence
+    assert recording.evidence().samples is None
+    later = Entry("e", {}, a_timing(), date="2026-11-21T10:00:00+00:00")
+    assert recording.evidence(later).date == "2026-11-21T10:00:00+00:00"
+    assert recording.table()[1][1] == (
+        "catalogue dtype=float32 n=2048 workload=matmul",
+        "not recorded: time did not reach it",
+        "",
+        "",
+        "",
+        "",
+    )
+
+
+def test_the_interval_of_a_ratio_needs_one_above_zero():
+    """1 ms over 1 ms, 10 % wide each; where the other's reaches down to nothing, or one is missing, there is none."""
+    one = a_timing()
+    assert one.over(one) == (1.0, (pytest.approx(0.9 / 1.1), pytest.approx(1.1 / 0.9)))
+    assert one.over(a_timing(interval_seconds=(0.0, 1e-3))) == (1.0, None)
+    assert one.over(a_timing(interval_seconds=None)) == (1.0, None)
+    assert a_timing(interval_seconds=None).over(one) == (1.0, None)

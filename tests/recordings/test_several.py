@@ -159,3 +159,43 @@ def test_the_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str])
         capsys.readouterr()
         assert cli.main(["recordings", *wrong]) != 0
         assert "expected" in capsys.readouterr().err
+
+
+def test_a_comparison_in_a_table_and_in_one_line() -> None:
+    """By hand, as above: 2 ms after 1 ms; what differs in the machine comes first."""
+    found = recordings.diff(made(EARLIER, timed(1, 1e-3), timed(3, 1e-3)), made(LATER, timed(1, 2e-3), libraries={"jax": "0.10"}))
+    assert found.table() == (
+        ("case", "test", "test", "second / first"),
+        [
+            ("date", EARLIER, LATER, ""), ("jax", "none", "0.10", ""), ("torch", "2.11.0", "none", ""),
+            ("e n=1", "1.00 ms", "2.00 ms", "2.00x [1.64x, 2.44x]"),
+        ],
+    )  # fmt: skip
+    assert repr(found) == "<test and test: 1 cases in both, 1 differ; 1 only in the first, 0 only in the second>"
+    assert found.caption() == "; ".join(one.sentence for one in found.evidence)
+    without = dataclasses.replace(found, differences=(dataclasses.replace(found.differences[0], interval=None),))
+    assert without.table()[1][-1][-1] == "2.00x no interval"
+
+
+def test_of_two_times_of_one_moment_the_second_stands() -> None:
+    """And the notes of both, each once."""
+    one, other = (dataclasses.replace(made(EARLIER, timed(1, s)), notes=("n", note)) for s, note in ((1e-3, "a"), (2e-3, "b")))
+    both = recordings.merge(one, other)
+    assert (both.entries[0].timing.median_seconds, both.notes, both.name) == (2e-3, ("n", "a", "b"), "test")
+
+
+def test_the_command_says_where_the_joined_file_is(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line; a folder in its place is a sentence; a file without .json is found by its path."""
+    path, out = tmp_path / "a.json", tmp_path / "both.json"
+    recordings.write(made(EARLIER, timed(1, 1e-3)), path)
+    assert cli.main(["recordings", "--merge", str(path), str(path), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"<recording 'test': Test Device, 2026-11-20, 1 of 1 entries> in {out}\n"
+    assert cli.main(["recordings", "--merge", str(path), str(path), "--out", str(tmp_path)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    path.rename(tmp_path / "plain")
+    assert cli.main(["recordings", "--show", str(tmp_path / "plain")]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == [
+        "<recording 'test': Test Device, 2026-11-20, 1 of 1 entries>",
+        "case   median   95 % interval      visits  arithmetic    memory traffic",
+    ]
