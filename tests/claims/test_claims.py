@@ -375,7 +375,7 @@ def test_a_claim_speaks_of_its_devices_alone() -> None:
     ],
 )
 def test_the_line_itself_belongs_to_the_promise(low: float, high: float, interval: tuple[float, float], inside: bool | None) -> None:
-    """ "2 to 4" holds 2 and 4; "more than 1x" does not hold 1, and is contradicted below 1.02 only."""
+    """Of "2 to 4" both ends hold; "more than 1x" does not hold 1, and is contradicted below 1.02 only."""
     claim = dataclasses.replace(A_CLAIM, low=low, high=high)
     assert _inside(claim, Comparison("", 1.0, interval, "a", "b")) is inside
 
@@ -391,7 +391,7 @@ def test_the_line_itself_belongs_to_the_promise(low: float, high: float, interva
     ],
 )
 def test_half_of_the_cases_are_enough(low: float, of_each: bool, ends: list[float | None], verdict: Verdict) -> None:
-    """ "At least half agree", as the page says, of cases that are points; and "gains at all" is more than 2 %."""
+    """It takes "at least half", as the page says, of cases that are points; and "gains at all" is more than 2 %."""
     claim = dataclasses.replace(A_CLAIM, low=low, of_each=of_each)
     found = [Comparison("", 1.0, None if end is None else (end, end), "a", "b") for end in ends]
     assert _verdict(claim, found, [_inside(claim, one) for one in found]) is verdict
@@ -449,3 +449,10 @@ def test_the_command_says_where_the_page_is(tmp_path: pathlib.Path, capsys: pyte
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"<ledger of {len(claims.claims())} claims, ")
     assert line.endswith(f"> in {out}")
+
+
+def test_a_median_that_may_be_nothing_has_no_ratio_to_trust() -> None:
+    """An interval that reaches down to zero gives a figure over the median none."""
+    timing = a_timing(1e-3, interval_seconds=(0.0, 2e-3))
+    (only,) = claims.judge("first-call", a_recording("cpu", (Entry("catalogue", {"dtype": "float32"}, timing),))).comparisons
+    assert (only.ratio, only.interval) == (pytest.approx(10), None)

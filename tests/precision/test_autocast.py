@@ -225,7 +225,7 @@ def test_rocm_has_cudas_lists() -> None:
 
 def test_a_device_without_lists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apple's GPU has none; an AMD GPU has CUDA's."""
-    monkeypatch.setattr(_autocast.devices, "find", lambda device: Device(device))
+    monkeypatch.setattr(_autocast.devices, "find", Device)
     assert _autocast._place("rocm") == ("rocm", Device("rocm"))
     with pytest.raises(InputError, match="no documented lists for mps; expected one of cuda, xpu, cpu"):
         _autocast._place("mps")

@@ -199,8 +199,8 @@ def test_what_float64_holds_is_taken() -> None:
         ),
         (
             "float8_e4m3fn",
-            ["8: 1 sign, 4 exponent, 3 mantissa", "448; beyond it a number becomes nan", "0.015625", "0.00195312", "0.125 (1.2 decimal digits)",
-             "no, yes", "weights and activations on Tensor Cores from compute capability 8.9 on"],
+            ["8: 1 sign, 4 exponent, 3 mantissa", "448; beyond it a number becomes nan", "0.015625", "0.00195312",
+             "0.125 (1.2 decimal digits)", "no, yes", "weights and activations on Tensor Cores from compute capability 8.9 on"],
             "<format float8_e4m3fn: 1 + 4 + 3 bits, up to 448>",
         ),
         (
@@ -222,10 +222,8 @@ def test_the_facts_in_a_table_and_in_one_line(name: str, rows: list[str], text: 
 
 def test_all_but_tf32_are_stored_in_their_own_bits() -> None:
     """TF32 lies in memory as float32."""
-    assert {name: precision.format(name).storage_bits - precision.format(name).bits for name in FACTS} == {
-        **dict.fromkeys(FACTS, 0),
-        "tf32": 13,
-    }
+    found = {name: precision.format(name) for name in FACTS}
+    assert {name: f.storage_bits - f.bits for name, f in found.items()} == {**dict.fromkeys(FACTS, 0), "tf32": 13}
     assert [precision.format(name).emin for name in ("float16", "int8")] == [-14, 0]
 
 

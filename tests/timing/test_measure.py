@@ -790,8 +790,9 @@ def _sampled(**changes):
     from gpulab.timing.sampling import Sampled
 
     fields = {
-        "samples_seconds": np.ones(3), "launch_seconds": np.ones(3), "sample_starts_seconds": np.arange(3.0), 
-        "interval_seconds": (0.9, 1.1), "calls_per_sample": 1, "stopped_by": "precision", "no_interval_reason": None, "overhead_seconds": 0.0,
+        "samples_seconds": np.ones(3), "launch_seconds": np.ones(3), "sample_starts_seconds": np.arange(3.0),
+        "interval_seconds": (0.9, 1.1), "calls_per_sample": 1, "stopped_by": "precision", "no_interval_reason": None,
+        "overhead_seconds": 0.0,
     }  # fmt: skip
     return Sampled(**{**fields, **changes})
 
