@@ -290,6 +290,35 @@ def test_a_copy_that_main_memory_cannot_hold_is_refused_before_it_starts(monkeyp
         gl.to_host(torch.zeros(128, dtype=torch.float64))
 
 
+def test_a_copy_as_large_as_what_is_free_is_made(monkeypatch):
+    """A byte more is refused, by its function, with both sizes; into main memory to_device asks as to_host does."""
+    monkeypatch.setattr("gpulab.devices._host.available_memory_bytes", lambda: 1024)
+    arrays._need_main_memory("f", 1024)
+    with pytest.raises(OutOfMemoryError) as refused:
+        arrays._need_main_memory("f", 2048)
+    assert str(refused.value) == (
+        "f: the copy needs 2.00 KiB of main memory and 1.00 KiB are free; expected it to fit. "
+        "Copy a part of the array, or call gl.memory.release() first."
+    )
+    monkeypatch.setattr("gpulab._backends.TorchBackend.device_of", lambda self, x: "cuda:0")
+    with pytest.raises(OutOfMemoryError, match=r"^to_device: the copy needs 2\.00 KiB"):
+        gl.to_device(torch.zeros(256, dtype=torch.float64), "cpu")
+    monkeypatch.setattr("gpulab.devices._host.available_memory_bytes", lambda: None)
+    arrays._need_main_memory("f", 2048)
+
+
+@pytest.mark.parametrize(("owner_keeps", "target_keeps"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("here", ["cuda:0", "cuda:1"])
+def test_between_two_libraries_of_a_gpu_nothing_passes_through_the_host(monkeypatch, here, owner_keeps, target_keeps):
+    """Moved within the first library where it lies on another GPU, then shared; copied where one of the two never changes an array."""
+    owner = types.SimpleNamespace(device_of=lambda a: here, move=lambda a, where, pinned: (a, where, pinned), immutable=owner_keeps)
+    target = types.SimpleNamespace(name="cupy", copy=lambda view: ("copy", view), immutable=target_keeps)
+    monkeypatch.setattr("gpulab._backends.share", lambda x, library: ("view", x, library))
+    moved = "a" if here == "cuda:1" else ("a", "cuda:1", False)
+    view = ("view", moved, "cupy")
+    assert arrays._across_libraries("a", owner, target, "cuda:1") == (("copy", view) if owner_keeps or target_keeps else view)
+
+
 def test_a_device_that_runs_out_of_memory_gives_one_sentence(monkeypatch):
     """Torch's own out-of-memory error is translated, and stays the cause."""
     original = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40.00 GiB. GPU 0 has a total capacity of ...")

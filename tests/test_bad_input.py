@@ -611,3 +611,66 @@ def test_a_home_that_is_not_here_is_told() -> None:
     assert _given.expanded("x", "~") == pathlib.Path.home()
     with pytest.raises(InputError, match=r"^x: ~nosuchuser/y begins with the home of a user that is not here"):
         _given.expanded("x", "~nosuchuser/y")
+
+
+def test_the_edges_of_a_clock() -> None:
+    """Whole numbers are seconds too; a step back and 1,000 equal readings behind the first one are told with their values."""
+    readings = iter([3, 3.5, 2.5])
+    read = _given.clock("f", lambda: next(readings))
+    assert read is not None
+    assert (read(), read()) == (3, 3.5)
+    with pytest.raises(InputError, match=r"^f: clock went from 3\.5 back to 2\.5; expected seconds that only grow\."):
+        read()
+    for value, says in ((math.inf, "gave inf;"), (math.nan, "gave nan;"), (True, "gave a bool;"), ("1", "gave a str;")):
+        wrong = _given.clock("f", lambda value=value: value)  # type: ignore[misc]
+        assert wrong is not None
+        with pytest.raises(InputError, match=f"^f: clock {says} expected seconds"):
+            wrong()
+    still = _given.clock("f", lambda: 7.0)
+    assert still is not None
+    assert [still() for _ in range(1000)] == [7.0] * 1000
+    with pytest.raises(InputError, match=r"^f: clock stood still at 7\.0 over 1,000 readings; expected seconds that grow"):
+        still()
+    assert _given.clock("f", None) is None
+
+
+def test_the_edges_of_numbers_words_and_switches() -> None:
+    """Both ends of a range belong to it; NumPy's numbers and switches count, and what is refused is shown with what was expected."""
+    assert [_given.whole("f", "n", value, 1, 3) for value in (1, np.int64(3))] == [1, 3]
+    for wrong in (0, 4, 2.0, True, "2"):
+        with pytest.raises(InputError) as refused:
+            _given.whole("f", "n", wrong, 1, 3)
+        assert str(refused.value) == f"f: n is {wrong!r}; expected a whole number from 1 to 3. Leave it out for the default."
+    finite = (1, -2.5, np.float32(1), np.int8(3), Fraction(1, 3))
+    assert all(_given.is_finite(value) for value in finite)
+    assert not any(_given.is_finite(value) for value in (True, math.nan, -math.inf, 10**400, np.complex64(1), 1j, "1", None))
+    assert _given.flag("f", "x", np.True_) is True
+    with pytest.raises(InputError, match=r"^f: x='no'; expected True or False\. Pass one of the two\.$"):
+        _given.flag("f", "x", "no")
+    assert _given.word("f", "x", "b", ("a", "b")) == "b"
+    with pytest.raises(InputError, match=r"^f: x is 'c'; expected one of: a, b\. Pass one of these\.$"):
+        _given.word("f", "x", "c", ("a", "b"))
+    assert _given.items("f", "x", range(2)) == [0, 1]
+    for text in ("ab", b"ab", 5):
+        with pytest.raises(InputError, match=r"^f: x is .*; expected several values\. Pass a list of them\.$"):
+            _given.items("f", "x", text)
+
+
+def test_a_callable_beside_the_work_is_told_by_its_name() -> None:
+    """Its value and arguments pass; its error names it; an error of ours passes as it is."""
+    called = _given.callback("f", "stop", lambda *given: given)
+    assert called is not None
+    assert called(1, 2) == (1, 2)
+    assert _given.callback("f", "stop", None) is None
+    with pytest.raises(InputError, match=r"^f: stop=5; expected a function\. Pass one, or leave it out\.$"):
+        _given.callback("f", "stop", 5)  # type: ignore[arg-type]
+
+    def fails(error: Exception) -> None:
+        raise error
+
+    raising = _given.callback("f", "stop", fails)
+    assert raising is not None
+    with pytest.raises(InputError, match=r"^f: stop raised KeyError \('x'\); expected it to return\. Mend it, or leave it out\.$"):
+        raising(KeyError("x"))
+    with pytest.raises(StoppedError, match=r"^ours\.$"):
+        raising(StoppedError("ours."))

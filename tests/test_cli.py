@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import gpulab
 from gpulab import cli, devices
 from gpulab.errors import InputError
 
@@ -106,3 +107,10 @@ def test_a_reader_that_goes_away_is_no_error():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_version_is_the_packages(capsys):
+    """One line, and code 0."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"gpulab {gpulab.__version__}\n")

@@ -36,3 +36,23 @@ def test_a_message_is_shown_by_a_terminal_and_not_obeyed():
     """What clears the screen, turns the line or is half a character stands there as Python writes it; other scripts stay."""
     assert errors.message_of(ValueError("\x1b[2J \u202eno\ud800")) == r"\x1b[2J \u202eno\ud800"
     assert errors.printable("Zoë 東京 5 %") == "Zoë 東京 5 %"
+
+
+def test_an_error_keeps_what_a_program_asks_it_for():
+    """Beside its sentence: what was measured, the line to blame, the compiler's words, the ranks; all empty where none is known."""
+    measured = object()
+    assert (str(errors.MeasurementError("a.", measured)), errors.MeasurementError("a.", measured).partial) == ("a.", measured)
+    assert errors.MeasurementError("a.").partial is None
+    assert (str(errors.KernelError("a.", 3)), errors.KernelError("a.", 3).line, errors.KernelError("a.").line) == ("a.", 3, None)
+    compiled, plain = errors.CompileError("a.", 4, 5, "all"), errors.CompileError("a.")
+    assert (str(compiled), compiled.line, compiled.column, compiled.log) == ("a.", 4, 5, "all")
+    assert (plain.line, plain.column, plain.log) == (None, None, "")
+    ranked, alone = errors.RankDiedError("a.", (1,), (0, 2), "barrier"), errors.RankError("a.")
+    assert (str(ranked), ranked.ranks, ranked.waiting, ranked.collective) == ("a.", (1,), (0, 2), "barrier")
+    assert (alone.ranks, alone.waiting, alone.collective) == ((), (), None)
+
+
+def test_the_line_that_installs_an_extra():
+    """It names the extra, and what pins the versions."""
+    line = "Run `.venv/bin/pip install -c constraints.txt -e '.[jax]'` in gpulab's folder, and restart the kernel."
+    assert errors.install_extra("jax") == line

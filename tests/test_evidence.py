@@ -88,3 +88,29 @@ def test_the_errors_of_a_models_parts_stand_under_their_names():
     assert known_errors(link=known, compute=known) == "link: 3 % at most; compute: 3 % at most"
     assert known_errors(link=unknown, compute=known) == "link: no recording to compare with yet; compute: 3 % at most"
     assert known_errors(link=unknown, compute=unknown) is None
+
+
+def test_the_sentences_word_by_word():
+    """Each part stands where it is known and leaves nothing behind where it is not."""
+    assert Evidence.recorded(_environment(libraries={"torch": "2.11", "numpy": "2.3"}), samples=5).sentence == (
+        "RECORDED on NVIDIA H200, 2026-11-20 · driver 580.1 · torch 2.11, numpy 2.3 · n = 5 · by `gpulab record`"
+    )
+    bare = Evidence.recorded(_environment(driver=None, libraries={}, command=None))
+    assert (bare.sentence, bare.samples) == ("RECORDED on NVIDIA H200, 2026-11-20", None)
+    assert str(Evidence.measured("cpu", date="2026-11-20")) == "MEASURED on cpu"
+    assert Evidence.measured("cpu", 3, "2026-11-20").date == "2026-11-20"
+    modelled = Evidence.modelled("a link", "PCIe 4.0", "4 %", "H200")
+    assert modelled.sentence == "MODELLED · assumes a link · source: PCIe 4.0 · known error: 4 %"
+    assert (modelled.device, Evidence.modelled("a", "b").device) == ("H200", "")
+
+
+def test_what_a_badge_lacks_is_named():
+    """One or two words, with all that its kind needs."""
+    with pytest.raises(
+        InputError, match=r"^Evidence: MODELLED without assumptions and source; expected assumptions and source\. Say where"
+    ):
+        Evidence(Badge.MODELLED, "H200")
+    with pytest.raises(InputError, match=r"^Evidence: RECORDED without date; expected device and date\."):
+        Evidence(Badge.RECORDED, "H200")
+    with pytest.raises(InputError, match=r"^Evidence: samples=-1; expected a count from 0\."):
+        Evidence.measured("cpu", -1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab._files import refuse_unwritable, write_atomically
+from gpulab._files import alone, refuse_unwritable, write_atomically
 
 
 def test_content_is_written_and_replaced(tmp_path: Path) -> None:
@@ -69,3 +69,17 @@ def test_file_has_the_mode_that_the_user_chose(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+def test_only_one_holds_the_lock_beside_a_file(tmp_path: Path) -> None:
+    """The second is told at once and may come when the first has gone; the empty lock file stays."""
+    path = tmp_path / "r.json"
+    with alone(path) as first:
+        assert first is True
+        with alone(path) as second:
+            assert second is False
+        with alone(tmp_path / "other.json") as other:
+            assert other is True
+    with alone(path) as again:
+        assert again is True
+    assert {file.name for file in tmp_path.iterdir()} == {".r.json.lock", ".other.json.lock"}

@@ -201,3 +201,171 @@ def test_a_port_that_another_server_takes_first_is_no_end(tmp_path: Path) -> Non
     finally:
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
+
+
+def test_the_ports_that_there_are() -> None:
+    """0 and 65536 do not exist; the first free one is not asked for beforehand."""
+    for port in (0, 65536):
+        with pytest.raises(InputError, match=rf"^lab: port {port} does not exist; expected 1 to 65535\."):
+            _lab._check_port(port)
+    _lab._check_port(None)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    _lab._check_port(free)
+
+
+def test_outside_a_clone_the_copy_lies_where_the_learner_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside pyproject.toml in a clone, else in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert _lab._default_copy(tmp_path / "share" / "notebooks") == tmp_path / "my-notebooks"
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share" / "pyproject.toml").write_text("")
+    assert _lab._default_copy(tmp_path / "share" / "notebooks") == tmp_path / "share" / "my-notebooks"
+
+
+def test_a_reset_without_a_changed_version_says_so(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two lines: what is the original again, and how an open one shows it."""
+    assert _lab.run_lab(parse("--reset", "00")) == 0
+    assert capsys.readouterr().out == (
+        "00_start_here.ipynb is the original again. There was no changed version to keep.\n"
+        "If it is open in JupyterLab, use File > Reload Notebook from Disk there.\n"
+    )
+
+
+def test_what_is_asked_for_reaches_the_server(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder, the port, the browser and what stands behind --; the exit code comes back."""
+    given: list[object] = []
+    monkeypatch.setattr(_lab, "serve", lambda *a, **k: given.extend((a, k)) or 7)
+    assert _lab.run_lab(parse("--port", "9000", "--", "--LabApp.a=1")) == 7
+    assert _lab.run_lab(parse("--no-browser")) == 7
+    copy = course / "my-notebooks"
+    assert given == [
+        (copy, 9000), {"open_browser": True, "extra": ["--LabApp.a=1"]}, (copy, None), {"open_browser": False, "extra": []},
+    ]  # fmt: skip
+
+
+def test_jupyters_command_line_word_by_word() -> None:
+    """Here only, from 8888 on; the notebook to open, the learner's layouts in the working copy, and no question to the internet."""
+    copy = Path("/x")
+    assert _lab.jupyter_arguments(copy, None, open_browser=True) == [
+        "--ServerApp.ip=127.0.0.1", "--ServerApp.port=8888", "--ServerApp.port_retries=50", f"--ServerApp.root_dir={copy}",
+        "--ServerApp.open_browser=True", "--ServerApp.answer_yes=True", "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN",
+        "--LabApp.default_url=/lab/tree/00_start_here.ipynb", f"--LabApp.workspaces_dir={copy / '.gpulab' / 'workspaces'}",
+        "--LabApp.extension_manager=readonly",
+    ]  # fmt: skip
+    assert "--ServerApp.port=9000" in _lab.jupyter_arguments(copy, 9000, open_browser=False)
+
+
+def test_a_running_server_is_shown_in_the_browser(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """At its address with its token, and only where a browser may be opened."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    server = {"url": "http://127.0.0.1:9/", "token": "t"}
+    assert (_lab._open_running(server, open_browser=True), _lab._open_running(server, open_browser=False)) == (0, 0)
+    assert opened == ["http://127.0.0.1:9/lab/tree/00_start_here.ipynb?token=t"]
+    assert capsys.readouterr().out.startswith(f"JupyterLab already runs on this working copy:\n    {opened[0]}\n")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_is_asked_with_its_token(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """Past any proxy; one that does not answer in three seconds is not there."""
+    asked: list[object] = []
+
+    class Opener:
+        def __init__(self, handler: urllib.request.ProxyHandler) -> None:
+            asked.append(handler.proxies)  # type: ignore[attr-defined]
+
+        def open(self, request: urllib.request.Request, timeout: float) -> socket.socket:
+            asked.append((request.full_url, request.get_header("Authorization"), timeout))
+            if not answers:
+                raise TimeoutError
+            return socket.socket()
+
+    monkeypatch.setattr(urllib.request, "build_opener", Opener)
+    assert _lab._answers({"url": "http://127.0.0.1:9/", "token": "t"}) is answers
+    assert asked == [{}, ("http://127.0.0.1:9/api/status", "token t", 3)]
+
+
+class FakeServer:
+    """JupyterLab's server as far as `gpulab lab` touches it; its port is taken by others for a number of tries."""
+
+    def __init__(self, taken: int = 0) -> None:
+        self.taken, self.tries, self.looks, self.argv = taken, 0, 0, []
+        self.io_loop, self.identity_provider, self.log = self, argparse.Namespace(token="", token_generated=True), self
+        self.said: list[str] = []
+
+    def initialize_server(self, argv: list[str]) -> FakeServer:
+        """Give itself, as the class would."""
+        self.argv = argv
+        return self
+
+    def _bind_http_server_tcp(self) -> bool:
+        self.tries += 1
+        return self.tries > self.taken
+
+    def _find_http_port(self) -> None:
+        self.looks += 1
+
+    def run_sync(self, work: object) -> None:
+        """What JupyterLab has put into the loop runs first."""
+        self.bound = self._bind_http_server_tcp()
+
+    def server_info(self) -> dict[str, str]:
+        """Where it is."""
+        return {"url": "http://127.0.0.1:9/", "token": self.identity_provider.token}
+
+    def add_callback(self, function: object, message: str, **options: object) -> None:
+        """What is said once it answers."""
+        self.said.append(message)
+
+    debug = server_info
+
+    def start(self) -> None:
+        """End at once."""
+
+
+@pytest.mark.parametrize(
+    ("taken", "any_port", "bound", "tries", "looks"),
+    [
+        (0, True, True, 1, 0),
+        (2, True, True, 3, 2),
+        (49, True, True, 50, 49),
+        (50, True, False, 50, 50),
+        (1, False, False, 1, 0),
+        (0, False, True, 1, 0),
+    ],
+)
+def test_the_next_free_port_is_looked_for_fifty_times(taken: int, any_port: bool, bound: bool, tries: int, looks: int) -> None:
+    """And not at all where one port was asked for."""
+    server = FakeServer(taken)
+    _lab._listen(server, any_port=any_port)
+    assert (server.bound, server.tries, server.looks) == (bound, tries, looks)
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_the_server_has_a_token_of_its_own_and_the_courses_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], root: bool
+) -> None:
+    """A fresh token each time; the course's settings before the user's own; root is warned; the address is said once."""
+    server = FakeServer()
+    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", argparse.Namespace(LabApp=server))  # type: ignore[arg-type]
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000, raising=False)
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/mine")
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
+    monkeypatch.delenv("JUPYTER_PREFER_ENV_PATH")
+    assert _lab.serve(tmp_path, extra=["--LabApp.a=1"]) == 0
+    token = server.identity_provider.token
+    assert re.fullmatch("[0-9a-f]{48}", token)
+    assert server.identity_provider.token_generated is False
+    assert server.argv == _lab.jupyter_arguments(tmp_path, None, open_browser=True, extra=["--LabApp.a=1"], root=root)
+    address = f"http://127.0.0.1:9/lab/tree/00_start_here.ipynb?token={token}"
+    assert server.said == [f"JupyterLab is at\n    {address}\nYour notebooks: {tmp_path}. Stop with Ctrl-C."]
+    defaults, mine = os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+    assert (Path(defaults), mine) == (Path(_lab.__file__).resolve().parent / "_jupyter", "/mine")
+    assert os.environ["JUPYTER_PREFER_ENV_PATH"] == "1"
+    said = capsys.readouterr().out
+    assert said.endswith("JupyterLab has stopped.\n")
+    assert said.startswith("Warning: JupyterLab runs as root here") is root
+    _lab.serve(tmp_path)
+    assert server.identity_provider.token != token

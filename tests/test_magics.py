@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 
@@ -149,3 +150,38 @@ def test_needs_leaves_the_cell_out_where_it_is_absent(shell, capsys, monkeypatch
     assert "'jax' is not installed" in capsys.readouterr().out
     assert shell.run_cell_magic("needs", "caffe", "raise SystemExit") is None
     assert "expected jax, tensorflow or both" in capsys.readouterr().err
+
+
+def test_what_the_line_says_reaches_the_measurement(monkeypatch):
+    """Units, expressions of the learner's variables and switches; the code is the label, cut from 41 characters on."""
+    monkeypatch.setattr("gpulab.timing.measure", lambda fn, **given: {"gives": fn(), **given})
+    shell = types.SimpleNamespace(user_ns={"n": 8}, transform_cell=lambda code: code)
+    line = "-d cpu -w .05 -t 500ms --flops 2*n --nbytes 1KiB --transfer --cold -o n  +  1"
+    given = {"gives": 9, "label": "n + 1", "device": "cpu", "relative_width": 0.05, "deadline": 0.5, "flops": 16, "nbytes": 1024,
+             "transfer": True, "cold": True}  # fmt: skip
+    assert magics._measure_code(shell, line, None) == (given, True)
+    forty = "n+" * 19 + "11"
+    assert magics._measure_code(shell, forty, None) == ({"gives": 8 * 19 + 11, "label": forty, "device": None}, False)
+    assert magics._measure_code(shell, f"{forty}1", None)[0]["label"] == forty[:37] + "..."
+    assert magics._measure_code(shell, "k = 2", "n *= k")[0]["label"] == "n *= k"
+    assert (shell.user_ns["n"], shell.user_ns["k"]) == (16, 2)
+
+
+def test_memory_takes_no_options(capsys):
+    """The cell is not run."""
+    assert magics.gpu_memory(None, " -x ", "raise SystemExit") is None
+    said = "%%gpu_memory: '-x' is not an option; expected nothing behind the magic. Put code below it.\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_share_of_the_gpu_is_taken_where_the_class_sets_one(monkeypatch, capsys):
+    """Its sentence is printed; without the setting nothing is asked."""
+    answers = iter(["Half is yours.", None])
+    monkeypatch.setattr("gpulab.memory._share.apply_share", lambda: next(answers))
+    monkeypatch.delenv("GPULAB_GPU_MEMORY", raising=False)
+    magics._take_share()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("GPULAB_GPU_MEMORY", "0.5")
+    magics._take_share()
+    magics._take_share()
+    assert capsys.readouterr().out == "Half is yours.\n"

@@ -101,7 +101,13 @@ def test_the_configuration_is_python_that_nbgrader_can_run(course: pathlib.Path,
 def test_the_command_says_what_comes_next(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One notebook alone, and the line that goes on; what cannot be done is one sentence."""
     assert cli.main(["nbgrader", "--out", str(tmp_path / "c"), "--notebook", "02", "--points", "2"]) == 0
-    assert "nbgrader generate_assignment 02_data_transfer" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        f"Wrote nbgrader_config.py and 1 assignment to {tmp_path / 'c'}:\n  nbgrader generate_assignment 02_data_transfer\n"
+        "Run these in that folder. The solutions are in source/; the students' version is what lies in release/ afterwards.\n"
+    )
+    assert _nbgrader.export(tmp_path / "free", "02", points=0) == [
+        tmp_path / "free" / "source" / "02_data_transfer" / "02_data_transfer.ipynb"
+    ]
     assert {cell.metadata.nbgrader.get("points") for cell in cells(tmp_path / "c", "02_data_transfer") if "nbgrader" in cell.metadata} == {
         2.0,
         None,

@@ -143,3 +143,76 @@ def test_every_size_may_be_one():
     assert networks.transformer(1, 1, 1, 1, context=1)(torch.zeros(1, 1, dtype=torch.long)).shape == (1, 1, 1)
     assert networks.mobilenet(1, 1, 1, 1, expansion=1)(torch.ones(2, 1, 3, 3)).shape == (2, 1)
     assert networks.resnext(1, 1, 2, 1, groups=1)(torch.ones(2, 1, 3, 3)).shape == (2, 1)
+
+
+def test_the_defaults_have_their_parameters():
+    """Counted by hand from the layers' sizes, biases and two numbers a channel for each norm."""
+    with torch.device("meta"):
+        assert count(networks.mlp()) == 200_960 + 65_792 + 2_570
+        assert count(networks.cnn()) == 9 * (32 + 32 * 32 + 32 * 64 + 64 * 64) + 2 * (32 + 32 + 64 + 64) + 650
+        assert count(networks.resnext()) == 352 + 2 * 1_440 + 6_656 + 5_504 + 650
+        assert count(networks.mobilenet()) == 176 + 2 * 2_912 + 3_968 + 9_920 + 330
+        language = networks.transformer()
+        assert count(language) == 128_000 + 128 * 128 + 2 * 198_272 + 256 + 128_000
+        assert (language.blocks[0].heads, language.positions.num_embeddings) == (4, 128)
+        assert count(networks.transformer(20, 16, 2, 1, context=8)) == 320 + 128 + 3_280 + 32 + 320
+
+
+def test_the_sides_halve_between_stages():
+    """An image of 8 x 8 has 4 x 4 after two stages, and 2 x 2 after three."""
+    image = torch.ones(2, 1, 8, 8)
+    assert networks.cnn(width=2, stages=3).features(image).shape == (2, 8, 2, 2)
+    for model in (networks.resnext(width=4, stages=3, groups=1), networks.mobilenet(width=4, stages=3, expansion=1)):
+        assert model.blocks(model.stem(image)).shape == (2, 16, 2, 2)
+    assert networks.resnext(width=4, stages=2, groups=1).blocks(torch.ones(2, 4, 5, 5)).shape == (2, 8, 3, 3)
+
+
+def test_dropout_is_where_it_was_asked_for():
+    """One behind each hidden layer of the perceptron; in the transformer's attention and feed-forward layers, and only in training."""
+    dropouts = [layer.p for layer in networks.mlp(4, 4, 2, depth=3, dropout=0.25).layers if isinstance(layer, torch.nn.Dropout)]
+    assert dropouts == [0.25] * 3
+    assert not any(isinstance(layer, torch.nn.Dropout) for layer in networks.mlp(4, 4, 2).layers)
+    torch.manual_seed(0)
+    model, tokens = networks.transformer(20, 16, 2, 1, context=8, dropout=0.5), torch.arange(8).reshape(1, 8)
+    assert model.blocks[0].feed[-1].p == 0.5
+    model.blocks[0].feed[-1].p = 0.0
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert torch.equal(model(tokens), model(tokens))
+    still = networks.transformer(20, 16, 2, 1, context=8)
+    assert torch.equal(still(tokens), still(tokens))
+
+
+def test_a_transformers_block_by_hand():
+    """Norm, then each position looks at itself and those before it, head by head; added to its input, and so the feed-forward net."""
+    torch.manual_seed(0)
+    block = networks.transformer(5, 4, 2, 1, context=3).blocks[0]
+    x = torch.randn(1, 3, 4)
+    with torch.no_grad():
+        q, k, v = block.qkv(block.attention_norm(x))[0].split(4, dim=-1)
+        mixed = torch.zeros(3, 4)
+        for head in (slice(0, 2), slice(2, 4)):
+            for i in range(3):
+                weights = torch.stack([q[i, head] @ k[j, head] / 2**0.5 for j in range(i + 1)]).softmax(0)
+                mixed[i, head] = sum(weights[j] * v[j, head] for j in range(i + 1))
+        half = x + block.projection(mixed)
+        torch.testing.assert_close(block(x), half + block.feed(block.feed_norm(half)))
+
+
+def test_a_refused_size_says_what_to_pass():
+    """The factory, the name, the value, and one that works; of heads the nearest width."""
+    with pytest.raises(InputError, match=r"^cnn: width is 0; expected a whole number of at least 1\. Pass for example width=2\.$"):
+        networks.cnn(width=0)
+    with pytest.raises(InputError, match=r"^transformer: 4 heads do not divide width 10; expected a multiple of heads\. Pass width=8\.$"):
+        networks.transformer(width=10, heads=4)
+    with pytest.raises(InputError, match=r"Pass width=4\.$"):
+        networks.transformer(width=3, heads=4)
+    with pytest.raises(
+        InputError, match=r"^resnext: 8 groups do not divide the 6 channels inside a block; .* a multiple of 16\. Pass width=16\.$"
+    ):
+        networks.resnext(width=12, groups=8)
+    with pytest.raises(InputError, match=r"divide the 2\.5 channels"):
+        networks.resnext(width=5, groups=1)
+    for share in (-0.1, 1.0):
+        with pytest.raises(InputError, match=rf"^mlp: dropout is {share}; expected a share from 0 up to, but not, 1\."):
+            networks.mlp(dropout=share)

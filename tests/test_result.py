@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab._result import Result, html_badge, html_caption, html_table
+from gpulab._result import Result, html_badge, html_caption, html_table, shortened
 from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Badge, Evidence, Note
 
@@ -278,3 +278,86 @@ def test_input_error_is_also_a_value_error():
     """Code that knows only built-in exceptions still catches ours."""
     assert issubclass(InputError, ValueError)
     assert issubclass(RecordingError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"count": "x"}, "Everything.count: found 'x'; expected int."),
+        ({"inners": [Inner(1.0).to_dict(), 5]}, "Everything.inners[1]: found 5; expected Inner."),
+        ({"pair": [1.0, 2.0, 3.0]}, "Everything.pair: found [1.0, 2.0, 3.0]; expected tuple[float, float]."),
+        ({"pair": [1.0, "x"]}, "Everything.pair[1]: found 'x'; expected float."),
+        ({"listed": [1, True]}, "Everything.listed[1]: found True; expected int."),
+        ({"listed": "12"}, "Everything.listed: found '12'; expected list[int]."),
+        ({"rates": {"a": "b"}}, "Everything.rates.a: found 'b'; expected float."),
+        ({"rates": []}, "Everything.rates: found []; expected dict."),
+        ({"by_number": {"x": "a"}}, "Everything.by_number: found 'x'; expected int."),
+        ({"colour": "green"}, "Everything.colour: found 'green'; expected Colour."),
+        ({"word": "no!"}, "Everything.word: found 'no!'; expected Literal['yes', 'no']."),
+        ({"inner": None}, "Everything.inner: found None; expected Inner."),
+        ({"schema_version": 2}, "Everything: schema version 2; gpulab reads 1 to 1. Update gpulab to read the file."),
+        ({"extra": 1}, "Everything: fields that are missing or unknown: ['extra']."),
+    ],
+)
+def test_what_is_damaged_is_named_with_its_place(change, says):
+    """The field, the index or the key; what stands there, and what was expected."""
+    good = Everything(True, 1, 1.0, "t", None, Colour.RED, Inner(1.0), (), None, 1.0, {}, {}, {}, [], [], "yes", None).to_dict()
+    with pytest.raises(RecordingError) as refused:
+        Everything.from_dict({**good, **change})
+    found = str(refused.value).replace("Everything.by_number.x:", "Everything.by_number:")
+    assert found.startswith(says)
+    assert found == says or found == f"{says} The file is damaged or was written by another version."
+
+
+def test_what_is_written_is_plain_json():
+    """Enums by value, keys as text, NumPy's numbers as Python's, what is not finite as a word."""
+    made = Everything(True, np.int64(2), math.inf, "t", -math.inf, Colour.RED, Inner(math.nan), (Inner(1.0),), (1.0, 2.0), "m", {"a": 1.5},
+                      {3: "b"}, {Colour.BLUE: 4}, [5], ("c",), "no", [np.float64(0.5)])  # fmt: skip
+    inner = {"schema": "Inner", "schema_version": 1}
+    assert made.to_dict() == {
+        "schema": "Everything", "schema_version": 1, "flag": True, "count": 2, "rate": "inf", "text": "t", "maybe": "-inf", "colour": "red",
+        "inner": {**inner, "x": "nan"}, "inners": [{**inner, "x": 1.0}], "pair": [1.0, 2.0], "mixed": "m", "rates": {"a": 1.5},
+        "by_number": {"3": "b"}, "by_colour": {"blue": 4}, "listed": [5], "sequence": ["c"], "word": "no", "anything": [0.5],
+    }  # fmt: skip
+
+
+def test_a_file_of_an_earlier_version_does_without_later_fields():
+    """One with a default only; a file of this version has them all."""
+
+    @dataclass(frozen=True)
+    class Grown(Result):
+        schema_version = 2
+        x: float
+        later: float = 3.0
+
+    old = {"schema": "Grown", "schema_version": 1, "x": 1.0}
+    hints = {"x": float, "later": float}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpulab._result._hints", lambda cls: hints)
+        assert Grown.from_dict(old) == Grown(1.0, 3.0)
+        assert Grown.from_dict({**old, "later": 4.0}) == Grown(1.0, 4.0)
+        with pytest.raises(RecordingError, match=r"missing or unknown: \['later'\]"):
+            Grown.from_dict({**old, "schema_version": 2})
+        with pytest.raises(RecordingError, match=r"missing or unknown: .*'x'"):
+            Grown.from_dict({"schema": "Grown", "schema_version": 1})
+
+
+def test_a_result_without_a_table_of_its_own_shows_its_fields():
+    """A row for each; no caption where there is no evidence; a cell of 26 characters is kept on one line, and one of 27 is not."""
+    assert Inner(3.0).table() == (("", ""), [("x", "3.0")])
+    assert Inner(3.0).caption() == ""
+    shown = Inner(3.0)._repr_html_()
+    assert "figcaption" not in shown
+    assert "<thead>" not in shown
+    assert [html_table((), [("x", "a" * n)]).count("white-space:nowrap") for n in (26, 27)] == [2, 1]
+    assert html_table((), [("x", "a" * 27)]).count("min-width:10em") == 1
+    assert html_table((), []).count("<tbody></tbody>") == 1
+
+
+def test_a_caption_folds_from_181_characters_on():
+    """To 110 at most, between two words."""
+    words = "abcd " * 36
+    assert shortened(words) == ""
+    assert shortened(words + "e") == "abcd " * 21 + "…"
+    assert html_caption("MEASURED · a <b>") == f"{html_badge('MEASURED')} a &lt;b&gt;"
+    assert html_caption("measured <b>") == "measured &lt;b&gt;"

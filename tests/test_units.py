@@ -104,3 +104,43 @@ def test_parsing_anything_gives_a_number_or_input_error(anything):
             continue
         assert math.isfinite(value)
         assert value >= 0
+
+
+def test_every_edge_of_the_digits_and_the_prefixes():
+    """Three digits, two from 0.1 to 1; the next prefix from where three digits would round up to it."""
+    ratios = {
+        0.0994: "0.0994x",
+        0.0995: "0.10x",
+        9.994: "9.99x",
+        9.996: "10.0x",
+        99.94: "99.9x",
+        99.96: "100x",
+        -0.05: "-0.05x",
+        0: "0.00x",
+    }
+    assert {ratio: units.format_ratio(ratio) for ratio in ratios} == ratios
+    sizes = {2**20: "1.00 MiB", 2**20 - 1: "1024 KiB", 2**40: "1.00 TiB", 2**50: "1024 TiB", -2048: "-2.00 KiB", 0.4: "0 B"}
+    assert {size: units.format_bytes(size) for size in sizes} == sizes
+    rates = {1.5e15: "1.50 PB/s", 1.5e9: "1.50 GB/s", 1.5e6: "1.50 MB/s", 2.5e3: "2.50 kB/s", 999.6: "1.00 kB/s", 999.4: "999 B/s",
+             0.5: "0.50 B/s", -2e6: "-2.00 MB/s"}  # fmt: skip
+    assert {rate: units.format_bytes_per_second(rate) for rate in rates} == rates
+    times = {90: "90.0 s", 1.5e-6: "1.50 us", 1.5e-9: "1.50 ns", 9e-10: "0.90 ns"}
+    assert {time: units.format_seconds(time) for time in times} == times
+
+
+def test_every_unit_that_is_read():
+    """In small and in large letters; fractions of a byte are rounded, and 1e30 is more than any machine has."""
+    seconds = {"s": 1, "sec": 1, "second": 1, "SECONDS": 1, "min": 60, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+    assert {unit: units.parse_seconds(f"3 {unit}") for unit in seconds} == {unit: 3 * value for unit, value in seconds.items()}
+    sizes = {"": 1, "B": 1, "byte": 1, "bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 1024, "M": 1024**2,
+             "G": 1024**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}  # fmt: skip
+    assert {unit: units.parse_bytes(f"3 {unit}") for unit in sizes} == {unit: 3 * value for unit, value in sizes.items()}
+    assert [units.parse_bytes(size) for size in (2.6, "+2.4", 0, 10**30 - 1)] == [3, 2, 0, 10**30 - 1]
+    assert (units.parse_seconds(0), units.parse_seconds(9e29)) == (0, 9e29)
+    for parse in (units.parse_bytes, units.parse_seconds):
+        with pytest.raises(InputError, match=r"Pass a size or duration that a machine can have\.$"):
+            parse(1e30)
+    with pytest.raises(
+        InputError, match=r"^parse_seconds: cannot read '3'; expected .*\. Units: s, sec, second, seconds, min, ms, us, µs, μs, ns\.$"
+    ):
+        units.parse_seconds("3")

@@ -193,3 +193,23 @@ def test_no_order_of_events_loses_what_the_learner_wrote(
         there = {path.read_text() for path in copy.glob("*.ipynb")}
         assert set(wrote.values()) <= there
         assert all((copy / n).exists() for n in NAMES)
+
+
+def test_the_changes_in_words() -> None:
+    """Warnings first; then what is new, what was renewed, and one line for each file that lies beside an edited one."""
+    changes = wc.Update(("a", "b"), ("c", "d"), (("e", "e.new"), ("f", "f.new")), ("Look.",))
+    assert changes.sentences == (
+        "Look.",
+        "New in your working copy: a, b.",
+        "Brought up to date (you had not changed them): c, d.",
+        "You have changed e, so it was kept; the newer original lies beside it as e.new.",
+        "You have changed f, so it was kept; the newer original lies beside it as f.new.",
+    )
+    assert wc.Update().sentences == ()
+
+
+def test_a_name_is_free_from_the_second_on(tmp_path: Path) -> None:
+    """Taken names are counted past; the suffix stays."""
+    for number, name in enumerate(("x.ipynb", "x-2.ipynb", "x-3.ipynb")):
+        assert wc._free_name(tmp_path / "x.ipynb") == tmp_path / name, number
+        (tmp_path / name).write_text("")
