@@ -163,6 +163,9 @@ def test_what_the_line_says_reaches_the_measurement(monkeypatch):
     forty = "n+" * 19 + "11"
     assert magics._measure_code(shell, forty, None) == ({"gives": 8 * 19 + 11, "label": forty, "device": None}, False)
     assert magics._measure_code(shell, f"{forty}1", None)[0]["label"] == forty[:37] + "..."
+    shell.user_ns["calls"] = []
+    magics._measure_code(shell, "calls.append(1)", None)
+    assert shell.user_ns["calls"] == [1]
     assert magics._measure_code(shell, "k = 2", "n *= k")[0]["label"] == "n *= k"
     assert (shell.user_ns["n"], shell.user_ns["k"]) == (16, 2)
 

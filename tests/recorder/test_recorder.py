@@ -518,12 +518,15 @@ def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch
             signal.raise_signal(signal.SIGINT)
         return a_measurement()
 
+    monkeypatch.setattr(devices, "machine", machine)
     monkeypatch.setattr(_registry, "_REGISTRY", {})
     recorder.register(Experiment("a", "a", lambda device: [Case({"i": i}, time) for i in range(3)]))
     arguments = argparse.Namespace(
         list=False, out=tmp_path / "r.json", minutes=8.0, only=None, name=None, device="cpu", restart=False, visits=1
     )
+    before = signal.getsignal(signal.SIGINT)
     assert _command.run(arguments) == 0
+    assert signal.getsignal(signal.SIGINT) is before
     said = capsys.readouterr()
     assert said.err == "\nstopping after the case in flight; press Ctrl-C again to stop at once\n"
     assert said.out.splitlines()[-1] == "  not recorded: 2 x time did not reach it"
