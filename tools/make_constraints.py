@@ -37,6 +37,8 @@ _ALSO = {"setuptools": tuple(SYSTEMS)}
 # newer pin would make it impossible to install; the CPU build, which is the one here, does not tell. Look again when torch changes.
 TORCH = "2.13.0"
 FIXED_BY_TORCH = {"nvidia-cuda-nvrtc": "13.0.88", "nvidia-cuda-runtime": "13.0.96", "nvidia-nvjitlink": "13.0.88"}
+# What else its CUDA builds ask for, and the CPU build does not: torch fixes their versions itself, by its own or by its toolkit's metadata.
+_BY_A_CUDA_BUILD = ("nvidia-", "cuda-", "triton")
 # Kept at the release of those, though torch does not ask for them: headers and compilers of one toolkit belong together.
 OF_THE_SAME_TOOLKIT = {"nvidia-cuda-crt": "13.0.88", "nvidia-cuda-cccl": "13.0.85", "nvidia-nvvm": "13.0.88"}
 # CuPy has no builds for macOS.
@@ -81,22 +83,25 @@ def needed_on() -> dict[str, set[str]]:
 
 
 def _closure(environment: dict[str, str]) -> set[str]:
-    todo = [r for r in direct_requirements() if r.marker is None or r.marker.evaluate(environment)]
+    todo = [(r, "") for r in direct_requirements() if r.marker is None or r.marker.evaluate(environment)]
     seen: set[tuple[str, str]] = set()
     while todo:
-        requirement = todo.pop()
+        requirement, asked = todo.pop()
         name = canonicalize_name(requirement.name)
         for extra in ("", *requirement.extras):
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
             source = ALIKE.get(name, name)
-            if name in ELSEWHERE and not _installed(source):
+            elsewhere = name in ELSEWHERE or not (requirement.marker is None or requirement.marker.evaluate({"extra": asked}))
+            if elsewhere and not _installed(source):  # such as what only an older Python needs: what it needs in turn is not known here
                 continue
             for line in metadata.distribution(source).requires or []:
                 below = Requirement(line)
+                if name == "torch" and below.name.startswith(_BY_A_CUDA_BUILD):
+                    continue
                 if below.marker is None or below.marker.evaluate({**environment, "extra": extra}):
-                    todo.append(below)
+                    todo.append((below, extra))
     return {name for name, _ in seen}
 
 

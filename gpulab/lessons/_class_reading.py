@@ -28,6 +28,9 @@ MOST_FILES = 5_000
 _MOST_ENTRIES = 1_000
 _LONGEST = 1_000  # characters of any text that is shown
 _RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
+# A kept answer has at most 20 levels, of three of JSON's each, and lies a few below the top.
+_DEEPEST = 100
+_NESTED = "It is nested deeper than any report; expected what `gpulab report` wrote. Ask for it again."
 _TOMORROW = datetime.timedelta(days=1)
 
 
@@ -119,10 +122,14 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
         raise RecordingError(f"It cannot be read ({error.strerror or error}); expected a file that you may read.") from error
     except UnicodeDecodeError as error:
         raise RecordingError("It is not text; expected the file that `gpulab report` wrote. Was another file handed in?") from error
-    except (ValueError, RecursionError, MemoryError) as error:
+    except RecursionError as error:
+        raise RecordingError(_NESTED) from error
+    except (ValueError, MemoryError) as error:
         if isinstance(error, RecordingError):
             raise
         raise RecordingError(f"It is not JSON ({message_of(error, 80)}); expected what `gpulab report` wrote. Is it cut off?") from error
+    if _is_deep(content):
+        raise RecordingError(_NESTED)
     if not isinstance(content, dict) or content.get("schema") != StudentReport.__name__:
         raise RecordingError("It is JSON, but no report; expected the file that `gpulab report` wrote. Was the progress file handed in?")
     try:
@@ -131,9 +138,16 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
         _refuse_unsound(report)
     except UnicodeEncodeError as error:
         raise RecordingError("It holds half a character; expected what `gpulab report` wrote. The file was damaged or changed.") from error
-    except RecursionError as error:
-        raise RecordingError("It is nested deeper than any report; expected what `gpulab report` wrote. Ask for it again.") from error
     return report
+
+
+def _is_deep(content: Any) -> bool:
+    """Whether JSON is nested deeper than any report: how deep Python itself reads differs by version, from a thousand to many thousands."""
+    level = [content]
+    for _ in range(_DEEPEST):
+        holders = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = [part for holder in holders for part in holder]
+    return bool(level)
 
 
 def _bare_word(word: str) -> float:

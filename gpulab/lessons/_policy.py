@@ -42,7 +42,7 @@ def policy() -> Policy:
     try:
         content = json.loads(where.read_text(encoding="utf-8"))
         return _valid(content.get("solutions", "show"), str(content.get("message", "")), str(where))
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         return Policy("withhold", f'{where} cannot be read ({error}); expected JSON such as {{"solutions": "show"}}. Ask your instructor.')
 
 

@@ -132,8 +132,8 @@ DAMAGED: dict[str, tuple[bytes | str, str]] = {
     "latin": (json.dumps(report_of(2, "Zoë").to_dict(), ensure_ascii=False).encode("latin-1"), "not text"),
 }
 HOSTILE: dict[str, tuple[bytes | str, str]] = {
-    "deep": ("[" * 200_000, "not JSON"),
-    "deep_inside": (_nested(5000), "not JSON"),
+    "deep": ("[" * 200_000, "nested deeper than any report"),
+    "deep_inside": (_nested(5000), "nested deeper than any report"),
     "future_version": (_changed(lambda d: d.update(schema_version=99)), "Update gpulab"),
     "future_date": (_changed(lambda d: d.update(date="9999-01-01T00:00:00+00:00")), "in the future (or that computer's clock is wrong)"),
     "nan": (_swapped('"cores": 16', '"cores": NaN'), "bare word NaN"),

@@ -382,7 +382,9 @@ def test_the_last_hint_carries_the_instructors_message(tmp_path: pathlib.Path, c
     assert line == "That was the last one; your instructor opens the solution. Solutions open on Friday."
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"solutions": 5}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"\xff", b'{"solutions": 5}', b"[" * 200_000], ids=["empty", "a list", "no text", "a number", "deep"]
+)
 def test_a_damaged_class_file_withholds(content: bytes, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     """What cannot be read never opens the solutions."""
     (tmp_path / "class.json").write_bytes(content)

@@ -100,7 +100,7 @@ def small(layers: int = 4, **options: Any) -> Any:
         (lambda: small(tied=True), {"strategy": "split"}, "Build the model with tied=False"),
         (small, {"strategy": "pipeline-gpipe", "batch_size": 10, "microbatches": 4}, "of 10 does not divide over the 4 microbatches"),
         (small, {"strategy": "pipeline-1f1b", "microbatches": 2}, "Pass microbatches=4"),
-        (lambda: torch.nn.LSTM(4, 4), {"strategy": "split"}, "does not know the layers of a LSTM"),
+        (lambda: torch.nn.LSTM(4, 4), {"strategy": "split"}, "does not know the layers of an LSTM"),
         (lambda: networks.cnn(width=4), {"strategy": "pipeline-gpipe", "batch_size": 8}, "has batch norm"),
     ],
 )  # fmt: skip
