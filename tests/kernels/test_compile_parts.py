@@ -232,7 +232,7 @@ def test_what_a_name_stands_for() -> None:
     assert (told(simulated)[1][0]["name"], told(simulated)[1][1]) == ("helper", {})
     assert (told(wrapped)[1][0]["name"], told(wrapped)[1][1]) == ("helper", {"fastmath": True})
     line = kernel.__code__.co_firstlineno
-    with pytest.raises(CompileError, match=rf"compile_python: line {line}: kernel uses 'name', which is a object"):
+    with pytest.raises(CompileError, match=rf"compile_python: line {line}: kernel uses 'name', which is an object"):
         told(object())
     assert _portable.line_of_name(kernel.__code__, "helper") == line + 2
     assert _portable.line_of_name(kernel.__code__, "nothing") is None

@@ -741,7 +741,7 @@ def test_tensors_that_cannot_travel_and_those_that_need_not() -> None:
     assert argument != _launch_cuda.sorted_arguments("launch", "k", "x", (there,), None)[0]  # by what they are, never by their numbers
     with pytest.raises(InputError, match="launch: x is a tensor on meta; expected one on a CUDA device or in main memory"):
         _launch_cuda.sorted_arguments("launch", "k", "x", (torch.zeros(4, device="meta"),), None)
-    with pytest.raises(InputError, match="is a ndarray; expected an array or a number"):
+    with pytest.raises(InputError, match="is an ndarray; expected an array or a number"):
         _launch_cuda.sorted_arguments("launch", "k", "x", (np.array("text"),), None)
 
 

@@ -208,10 +208,10 @@ def test_bytes_of_a_parameter(setting: str, nbytes: int, words: str) -> None:
         ((1, False, "bfloat16"), 1, "one of the means alone does not reach"),
         ((3, True, "float32"), 1, "Parts of 86 windows, float32, with checkpointing need 30.0 MiB, and there are 30.0 MiB: cut the batch"),
         ((4, True, "bfloat16"), 1, "cut the batch into more parts."),
-        ((5, False, "float32"), 0, "accumulate is a int (5); the batch may be cut into 1 to 4 parts here."),
-        ((0, False, "float32"), 0, "accumulate is a int (0)"),
+        ((5, False, "float32"), 0, "accumulate is an int (5); the batch may be cut into 1 to 4 parts here."),
+        ((0, False, "float32"), 0, "accumulate is an int (0)"),
         ((True, False, "float32"), 0, "accumulate is a bool (True)"),
-        ((1, 1, "float32"), 0, "checkpoint is a int (1); it is True or False."),
+        ((1, 1, "float32"), 0, "checkpoint is an int (1); it is True or False."),
         ((1, False, "float64"), 0, "precision is a str ('float64')"),
     ],
 )

@@ -452,7 +452,7 @@ class _Lines:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [("x" * 38, f"a str ('{'x' * 38}')"), ("x" * 39, "a str"), (_Lines(), "a _Lines"), (np.eye(2), "a ndarray"), (2.5, "a float (2.5)")],
+    [("x" * 38, f"a str ('{'x' * 38}')"), ("x" * 39, "a str"), (_Lines(), "a _Lines"), (np.eye(2), "an ndarray"), (2.5, "a float (2.5)")],
 )
 def test_a_value_is_shown_where_it_is_short(value: object, words: str):
     """40 characters on one line; of what is longer or has several lines only the kind is told."""

@@ -235,7 +235,7 @@ def test_of_several_findings_the_first_of_the_order_is_told():
 
 
 WRONG = {
-    "one argument": ("def difference(x):\n    x[0] = 1", "It takes 1 arguments; it is launched with 2: x, out."),
+    "one argument": ("def difference(x):\n    x[0] = 1", "It takes 1 argument; it is launched with 2: x, out."),
     "no end": ("def difference(x, out):\n    i = 0\n    while i < 1:\n        out[0] = 0", "The microscope cannot run it for 100 elements"),
     "opens a file": ("def difference(x, out):\n    open('f')", "The microscope cannot run it"),
     "imports": ("def difference(x, out):\n    import os\n    out[0] = 1", "The microscope cannot run it"),

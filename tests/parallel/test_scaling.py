@@ -616,7 +616,7 @@ def test_recorded_scaling_by_hand() -> None:
     loose = gl.parallel.recorded_scaling(recording(step(1, timing(0.1, False)), step(2, timing(0.055)), kind="cpu"))
     assert (loose.at(2).speedup, loose.at(2).speedup_interval) == (pytest.approx(0.1 / 0.055), None)  # type: ignore[union-attr]
     assert loose.processors == 8  # type: ignore[union-attr]
-    weak = gl.parallel.recorded_scaling(recording(step(1, timing(0.1), "weak"), step(2, timing(0.125), "weak"), *other), "mlp", "weak")
+    weak = gl.parallel.recorded_scaling(recording(step(1, timing(0.1), "weak"), step(2, timing(0.125), "weak"), other[0]), "mlp", "weak")
     assert [(p.batch, p.speedup) for p in weak.points] == [(240, 1.0), (240, pytest.approx(1.6))]  # type: ignore[union-attr]
     assert gl.parallel.recorded_scaling(recording(*steps), "cnn") is None
     for given, words in (
