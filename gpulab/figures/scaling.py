@@ -178,7 +178,7 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
     both = [[_value(p, quantity) for p in curve.points] for curve in (result.prediction, result.overlapped)]
     x = [p.ranks for p in result.prediction.points]
     whose = f" for {_cut(result.label)}" if several else ""
-    names = (f"predicted{whose}, nothing overlaps (modelled)", f"predicted{whose}, all overlaps that can")
+    names = (f"predicted{whose}, nothing overlaps (modelled)", f"predicted{whose}, all overlaps that can (modelled)")
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter", "mode": "lines", "x": x, "y": y, "line": palette.line(Badge.MODELLED, color, 1.5), "name": ink(name),

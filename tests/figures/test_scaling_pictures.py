@@ -46,7 +46,7 @@ def test_points_bars_and_prediction() -> None:
     assert points["error_y"]["arrayminus"][2] == pytest.approx(0.2 * speedup)
     assert points["marker"]["symbol"] == "circle"
     assert _trace(figure, "nothing overlaps")["line"]["dash"] == "dash"
-    assert _trace(figure, "all overlaps that can")["fill"] == "tonexty"
+    assert _trace(figure, "all overlaps that can (modelled)")["fill"] == "tonexty"
     assert _trace(figure, "gains in full")["y"] == [1.0, 4.0]
     assert "4 ranks, measured: step 31.6 ms, 3.16x [2.53x, 3.48x]" in figure.description
     assert "MEASURED on a CPU" in str(figure.layout.title.subtitle.text)
