@@ -170,6 +170,12 @@ def test_what_the_line_says_reaches_the_measurement(monkeypatch):
     assert (shell.user_ns["n"], shell.user_ns["k"]) == (16, 2)
 
 
+def test_memory_gives_the_value_of_the_cell(shell, capsys):
+    """As the cell without the magic gives it: IPython shows it, and keeps it under Out."""
+    assert shell.run_cell_magic("gpu_memory", "", "n = 3\n2 * n") == 6
+    assert shell.run_cell_magic("gpu_memory", "", "2 * n;") is None
+
+
 def test_memory_takes_no_options(capsys):
     """The cell is not run."""
     assert magics.gpu_memory(None, " -x ", "raise SystemExit") is None

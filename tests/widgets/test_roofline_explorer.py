@@ -111,6 +111,13 @@ def test_what_cannot_run_is_left_out_and_said(calls: list[Any], monkeypatch: pyt
     assert "matmul: too large; expected less. Take a smaller one." in skipped
 
 
+def test_what_another_machine_cannot_have_recorded_is_said_beside_it() -> None:
+    """No machine solves in bfloat16: the note is the refusal's own sentence, under the workload's name once."""
+    beside = RooflineExplorer(workloads=["solve"], dtype="bfloat16", beside="nvidia-h200")
+    said = "solve: dtype 'bfloat16' is not one that it runs in; expected one of: float32, float64. Did you mean 'float64'?"
+    assert beside._find_beside(beside.values)[1] == (Note("skipped", said),)
+
+
 def test_progress_is_of_all_that_is_measured(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The roofs and two workloads are three parts, in the catalogue's order; half of the second workload is five sixths."""
     fake, told = timing.measure, []
