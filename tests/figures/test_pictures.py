@@ -172,6 +172,8 @@ def test_a_ceiling_is_drawn_and_named() -> None:
     figure = figures.sweep(sweep_of(LIVE, ceiling=2e10), quantity="rate")
     assert "memory bandwidth 20.0 GB/s" in words(figure)
     assert 2e10 in [shape.y0 for shape in figure.layout.shapes]
+    far = figures.sweep(sweep_of(LIVE, ceiling=1e15), quantity="rate")
+    assert far.layout.yaxis.range[1] > 15, "a line beyond all points has its place in the picture"
 
 
 def test_a_break_even_is_marked_and_a_missing_one_is_told() -> None:

@@ -175,6 +175,10 @@ def test_what_a_failed_compiler_means() -> None:
     assert isinstance(error, CompileError)
     assert str(error) == f"compile_cuda: the compiler failed for sm_90 ({'x' * 300}); expected code or an error. Try another arch."
     assert error.log == "x" * 400
+    # A line without a caret under it: the line is told, and no column.
+    error = _faults.fault("int a\nint b;", "sm_90", (), (), _nvrtc.Output(6, f'{_nvrtc.FILE}(2): error: expected a ";"\n'))
+    assert isinstance(error, CompileError)
+    assert (error.line, error.column) == (2, None)
 
 
 def test_names_without_a_cpp_library(monkeypatch: pytest.MonkeyPatch) -> None:
