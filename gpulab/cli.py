@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = next((word for word in words if not word.startswith("-")), None)
     try:
         arguments = _parser(asked).parse_args(words)
-        code = int(arguments.run(arguments) or 0)
+        code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
