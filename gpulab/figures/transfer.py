@@ -23,7 +23,7 @@ from gpulab.figures._style import (
     rate_axis,
     seconds_axis,
 )
-from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep, SweepPoint
@@ -269,7 +269,7 @@ def _describe_rows(b: BreakEven) -> str:
 
 def overlap(o: Overlap) -> LabFigure:
     """Return the timeline of the overlapped run, with the time of one after the other and of the ideal pipeline."""
-    pieces = f"{o.chunks} chunk{'s' if o.chunks > 1 else ''}"
+    pieces = plural(o.chunks, "chunk")
     words = (
         f"{format_bytes(o.nbytes)} in {pieces} on {o.device}: overlapped {format_seconds(o.seconds)}, one after the other "
         f"{format_seconds(o.serial_seconds)}, ideal {format_seconds(o.ideal_seconds)}; {o.ratio_text} of the possible gain."

@@ -45,7 +45,7 @@ class NumbaBackend:
         self._who, self._index = who, index
         self._function = _portable.function_of(kernel, who)
         self._cuda = _numba_cuda(who)
-        self._dispatcher = kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function)
+        self._dispatcher = kernel if hasattr(kernel, "configure") else jitted(self._cuda, self._function, who)
 
     def place(self, array: np.ndarray) -> Any:
         """Return a CUDA tensor with the array's content."""
@@ -122,7 +122,7 @@ def _numba_cuda(who: str) -> Any:
     return cuda
 
 
-def jitted(cuda: Any, function: types.FunctionType) -> Any:
+def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:
     """Return the compiled form of a kernel, made once for the present values of all names that it and its device functions use.
 
     Raises
@@ -131,7 +131,7 @@ def jitted(cuda: Any, function: types.FunctionType) -> Any:
         If a device function calls itself, directly or through others.
     """
     kept: list[Any] = []
-    _refuse_recursion(function, ())
+    _refuse_recursion(who, function, ())
     key = _present(function, kept)
     forms = function.__dict__.setdefault(_FORMS, {})
     if key not in forms:
@@ -140,14 +140,14 @@ def jitted(cuda: Any, function: types.FunctionType) -> Any:
     return forms[key][0]
 
 
-def _refuse_recursion(function: types.FunctionType, callers: tuple[types.FunctionType, ...]) -> None:
+def _refuse_recursion(who: str, function: types.FunctionType, callers: tuple[types.FunctionType, ...]) -> None:
     for name, value in _named(function).items():
         if not _is_device_function(value):
             continue
         if value in (*callers, function):
             line = _portable.line_of_name(function.__code__, name)
-            raise KernelError(f"launch: line {line}: {value.__name__} calls itself; recursion is not supported. Write it as a loop.", line)
-        _refuse_recursion(value, (*callers, function))
+            raise KernelError(f"{who}: line {line}: {value.__name__} calls itself; recursion is not supported. Write it as a loop.", line)
+        _refuse_recursion(who, value, (*callers, function))
 
 
 def _present(value: Any, kept: list[Any]) -> Any:

@@ -12,7 +12,7 @@ from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.models import ScalingCurve, SerialShare, serial_share
 from gpulab.training import SeedsAccuracy
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 COMPUTED, WAITED = "computed", "a timed wait"
 
@@ -67,7 +67,7 @@ class ScalingMeasurement(Result):
 
     def __repr__(self) -> str:
         gain = "" if self.speedup is None else f", {format_ratio(self.speedup)}"
-        return f"<{self.ranks} rank{'s' if self.ranks > 1 else ''}: {format_seconds(self.median_seconds)} a step{gain}>"
+        return f"<{plural(self.ranks, 'rank')}: {format_seconds(self.median_seconds)} a step{gain}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ScalingMeasurement) and self.to_dict() == other.to_dict()

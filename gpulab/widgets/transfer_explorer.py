@@ -9,7 +9,7 @@ from gpulab import devices, figures, lessons, recordings, transfer, workloads
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.transfer import AlphaBeta, BreakEven, Link, Overlap, Sweep
-from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
 from gpulab.widgets._controls import Choice, Control, Number, Slider, Switch
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
@@ -258,7 +258,7 @@ class TransferExplorer(Instrument):
         gain = f"{o.ratio_text} of the gain that is possible" if round(100 * o.ratio) > 0 else "nothing was gained"
         gain = "no overlap happened" if "no-overlap" in codes and o.chunks > 1 else gain
         gain = "more than can be gained, so no gain is told" if "implausible" in codes else gain
-        pieces = f"{o.chunks} chunk{'s' if o.chunks > 1 else ''}"
+        pieces = plural(o.chunks, "chunk")
         message = f"In {pieces} it takes {format_seconds(o.seconds)}, one after the other {format_seconds(o.serial_seconds)}: {gain}."
         far, words = _recorded_overlap(values["recorded"], o)
         evidence = [o.evidence, *([recordings.load(values["recorded"]).evidence()] if far else [])]

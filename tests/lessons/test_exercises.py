@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from answered import said, solved
 
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
 from gpulab.lessons import (
     _architecture,
-    _checks,
-    _content,
     _density,
     _material,
     _nb00,
@@ -29,19 +28,6 @@ from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 
 MADE = Evidence.modelled("nothing", "this test")
 HERE = Evidence.measured("A CPU")
-
-
-def said(id: str, answer: Any) -> tuple[str, str]:
-    """What a check finds, without the learner's progress."""
-    found = _checks._examine(_content.exercise(id), answer)
-    return found.state, found.message
-
-
-def solved(id: str) -> Any:
-    """The course's own answer."""
-    exercise, names = _content.exercise(id), dict[str, Any]()
-    exec(exercise.solution, names)
-    return names[exercise.answer_name]
 
 
 @pytest.fixture(autouse=True)

@@ -5,21 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from answered import said, solved
 
-from gpulab.lessons import _checks, _content, _nb05_exercises, _nb06_memory, _nb07_exercises, _nb08_exercises, _nb09_exercises
-
-
-def said(id: str, answer: Any) -> tuple[str, str]:
-    """What a check finds, without the learner's progress."""
-    found = _checks._examine(_content.exercise(id), answer)
-    return found.state, found.message
-
-
-def solved(id: str) -> Any:
-    """The course's own answer."""
-    exercise, names = _content.exercise(id), dict[str, Any]()
-    exec(exercise.solution, names)
-    return names[exercise.answer_name]
+from gpulab.lessons import _nb05_exercises, _nb06_memory, _nb07_exercises, _nb08_exercises, _nb09_exercises
 
 
 @pytest.mark.parametrize(
