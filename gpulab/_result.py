@@ -233,7 +233,7 @@ class Result:
         # A field that a later version added has a default, and a file of an earlier one does without it.
         later = {field.name for field in fields if field.default is not dataclasses.MISSING} if version < cls.schema_version else set()
         if not set(names) - later <= given <= set(names):
-            wrong = reprlib.repr(sorted(given ^ set(names)))
+            wrong = reprlib.repr(sorted((set(names) - later - given) | (given - set(names))))
             raise RecordingError(
                 f"{where}: fields that are missing or unknown: {wrong}. The file is damaged or was written by another version."
             )
