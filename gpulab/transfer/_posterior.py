@@ -48,11 +48,15 @@ class Candidate:
 
     def columns(self, x: np.ndarray) -> np.ndarray:
         """Return the design matrix at sizes ``x``, shape (len(x), width)."""
-        one = np.ones_like(x)
+        made = np.empty((len(x), self.width))
         if self.family == "jump":
             above = x > self.knees[0]
-            return np.stack([one * ~above, x * ~above, one * above, x * above], axis=1)
-        return np.stack([one, x, *(np.maximum(x - k, 0.0) for k in self.knees)], axis=1)
+            made[:, 0], made[:, 1], made[:, 2], made[:, 3] = ~above, x * ~above, above, x * above
+            return made
+        made[:, 0], made[:, 1] = 1.0, x
+        for k, knee in enumerate(self.knees, 2):
+            made[:, k] = np.maximum(x - knee, 0.0)
+        return made
 
     def slopes(self, coefficients: np.ndarray) -> np.ndarray:
         """Return seconds a byte in each segment, from the smallest sizes up."""
@@ -123,13 +127,12 @@ class Posterior:
 
     def interval(self, x: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the interval that a new point at each size falls into with probability ``level``."""
-        expected = self.mean(x)
-        centres, spreads = [], []
-        for f in self.fitted:
-            a = f.candidate.columns(x)
-            centres.append(a @ f.coefficients)
-            spreads.append(f.scale * np.sqrt(expected**2 + np.einsum("ij,jk,ik->i", a, f.covariance, a)))
-        return self._mixture(np.stack(centres), np.stack(spreads), level)
+        designs = [f.candidate.columns(x) for f in self.fitted]
+        centres = np.stack([a @ f.coefficients for a, f in zip(designs, self.fitted, strict=True)])
+        expected = np.array([f.weight for f in self.fitted]) @ centres
+        unsure = [((a @ f.covariance) * a).sum(axis=1) for a, f in zip(designs, self.fitted, strict=True)]
+        spreads = np.array([f.scale for f in self.fitted])[:, None] * np.sqrt(expected**2 + np.stack(unsure))
+        return self._mixture(centres, spreads, level)
 
     def coefficient(self, which: str, level: float) -> tuple[float, float, float]:
         """Return low, mean and high of "latency" (seconds) or "slope" (seconds a byte, of the last segment)."""
