@@ -145,8 +145,8 @@ def _refuse_recursion(who: str, function: types.FunctionType, callers: tuple[typ
         if not _is_device_function(value):
             continue
         if value in (*callers, function):
-            line = _portable.line_of_name(function.__code__, name)
-            raise KernelError(f"{who}: line {line}: {value.__name__} calls itself; recursion is not supported. Write it as a loop.", line)
+            said, line = _portable.recursion(name, value, function)
+            raise KernelError(f"{who}: {said}", line)
         _refuse_recursion(who, value, (*callers, function))
 
 

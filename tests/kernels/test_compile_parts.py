@@ -220,7 +220,7 @@ def test_what_a_name_stands_for() -> None:
         x[0] = helper(x[0])
 
     def told(value: Any) -> Any:
-        return _portable._value("name", value, kernel, "compile_python", {})
+        return _portable._value("name", value, (kernel,), "compile_python", {})
 
     numba = pytest.importorskip("numba")
     simulated = types.SimpleNamespace(fn=helper)
@@ -243,14 +243,37 @@ def test_what_a_name_stands_for() -> None:
 
 
 def test_a_function_that_is_met_twice_is_sent_once() -> None:
-    """The second time by its number, so that one that calls itself has an end."""
+    """The second time by its number, whoever calls it."""
     names: dict[str, Any] = {}
-    exec("def f(v):\n    return f(v) + g(v)\ndef g(v):\n    return f(v)\ndef kernel(x):\n    x[0] = g(x[0])\n", names)
+    exec("def f(v):\n    return v\ndef g(v):\n    return f(v)\ndef kernel(x):\n    x[0] = g(f(x[0]))\n", names)
     sent = _portable.portable(names["kernel"], "compile_python")
-    (kind, (g, _)) = sent["globals"]["g"]
-    (_, (f, _)) = g["globals"]["f"]
-    assert (kind, sent["number"], g["number"], f["number"]) == ("function", 0, 1, 2)
-    assert f["globals"] == {"f": ("function", ({"again": 2}, {})), "g": ("function", ({"again": 1}, {}))}
+    (kind, (f, _)), (_, (g, _)) = sent["globals"]["f"], sent["globals"]["g"]
+    assert (kind, sent["number"], f["number"], g["number"]) == ("function", 0, 1, 2)
+    assert g["globals"] == {"f": ("function", ({"again": 1}, {}))}
+
+
+_CALLED = "def kernel(x):\n    x[0] = f(3)\n"
+_CIRCLE = "    def f(v):\n        return 0 if v < 1 else f(v - 1)\n"
+_INSIDE = f"def around():\n{_CIRCLE}    def kernel(x):\n        x[0] = f(3)\n    return kernel\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"def f(v):\n    return 0 if v < 1 else f(v - 1)\n{_CALLED}", 2),
+        (f"def g(v):\n    return f(v)\ndef f(v):\n    return g(v - 1)\n{_CALLED}", 2),
+        (f"{_INSIDE}kernel = around()\n", 3),
+        ("def kernel(x):\n    x[0] = 1\n    kernel(x)\n", 3),
+    ],
+    ids=["directly", "through another", "in a function", "a kernel"],
+)
+def test_what_calls_itself_is_refused_as_under_the_microscope(text: str, line: int) -> None:
+    """At the line of the call that closes the circle; the compiler itself would speak of an untyped global name."""
+    names: dict[str, Any] = {}
+    exec(text, names)
+    with pytest.raises(CompileError, match=rf"^compile_python: line {line}: \w+ calls itself; recursion is not supported.") as refused:
+        _portable.portable(names["kernel"], "compile_python")
+    assert refused.value.line == line
 
 
 def test_the_oldest_of_many_results_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

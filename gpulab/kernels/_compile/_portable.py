@@ -55,22 +55,25 @@ def options_of(kernel: object) -> dict[str, Any]:
     return {name: asked[name] for name in known if asked.get(name) not in (None, False)}
 
 
-def portable(function: types.FunctionType, who: str, seen: dict[int, int] | None = None) -> dict[str, Any]:
+def portable(
+    function: types.FunctionType, who: str, seen: dict[int, int] | None = None, callers: tuple[types.FunctionType, ...] = ()
+) -> dict[str, Any]:
     """Return a function as plain data; one that was already met is only named by its number.
 
     Raises
     ------
     CompileError
-        If it leans on something that is no number, array, module or function.
+        If it leans on something that is no number, array, module or function, or calls itself, directly or through others.
     """
     seen = {} if seen is None else seen
     if id(function) in seen:
         return {"again": seen[id(function)]}
     seen[id(function)] = number = len(seen)
     code, closure = function.__code__, inspect.getclosurevars(function)
-    inner = {name: _value(name, value, function, who, seen) for name, value in closure.nonlocals.items()}
+    path = (*callers, function)
+    inner = {name: _value(name, value, path, who, seen) for name, value in closure.nonlocals.items()}
     loaded = sorted({name for name in _global_names(code) if name in function.__globals__})
-    outer = {name: _value(name, function.__globals__[name], function, who, seen) for name in loaded}
+    outer = {name: _value(name, function.__globals__[name], path, who, seen) for name in loaded}
     return {
         "number": number, "code": marshal.dumps(code), "name": function.__name__, "globals": outer,
         "closure": [inner.get(name) for name in code.co_freevars], "source": source_of(function), "line": code.co_firstlineno,
@@ -87,9 +90,9 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 
 
 def line_of_name(code: types.CodeType, name: str) -> int | None:
-    """Return the line on which a function reads a global name; None if it does not."""
+    """Return the line on which a function reads a name from outside; None if it does not."""
     for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == name:
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF") and step.argval == name:
             return step.positions.lineno if step.positions else None
     return None
 
@@ -102,14 +105,27 @@ def _home(value: object) -> str:
     return module if isinstance(module, str) else type(value).__module__
 
 
-def _value(name: str, value: Any, function: types.FunctionType, who: str, seen: dict[int, int]) -> Value:
-    home = _home(value)
+def recursion(name: str, called: types.FunctionType, function: types.FunctionType) -> tuple[str, int | None]:
+    """Return what is said of a function that reaches itself by a name that ``function`` reads, and the line of that."""
+    line = line_of_name(function.__code__, name)
+    return f"line {line}: {called.__name__} calls itself; recursion is not supported. Write it as a loop.", line
+
+
+def _value(name: str, value: Any, path: tuple[types.FunctionType, ...], who: str, seen: dict[int, int]) -> Value:
+    home, function = _home(value), path[-1]
+
+    def called(plain: types.FunctionType, options: dict[str, Any]) -> Value:
+        if plain in path:
+            said, line = recursion(name, plain, function)
+            raise CompileError(f"{who}: {said}", line)
+        return "function", (portable(plain, who, seen, path), options)
+
     if isinstance(value, types.FunctionType) and not home.startswith(("gpulab", "numba", "numpy", "math")):
-        return "function", (portable(value, who, seen), {})
+        return called(value, {})
     if hasattr(value, "py_func") and isinstance(value.py_func, types.FunctionType):
-        return "function", (portable(value.py_func, who, seen), options_of(value))
+        return called(value.py_func, options_of(value))
     if hasattr(value, "fn") and isinstance(value.fn, types.FunctionType):  # Numba's simulator
-        return "function", (portable(value.fn, who, seen), {})
+        return called(value.fn, {})
     if isinstance(value, types.ModuleType):
         stands_in = home.startswith(("numba.cuda", "numba_cuda", "gpulab.kernels"))
         return "module", "numba.cuda" if stands_in else home
