@@ -214,6 +214,20 @@ def test_what_the_grading_process_started_ends_with_it(tmp_path: pathlib.Path) -
         time.sleep(0.02)
 
 
+@on_linux
+@pytest.mark.parametrize(
+    ("limited", "said", "code"),
+    [('lambda job: {"state": "passed"}', '{"state": "passed"}\n', 0), ("lambda job: job[1]", "", 1)],
+    ids=["an outcome", "none"],
+)
+def test_a_child_goes_no_further_than_its_outcome(limited: str, said: str, code: int, tmp_path: pathlib.Path) -> None:
+    """What the process that it was forked from would do next is not done twice; that there is no outcome can be told by the code."""
+    lines = ("import sys", "from gpulab.lessons import _grader", f"_grader._limited = {limited}")
+    script = "\n".join([*lines, "_grader._be_child({}, sys.argv[1], 1)", 'print("went on", flush=True)'])
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (said, code)
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [
