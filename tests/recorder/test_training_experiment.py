@@ -83,6 +83,6 @@ def test_steps_of_a_minute_are_left_out_before_they_run(monkeypatch: pytest.Monk
         return real(task, **options)
 
     monkeypatch.setattr(_training.training, "Run", run)
-    with pytest.raises(InputError, match=r"training, cnn, bfloat16, plain: a step takes about \d+ s here"):
-        _training._case(Device("cpu"), "cnn", "bfloat16", "plain", 0).time(0.1)
+    with pytest.raises(InputError, match=r"training, cnn, float32, plain: a step takes about \d+ s here"):
+        _training._case(Device("cpu"), "cnn", "float32", "plain", 0).time(0.1)
     assert sizes == [_training.MODELS["cnn"]().batch_size // 16]
