@@ -102,3 +102,18 @@ def test_a_real_compilation():
     assert c.max_relative_difference < 1e-5
     assert c.saved_seconds == c.eager_seconds - c.compiled_seconds
     assert c.label == "smooth"
+
+
+@pytest.mark.parametrize(("theirs", "found"), [(("fresh_cache",), True), (("fresh_inductor_cache",), True), ((), False)], ids=str)
+def test_an_empty_cache_by_each_of_its_names(theirs: tuple[str, ...], found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's helper was fresh_inductor_cache and is fresh_cache; where there is neither, and when not cold, nothing is done."""
+    from torch._inductor import utils
+
+    made = object()
+    for name in ("fresh_cache", "fresh_inductor_cache"):
+        monkeypatch.delattr(utils, name, raising=False)
+    for name in theirs:
+        monkeypatch.setattr(utils, name, lambda: made, raising=False)
+    assert (_compile_cost._fresh_cache(True) is made) is found
+    with _compile_cost._fresh_cache(False) as nothing:
+        assert nothing is None

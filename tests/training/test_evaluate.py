@@ -14,7 +14,7 @@ import torch
 from gpulab import training, workloads
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.training import _data
-from gpulab.training._evaluate import Answers, clustered, difference_interval, wilson
+from gpulab.training._evaluate import Answers, _half, clustered, difference_interval, wilson
 from gpulab.training._seeds import accuracy_of
 
 
@@ -33,6 +33,12 @@ def test_the_interval_of_many_answers_an_item_knows_that_they_hang_together() ->
     shares = np.repeat([0.0, 1.0], 20)
     low, high = clustered(shares)
     assert high - low == pytest.approx(2 * 2.0227 * 0.5064 / np.sqrt(40), rel=1e-3)  # Student's t with 39 degrees, by table
+
+
+def test_two_values_have_an_interval_and_one_has_none() -> None:
+    """12.706 is Student's t with one degree of freedom, by table; of one value anything between -1 and 1 may be so."""
+    assert _half(np.array([1.0, 3.0])) == pytest.approx(12.706 * np.sqrt(2) / np.sqrt(2), rel=1e-4)
+    assert _half(np.array([1.0])) == 2.0
 
 
 def test_the_paired_difference_covers() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpulab import memory, training
 from gpulab.errors import CheckpointError, GpulabError, InputError, OutOfMemoryError, StoppedError
-from gpulab.training import _checkpoint, _words
+from gpulab.training import _checkpoint, _step, _words
 
 SHORT: dict[str, Any] = {"batch_size": 48, "device": "cpu"}
 LONGEST = 800
@@ -275,6 +275,24 @@ def test_data_that_fail_are_named(feeding: dict) -> None:
     broken = dataclasses.replace(job, _load=lambda: (Broken(), job.test))  # type: ignore[arg-type, return-value]
     with pytest.raises(InputError, match="no such shelf"):
         training.fit(broken, steps=4, **SHORT, **feeding)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback:\n\nValueError: no shelf.\n",
+            "ValueError: no shelf (in a worker)",
+        ),
+        ("Caught ValueError in DataLoader worker process 0.\nValueError: no shelf", "ValueError: no shelf (in a worker)"),
+        (f"Caught E in DataLoader worker process 0.\n{'x' * 200}", f"{'x' * 150} (in a worker)"),
+        ("DataLoader worker (pid 7) is killed by signal: Killed.", "DataLoader worker (pid 7) is killed by signal: Killed"),
+        ("no shelf\nno book", "no shelf no book"),
+    ],
+)
+def test_what_a_worker_said_is_its_last_line(text: str, told: str) -> None:
+    """PyTorch puts a worker's whole traceback into the message of the error that it raises here."""
+    assert _step._told(RuntimeError(text)) == told
 
 
 class Broken:
