@@ -58,14 +58,30 @@ class _Counted(np.ndarray):
 
     log: list[tuple[str, int]]
 
+    def __array_finalize__(self, whole: Any) -> None:
+        self.log = getattr(whole, "log", [])  # a slice or a transpose is counted where its array is
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        plain = [np.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs]
-        result = getattr(ufunc, method)(*plain, **kwargs)
-        moved = sum(x.nbytes for x in plain if isinstance(x, np.ndarray) and x.ndim) + result.nbytes
-        self.log.append((ufunc.__name__, moved))
+        options = {name: _bare(value) for name, value in kwargs.items()}  # out= and where= would call this again
+        result = getattr(ufunc, method)(*map(_bare, inputs), **options)
+        results = result if isinstance(result, tuple) else () if result is None else (result,)  # ufunc.at returns nothing
+        read = sum(x.nbytes for x in (*inputs, kwargs.get("where")) if isinstance(x, np.ndarray) and x.ndim)
+        self.log.append((ufunc.__name__, read + sum(one.nbytes for one in results)))
+        given = kwargs.get("out") or (None,) * len(results)
+        made = tuple(self._counted(one) if own is None else own for one, own in zip(results, given, strict=True))
+        return made if isinstance(result, tuple) else made[0] if made else None
+
+    def _counted(self, result: Any) -> _Counted:
         made: _Counted = np.asarray(result).view(_Counted)
         made.log = self.log
         return made
+
+
+def _bare(value: Any) -> Any:
+    """Return an array, or those of a tuple, as NumPy's own; anything else as it is."""
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
+    return np.asarray(value) if isinstance(value, np.ndarray) else value
 
 
 def numpy_passes(fn: Callable[[np.ndarray], Any], x: np.ndarray) -> Passes:

@@ -42,6 +42,34 @@ def test_passes_count_what_is_read_and_written(fn: Any, expected: float):
     assert lessons.numpy_passes(fn, X).bytes_per_element == expected
 
 
+def _in_place(x: np.ndarray) -> np.ndarray:
+    y = 0.5 * x
+    y *= x
+    return y
+
+
+@pytest.mark.parametrize(
+    ("fn", "steps", "expected"),
+    [
+        (_in_place, ("multiply", "multiply"), 8 + 12), (lambda x: np.multiply(x, 2, out=x), ("multiply",), 8),
+        (lambda x: np.tanh(np.add(x, 1, out=np.empty_like(x))), ("add", "tanh"), 16), (np.modf, ("modf",), 12),
+        (lambda x: x[1:] - x[:-1], ("subtract",), 12 * 0.999), (lambda x: np.add(x, x, out=x, where=x > 0), ("greater", "add"), 5 + 13),
+    ],
+)  # fmt: skip
+def test_passes_of_formulas_in_place_of_slices_and_of_two_results(fn: Any, steps: tuple[str, ...], expected: float):
+    """In place an array is read and written as ever (by hand: 4 bytes each way); a mask is read too, a byte an element."""
+    found = lessons.numpy_passes(fn, X.copy())
+    assert found.steps == steps
+    assert found.bytes_per_element == pytest.approx(expected)
+
+
+def test_a_formula_in_place_gives_the_numbers_that_numpy_gives():
+    """The array itself comes back from an operation in place, changed."""
+    kept: list[np.ndarray] = []
+    lessons.numpy_passes(lambda x: kept.append(_in_place(x)), X)
+    assert np.array_equal(np.asarray(kept[0]), _in_place(X))
+
+
 def test_passes_refuse_what_is_no_array():
     """A list has no bytes to count."""
     for x in ([1, 2], None, 5, np.zeros(0)):
