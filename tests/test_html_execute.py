@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Coroutine, Iterator
@@ -16,6 +17,7 @@ import nbformat
 import pytest
 
 from gpulab._html import _execute
+from gpulab.errors import InputError
 from gpulab.evidence import Environment
 from gpulab.widgets import _still
 
@@ -112,6 +114,32 @@ def test_the_runs_folder_reads_as_the_learners_wherever_it_stands(
     monkeypatch.delenv("GPULAB_PROGRESS")
     _execute.executed(tmp_path / "01_first.ipynb")
     assert "GPULAB_PROGRESS" not in os.environ
+
+
+def test_a_folder_that_cannot_keep_a_run_is_refused_before(client: type[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file stands in the folder's place: nothing runs. A folder that is only read is as good where what it keeps still fits."""
+    source, kept = course(tmp_path), tmp_path / "kept"
+    kept.write_text("mine")
+    with pytest.raises(InputError, match=r"html: .*kept cannot be written to \(Not a directory\); .* Give --executed another one"):
+        _execute.executed(source, kept)
+    assert client.ran == []
+    _execute.executed(source, tmp_path / "other")
+    first = len(client.ran)
+    monkeypatch.setattr(os, "access", lambda place, mode: False)
+    _execute.executed(source, tmp_path / "other")
+    assert len(client.ran) == first
+
+
+def test_a_run_that_cannot_be_kept_is_told_in_a_sentence(client: type[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full after minutes of running: one sentence that names the folder, and nothing half written beside it."""
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(_execute, "write_atomically", full)
+    with pytest.raises(InputError, match=r"html: .*kept cannot be written to \(No space left on device\); .* Give --executed another one"):
+        _execute.executed(course(tmp_path), tmp_path / "kept")
+    assert not list(tmp_path.glob("kept/*"))
 
 
 def test_what_was_kept_is_taken_where_it_has_the_same_cells(client: type[Client], tmp_path: Path) -> None:

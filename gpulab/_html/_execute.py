@@ -19,6 +19,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from gpulab._files import refuse_unwritable, write_atomically
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Environment
 
@@ -50,7 +51,7 @@ def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, En
     GpulabError
         If a cell fails, takes longer than ten minutes, or the kernel dies; the notebook and the cell are named.
     InputError
-        If the file is no notebook.
+        If the file is no notebook, or it has to be run and ``kept`` cannot be written to.
     """
     fresh = _read(notebook)
     place = None if kept is None else kept / notebook.name
@@ -58,12 +59,26 @@ def executed(notebook: Path, kept: Path | None = None) -> tuple[NotebookNode, En
         old = _read(place)
         if _sources(old) == _sources(fresh) and _KEY in old.metadata:
             return old, Environment.from_dict(old.metadata[_KEY], str(place))
+    if place is not None:
+        with writing(place.parent, "--executed"):
+            refuse_unwritable(place)  # before minutes of running
     stamp = _run(fresh, notebook.stem)
     fresh.metadata[_KEY] = stamp
     if place is not None:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(fresh, place)
+        with writing(place.parent, "--executed"):
+            write_atomically(place, nbformat.writes(fresh).encode())
     return fresh, Environment.from_dict(stamp)
+
+
+@contextmanager
+def writing(folder: Path, option: str) -> Iterator[None]:
+    """Say of a folder that cannot be written to which option names it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"html: {folder} cannot be written to ({error.strerror or error}); expected a folder of yours. Give {option} another one."
+        ) from error
 
 
 def _read(path: Path) -> NotebookNode:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import html
 import importlib.resources
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from nbformat import NotebookNode
 
 from gpulab._files import refuse_unwritable, write_atomically
 from gpulab._html._execute import executed as run_notebook
+from gpulab._html._execute import writing
 from gpulab._html._outputs import prepare
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Environment
@@ -93,13 +93,13 @@ def write_course(
     Raises
     ------
     InputError
-        If there is no such notebook, or ``out`` cannot be written to.
+        If there is no such notebook, ``out`` cannot be written to, or ``executed`` cannot and a notebook has to be run.
     GpulabError
         If a cell fails.
     """
     begun = time.monotonic()
     names = _chosen(source, only)
-    with _writing(out):
+    with writing(out, "--out"):
         refuse_unwritable(out / "index.html")  # before minutes of running
     pages = []
     for path in names:
@@ -112,21 +112,11 @@ def write_course(
     for number, page in enumerate(pages):
         around = (pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None)
         files[page.file] = render(page, *around, solutions=solutions, there=there).encode()
-    with _writing(out):
+    with writing(out, "--out"):
         files["index.html"] = _index(pages, _earlier(out, files)).encode()
         for name, content in files.items():
             write_atomically(out / name, content)
     return Written(out / "index.html", len(pages), sum(map(len, files.values())), time.monotonic() - begun)
-
-
-@contextlib.contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"html: {out} cannot be written to ({error.strerror or error}); expected a folder of yours. Give --out another one."
-        ) from error
 
 
 def _chosen(source: Path, only: Sequence[str]) -> list[Path]:
