@@ -10,7 +10,7 @@ import platform
 import re
 import socket
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gpulab
@@ -260,13 +260,25 @@ def traces(made: StudentReport) -> list[tuple[str, str]]:
     found = []
     secrets = {"your user name": _user(), "this machine's name": socket.gethostname().partition(".")[0], "your home folder": str(_home())}
     parts = {
-        f"answer {check.id}": json.dumps([check.kept, check.seen], ensure_ascii=False) for check in made.checks
+        # Two backslashes in a source mean one.
+        f"answer {check.id}": "\n".join(_words([check.kept, check.seen])).replace("\\\\", "\\") for check in made.checks
     } | {f"prediction {p.id}": f"{p.question} {p.predicted_text}" for p in made.predictions}  # fmt: skip
     for what, secret in secrets.items():
         if len(secret) >= _TELLING:
             pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])")
             found += [(what, where) for where, text in parts.items() if pattern.search(text)]
     return found
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Yield what JSON values hold, as it was written: in JSON's own text the end of a line is a letter, and a backslash is two."""
+    if isinstance(value, dict):
+        value = [part for pair in value.items() for part in pair]
+    if isinstance(value, list):
+        for part in value:
+            yield from _words(part)
+    else:
+        yield str(value)
 
 
 def _user() -> str:

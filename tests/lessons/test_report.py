@@ -98,6 +98,25 @@ def test_what_a_student_wrote_into_an_answer_is_named(planted: pathlib.Path, cap
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{USER} = 5\n",
+        f'def f():\n    """Mine.\n\n{USER}, group 3\n"""\n',
+        f"x = 5\t\t\n\t# see\n\t\t{USER}",
+        rf"C:\\Users\\{USER}\\x",
+        rf"C:\Users\{USER}\x",
+    ],
+)
+def test_a_name_is_found_wherever_it_stands_in_a_text(planted: pathlib.Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """At the beginning of a line too, behind a tab, and a home folder with the backslashes of Windows."""
+    monkeypatch.setattr(_report, "_home", lambda: rf"C:\Users\{USER}")
+    one = dataclasses.replace(made_class.report_of(3).checks[0], id="00.1", kept={"kind": "file", "text": source}, seen=None)
+    made = made_class.report_of(3, "Anna", (one,), predictions=())
+    wanted = ["your user name", *(["your home folder"] if "Users" in source else [])]
+    assert _report.traces(made) == [(what, "answer 00.1") for what in wanted]
+
+
 def test_a_report_holds_what_was_done(tmp_path: pathlib.Path) -> None:
     """First answers, what was measured, states, attempts, answers and measurements, read back from the file."""
     work()
