@@ -157,9 +157,11 @@ def _packages() -> list[Check]:
 
 def _package(name: str, oldest: str) -> Check:
     try:
-        version = importlib.metadata.version(name)
+        version: str | None = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return Check(name, "fix", "not installed", "Run `make lab`.")
+    if not version:  # a folder for the package's facts without any: an installation that was interrupted, or met a full disk
+        return Check(name, "fix", "only a part of it is installed", f"Run `pip install --ignore-installed '{name}>={oldest}'`.")
     if _release(version) < _release(oldest):
         return Check(
             name, "fix", f"{version}; the course needs {oldest} or newer.", f"Run `make lab`, or `pip install '{name}>={oldest}'`."

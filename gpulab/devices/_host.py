@@ -84,9 +84,11 @@ def library_versions() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in _WATCHED:
         try:
-            found[name] = importlib.metadata.version(name)
+            version: str | None = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+        if version:  # None of one that is installed in part
+            found[name] = version
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpulab.devices import Accelerator, _doctor, _facts, checkup, gather
+from gpulab.devices import Accelerator, _doctor, _facts, _host, checkup, gather
 
 _GPU = Accelerator("cuda:0", "NVIDIA T4", "cuda")
 
@@ -51,6 +51,15 @@ def test_packages_are_held_against_the_oldest_that_works(monkeypatch, version, s
     check = _doctor._package("numpy", "2.0")
     assert check.state == state
     assert bool(check.remedy) == (state == "fix")
+
+
+def test_a_package_that_is_installed_in_part_is_to_fix(monkeypatch):
+    """An interrupted installation leaves a folder without METADATA, and then importlib gives None as the version."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: None)
+    check = _doctor._package("numpy", "2.0")
+    assert (check.state, check.detail) == ("fix", "only a part of it is installed")
+    assert "--ignore-installed 'numpy>=2.0'" in check.remedy
+    assert _host.library_versions.__wrapped__() == {}
 
 
 def test_every_package_that_the_course_requires_is_looked_for():
