@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -70,6 +71,12 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def _show_every_character() -> None:
+    """Show by its escape what the output's encoding lacks: on Windows that of a file or a pipe has one alphabet, and names have several."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -83,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0 done; 1 something to fix (doctor); 2 wrong arguments or an error of ours, said in one sentence; 130 interrupted.
     """
+    _show_every_character()
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), None)
     try:

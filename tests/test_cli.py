@@ -1,5 +1,6 @@
 """The command line."""
 
+import io
 import json
 import subprocess
 import sys
@@ -107,6 +108,16 @@ def test_a_reader_that_goes_away_is_no_error():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_name_that_the_outputs_alphabet_lacks_ends_nothing(monkeypatch):
+    """`gpulab doctor > file` on Windows writes in one alphabet's encoding, such as 1252: what it lacks is shown by its escape."""
+    file = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(file, encoding="cp1252"))
+    monkeypatch.setattr(devices, "checkup", lambda: devices.Checkup((devices.Check("write access", "ok", "C:/Łukasz Größe"),)))
+    assert cli.main(["doctor"]) == 0
+    sys.stdout.flush()
+    assert "C:/\\u0141ukasz Größe" in file.getvalue().decode("cp1252")
 
 
 def test_the_version_is_the_packages(capsys):
