@@ -40,8 +40,8 @@ def policy() -> Policy:
     if not named and not where.exists():
         return Policy("show", "")
     try:
-        content = json.loads(where.read_text(encoding="utf-8"))
-        return _valid(content.get("solutions", "show"), str(content.get("message", "")), str(where))
+        content = json.loads(where.read_bytes())  # which knows by its first bytes how Windows' own tools wrote it
+        return _valid(content.get("solutions", "show"), str(content.get("message") or ""), str(where))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         return Policy("withhold", f'{where} cannot be read ({error}); expected JSON such as {{"solutions": "show"}}. Ask your instructor.')
 

@@ -86,7 +86,7 @@ class Rubric(Result):
             If it cannot be read, or says what no rubric can.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = json.loads(Path(path).read_bytes())  # which knows by its first bytes how Windows' own tools wrote it
             if not isinstance(content, dict):
                 raise InputError(f"it holds {kind_of(content)}")
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})

@@ -451,6 +451,8 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
     file.write_text('{"exercise_points": 2, "points": {"02.5": 4}, "notebooks": ["02"], "open_share": 0.5}')
     rubric = lessons.Rubric.read(file)
     assert (rubric.of("02.5"), rubric.of("02.2"), rubric.prediction_points, rubric.open_share) == (4.0, 2.0, 0.25, 0.5)
+    file.write_text(file.read_text(), encoding="utf-8-sig")  # as Windows PowerShell writes UTF-8
+    assert lessons.Rubric.read(file) == rubric
     for text in (
         "",
         "[]",

@@ -394,6 +394,16 @@ def test_a_damaged_class_file_withholds(content: bytes, tmp_path: pathlib.Path, 
     assert "return" not in out
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_class_file_may_be_as_windows_writes_it(encoding: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    """Windows PowerShell's Set-Content -Encoding UTF8 begins with a mark, its > is UTF-16; a message of null is none."""
+    (tmp_path / "class.json").write_bytes('{"solutions": "withhold", "message": null}'.encode(encoding))
+    assert _policy.policy() == _policy.Policy("withhold", "")
+    (tmp_path / "class.json").write_bytes('{"solutions": "after-attempt", "message": "Zuerst probieren, dann lösen."}'.encode(encoding))
+    lessons.solution("91.2")
+    assert capsys.readouterr().out == "91.2: the solution opens after your first attempt. Zuerst probieren, dann lösen.\n"
+
+
 def test_a_class_file_in_an_unknown_home_withholds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """It cannot be found, so it cannot open the solutions."""
     monkeypatch.setenv("GPULAB_CLASS", "~nosuchuser/class.json")
