@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +38,19 @@ class CheckResult(Result):
     def _ipython_display_(self) -> None:
         """Show the result at the end of a cell, once: ``check`` has just printed it."""
         global _just_printed
-        if self is not _just_printed:
+        if _just_printed is None or _just_printed[0] is not self or _just_printed[1] != _cell():
             print(self)
         _just_printed = None
 
 
-_just_printed: CheckResult | None = None
+_just_printed: tuple[CheckResult, int | None] | None = None  # and the cell that it stands below
+
+
+def _cell() -> int | None:
+    """Return the number of the cell that runs; None outside of IPython, which who has cells has imported."""
+    ipython = sys.modules.get("IPython")
+    count = getattr(ipython.get_ipython(), "execution_count", None) if ipython is not None else None
+    return count if isinstance(count, int) else None
 
 
 def check(id: str, answer: Any = None) -> CheckResult:
@@ -70,7 +78,7 @@ def check(id: str, answer: Any = None) -> CheckResult:
         if result.state != NOT_ATTEMPTED:
             _keep(result, exercise, answer)
     print(result)
-    _just_printed = result
+    _just_printed = result, _cell()
     return result
 
 

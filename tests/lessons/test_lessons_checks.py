@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -292,6 +293,16 @@ def test_the_result_shows_once(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.count("4 should give 8.") == 1
     result._ipython_display_()
     assert capsys.readouterr().out.count("4 should give 8.") == 1
+
+
+def test_a_result_that_was_kept_in_a_name_shows_in_a_later_cell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """A cell that ends in passed = check(...) has printed it; passed in the next cell is another cell's last line, so it prints."""
+    shell = types.SimpleNamespace(execution_count=4)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    result = lessons.check("91.2", lambda x: x)
+    shell.execution_count = 5
+    result._ipython_display_()
+    assert capsys.readouterr().out.count("4 should give 8.") == 2
 
 
 def test_the_result_round_trips():
