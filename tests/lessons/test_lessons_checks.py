@@ -278,6 +278,15 @@ def test_hostile_answers_never_raise(answer: object):
     assert len(result.message) > 10
 
 
+def test_a_list_in_itself_is_refused_with_a_sentence():
+    """Looking for a stub in it has no end; the check says so and does not raise."""
+    answer: list[object] = []
+    answer.append(answer)
+    result = lessons.check("91.2", answer)
+    assert result.state == "wrong"
+    assert "The check cannot use a list ([[...]])" in result.message
+
+
 def test_passed_stays_passed():
     """A wrong answer after a right one does not take the pass away; attempts count both."""
     lessons.check("91.2", lambda x: 2 * x)
