@@ -189,13 +189,16 @@ def test_the_command_passes_its_options_on_and_says_what_was_written(
     def write(source: Path, out: Path, **options: Any) -> _pages.Written:
         options.pop("say")("01_a.ipynb: 2 s")
         asked.append((source, out, options))
-        return _pages.Written(out / "index.html", 3, 1_500_000, 7.4)
+        return _pages.Written(out / "index.html", 1 if options["only"] == ("03",) else 3, 1_500_000, 7.4)
 
     monkeypatch.setattr(_pages, "write_course", write)
     assert main(["html", f"--out={tmp_path}"]) == 0
     assert asked.pop() == (_lab.find_originals(), tmp_path, {"only": (), "executed": None, "solutions": False})
     said = capsys.readouterr().out
     assert said == f"01_a.ipynb: 2 s\n3 pages, 1.5 MB, 7 s. Open {tmp_path / 'index.html'}\n"
+    main(["html", f"--out={tmp_path}", "--only", "03"])
+    assert asked.pop()[2]["only"] == ("03",)
+    assert capsys.readouterr().out.splitlines()[1].startswith("1 page, 1.5 MB")
     main(["html", "--out=o", "--notebooks=n", "--only", "02", "05", "--executed=e", "--solutions"])
     assert asked.pop() == (Path("n"), Path("o"), {"only": ("02", "05"), "executed": Path("e"), "solutions": True})
     with pytest.raises(SystemExit):

@@ -29,10 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab html``; return the exit code."""
     from gpulab._html._pages import write_course
     from gpulab._lab import find_originals
+    from gpulab.units import plural
 
     source = arguments.notebooks or find_originals()
     written = write_course(
         source, arguments.out, only=tuple(arguments.only), executed=arguments.executed, solutions=arguments.solutions, say=print
     )
-    print(f"{written.pages} pages, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. Open {written.index}")
+    print(f"{plural(written.pages, 'page')}, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. Open {written.index}")
     return 0

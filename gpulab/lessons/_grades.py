@@ -24,6 +24,7 @@ from gpulab.lessons import _content
 from gpulab.lessons._classroom import Classroom, Student, line
 from gpulab.lessons._regrade import Regrader
 from gpulab.lessons._rubric import Rubric
+from gpulab.units import plural
 
 PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
 MEMORY_BYTES = 2 * 2**30
@@ -150,7 +151,7 @@ class Grades(Result):
         code = "" if self.ran_code else " Answers that are code were not run."
         why = "the rubric names them" if self.rubric.notebooks else "somebody worked on them"
         counted = f"Notebooks that counted: {', '.join(self.notebooks)} (because {why})." if self.notebooks else "No notebook counted."
-        return f"{counted} {self.answers} answers checked again, equal ones once ({self.checked}).{code}"
+        return f"{counted} {plural(self.answers, 'answer')} checked again, equal ones once ({self.checked}).{code}"
 
     def differences(self) -> Differences:
         """Return where a report claims another outcome than was found."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.lessons import _content, _store
+from gpulab.units import plural
 
 
 @dataclass(frozen=True)
@@ -165,4 +166,4 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
             content["history"].append({"date": _store.now(), "notebook": notebook, **old})
 
     _store.change(edit, say)
-    say(f"{moved[0]} answers of notebook {prefix[:-1]} moved into the history of {_store.path().name}; you start afresh.")
+    say(f"{plural(moved[0], 'answer')} of notebook {prefix[:-1]} moved into the history of {_store.path().name}; you start afresh.")

@@ -103,10 +103,9 @@ class Pinning(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return both ways of sending the buffer once, and when pinning has paid."""
+        copies = None if self.copies_to_pay is None else math.ceil(self.copies_to_pay)
         pays = (
-            "never: a pinned copy is no faster"
-            if self.copies_to_pay is None
-            else f"after {math.ceil(self.copies_to_pay)} copies of the buffer"
+            "never: a pinned copy is no faster" if copies is None else f"after {copies} {'copy' if copies == 1 else 'copies'} of the buffer"
         )
         rows = [
             ("plain copy from pageable memory", format_seconds(self.pageable_seconds)),

@@ -413,7 +413,7 @@ def test_the_command_says_all_that_it_found(
     assert lines[6].startswith(f"{'n' * 70}.json  It is not JSON")
     assert lines[7:9] == [f"{'remark':60}  1 file that is not .json passed over.", ""]
     assert lines[9] == (
-        "Notebooks that counted: 02 (because somebody worked on them). 1 answers checked again, equal ones once (1). "
+        "Notebooks that counted: 02 (because somebody worked on them). 1 answer checked again, equal ones once (1). "
         f"Answers that are code were not run. Written to {file}."
     )
     assert [re.split(r" {2,}", line)[:4] for line in lines[11:]] == [

@@ -528,6 +528,9 @@ def test_the_table_of_progress_by_hand(progress_file: pathlib.Path, capsys: pyte
     assert [row.state for row in found.rows] == ["off", "passed"]
     assert (found.rows[1].detail, found.passed, found.predicted) == ("2 attempts", 1, 1)
     capsys.readouterr()
+    lessons.predict("92.1", "How long?", unit="us").submit(5)
+    lessons.start_again("92")
+    assert capsys.readouterr().out == "1 answer of notebook 92 moved into the history of progress.json; you start afresh.\n"
     lessons.start_again("91_test")
     assert capsys.readouterr().out == "2 answers of notebook 91 moved into the history of progress.json; you start afresh.\n"
     assert lessons.progress().table()[1] == rows

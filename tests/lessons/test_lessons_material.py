@@ -392,9 +392,14 @@ def test_only_sweeps_of_machines_with_a_gpu_are_shown(monkeypatch: pytest.Monkey
     assert lessons.recorded_sweeps() == [2, 4]
 
 
-@pytest.mark.parametrize(("pin", "pageable", "pinned", "words"), [(5e-3, 4e-3, 2e-3, "after 3 copies"), (5e-3, 2e-3, 2e-3, "never")])
+@pytest.mark.parametrize(
+    ("pin", "pageable", "pinned", "words"),
+    [
+        (5e-3, 4e-3, 2e-3, "after 3 copies of"), (1e-3, 4e-3, 2e-3, "after 1 copy of"), (5e-3, 2e-3, 2e-3, "never"),
+    ],
+)  # fmt: skip
 def test_pinning_pays_after_some_copies(pin: float, pageable: float, pinned: float, words: str):
-    """5 ms of pinning at 2 ms gained a copy pay with the third (by hand); no gain never pays."""
+    """5 ms of pinning at 2 ms gained a copy pay with the third, 1 ms with the first (by hand); no gain never pays."""
     cost = lessons.Pinning(2**26, pin, pageable, pinned, Evidence.modelled("nothing", "this test"))
     assert words in cost.table()[1][-1][1]
 
