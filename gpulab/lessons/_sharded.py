@@ -100,7 +100,7 @@ def sharded(devices_wanted: int = 4) -> Sharded:
     Raises
     ------
     MeasurementError
-        If JAX failed; the sentence holds its last words.
+        If JAX failed, which the sentence tells in its last words, or took minutes.
     """
     why = _library.missing("jax")
     if why:
@@ -108,9 +108,15 @@ def sharded(devices_wanted: int = 4) -> Sharded:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices_wanted}".strip()
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     script = SCRIPT.format(rows=8 * devices_wanted)
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MeasurementError(
+            f"sharded: JAX on {devices_wanted} devices had not ended after {_LIMIT_SECONDS:g} s; expected some seconds. "
+            "Run the cell again when the machine is quiet."
+        ) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["nothing was printed"])[-1][:200]
         raise MeasurementError(f"sharded: JAX on {devices_wanted} devices failed ({last}); expected shards. Look at its version.")

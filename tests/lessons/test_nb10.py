@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import subprocess
 import sys
 import types
 from typing import Any
@@ -343,6 +344,13 @@ def test_what_jax_says_at_last_is_told_where_it_failed(printed: str, monkeypatch
     assert "x = np.arange(24 * 8, dtype=np.float32).reshape(24, 8)" in asked[0]
     found = lessons.sharded(1)
     assert (found.shards, found.total, found.all_reduces) == ((_sharded.Shard("d0", 8, 0, 8),), (1.5,), 3)
+
+    def endless(command: list[str], timeout: float, **named: Any) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(_sharded.subprocess, "run", endless)
+    with pytest.raises(MeasurementError, match=r"^sharded: JAX on 4 devices had not ended after 120 s; expected"):
+        lessons.sharded()
 
 
 def test_how_each_library_is_usually_timed(monkeypatch: pytest.MonkeyPatch) -> None:
