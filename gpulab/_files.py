@@ -50,7 +50,7 @@ def refuse_unwritable(path: Path) -> None:
     Raises
     ------
     OSError
-        If it is a folder, or what it would lie in is no folder or cannot be written to.
+        If it is a folder, what it would lie in is no folder or cannot be written to, or (on Windows) another program has it open.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -61,6 +61,8 @@ def refuse_unwritable(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
     if not os.access(there, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+    if sys.platform == "win32" and path.exists():
+        path.open("r+b").close()  # a program that has it open keeps others from replacing it there, as a spreadsheet does
 
 
 def try_lock(descriptor: int) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import types
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,21 @@ def test_a_drive_that_is_not_there_is_told_before(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "exists", lambda place: False)
     with pytest.raises(FileNotFoundError):
         refuse_unwritable(Path("grades.csv"))
+
+
+def test_a_file_that_a_spreadsheet_has_open_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows it cannot be replaced, and opening it to write is denied too; elsewhere it is replaced whoever has it open."""
+    (tmp_path / "grades.csv").write_bytes(b"old")
+
+    def denied(path: Path, mode: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", denied)
+    refuse_unwritable(tmp_path / "grades.csv")
+    monkeypatch.setattr("gpulab._files.sys", types.SimpleNamespace(platform="win32"))
+    with pytest.raises(PermissionError):
+        refuse_unwritable(tmp_path / "grades.csv")
+    refuse_unwritable(tmp_path / "new.csv")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no file mode of this kind")
