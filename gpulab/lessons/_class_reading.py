@@ -80,11 +80,14 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
 
 
 def _files(root: Path) -> tuple[list[Path], list[str]]:
-    """Every .json below the folder, links not followed."""
+    """Every .json below the folder, links not followed; the remarks say what was not looked into, where whole students would be missing."""
     found: list[Path] = []
+    closed: list[OSError] = []
+    links: list[str] = []
     others = 0
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        links += [line(Path(folder, name).relative_to(root).as_posix()) for name in folders if Path(folder, name).is_symlink()]
         for name in sorted(names):
             if name.startswith("."):
                 continue
@@ -95,6 +98,10 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
         if len(found) > MOST_FILES:
             break
     remarks = [f"{others} file{'s' if others != 1 else ''} that {'are' if others != 1 else 'is'} not .json passed over."] if others else []
+    for error in closed:
+        where = line(os.path.relpath(error.filename or root, root))
+        remarks.append(f"The folder {where} cannot be opened ({error.strerror or error}), so what lies in it was not read.")
+    remarks += [f"The folder {name} is a link, which is not followed." for name in links]
     if len(found) > MOST_FILES:
         remarks.append(f"Only the first {MOST_FILES:,} files were read; divide the folder.")
     return found[:MOST_FILES], remarks

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import datetime
+import errno
 import io
 import json
 import os
@@ -55,6 +56,29 @@ def test_a_file_at_the_very_depth_that_can_be_read_is_refused_like_a_deeper_one(
     for depth in range(sys.getrecursionlimit() - 150, sys.getrecursionlimit(), 3):
         (folder / "bad.json").write_text(plain.replace('"HERE"', "[" * depth + "]" * depth))
         assert "Student 004" in [each.name for each in lessons.classroom(folder).students]
+
+
+def test_a_folder_that_was_not_looked_into_is_said(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of students who keep theirs to themselves, and of links to folders: a class that lacks them must not look whole."""
+    for name in ("anna", "berta"):
+        (folder / name).mkdir()
+        write(folder / name, "r.json", report_of(4, name.capitalize()))
+    (folder.parent / "carl").mkdir()
+    (folder / "carl").symlink_to(folder.parent / "carl", target_is_directory=True)
+    scan = os.scandir
+
+    def kept_back(path: str) -> Any:
+        if pathlib.Path(path).name == "berta":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", kept_back)
+    room = lessons.classroom(folder)
+    assert [each.name for each in room.students] == ["Anna"]
+    assert room.remarks == (
+        "The folder berta cannot be opened (Permission denied), so what lies in it was not read.",
+        "The folder carl is a link, which is not followed.",
+    )
 
 
 def test_links_pipes_and_giants_are_not_opened(folder: pathlib.Path) -> None:
