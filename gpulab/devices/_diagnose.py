@@ -25,8 +25,12 @@ _DISK_FULL_BYTES, _DISK_LOW_BYTES = 1 * _GIB, 5 * _GIB
 _MEMORY_FULL_BYTES, _MEMORY_LOW_BYTES = 1 * _GIB, 2 * _GIB
 # Below a fifth free, the larger sizes of the catalogue fail on a GPU that should hold them.
 _GPU_FREE_RATIO = 0.2
-# PyTorch's wheel index for each CUDA that it is built for, newest first (pytorch.org, "Get started", versions 2.9 to 2.13).
-_TORCH_INDEXES = (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 6), "cu126"))
+# PyTorch's wheel index for each CUDA that it is built for, newest first (pytorch.org, "Get started", versions 2.9 to 2.13). What is built
+# for one CUDA 12 runs on the driver of any other (NVIDIA, CUDA Compatibility, minor version compatibility: 525 or newer).
+_TORCH_INDEXES = (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 0), "cu126"))
+# What is older than Turing has kernels in the builds for CUDA 12.6; newer builds leave it out, those for CUDA 13 all of it (RELEASE.md).
+_OLDEST_OF_NEW_BUILDS = (7, 5)
+_NEWER_DRIVER = "Update the NVIDIA driver"
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,13 @@ def _has_nvidia(facts: Facts) -> bool:
 
 
 def _torch_command(facts: Facts) -> str:
-    """The command that installs the PyTorch build for this driver."""
-    driver = _version(facts.driver.cuda) or (12, 6)
-    index = next((name for needs, name in _TORCH_INDEXES if driver >= needs), None)
+    """The command that installs the PyTorch build for this driver and these GPUs."""
+    driver = _version(facts.driver.cuda) or (12, 0)
+    capabilities = [_version(gpu.compute_capability) for gpu in facts.driver.gpus]
+    is_old = any(one is not None and one < _OLDEST_OF_NEW_BUILDS for one in capabilities)
+    index = next((name for needs, name in (_TORCH_INDEXES[-1:] if is_old else _TORCH_INDEXES) if driver >= needs), None)
     if index is None:
-        return "Update the NVIDIA driver (PyTorch needs CUDA 12.6 or newer), then run `make lab` again."
+        return f"{_NEWER_DRIVER} (PyTorch needs one for CUDA 12 or newer), then run `make lab` again."
     return f"Run `make lab` again, or `pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}`."
 
 
@@ -110,7 +116,10 @@ def _torch_against_driver(facts: Facts, torch: str, driver: str) -> Iterable[Pro
         return
     symptom = f"PyTorch was built for CUDA {torch}; the driver {facts.driver.version} runs CUDA {driver}."
     if built[0] > runs[0] and facts.torch.kind != "cuda":
-        yield Problem("error", "driver-too-old", symptom, f"Update the NVIDIA driver, or: {_torch_command(facts)}")
+        command = _torch_command(facts)
+        yield Problem(
+            "error", "driver-too-old", symptom, command if command.startswith(_NEWER_DRIVER) else f"{_NEWER_DRIVER}, or: {command}"
+        )
     else:
         # CUDA's minor-version compatibility: compiled kernels run, PTX made by the newer compiler is refused.
         remedy = "Most things work; kernels compiled at run time may be refused. Update the NVIDIA driver when you can."

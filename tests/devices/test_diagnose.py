@@ -127,9 +127,24 @@ def test_nvidias_tool_is_named_only_about_nvidias_gpus(kind, named):
 
 
 def test_the_torch_command_follows_the_driver():
-    """The wheel index is the newest one that the driver runs; a driver older than all gets told to update."""
-    for cuda, words in (("13.0", "cu130"), ("12.9", "cu128"), ("12.7", "cu126"), ("12.2", "Update the NVIDIA driver")):
+    """The wheel index is the newest one that the driver runs; one older than all gets told to update, once.
+
+    Any driver from 525 on (CUDA 12.0) runs what is built for CUDA 12.6: NVIDIA's CUDA Compatibility, table of minor versions.
+    """
+    for cuda, words in (
+        ("13.0", "cu130"), ("12.9", "cu128"), ("12.7", "cu126"), ("12.2", "cu126"), ("12.0", "cu126"), ("11.8", "Update the NVIDIA driver"),
+    ):  # fmt: skip
         driver = dataclasses.replace(_GOOD.driver, cuda=cuda)
+        assert words in _codes(_GOOD, torch=_CPU_BUILD, accelerators=(), driver=driver, cupy_packages=())["torch-cpu-build"].remedy
+    newer = _codes(_GOOD, torch=_NEWER, accelerators=(), driver=driver, cupy_packages=())["driver-too-old"].remedy
+    assert newer == "Update the NVIDIA driver (PyTorch needs one for CUDA 12 or newer), then run `make lab` again."
+
+
+def test_the_torch_command_follows_the_gpu():
+    """A GPU older than Turing (7.5) has kernels in the builds for CUDA 12.6 alone, whatever the driver runs (PyTorch RELEASE.md)."""
+    for capability, words in (("7.0", "cu126"), ("6.1", "cu126"), ("7.5", "cu130"), ("12.0", "cu130"), (None, "cu130")):
+        gpu = dataclasses.replace(_H200, compute_capability=capability)
+        driver = dataclasses.replace(_GOOD.driver, gpus=(gpu,))
         assert words in _codes(_GOOD, torch=_CPU_BUILD, accelerators=(), driver=driver, cupy_packages=())["torch-cpu-build"].remedy
 
 
