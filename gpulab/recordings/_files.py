@@ -10,6 +10,7 @@ import os
 import pathlib
 
 from gpulab._files import write_atomically
+from gpulab._given import expanded
 from gpulab.errors import RecordingError, shown
 from gpulab.recordings._schema import Recording
 
@@ -24,7 +25,7 @@ def directory() -> pathlib.Path:
 
 def _folders() -> list[pathlib.Path]:
     extra = os.environ.get("GPULAB_RECORDINGS")
-    return [directory(), *([pathlib.Path(extra)] if extra else [])]
+    return [directory(), *([expanded("GPULAB_RECORDINGS", extra)] if extra else [])]
 
 
 def names() -> tuple[str, ...]:

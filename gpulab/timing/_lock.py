@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpulab._files import try_lock
+from gpulab._given import expanded
 from gpulab.devices import Device, guard
 from gpulab.errors import StoppedError
 
@@ -74,10 +75,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def folder() -> pathlib.Path:
-    """Return the folder of the lock files, the same for every user; ``GPULAB_LOCK_DIR`` overrides it (containers that share a GPU)."""
+    """Return the folder of the lock files, the same for every user; ``GPULAB_LOCK_DIR`` overrides it (containers that share a GPU).
+
+    Raises
+    ------
+    InputError
+        If GPULAB_LOCK_DIR names the home of a user who is not here.
+    """
     given = os.environ.get(_FOLDER_VARIABLE)
     if given:
-        return pathlib.Path(given)
+        return expanded(_FOLDER_VARIABLE, given)
     if sys.platform == "win32":
         return pathlib.Path(os.environ.get("PROGRAMDATA", r"C:\ProgramData")) / "gpulab" / "turns"
     return pathlib.Path("/tmp/gpulab-turns")  # not tempfile.gettempdir(): that differs between users where TMPDIR does

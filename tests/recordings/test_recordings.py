@@ -169,11 +169,13 @@ def test_names_of_files_outside_the_folder_are_refused():
 
 
 def test_a_folder_of_the_learners_own_is_searched_too(tmp_path, monkeypatch):
-    """GPULAB_RECORDINGS adds a folder."""
-    recordings.write(a_recording(), tmp_path / "mine.json")
-    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
-    assert "mine" in recordings.names()
-    assert recordings.load("mine").name == "test"
+    """GPULAB_RECORDINGS adds a folder, also one below the home folder."""
+    recordings.write(a_recording(), tmp_path / "kept" / "mine.json")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in (str(tmp_path / "kept"), "~/kept"):
+        monkeypatch.setenv("GPULAB_RECORDINGS", folder)
+        assert "mine" in recordings.names()
+        assert recordings.load("mine").name == "test"
 
 
 def test_every_name_that_is_listed_can_be_loaded(tmp_path, monkeypatch):

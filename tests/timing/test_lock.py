@@ -240,6 +240,9 @@ def test_a_lock_file_is_for_all_users(tmp_path, monkeypatch):
 
 def test_the_folder_is_one_for_all_users(monkeypatch):
     """Not below a user's own TMPDIR; on Windows in the folder for programs' common data."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("GPULAB_LOCK_DIR", "~/turns")  # no shell has written it out in a container's settings
+    assert _lock.folder().as_posix() == "/home/me/turns"
     monkeypatch.delenv("GPULAB_LOCK_DIR")
     monkeypatch.setenv("TMPDIR", "/home/me/tmp")
     assert _lock.folder().as_posix() == "/tmp/gpulab-turns"
