@@ -50,7 +50,8 @@ class TransferExplorer(Instrument):
     def __init__(self, **values: Any) -> None:
         self._devices = devices.available()
         self._recorded: dict[str, Sweep | None] = {}
-        self._fits: dict[tuple[int, str], AlphaBeta | str] = {}  # (sweep, series) -> its fit, or why there is none
+        # (id of a sweep, series) -> the sweep, without which another one could come to its id, and its fit, or why there is none
+        self._fits: dict[tuple[int, str], tuple[Sweep, AlphaBeta | str]] = {}
         super().__init__(**values)
 
     def make_controls(self) -> Sequence[Control]:
@@ -191,10 +192,10 @@ class TransferExplorer(Instrument):
         key = (id(s), series)
         if key not in self._fits:
             try:
-                self._fits[key] = s.fit(*series.split(" "))
+                self._fits[key] = s, s.fit(*series.split(" "))
             except InputError as error:  # a sweep that was stopped early has too few sizes: said where the fit would be
-                self._fits[key] = str(error)
-        return self._fits[key]
+                self._fits[key] = s, str(error)
+        return self._fits[key][1]
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Sweep | BreakEven | Overlap:
         """Run ``gl.transfer.sweep``, ``break_even`` or ``overlap``."""

@@ -105,6 +105,22 @@ def test_a_sweep_is_drawn_with_its_fit_and_the_predicted_time(calls: list[Any]) 
     assert "bandwidth of the fit 10.0 GB/s" in picture(t)
 
 
+def test_each_sweep_has_a_fit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten sweeps, each over a link with another latency: an old one's place in memory may go to a new one, its fit may not."""
+    t = TransferExplorer()
+    for k in range(1, 11):
+
+        def sweep(device: str, k: int = k, **_: Any) -> Sweep:
+            points = tuple(dataclasses.replace(p, median_seconds=k * 10e-6 + p.nbytes / 10e9, interval_seconds=None) for p in HOST.points)
+            return dataclasses.replace(HOST, points=points)
+
+        monkeypatch.setattr(transfer, "sweep", sweep)
+        t.run("sweep", wait=True)
+        assert t.error == ""
+        assert t.fit is not None
+        assert t.fit.latency_seconds == pytest.approx(k * 10e-6, rel=0.01)
+
+
 def test_a_named_link_sets_the_sliders_and_a_slider_makes_it_ones_own(calls: list[Any]) -> None:
     """PCIe 3 x16 is 12.35 GB/s (nvbandwidth's README); a moved latency is in the code, and every named link has a place on both sliders."""
     t = TransferExplorer()
