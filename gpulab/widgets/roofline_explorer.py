@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab import devices, figures, models, recordings, timing, workloads
 from gpulab.devices import _datasheets
-from gpulab.errors import DeviceError, InputError, OutOfMemoryError, RecordingError, StoppedError
+from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, RecordingError, StoppedError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.models import Roofline, RooflinePoint
 from gpulab.timing.recorded import measurement
@@ -22,7 +22,8 @@ _NONE = "none"
 _FIRST = ("matmul", "softmax", "add", "gelu", "fft", "conv2d")
 _SIZES = ((0.0, "smallest"), (0.25, "small"), (0.5, "middle"), (0.75, "large"), (1.0, "largest"))
 _SHEET = "H200 SXM"
-_LEFT_OUT = (InputError, DeviceError, OutOfMemoryError)  # what one workload may fail with, and the others go on
+# What one workload may fail with, and the others go on; MPS lacks some operators, which only their first call tells.
+_LEFT_OUT = (InputError, DeviceError, OutOfMemoryError, MeasurementError)
 
 
 class RooflineExplorer(Instrument):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpulab import devices, models, recordings, timing, workloads
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError, MeasurementError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 from gpulab.timing import Measurement
@@ -109,6 +109,24 @@ def test_what_cannot_run_is_left_out_and_said(calls: list[Any], monkeypatch: pyt
     skipped = [note["sentence"] for note in r._results.notes if note["code"] == "skipped"]
     assert any("solve" in sentence and "expected one of: float32, float64" in sentence for sentence in skipped)
     assert "matmul: too large; expected less. Take a smaller one." in skipped
+
+
+def test_an_operator_that_the_device_lacks_is_left_out_and_said(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch refuses what Metal has no kernel for: only the call tells, and the workloads before and after it are measured."""
+    measured = timing.measure
+
+    def measure(function: Callable[..., Any], *inputs: Any, label: str, **arguments: Any) -> Measurement:
+        if label.startswith("solve"):
+            raise MeasurementError("solve raised NotImplementedError (not implemented for the MPS device) in call 1; expected it to run.")
+        return measured(function, *inputs, label=label, **arguments)
+
+    monkeypatch.setattr(timing, "measure", measure)
+    r = RooflineExplorer(workloads=["matmul", "solve", "fft"], size=0.0, beside="none")
+    r.run(wait=True)
+    assert r.error == ""
+    assert [p.label.split(" ")[0] for p in r.result.points] == ["matmul", "fft"]
+    skipped = [note["sentence"] for note in r._results.notes if note["code"] == "skipped"]
+    assert skipped == ["solve: solve raised NotImplementedError (not implemented for the MPS device) in call 1; expected it to run."]
 
 
 def test_what_another_machine_cannot_have_recorded_is_said_beside_it() -> None:
