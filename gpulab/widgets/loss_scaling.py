@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpulab import figures, precision, training
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, StoppedError, shown
 from gpulab.precision import Gradients, GradientWindow
 from gpulab.precision._window import plain
 from gpulab.widgets._controls import Choice, Control, Slider
@@ -104,6 +104,8 @@ class LossScaling(Instrument):
         model = task.make_model(seed=0)
         if values["steps"]:
             training.fit(task, model=model, steps=values["steps"], seed=0, progress=progress, stop=stop)
+            if stop():  # the gradients of a shorter training are not those that the controls name
+                raise StoppedError(f"Stopped before all {values['steps']} training steps were taken; no gradients were computed.")
         progress(0.95, "One backward pass")
         device = next(model.parameters()).device
         inputs, targets = (part.to(device) for part in task.train[:_BATCH])

@@ -70,6 +70,16 @@ def test_the_work_trains_and_takes_the_gradients(monkeypatch: pytest.MonkeyPatch
     assert "controls have moved" not in i._results.message
 
 
+def test_a_stopped_training_gives_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop ends the training in its middle, and returns what was reached: its gradients would stand under the steps of the control."""
+    i = LossScaling(task="digits-mlp", steps=300)
+    monkeypatch.setattr(training, "fit", lambda *given, **named: i.stop())
+    i.run(wait=True)
+    assert i.gradients is None
+    assert i._panel.progress == "Stopped before all 300 training steps were taken; no gradients were computed."
+    assert i._results.message.startswith("Press Compute gradients")
+
+
 def test_the_loss_is_of_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scores of a language model have a place for each token: PyTorch's own form for that wants the classes second."""
     asked: list[Any] = []
