@@ -123,16 +123,35 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
     namespace: dict[str, Any] = shell.user_ns
     source = shell.transform_cell(code)
     try:
-        try:
-            fn: Callable[[], Any] = eval(compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval"), namespace)
-        except SyntaxError:  # statements
-            compiled = compile(source, "<%gpu_time>", "exec")
-            return _Cell(compiled, namespace), device_of(types.FunctionType(compiled, namespace))
+        fn = _expression(source, namespace) if _statements(source) == 1 else None
+        if fn is not None:
+            return fn, None
+        compiled = compile(source, "<%gpu_time>", "exec")
+        return _Cell(compiled, namespace), device_of(types.FunctionType(compiled, namespace))
     except SyntaxError as error:
         raise InputError(
             f"%gpu_time: cannot read {code.strip()[:60]!r} ({error.msg}); expected Python code. Mend it and run the cell again."
         ) from error
-    return fn, None
+
+
+def _statements(source: str) -> int:
+    """Return how many statements these are; 1 also where only brackets would hold an expression together.
+
+    In brackets two lines, such as ``f()`` and ``(x + y).sum()``, would be one expression: a call of what ``f`` returned.
+    """
+    try:
+        return len(ast.parse(source).body)
+    except SyntaxError:
+        return 1
+
+
+def _expression(source: str, namespace: dict[str, Any]) -> Callable[[], Any] | None:
+    """Return what gives an expression's value, which may go over several lines; None where it is none."""
+    try:
+        fn: Callable[[], Any] = eval(compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval"), namespace)
+    except SyntaxError:
+        return None
+    return fn
 
 
 def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement, bool]:

@@ -47,6 +47,15 @@ def test_cell_runs_in_the_namespace_and_keeps_what_it_assigns(shell):
     assert len(shell.user_ns["calls"]) > 3
 
 
+def test_lines_of_a_cell_stay_apart(shell):
+    """A line that begins with a bracket is a statement of its own, as in any cell, and no call of what the line before it gave."""
+    shell.user_ns["calls"] = []
+    m = shell.run_cell_magic("gpu_time", "-o -t 0.05", "calls.append(1)\n(x * 2).sum()")
+    assert isinstance(m, Measurement)
+    assert len(shell.user_ns["calls"]) > 3
+    assert isinstance(shell.run_cell_magic("gpu_time", "-o -t 0.05", "x\n@ x"), Measurement)  # what only brackets hold together is one
+
+
 def test_code_that_begins_with_a_minus(shell):
     """A minus sign at the start of the code is no option; -- ends the options."""
     shell.run_cell("a = %gpu_time -o -t 0.05 -x")
