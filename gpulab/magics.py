@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpulab.errors import GpulabError, InputError
+from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -154,6 +154,17 @@ def _expression(source: str, namespace: dict[str, Any]) -> Callable[[], Any] | N
     return fn
 
 
+def _set_up(shell: Any, code: str) -> None:
+    """Run what stands behind ``%%gpu_time`` and its options, once."""
+    try:
+        exec(compile(shell.transform_cell(code), "<%%gpu_time set-up>", "exec"), shell.user_ns)
+    except Exception as error:
+        raise InputError(
+            f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} ({message_of(error)}); expected it to run. What stands "
+            f"behind the options is run once, as set-up; the options are {', '.join(_OPTIONS)}."
+        ) from error
+
+
 def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement, bool]:
     from gpulab.timing import measure
 
@@ -170,7 +181,7 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
         for keyword, value in options.items()
     }
     if cell is not None and rest:
-        exec(compile(shell.transform_cell(rest), "<%%gpu_time set-up>", "exec"), namespace)
+        _set_up(shell, rest)
     fn, device = _compiled(shell, code)
     arguments.setdefault("device", device if device is not None and not device.is_cpu else None)
     text = " ".join(code.split())

@@ -87,6 +87,24 @@ def test_errors_are_one_sentence_in_the_cell(shell, capsys, line, says):
     assert "Traceback" not in printed.out + printed.err
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-n 10", "the set-up '-n 10' raised SyntaxError (invalid syntax"),  # as %%timeit has it
+        ("y = nobody", "the set-up 'y = nobody' raised NameError (name 'nobody' is not defined)"),
+    ],
+)
+def test_a_set_up_that_fails_is_one_sentence(shell, capsys, line, says):
+    """What stands behind %%gpu_time and is neither option nor running code is told in a line, which names the options."""
+    result = shell.run_cell(f"%%gpu_time {line}\nx @ x")
+    printed = capsys.readouterr()
+    assert result.success
+    assert says in printed.err
+    assert "--relative-width" in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert "Traceback" not in printed.out + printed.err
+
+
 def test_registering_twice_does_no_harm(shell):
     """Loading the extension again leaves the magics working."""
     magics.register(shell)
