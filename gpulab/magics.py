@@ -171,7 +171,7 @@ def _measure_code(shell: Any, line: str, cell: str | None) -> tuple[Measurement,
     options, rest = _time_options(line)
     output = bool(options.pop("output", False))
     code = rest if cell is None else cell
-    if not code.strip():
+    if not _statements(shell.transform_cell(code)):  # nothing, or comments alone
         raise InputError(
             "%gpu_time: there is no code; expected an expression on the line, such as %gpu_time x @ y, or statements under %%gpu_time."
         )

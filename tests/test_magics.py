@@ -68,6 +68,7 @@ def test_code_that_begins_with_a_minus(shell):
     ("line", "says"),
     [
         ("", "there is no code"),
+        ("# x @ x", "there is no code"),
         ("--bogus 1 x", "--bogus is not an option"),
         ("-t", "-t stands alone"),
         ("-t never x", "cannot read deadline 'never'"),
