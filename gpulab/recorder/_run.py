@@ -207,7 +207,8 @@ def record(
     Raises
     ------
     InputError
-        If the budget is not positive, or the number of visits, an experiment or the name is not usable.
+        If the budget is not positive, or the number of visits, an experiment or the name is not usable, or no experiment asked for can run
+        on the device.
     RecordingError
         If ``out`` holds something else, or another machine's recording.
     """
@@ -230,6 +231,11 @@ def record(
         entries=(),
     )
     plan = _plan(where, only)
+    if not plan:
+        raise InputError(
+            f"record: none of the experiments asked for can run on {where.name}; expected one that can. Choose others (gpulab record "
+            "--list names them), or another device."
+        )
     with _alone(target):
         old = None if restart else _previous(target, base)
         done = {} if old is None else {item.key: item for item in old.entries if item.recorded}

@@ -176,6 +176,13 @@ def test_stop_ends_after_the_case_in_flight(bench, tmp_path):
         bench.run(tmp_path / "s.json", stop=lambda: True)
 
 
+def test_experiments_that_the_device_lacks_are_named_as_the_reason(bench, tmp_path):
+    """More time would not help where nothing is planned, such as the kernels of notebook 04 on a CPU."""
+    recorder.register(Experiment("ladders", "on a GPU", lambda device: []))
+    with pytest.raises(InputError, match=r"none of the experiments asked for can run on .*; expected one that can. Choose others"):
+        bench.run(tmp_path / "r.json", only=["ladders"])
+
+
 def test_progress_says_how_far_and_how_long(bench, tmp_path):
     """The fraction reaches 1 and the text says what is left of the budget."""
     bench("a", [0] * 2)
