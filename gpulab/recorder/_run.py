@@ -16,7 +16,7 @@ import gpulab
 from gpulab import _given, devices
 from gpulab._files import alone
 from gpulab.devices import Device, Machine
-from gpulab.errors import GpulabError, InputError, RecordingError, StoppedError, message_of, shown
+from gpulab.errors import InputError, RecordingError, StoppedError, message_of, shown
 from gpulab.recorder._registry import Case, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
 from gpulab.recordings._schema import MOST_VISITS, Timing
@@ -81,10 +81,10 @@ def _going_on(old: Recording, fresh: Recording, name: str | None) -> Recording:
 
 
 def _time(name: str, case: Case, deadline_seconds: float) -> Entry:
-    """Time one case; what cannot be timed is kept with its reason."""
+    """Time one case; what cannot be timed is kept with its reason: a library that does not fit torch may raise anything."""
     try:
         return entry(name, case, case.time(deadline_seconds))
-    except (GpulabError, RuntimeError, MemoryError, ValueError, TypeError, OSError) as error:
+    except Exception as error:
         return Entry(name, case.params, None, f"{type(error).__name__}: {message_of(error, 300)}")
 
 

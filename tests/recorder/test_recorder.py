@@ -158,6 +158,14 @@ def test_a_failing_case_is_kept_with_its_reason_and_the_rest_goes_on(bench, tmp_
     assert recording.entries[1].reason == "RuntimeError: boom happened"
 
 
+def test_a_library_that_does_not_fit_ends_its_own_case_alone(bench, tmp_path):
+    """As torchao beside an older torch, which raises AttributeError while it is imported: kept as the reason, and the run goes on."""
+    bench("a", [0] * 3, fails=(1,), error=AttributeError("module 'torch' has no attribute 'int1'"))
+    recording = bench.run(tmp_path / "r.json")
+    assert [e.recorded for e in recording.entries] == [True, False, True]
+    assert recording.missing()[0].reason == "AttributeError: module 'torch' has no attribute 'int1'"
+
+
 def test_an_interrupt_keeps_what_was_recorded(bench, tmp_path):
     """KeyboardInterrupt in the second case leaves a file with the first one in it."""
     bench("a", [0] * 3, fails=(1,), error=KeyboardInterrupt())
