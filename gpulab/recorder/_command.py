@@ -42,7 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.out:
         raise InputError("record: no file was given; expected --out FILE, such as --out my-machine.json.")
-    asked_to_stop = False
+    asked_to_stop, line_is_open = False, False
+
+    def show(fraction: float, text: str) -> None:
+        nonlocal line_is_open
+        _show(fraction, text)
+        line_is_open = fraction < 1 and sys.stdout.isatty()
 
     def ask(number: int, frame: Any) -> None:
         nonlocal asked_to_stop
@@ -62,11 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
             restart=arguments.restart,
             **({} if arguments.visits is None else {"visits": arguments.visits}),
             command=_command(arguments),
-            progress=_show,
+            progress=show,
             stop=lambda: asked_to_stop,
         )
     finally:
         signal.signal(signal.SIGINT, before)
+        if line_is_open:  # the budget ended before the last case: what comes next would stand behind the progress
+            print(flush=True)
     missing = recording.missing()
     planned = len(recording.entries)
     print(f"{planned - len(missing)} of {planned} cases recorded on {recording.environment.device} in {arguments.out}")

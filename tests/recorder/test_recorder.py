@@ -560,6 +560,25 @@ def test_progress_ends_its_line_at_the_end(capsys, monkeypatch):
     assert capsys.readouterr().out == "\r" + "100 %  4 of 4".ljust(30) + "\n"
 
 
+def test_what_is_said_at_the_end_has_a_line_of_its_own(bench, tmp_path, capsys, monkeypatch):
+    """Most budgets end before the last case: the line that is written over is ended first, and not twice where all is done."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    bench("a", [0] * 2, seconds=0.0)
+    real = recorder.record
+    monkeypatch.setattr(recorder, "record", lambda *given, **named: real(*given, **named, clock=bench.clock))
+    arguments = ["record", "--out", str(tmp_path / "r.json"), "--device", "cpu", "--visits", "1"]
+    bench("long", [1] * 2, seconds=60.0)
+    assert cli.main([*arguments, "--minutes", "1"]) == 0
+    *_, shown, end, missing = capsys.readouterr().out.split("\n")[:-1]
+    assert shown.rpartition("\r")[2].startswith(" 75 %  3 of 4")
+    assert end.startswith("3 of 4 cases recorded on ")
+    assert missing == "  not recorded: 1 x time did not reach it"
+    assert cli.main([*arguments, "--minutes", "9"]) == 0
+    *_, shown, end = capsys.readouterr().out.split("\n")[:-1]
+    assert shown.rpartition("\r")[2].startswith("100 %  4 of 4")
+    assert end.startswith("4 of 4 cases recorded on ")
+
+
 def test_every_figure_of_a_measurement_is_kept():
     """In its place, with the case's parameters and the measurement's own date."""
     m = dataclasses.replace(a_measurement(n=2), with_transfer_seconds=4.0, launch_seconds=0.5, flops=3.0, calls_per_sample=7)
