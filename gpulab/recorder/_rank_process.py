@@ -67,7 +67,8 @@ class RankProcesses:
         quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         with theirs:
             self._ends.append(ours)
-            self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, **quiet))
+            # In a session of its own: a terminal's Ctrl-C asks the recorder to end after the case in flight, and would end the ranks in it.
+            self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True, **quiet))
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call a function that can be imported on every rank; return one result a rank, in rank order.

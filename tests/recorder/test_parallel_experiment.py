@@ -99,6 +99,12 @@ def test_a_case_is_timed(two: RankProcesses, monkeypatch: pytest.MonkeyPatch) ->
     _parallel._parameter_bytes.cache_clear()
 
 
+def test_the_terminals_ctrl_c_is_the_recorders_alone(two: RankProcesses) -> None:
+    """A terminal sends SIGINT to the whole group in front of it: the first one lets the case in flight end, so no rank is in that group."""
+    assert len(two.pids) == 2
+    assert all(os.getpgid(pid) != os.getpgrp() for pid in two.pids)
+
+
 def test_failures_end_all_ranks() -> None:
     """A rank that raises is named with its words, and none is left; ranks that are closed leave nothing either."""
     ranks = RankProcesses(1)
