@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ def model_errors(recording: Recording) -> tuple[ModelError, ...]:
         raise InputError(f"model_errors: {shown(recording)} is no recording; expected one of gl.recordings.load(name).")
     found = [("roofline", _roofline_ratios(recording)), ("transfer", _transfer_ratios(recording))]
     for part, (link, processor) in _MODELS_OF.items():
-        if part in recording.environment.device:
+        if re.search(rf"\b{part}\b", recording.environment.device):  # a GH200 is no H200: another link
             found += [(f"link {link}, {memory}", _link_ratios(recording, link, memory)) for memory in ("pinned", "pageable")]
             found.append((f"processor {processor}", _processor_ratios(recording, processor)))
     return tuple(_summed(model, recording, ratios) for model, ratios in found if ratios)

@@ -83,6 +83,8 @@ def test_a_gpu_that_has_a_formula_is_set_beside_it() -> None:
     expected = {"link pcie5-x16, pinned": 2, "link pcie5-x16, pageable": 3, "processor nvidia-h200": 2}
     assert found == pytest.approx(expected)
     assert [one.model for one in recorder.model_errors(a_recording(entries=(*copies, add)))] == []  # another GPU has another link
+    grace = dataclasses.replace(machine, environment=dataclasses.replace(machine.environment, device="NVIDIA GH200 480GB"))
+    assert recorder.model_errors(grace) == ()  # NVLink-C2C between its host and its GPU, which is not an H200's
 
 
 def test_without_the_experiments_there_is_nothing_to_say() -> None:
