@@ -51,6 +51,9 @@ def _show_prediction(prediction: Any, include: Any = None, exclude: Any = None) 
     return render(prediction, include, exclude)
 
 
+# What a learner writes is compiled with dont_inherit: else this file's own "from __future__ import annotations" would hold in it.
+
+
 class _Cell:
     """Statements of a cell, compiled once and run in the user's namespace; what they assign stays there, as in any cell."""
 
@@ -126,7 +129,7 @@ def _compiled(shell: Any, code: str) -> tuple[Callable[[], Any], Any]:
         fn = _expression(source, namespace) if _statements(source) == 1 else None
         if fn is not None:
             return fn, None
-        compiled = compile(source, "<%gpu_time>", "exec")
+        compiled = compile(source, "<%gpu_time>", "exec", dont_inherit=True)
         return _Cell(compiled, namespace), device_of(types.FunctionType(compiled, namespace))
     except SyntaxError as error:
         raise InputError(
@@ -148,7 +151,7 @@ def _statements(source: str) -> int:
 def _expression(source: str, namespace: dict[str, Any]) -> Callable[[], Any] | None:
     """Return what gives an expression's value, which may go over several lines; None where it is none."""
     try:
-        fn: Callable[[], Any] = eval(compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval"), namespace)
+        fn: Callable[[], Any] = eval(compile(f"lambda: (\n{source}\n)", "<%gpu_time>", "eval", dont_inherit=True), namespace)
     except SyntaxError:
         return None
     return fn
@@ -157,7 +160,7 @@ def _expression(source: str, namespace: dict[str, Any]) -> Callable[[], Any] | N
 def _set_up(shell: Any, code: str) -> None:
     """Run what stands behind ``%%gpu_time`` and its options, once."""
     try:
-        exec(compile(shell.transform_cell(code), "<%%gpu_time set-up>", "exec"), shell.user_ns)
+        exec(compile(shell.transform_cell(code), "<%%gpu_time set-up>", "exec", dont_inherit=True), shell.user_ns)
     except Exception as error:
         raise InputError(
             f"%%gpu_time: the set-up {shown(code)} raised {type(error).__name__} ({message_of(error)}); expected it to run. What stands "
@@ -256,8 +259,10 @@ def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not cell.rstrip().endswith(";") else None
 
     def run() -> Any:
-        exec(compile(tree, name, "exec"), shell.user_ns)
-        return eval(compile(ast.Expression(last.value), name, "eval"), shell.user_ns) if isinstance(last, ast.Expr) else None
+        exec(compile(tree, name, "exec", dont_inherit=True), shell.user_ns)
+        if not isinstance(last, ast.Expr):
+            return None
+        return eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), shell.user_ns)
 
     return run
 

@@ -204,6 +204,15 @@ def test_memory_gives_the_value_of_the_cell(shell, capsys):
     assert shell.run_cell_magic("gpu_memory", "", "2 * n;") is None
 
 
+@pytest.mark.parametrize(("magic", "line"), [("gpu_time", "-t 0.01"), ("gpu_memory", ""), ("needs", "jax")])
+def test_a_cell_has_no_future_of_ours(shell, monkeypatch, magic, line):
+    """An annotation is the type itself, as in any cell; torch.jit.script and others read it."""
+    monkeypatch.setattr("gpulab.lessons._library.missing", lambda name: "")
+    monkeypatch.setattr("gpulab.lessons._library.load", lambda name: None)
+    shell.run_cell_magic(magic, line, "def f(x: int): return x\nf(1)")
+    assert shell.user_ns["f"].__annotations__ == {"x": int}
+
+
 def test_memory_takes_no_options(capsys):
     """The cell is not run."""
     assert magics.gpu_memory(None, " -x ", "raise SystemExit") is None
