@@ -92,6 +92,8 @@ def _time_options(line: str) -> tuple[dict[str, str | bool], str]:
         keyword, takes_value = _OPTIONS[name]
         value: str | bool = True
         rest = rest[word.end() :]
+        if not takes_value and word.group(2) is not None:  # "no" would count as yes
+            raise InputError(f"%gpu_time: {name} has the value {shown(word.group(2))}; expected none. Write {name} alone, or leave it out.")
         if takes_value:
             text = word.group(2)
             if text is None and (match := _VALUE.match(rest)) is not None:

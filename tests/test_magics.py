@@ -71,6 +71,8 @@ def test_code_that_begins_with_a_minus(shell):
         ("# x @ x", "there is no code"),
         ("--bogus 1 x", "--bogus is not an option"),
         ("-t", "-t stands alone"),
+        ("--transfer=no x", "--transfer has the value 'no'"),
+        ("-o=m x", "-o has the value 'm'"),
         ("-t never x", "cannot read deadline 'never'"),
         ("-t float('nan') x", "deadline=nan"),
         ("-d cuda:99 x", "cuda:99"),
