@@ -48,6 +48,7 @@ def test_python_is_the_newest_that_was_tried(candidates: list[tuple[str, tuple[i
         (Facts("Linux", "aarch64", (13, 1), H200), "cuda13", None, "cuda13", "CUDA 13.1"),
         (Facts("Linux", "x86_64", (12, 4), H200), "cuda12", "cu126", "cuda12", "CUDA 12.4"),
         (Facts("Linux", "x86_64", (13, 0), V100), "cuda12", "cu126", "cuda12", "older than CUDA 13"),
+        (Facts("Linux", "x86_64", (13, 0), V100 + RTX5090), "cuda13", None, "cuda13", "Tesla V100-SXM2-16GB is older than it supports"),
         (Facts("Linux", "x86_64", (13, 0)), "cuda13", None, "cuda13", "an NVIDIA GPU"),
         (Facts("Linux", "x86_64", (12, 8), RTX5090), "cpu", "cpu", None, "Update the driver to 580"),
         (Facts("Linux", "x86_64", (11, 4), V100), "cpu", "cpu", None, "Update the driver"),

@@ -98,8 +98,10 @@ def choose_stack(facts: Facts) -> Stack:
     names = ", ".join(name for name, _ in facts.gpus) or "an NVIDIA GPU"
     old = [name for name, capability in facts.gpus if capability < OLDEST_FOR_CUDA_13]
     new = [name for name, capability in facts.gpus if capability > NEWEST_FOR_CUDA_126]
-    if facts.cuda[0] >= 13 and not old:
-        return Stack("cuda13", "cu130" if windows else None, "cuda13", f"{names}, driver for CUDA {shown}: PyTorch and CuPy for CUDA 13")
+    if facts.cuda[0] >= 13 and (new or not old):  # of two GPUs that no build has both of, the newer one
+        left = f"; {', '.join(old)} is older than it supports" if old else ""
+        reason = f"{names}, driver for CUDA {shown}: PyTorch and CuPy for CUDA 13{left}"
+        return Stack("cuda13", "cu130" if windows else None, "cuda13", reason)
     if facts.cuda[0] >= 12 and not new:
         why = f"{', '.join(old)} is older than CUDA 13 supports" if facts.cuda[0] >= 13 else f"driver for CUDA {shown}"
         return Stack("cuda12", "cu126", "cuda12", f"{names}, {why}: PyTorch for CUDA 12.6 and CuPy for CUDA 12")
