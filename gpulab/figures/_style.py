@@ -130,6 +130,15 @@ def more_top(figure: go.Figure, pixels: int) -> None:
     figure.update_layout(margin_t=figure.layout.margin.t + pixels)
 
 
+def apart(names: Sequence[str]) -> list[str]:
+    """Return the names of rows, numbered where one is there several times: plotly would stack the bars of one name on each other.
+
+    >>> apart(["zero3", "ddp", "zero3"])
+    ['zero3 (1)', 'ddp', 'zero3 (2)']
+    """
+    return [f"{name} ({list(names[: k + 1]).count(name)})" if list(names).count(name) > 1 else name for k, name in enumerate(names)]
+
+
 def badge_text(evidence: Evidence) -> str:
     """Return the badge, the device and what its kind must say, short enough for a subtitle of two lines."""
     if evidence.badge is Badge.MODELLED:

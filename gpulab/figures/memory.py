@@ -11,7 +11,7 @@ import numpy as np
 
 from gpulab.evidence import Badge
 from gpulab.figures import palette
-from gpulab.figures._style import MID_GREY, LabFigure, frame, ink, linear_bytes_axis, more_top
+from gpulab.figures._style import MID_GREY, LabFigure, apart, frame, ink, linear_bytes_axis, more_top
 from gpulab.units import format_bytes
 
 if TYPE_CHECKING:
@@ -149,14 +149,14 @@ def memory_prediction(
     ----------
     predictions : Prediction or several
     labels : sequence of str
-        One a prediction, such as "batch 32"; the model's name if not given.
+        One a prediction, such as "batch 32"; the model's name if not given. Those that are alike are numbered.
     free_bytes : float, optional
         Drawn as a labelled line: bars beyond it do not fit.
     device_kind : str
         Decides the margin.
     """
     several = list(predictions) if isinstance(predictions, Sequence) else [predictions]
-    names = list(labels) or [f"{p.label}, {p.precision}" for p in several]
+    names = apart(list(labels) or [f"{p.label}, {p.precision}" for p in several])
     needed = [p.needed_bytes(device_kind) for p in several]
     words = "; ".join(
         f"{name}: peak {format_bytes(p.peak_bytes)}, needs {format_bytes(n)}" for name, p, n in zip(names, several, needed, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpulab.figures import palette
-from gpulab.figures._style import MID_GREY, LabFigure, frame, ink, linear_bytes_axis
+from gpulab.figures._style import MID_GREY, LabFigure, apart, frame, ink, linear_bytes_axis
 from gpulab.units import format_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def rank_memory(results: Sequence[RankMemory | RankStates], capacity_bytes: floa
     capacity_name : str
         Of the GPU.
     """
-    bars = [(label_of(one), parts_of(one)) for one in results]
+    bars = list(zip(apart([label_of(one) for one in results]), map(parts_of, results), strict=True))
     totals = [sum(parts.values()) for _, parts in bars]
     words = "; ".join(f"{label}: {format_bytes(total)}" for (label, _), total in zip(bars, totals, strict=True))
     line = "" if capacity_bytes is None else f" {capacity_name or 'The GPU'} has {format_bytes(capacity_bytes)}."

@@ -348,6 +348,8 @@ def test_a_predictions_bar_adds_up_to_what_is_needed() -> None:
     assert figure.layout.xaxis.range[1] > 3 * need
     assert "one: peak" in figure.description
     assert {*figures.memory_prediction(p).data[0].y} == {f"{p.label}, {p.precision}"}
+    # Two batches of one model: bars of one name would be stacked on each other, and their sum read as what one step needs.
+    assert all(t.y == ("Linear, float32 (1)", "Linear, float32 (2)") for t in figures.memory_prediction([p, p]).data)
     assert figures.memory_prediction(p).layout.xaxis.range[1] < 1.2 * need
 
 

@@ -22,3 +22,11 @@ def test_bars_add_up_to_what_is_needed() -> None:
     assert [figures.rank_memory([states], states.total_bytes * k, "x").layout.annotations[0].xanchor for k in (0.1, 2)] == ["left", "right"]
     assert "a GPU has 1.00 GiB" in figure.description
     assert "MODELLED" in figure.layout.title.subtitle.text
+
+
+def test_one_strategy_twice_has_two_bars() -> None:
+    """Bars of one name would be stacked: each of two numbers of ranks has a row of its own, as long as its own states."""
+    two, four = (rank_states("course", strategy="zero3", ranks=ranks) for ranks in (2, 4))
+    figure = figures.rank_memory([two, four])
+    assert all(bar.y == ("zero3 (states only) (1)", "zero3 (states only) (2)") for bar in figure.data)
+    assert [sum(bar.x[k] for bar in figure.data) for k in range(2)] == [two.total_bytes, four.total_bytes]
