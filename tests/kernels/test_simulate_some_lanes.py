@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.kernels import cuda, simulate
+from gpulab.kernels import cuda, float32, simulate
 
 
 def sieve(crossed):
@@ -21,3 +21,34 @@ def test_a_step_of_zero_in_threads_that_do_not_loop_is_no_fault():
     primes = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47]
     assert np.flatnonzero(crossed[2:] == 0).tolist() == [p - 2 for p in primes]
     assert not s.findings
+
+
+def own_array_each_turn(x, out):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        mine = cuda.local.array(2, float32)
+        mine[0] = x[i]
+        out[i] = 2 * mine[0]
+
+
+def own_array_begins_anew(out):
+    i = cuda.grid(1)
+    for turn in range(3):
+        if turn <= i:
+            mine = cuda.local.array(1, float32)
+            out[i, turn] = mine[0]
+            mine[0] = i
+
+
+def test_a_local_array_in_a_loop_that_threads_leave_is_one_array():
+    """Forty elements over 32 threads: eight go round again, with the same array, and the result is NumPy's."""
+    x, out = np.arange(40, dtype=np.float32), np.zeros(40, np.float32)
+    s = simulate(own_array_each_turn, 1, 32, x, out)
+    np.testing.assert_array_equal(out, 2 * x)
+    assert not s.findings
+
+
+def test_a_local_array_holds_nothing_when_it_is_made_again():
+    """What a thread reads of it before it writes is nan in each turn, as in the first."""
+    out = np.zeros((4, 3), np.float32)
+    simulate(own_array_begins_anew, 1, 4, out)
+    assert np.isnan(out).sum(axis=1).tolist() == [1, 2, 3, 3]

@@ -14,7 +14,7 @@ from gpulab.kernels._simulate._accesses import update
 from gpulab.kernels._simulate._geometry import Batch, Mask
 from gpulab.kernels._simulate._indices import index_of
 from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._memory import START, View, constant_view, local_view
+from gpulab.kernels._simulate._memory import START, View, constant_view, forget, local_view
 from gpulab.kernels._simulate._names import dtype_of
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call, makes
 
@@ -98,8 +98,17 @@ def _local_array(call: Call) -> Expression:
     shape, dtype = _shape_and_type(call)
     if 0 in shape:
         raise call.fail("a local array needs elements")
-    name = call.assigned_to or "local array"
-    return lambda frame, mask: local_view(name, shape, dtype, frame.machine.batch)
+    name, node = call.assigned_to or "local array", id(call.node)
+
+    def run(frame: Frame, mask: Mask) -> View:
+        view = frame.arrays.get(node)
+        if view is None:
+            view = frame.arrays[node] = local_view(name, shape, dtype, frame.machine.batch)
+        else:  # in a loop it is the same memory each time, as numba-cuda lays it out: ``alloca_once``
+            forget(view.store, mask)
+        return view
+
+    return run
 
 
 @makes("cuda.const.array_like")

@@ -36,6 +36,7 @@ class Frame:
     live: Mask
     is_kernel: bool
     loops: list[Loop] = field(default_factory=list)
+    arrays: dict[int, View] = field(default_factory=dict)  # local ones, by the place in the source that makes them
     returns: int = 0
     result: Any = None
 

@@ -122,6 +122,11 @@ def local_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch)
     return View(Store(name, "local", data, size), START, tuple(np.int64(n) for n in shape), contiguous_strides(shape))
 
 
+def forget(store: Store, mask: Mask) -> None:
+    """Let an array of each thread's own begin anew in some lanes."""
+    np.copyto(store.data, _unwritten(store.dtype), where=True if mask.array is None else mask.array)
+
+
 def _unwritten(dtype: np.dtype) -> Any:
     if dtype.kind in "fc":
         return math.nan
