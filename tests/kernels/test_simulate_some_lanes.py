@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from gpulab.kernels import cuda, float32, simulate
@@ -52,3 +54,40 @@ def test_a_local_array_holds_nothing_when_it_is_made_again():
     out = np.zeros((4, 3), np.float32)
     simulate(own_array_begins_anew, 1, 4, out)
     assert np.isnan(out).sum(axis=1).tolist() == [1, 2, 3, 3]
+
+
+def rows_of_any_length(starts, values, sums, lengths):
+    for row in range(cuda.grid(1), sums.size, cuda.gridsize(1)):
+        part = values[starts[row] : starts[row + 1]]
+        total = 0.0
+        for k in range(len(part)):
+            total += part[k]
+        sums[row] = total
+        lengths[row] = part.size
+
+
+def test_slices_as_long_as_each_thread_asks_for():
+    """Forty sparse rows over 32 threads: the second turn is that of eight threads; sums and sizes are those of NumPy's slices."""
+    counts = np.arange(40) % 5
+    starts, values = np.concatenate([[0], np.cumsum(counts)]), np.arange(float(counts.sum()))
+    sums, lengths = np.zeros(40), np.zeros(40, np.int64)
+    s = simulate(rows_of_any_length, 1, 32, starts, values, sums, lengths)
+    np.testing.assert_array_equal(sums, [values[a:b].sum() for a, b in pairwise(starts)])
+    np.testing.assert_array_equal(lengths, counts)
+    assert not s.findings
+
+
+def window(x, out):
+    i = cuda.grid(1)
+    part = x[:2]
+    if i % 2 == 1:
+        part = x[1:5]
+    out[i] = part.size + part[part.shape[0] - 1]
+
+
+def test_a_slice_of_another_length_in_some_threads():
+    """Even threads keep the first two elements, odd ones take four from the second on: size and last element by hand."""
+    out = np.zeros(4)
+    s = simulate(window, 1, 4, np.arange(10.0, 18.0), out)
+    assert out.tolist() == [2 + 11, 4 + 14, 2 + 11, 4 + 14]
+    assert not s.findings

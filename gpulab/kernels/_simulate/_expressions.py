@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -169,7 +170,7 @@ class Translator:
                 if name == "shape":
                     return owner.shape
                 if name == "size":
-                    return np.int64(int(np.prod([int(n) for n in owner.shape])))
+                    return functools.reduce(operator.mul, owner.shape, np.int64(1))  # of a slice it may differ between lanes
                 if name == "ndim":
                     return np.int64(owner.ndim)
             elif isinstance(owner, (np.ndarray, np.generic)) and name in ("real", "imag"):

@@ -69,12 +69,20 @@ def merged(mask: Mask, value: Any, old: Any, name: str, fail: Callable[[str], Ke
     if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
         return tuple(merged(mask, v, o, name, fail) for v, o in zip(value, old, strict=True))
     if isinstance(value, View) and isinstance(old, View):
-        if value.store is old.store and value.strides == old.strides and value.shape == old.shape:
-            return View(value.store, np.where(chosen, value.offset, old.offset), value.shape, value.strides)
+        if value.store is old.store and value.strides == old.strides:
+            shape = tuple(_extent(chosen, new, now) for new, now in zip(value.shape, old.shape, strict=True))
+            return View(value.store, np.where(chosen, value.offset, old.offset), shape, value.strides)
         raise fail(f"{name} is one array in some threads and another in others; expected one array. Use an index that differs instead")
     if isinstance(value, (np.ndarray, np.generic)) and isinstance(old, (np.ndarray, np.generic)):
         return _types.select(chosen, *_types.alike(value, old))
     raise fail(f"{name} is of one kind in some threads and of another in others; expected one kind")
+
+
+def _extent(chosen: np.ndarray, new: Any, old: Any) -> Any:
+    """Return an axis's extent: one number where all lanes have the same, since a slice may be as long as each lane asks for."""
+    if new is old or (np.ndim(new) == np.ndim(old) == 0 and new == old):
+        return new
+    return np.where(chosen, new, old)
 
 
 @dataclass(frozen=True, eq=False)
