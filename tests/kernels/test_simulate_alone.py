@@ -126,6 +126,16 @@ def rows_of_different_lengths(starts, columns, values, x, out):
     out[row] = total
 
 
+def backwards(reach, out):
+    i = cuda.grid(1)
+    at = i
+    steps = 0
+    while 0 <= at < reach[at] and steps < 100:
+        at -= 1 + steps % 2
+        steps += 1
+    out[i] = steps
+
+
 def _ring(n: int) -> np.ndarray:
     found, order = np.zeros(n, np.int64), np.random.default_rng(1).permutation(np.arange(1, n))
     found[order] = np.roll(order, -1)
@@ -150,6 +160,7 @@ CASES: dict[str, tuple] = {
     "insertion sort": (insertion_sort, 1, 32, lambda: (_integers(99, 32, 12, dtype="int32"),)),
     "first divisor": (first_divisor, 1, 64, lambda: (2 * _integers(4000, 64) + 10_001, np.zeros(64, np.int64))),
     "walk": (walk, 1, 40, lambda: (_ring(64), np.random.default_rng(3).random((64, 2)), np.zeros(40))),
+    "a chain of comparisons": (backwards, 1, 40, lambda: (np.full(40, 64), np.zeros(40, np.int64))),
     "sparse rows": (rows_of_different_lengths, 1, 32, _sparse),
 }
 

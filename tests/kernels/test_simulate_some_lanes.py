@@ -91,3 +91,19 @@ def test_a_slice_of_another_length_in_some_threads():
     s = simulate(window, 1, 4, np.arange(10.0, 18.0), out)
     assert out.tolist() == [2 + 11, 4 + 14, 2 + 11, 4 + 14]
     assert not s.findings
+
+
+def below_the_one_before(x, out):
+    i = cuda.grid(1)
+    if 0 <= i - 1 < x[i - 1]:
+        out[i] = 1
+
+
+def test_a_chain_of_comparisons_ends_where_it_is_decided():
+    """As in Python, thread 0 never reads before the array, and only three lanes load: what the text with ``and`` does."""
+    x, out = np.array([9, 1, 9, 9], np.int64), np.zeros(4)
+    s = simulate(below_the_one_before, 1, 4, x, out)
+    assert out.tolist() == [0, 1, 0, 1]
+    assert not s.findings
+    (load,) = (access for access in s.accesses if access.array == "x")
+    assert (load.requests, load.lanes) == (1, 3)

@@ -262,8 +262,6 @@ class ValueWriter:
         values = [self.value(part) for part in (node.left, *node.comparators)]
         if any(type(op) not in _COMPARISONS for op in node.ops) or len({v.dtype.kind for v in values}) != 1:
             raise Refused
-        if len(values) > 2 and any(isinstance(part, ast.Subscript) for side in node.comparators for part in ast.walk(side)):
-            raise Refused  # in lockstep all of them are looked at
         text = values[0].text
         for op, value in zip(node.ops, values[1:], strict=True):
             text += f" {_COMPARISONS[type(op)]} {value.text}"

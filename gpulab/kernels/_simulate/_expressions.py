@@ -224,12 +224,17 @@ class Translator:
         for op, right in zip(node.ops, node.comparators, strict=True):
             if type(op) not in COMPARISONS:
                 raise self.fail(f"the comparison {type(op).__name__} is not supported in a kernel", node)
-            rest.append((COMPARISONS[type(op)], self.expression(right)))
+            rest.append((COMPARISONS[type(op)], self.expression(right), is_plain(right)))
 
         def run(frame: Frame, mask: Mask) -> Any:
-            left, result = first(frame, mask), None
-            for apply, expression in rest:
-                right = expression(frame, mask)
+            left, result, going = first(frame, mask), None, mask
+            for apply, expression, plain in rest:
+                if result is not None and not plain:  # as after an ``and``: only the lanes for which all held so far go on
+                    yes, _ = going.split(result)
+                    if yes is None:
+                        return result
+                    going = yes
+                right = expression(frame, going)
                 try:
                     now = apply(left, right)
                 except (TypeError, AttributeError) as error:
