@@ -21,6 +21,7 @@ from gpulab.kernels._simulate._expressions import Expression, Translator
 from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
 from gpulab.kernels._simulate._geometry import Mask, union
 from gpulab.kernels._simulate._indices import index_of
+from gpulab.kernels._simulate._memory import View
 from gpulab.kernels._simulate._source import Source
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ class StatementTranslator:
             places, from_end = index(frame, mask)
             indices = index_of(view, places, self.source, line)
             old = load(frame.machine, view, indices, mask, line, from_end)
-            store(frame.machine, view, indices, operation(old, amount(frame, mask)), mask, line, from_end)
+            new = operation(old, amount(frame, mask))
+            self._check_store(new, view, node)
+            store(frame.machine, view, indices, new, mask, line, from_end)
             return mask
 
         return run_element
@@ -161,12 +164,15 @@ class StatementTranslator:
                 indices = index_of(view, places, self.source, line)
                 if not isinstance(value, (np.ndarray, np.generic)):
                     raise self.fail("only numbers can be stored in an array", node)
-                if value.dtype.kind == "c" and view.dtype.kind != "c":
-                    raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
+                self._check_store(value, view, node)
                 store(frame.machine, view, indices, value, mask, line, from_end)
 
             return store_element
         raise self.fail("expected a variable or an element of an array to the left", node)
+
+    def _check_store(self, value: Any, view: View, node: ast.AST) -> None:
+        if value.dtype.kind == "c" and view.dtype.kind != "c":
+            raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
 
     def _if(self, node: ast.If) -> Statement:
         line, test = node.test.lineno, self.expressions.condition(node.test)
