@@ -51,6 +51,7 @@ words = {"a": 1}
 names = ["a", "b"]
 text = "text"
 size = 32
+table = np.arange(64.0)
 """
 
 # The body of ``kernel(x, out)`` and the line of it that the message must name; the first line of the body stores, so that arrays change.
@@ -155,6 +156,11 @@ REFUSED: dict[str, str] = {
     "kind changes": "v = x\nif i > 3:\n    v = 1  # HERE\nout[i] = 0",
     "endless": "while True:  # HERE\n    out[i] += 1",
     "endless while of a variable": "while i >= 0:  # HERE\n    i += 1\n    i -= 1",
+    "array from outside written": "table[i] = 1  # HERE",
+    "array from outside added to": "table[i] += 1  # HERE",
+    "atomic on an array from outside": "cuda.atomic.add(table, i, 1)  # HERE",
+    "slice of an array from outside written": "table[2:][0] = 1  # HERE",
+    "constant array written": "c = cuda.const.array_like(table)\nc[i] = 1  # HERE",
     "complex into floats": "out[i] = 1j  # HERE",
     "complex added to floats": "out[i] += 1j  # HERE",
     "a type of a complex number": "v = float32(1j)  # HERE",
@@ -295,6 +301,15 @@ SAID = {
         "endless while of a variable",
     ),
     "a complex number cannot be stored in an array of float64": ("complex into floats", "complex added to floats"),
+    "table is constant memory, as all arrays from outside of the kernel are; expected an argument of the kernel to write to": (
+        "array from outside written",
+        "array from outside added to",
+        "atomic on an array from outside",
+        "slice of an array from outside written",
+    ),
+    "c is constant memory, as all arrays from outside of the kernel are; expected an argument of the kernel to write to": (
+        "constant array written",
+    ),
     "float32 can be made of a real number only": ("a type of a complex number",),
     "int32 can be made of a real number only": ("a type of an array",),
     "the operation does not take complex128 and complex128; expected numbers that it is defined for": ("complex order",),

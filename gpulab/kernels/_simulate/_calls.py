@@ -14,7 +14,7 @@ from gpulab.kernels._simulate._accesses import update
 from gpulab.kernels._simulate._geometry import Batch, Mask
 from gpulab.kernels._simulate._indices import index_of
 from gpulab.kernels._simulate._machine import Machine
-from gpulab.kernels._simulate._memory import START, View, constant_view, forget, local_view
+from gpulab.kernels._simulate._memory import START, View, cannot_be_written, constant_view, forget, local_view
 from gpulab.kernels._simulate._names import dtype_of
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call, makes
 
@@ -230,6 +230,8 @@ def _atomic(call: Call, operation: str) -> Expression:
         view = array(frame, mask)
         if view.dtype.name not in takes:
             raise call.fail(f"{call.name} takes arrays of {', '.join(takes)}; {view.store.name} has {view.dtype}")
+        if view.store.space == "constant":
+            raise call.fail(cannot_be_written(view))
         places, from_end = ((START,), (False,)) if index is None else index(frame, mask)
         indices = index_of(view, places, call.translator.source, call.line)
         given = [value(frame, mask) for value in values]

@@ -108,6 +108,12 @@ def constant_view(name: str, array: np.ndarray) -> View:
     return View(store, START, tuple(np.int64(n) for n in array.shape), contiguous_strides(array.shape))
 
 
+def cannot_be_written(view: View) -> str:
+    """Return what is wrong with writing to constant memory, as numba refuses it: what changed would be the learner's own array."""
+    name = view.store.name
+    return f"{name} is constant memory, as all arrays from outside of the kernel are; expected an argument of the kernel to write to"
+
+
 def shared_view(name: str, shape: tuple[int, ...], dtype: np.dtype, batch: Batch) -> View:
     """Return a new array in the shared memory of each block."""
     size = math.prod(shape)

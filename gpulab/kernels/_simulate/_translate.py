@@ -21,7 +21,7 @@ from gpulab.kernels._simulate._expressions import Expression, Translator
 from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
 from gpulab.kernels._simulate._geometry import Mask, union
 from gpulab.kernels._simulate._indices import index_of
-from gpulab.kernels._simulate._memory import View
+from gpulab.kernels._simulate._memory import View, cannot_be_written
 from gpulab.kernels._simulate._source import Source
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ class StatementTranslator:
         raise self.fail("expected a variable or an element of an array to the left", node)
 
     def _check_store(self, value: Any, view: View, node: ast.AST) -> None:
+        if view.store.space == "constant":
+            raise self.fail(cannot_be_written(view), node)
         if value.dtype.kind == "c" and view.dtype.kind != "c":
             raise self.fail(f"a complex number cannot be stored in an array of {view.dtype}", node)
 
