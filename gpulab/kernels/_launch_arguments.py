@@ -108,8 +108,10 @@ def _argument(who: str, name: str, value: Any) -> Argument:
         if tensor.device.type not in ("cpu", "cuda"):
             raise InputError(f"{who}: {name} is a tensor on {tensor.device}; expected one on a CUDA device or in main memory. Move it.")
         if tensor.ndim == 0:
-            return Argument(name, NUMBER, tensor.cpu().numpy()[()])
-        return Argument(name, DEVICE, tensor) if tensor.device.type == "cuda" else Argument(name, HOST, tensor.numpy())
+            return Argument(name, NUMBER, _run.array_of_tensor(who, name, tensor.cpu())[()])
+        if tensor.device.type == "cuda":
+            return Argument(name, DEVICE, tensor)
+        return Argument(name, HOST, _run.array_of_tensor(who, name, tensor))
     if hasattr(value, "__cuda_array_interface__"):
         return Argument(name, DEVICE, value)
     raise InputError(

@@ -10,7 +10,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -743,6 +743,43 @@ def test_tensors_that_cannot_travel_and_those_that_need_not() -> None:
         _launch_cuda.sorted_arguments("launch", "k", "x", (torch.zeros(4, device="meta"),), None)
     with pytest.raises(InputError, match="is an ndarray; expected an array or a number"):
         _launch_cuda.sorted_arguments("launch", "k", "x", (np.array("text"),), None)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (torch.zeros(4, dtype=torch.bfloat16), "tensor of torch.bfloat16"), (torch.tensor(2, dtype=torch.bfloat16), "torch.bfloat16"),
+        (torch.eye(4).to_sparse(), "to_dense"), (torch.ones(4, dtype=torch.complex64).conj(), "conj"),
+    ],
+)  # fmt: skip
+def test_tensors_that_numpy_lacks_are_refused_here_and_under_the_microscope(tensor: torch.Tensor, words: str) -> None:
+    """One sentence in place of PyTorch's error: bfloat16, as an array and as a number, a sparse tensor, and one conjugated by a mark."""
+    for call in (launch, simulate):
+        with pytest.raises(InputError, match=f"^{call.__name__}: x is a tensor of .* that is no NumPy array") as raised:
+            call(scale, 1, 4, tensor, 1.0, np.zeros(4))
+        assert words in str(raised.value)
+
+
+def test_a_number_that_autograd_watches_is_a_number() -> None:
+    """A parameter without dimensions goes to the kernel under the microscope as it goes to a GPU."""
+    out = np.zeros(4)
+    simulate(scale, 1, 4, np.arange(4.0), torch.tensor(2.0, dtype=torch.float64, requires_grad=True), out)
+    assert out.tolist() == [0, 2, 4, 6]
+
+
+def test_arrays_on_a_gpu_are_sent_back_from_the_microscope() -> None:
+    """CuPy's and Numba's arrays, known by their interface, are told where to go; another library's array is named by its own kind."""
+
+    class Elsewhere:
+        ndim, item = 1, None
+
+    class There(Elsewhere):
+        __cuda_array_interface__: ClassVar[dict[str, Any]] = {}
+
+    with pytest.raises(InputError, match=r"simulate: x is a There on a GPU; expected one in main memory.* Pass gl.to_host\(x\)"):
+        simulate(scale, 1, 4, There(), 1.0, np.zeros(4))
+    with pytest.raises(InputError, match="is an Elsewhere; expected a NumPy array or a number"):
+        simulate(scale, 1, 4, Elsewhere(), 1.0, np.zeros(4))
 
 
 def test_the_number_of_an_arrays_device() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import InputError, KernelError, shown
+from gpulab.errors import InputError, KernelError, kind_of, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._counters import Counters
@@ -157,9 +157,9 @@ def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -
     found: list[Any] = []
     arrays: list[tuple[np.ndarray, View]] = []
     for name, argument in zip(source.parameters, args, strict=True):
-        array = _as_array(argument)
-        if array is None:
-            found.append(_number(source, name, argument))
+        array = _in_numpy(name, argument)
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            found.append(_number(source, name, array))
             continue
         writable = name in written
         _check_array(source, name, array, writable)
@@ -178,22 +178,42 @@ def _arguments(source: Source, args: tuple[Any, ...], written: frozenset[str]) -
     return found
 
 
-def _as_array(argument: Any) -> np.ndarray | None:
-    if isinstance(argument, np.ndarray) and argument.ndim:
-        return argument
+def _in_numpy(name: str, argument: Any) -> Any:
+    """Return a tensor as an array, and anything else as it is."""
     if type(argument).__module__.startswith("torch") and hasattr(argument, "detach"):
         if argument.device.type != "cpu":
             raise InputError(
                 f"simulate: a tensor is on {argument.device}; expected one in main memory, since the microscope runs there. Pass x.cpu()."
             )
-        if argument.ndim:
-            array: np.ndarray = argument.detach().numpy()
-            return array
-    return None
+        return array_of_tensor("simulate", name, argument)
+    if hasattr(argument, "__cuda_array_interface__"):  # CuPy's, Numba's
+        raise InputError(
+            f"simulate: {name} is {kind_of(argument)} on a GPU; expected one in main memory, since the microscope runs there. "
+            f"Pass gl.to_host({name})."
+        )
+    return argument
+
+
+def array_of_tensor(who: str, name: str, tensor: Any) -> np.ndarray:
+    """Return a tensor in main memory as the array that it is.
+
+    Raises
+    ------
+    InputError
+        If NumPy has no such array: bfloat16, float8, sparse, conjugated by a mark alone.
+    """
+    try:
+        array: np.ndarray = tensor.detach().numpy()
+    except (TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{who}: {name} is a tensor of {tensor.dtype} that is no NumPy array ({message_of(error)}); expected a type and a layout that "
+            "NumPy has. Convert it, for example by .float()."
+        ) from error
+    return array
 
 
 def _number(source: Source, name: str, argument: Any) -> Any:
-    if isinstance(argument, np.ndarray) or hasattr(argument, "item"):
+    if hasattr(argument, "item") and np.ndim(argument) == 0:
         argument = np.asarray(argument)[()]
     try:
         return _types.constant(argument)
