@@ -10,7 +10,6 @@ import ast
 import builtins
 import inspect
 import linecache
-import textwrap
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -115,14 +114,16 @@ def read_source(kernel: Any) -> Source:
             f"simulate: the text of {name} cannot be found; expected a function that was defined in a file or a notebook cell. "
             "Write it into one."
         ) from error
+    inner = text[0][0].isspace()  # of a function or a class; below its ``def`` a comment or a long text may stand farther to the left
     try:
-        tree = ast.parse(textwrap.dedent("".join(text))).body[0]
+        tree: Any = ast.parse("".join(["if True:\n", *text] if inner else text)).body[0]
+        tree = tree.body[0] if inner else tree
     except SyntaxError as error:
         raise KernelError(f"simulate: the text of {name} cannot be read: {error.msg}. Define it by a plain `def`.") from error
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"simulate: {name} is no plain function; expected one defined by `def`. Write it as `def {name}(...)`.")
     nodes = list(ast.walk(tree))
-    _shift(nodes, first - 1)
+    _shift(nodes, first - 1 - inner)
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     source = Source(
         name, tree, nodes, {first + i: line.rstrip() for i, line in enumerate(text)}, function.__code__.co_filename, function.__code__,
