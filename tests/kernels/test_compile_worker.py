@@ -118,3 +118,14 @@ def test_a_fork_leaves_the_process_to_its_parent(echo: Worker, monkeypatch: pyte
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_process_looks_where_the_session_looks() -> None:
+    """A folder whose name has a character beyond 16 bits is one of the places; a Path, which Python itself passes over, is none."""
+    program = (
+        "import sys; from pathlib import Path; sys.path += [Path('there'), '/to the moon \\U0001f680']\n"
+        "from gpulab.kernels._compile import _nvrtc\n"
+        "sys.path.clear(); exec(_nvrtc._worker.command[1].partition('; from')[0]); print(ascii(sys.path[-1]), {type(p) for p in sys.path})"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == r"'/to the moon \U0001f680' {<class 'str'>}", done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pickle
 import struct
@@ -20,7 +19,8 @@ from gpulab.kernels._compile._worker import Worker
 
 __all__ = ["FILE", "INVALID_OPTION", "SUCCESS", "Output", "architectures", "compile_program", "link", "serve", "version"]
 
-_PATH = json.dumps([str(Path(gpulab.__file__).parent.parent), *sys.path])
+# What is no text, such as a Path that a learner put there, Python passes over.
+_PATH = ascii([str(Path(gpulab.__file__).parent.parent), *(place for place in sys.path if isinstance(place, str))])
 _worker = Worker("compile_cuda", ["-c", f"import sys; sys.path[:] = {_PATH}; from gpulab.kernels._compile._nvrtc import serve; serve()"])
 
 
