@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpulab.errors import CompileError
-from gpulab.kernels._compile import _worker
+from gpulab.errors import CompileError, MissingLibraryError
+from gpulab.kernels._compile import _python, _worker
 from gpulab.kernels._compile._worker import Worker
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and sessions are POSIX's")
@@ -129,3 +130,15 @@ def test_the_process_looks_where_the_session_looks() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == r"'/to the moon \U0001f680' {<class 'str'>}", done.stderr
+
+
+def test_no_folder_of_a_kernels_text_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not when the process is killed, as at the session's end; it finds no numba here, so that it answers at once."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    worker = Worker("compile", [str(_NUMBA_WORKER)])
+    monkeypatch.setattr(_python, "_worker", worker)
+    with pytest.raises(MissingLibraryError, match="No module named 'numba'"):
+        _python._made(None, {"path": []}, "sm_90", {})
+    worker.close()
+    assert list(tmp_path.iterdir()) == []

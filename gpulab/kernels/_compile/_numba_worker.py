@@ -15,7 +15,6 @@ import pickle
 import re
 import struct
 import sys
-import tempfile
 import types
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,7 +36,7 @@ def _write(stream: BinaryIO, answer: Any) -> None:
 
 
 class Builder:
-    """Makes the functions of one request; their texts lie in a folder, so that Numba's messages can quote them."""
+    """Makes the functions of one request; their texts lie in the request's folder, so that Numba's messages can quote them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -142,11 +141,9 @@ def main() -> None:
     """Answer requests until there are no more."""
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what Numba prints must not mix with the answers
-    with tempfile.TemporaryDirectory(prefix="gpulab-") as name:
-        while (request := _read(asked)) is not None:
-            sys.path[:] = request["path"]
-            folder = Path(tempfile.mkdtemp(dir=name))
-            _write(answers, _answer(request, folder))
+    while (request := _read(asked)) is not None:
+        sys.path[:] = request["path"]
+        _write(answers, _answer(request, Path(request["folder"])))
 
 
 if __name__ == "__main__":

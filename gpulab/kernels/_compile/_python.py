@@ -11,6 +11,7 @@ import importlib.util
 import pickle
 import re
 import sys
+import tempfile
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -114,7 +115,9 @@ def _check_installed() -> None:
 
 
 def _made(function: Any, request: dict[str, Any], arch: str, options: dict[str, Any]) -> CompiledModule:
-    answer = _worker.ask(request)
+    # For the kernel's text, which Numba's messages quote; made here, since the other process is killed in the end and would leave it.
+    with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
+        answer = _worker.ask({**request, "folder": folder})
     if "missing" in answer or "CUDA Toolkit" in answer.get("message", "") or "nvvm" in answer.get("message", "").lower():
         raise MissingLibraryError(f"{_WHO}: numba-cuda cannot run here ({' '.join(answer['message'].split())[:200]}). {_INSTALL}")
     if "error" in answer:
