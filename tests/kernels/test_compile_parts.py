@@ -188,6 +188,13 @@ def test_names_without_a_cpp_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [_names.demangled(symbol) for symbol in ("_Z4tileILi16EEvPf", "saxpy", "_ZN2ns3twoEPd")] == ["tile<...>", "saxpy", "ns::two"]
 
 
+def test_the_place_of_a_kernel_without_a_namespaces_name() -> None:
+    """The C++ library writes brackets for a namespace without a name; the kernel stands where its own name does."""
+    source = "int first;\nnamespace {\n__global__ void k(float* x) {}\ntemplate <int N> __global__ void tile(float* x) {}\n}\n"
+    written = ("(anonymous namespace)::k(float*)", "void (anonymous namespace)::tile<3>(float*)")  # by c++filt
+    assert [_names.kernel_place(source, _names.without_types(name)) for name in written] == [(3, 17), (4, 34)]
+
+
 def test_types_of_examples() -> None:
     """As numba writes them: 64 bits for Python's numbers; layouts C, F, or A for neither; axes of one element decide nothing."""
     array = np.zeros((3, 4), np.float32)

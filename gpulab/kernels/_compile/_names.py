@@ -117,5 +117,5 @@ def place(source: str, at: int) -> tuple[int, int]:
 
 def kernel_place(source: str, name: str) -> tuple[int, int] | None:
     """Return (line, column) of a kernel's name in its definition; None where a macro made it."""
-    plain = re.escape(re.split(r"[<(]", name)[0].split("::")[-1])
+    plain = re.escape(re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split("::")[-1])
     return line_of(source, rf"(?<=[\s*&)])\b{plain}(?=\s*\()") or line_of(source, rf"\b{plain}\b")
