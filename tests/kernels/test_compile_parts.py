@@ -249,6 +249,14 @@ def test_what_a_name_stands_for() -> None:
     assert _portable.line_of_name(kernel.__code__, "nothing") is None
 
 
+@pytest.mark.parametrize("home", ["math_helpers", "numba_examples", "numpy_tricks", "gpulab_solutions"])
+def test_a_device_function_may_come_from_a_module_of_any_name(home: str) -> None:
+    """A learner's own module that begins as a library does is sent as any other."""
+    names: dict[str, Any] = {"__name__": home}
+    exec("def f(v):\n    return v + 1\ndef kernel(x):\n    x[0] = f(x[0])\n", names)
+    assert _portable.portable(names["kernel"], "compile_python")["globals"]["f"][0] == "function"
+
+
 def test_a_function_that_is_met_twice_is_sent_once() -> None:
     """The second time by its number, whoever calls it."""
     names: dict[str, Any] = {}

@@ -105,6 +105,11 @@ def _home(value: object) -> str:
     return module if isinstance(module, str) else type(value).__module__
 
 
+def _within(home: str, *packages: str) -> bool:
+    """Return whether a module is one of these or of their parts; a learner's ``math_helpers`` is no part of ``math``."""
+    return any(home == package or home.startswith(f"{package}.") for package in packages)
+
+
 def recursion(name: str, called: types.FunctionType, function: types.FunctionType) -> tuple[str, int | None]:
     """Return what is said of a function that reaches itself by a name that ``function`` reads, and the line of that."""
     line = line_of_name(function.__code__, name)
@@ -120,20 +125,20 @@ def _value(name: str, value: Any, path: tuple[types.FunctionType, ...], who: str
             raise CompileError(f"{who}: {said}", line)
         return "function", (portable(plain, who, seen, path), options)
 
-    if isinstance(value, types.FunctionType) and not home.startswith(("gpulab", "numba", "numpy", "math")):
+    if isinstance(value, types.FunctionType) and not _within(home, "gpulab", "numba", "numba_cuda", "numpy", "math"):
         return called(value, {})
     if hasattr(value, "py_func") and isinstance(value.py_func, types.FunctionType):
         return called(value.py_func, options_of(value))
     if hasattr(value, "fn") and isinstance(value.fn, types.FunctionType):  # Numba's simulator
         return called(value.fn, {})
     if isinstance(value, types.ModuleType):
-        stands_in = home.startswith(("numba.cuda", "numba_cuda", "gpulab.kernels"))
+        stands_in = _within(home, "numba.cuda", "numba_cuda", "gpulab.kernels")
         return "module", "numba.cuda" if stands_in else home
     if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, (*_PLAIN, tuple)) for item in value)):
         return "value", pickle.dumps(value)
     if getattr(value, "is_gpulab_cuda", False) is True:  # gpulab's own cuda, where Numba is not imported here
         return ("numba", value.path[1:]) if value.path else ("module", "numba.cuda")
-    if home.startswith("numba"):
+    if _within(home, "numba", "numba_cuda"):
         plain = getattr(value, "__name__", None) or getattr(value, "name", None) or name
         return "numba", str(plain)
     if isinstance(value, (type, types.BuiltinFunctionType, np.ufunc)):
