@@ -200,6 +200,19 @@ def test_types_of_examples() -> None:
     array = np.zeros((3, 4), np.float32)
     on_gpu = types.SimpleNamespace(__cuda_array_interface__={"typestr": "<i2", "shape": (3, 4), "strides": (2, 6)})
     record = np.zeros(2, [("a", "f4")])
+
+    class Watched:
+        """A CUDA tensor that autograd watches, as PyTorch answers for it."""
+
+        requires_grad = True
+
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
+
+        def detach(self) -> Any:
+            return on_gpu
+
     for example, described in {
         True: ("scalar", np.dtype(bool)), 7: ("scalar", np.dtype("int64")), 1.5: ("scalar", np.dtype("float64")),
         1j: ("scalar", np.dtype("complex128")), np.int8(3): ("scalar", np.dtype("int8")),
@@ -208,7 +221,8 @@ def test_types_of_examples() -> None:
         assert _portable.described(example, "compile_python") == described
     for example, layout in ((array, "C"), (array.T, "F"), (array[:, ::2], "A"), (array[::2], "A"), (array[:1], "C"), (array[:, :1], "A")):
         assert _portable.described(example, "compile_python") == ("array", (np.dtype("float32"), 2, layout))
-    assert _portable.described(on_gpu, "compile_python") == ("array", (np.dtype("int16"), 2, "F"))
+    for example in (on_gpu, Watched()):
+        assert _portable.described(example, "compile_python") == ("array", (np.dtype("int16"), 2, "F"))
     assert _portable.described(record, "compile_python") == ("array", (record.dtype, 1, "C"))
     assert _portable._layout((1, 4), (999, 4), 4) == "C"
     assert _portable._layout((4, 1), (4, 999), 4) == "C"

@@ -165,6 +165,8 @@ def described(argument: Any, who: str) -> Value:
         return "scalar", argument.dtype
     if isinstance(argument, (bool, int, float, complex)):  # as Numba has it: int64, float64
         return "scalar", np.dtype(next(kind for kind in (bool, int, float, complex) if isinstance(argument, kind)))
+    if hasattr(argument, "detach") and getattr(argument, "requires_grad", False):
+        argument = argument.detach()  # PyTorch does not tell where the elements of a tensor are that autograd watches
     interface = getattr(argument, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
         dtype, shape = np.dtype(interface["typestr"]), interface["shape"]
