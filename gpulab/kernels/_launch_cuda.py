@@ -12,7 +12,7 @@ import numpy as np
 from gpulab import _backends, arrays, devices
 from gpulab.errors import InputError, KernelError, MissingLibraryError, message_of, shown
 from gpulab.kernels._compile import _libraries, compile_cuda
-from gpulab.kernels._compile._cuda import checked_source
+from gpulab.kernels._compile._cuda import checked_source, checked_texts
 from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
 from gpulab.kernels._launch_arguments import DEVICE, NUMBER, Argument, checked_extents, sorted_arguments
 from gpulab.kernels._simulate._geometry import Extent
@@ -84,15 +84,15 @@ def cuda_launcher(
 def _cuda_launcher(
     who: str, source: str, name: str, extents: tuple[Any, Any], args: Sequence[Any], shared_bytes: int, options: Sequence[str]
 ) -> Launcher:
-    text = checked_source(source)
+    text, given = checked_source(source), checked_texts("options", options)
     if not isinstance(name, str) or not name.strip():
         raise InputError(f"{who}: name={shown(name)}; expected the kernel's name in the source, such as 'add' or 'tile<16>'. Pass it.")
     checked = checked_extents(who, *extents, shared_bytes)
     arguments = sorted_arguments(who, name, [f"argument {k}" for k in range(1, len(args) + 1)], args, None)
     for argument in arguments:
         _check_for_pointers(who, argument)
-    _check_size(who, text, name, arguments, tuple(options))
-    backend = _backend(who, text, name, tuple(options), the_device(who, [a.value for a in arguments if a.kind == DEVICE]))
+    _check_size(who, text, name, arguments, given)
+    backend = _backend(who, text, name, given, the_device(who, [a.value for a in arguments if a.kind == DEVICE]))
     return made_launcher(name, backend, checked, shared_bytes, arguments)
 
 

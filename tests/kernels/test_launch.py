@@ -346,6 +346,9 @@ def test_cuda_sources_are_checked(microscope: list[Microscope]):
         launch_cuda(CUDA_ADD, "ad", 1, 32, x, x, np.int32(4))
     with pytest.raises(CompileError, match="line 2"):
         launch_cuda(CUDA_ADD.replace("int i", "it i"), "add", 1, 32, x, x, np.int32(4))
+    for options in ("-use_fast_math", None):
+        with pytest.raises(InputError, match=rf"options={options!r}; expected a list of texts"):
+            launch_cuda(CUDA_ADD, "add", 1, 32, x, x, np.int32(4), options=options)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="name=5"):
         launch_cuda(CUDA_ADD, 5, 1, 32, x)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="grid=0"):

@@ -59,7 +59,7 @@ def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = (), 
     >>> made.kernels["k"].shared_bytes, made.kernels["k"].spill_bytes
     (4096, 0)
     """
-    text, given, asked = checked_source(source), _checked_texts("options", options), _checked_texts("names", names)
+    text, given, asked = checked_source(source), checked_texts("options", options), checked_texts("names", names)
     for option in given:
         if _OURS.match(option):
             raise InputError(
@@ -115,7 +115,14 @@ def checked_source(source: object) -> str:
     return source.replace("\r\n", "\n").replace("\r", "\n")  # so that lines count as the compiler counts them
 
 
-def _checked_texts(which: str, values: object) -> tuple[str, ...]:
+def checked_texts(which: str, values: object) -> tuple[str, ...]:
+    """Return the texts of a list: the compiler's ``options``, or ``names`` of instances.
+
+    Raises
+    ------
+    InputError
+        If it is no list, or one of them is no text that the compiler can read.
+    """
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(value, str) for value in values):
         example = '["-use_fast_math"]' if which == "options" else '["tile<16>"]'
         raise InputError(f"compile_cuda: {which}={shown(values)}; expected a list of texts. Pass {which}={example}.")
