@@ -18,7 +18,7 @@ from unittest import mock
 from gpulab._result import Result
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 # Its kernels stand in the Python that Inductor writes, as raw text given to one of these.
 _KERNELS = re.compile(r"^(\w+) = async_compile\.(\w+)\((.*?)'''(.*?)'''", re.MULTILINE | re.DOTALL)
@@ -68,8 +68,9 @@ class GeneratedCode(Result):
         return not self.reason
 
     def __repr__(self) -> str:
-        made = f"{len(self.kernels)} kernel{'s' if len(self.kernels) != 1 else ''} in {self.language}" if self.kernels else "no kernel"
-        found = f"{self.label}: {len(self.operators)} operators ({', '.join(self.operators)}) became {made}"
+        made = f"{plural(len(self.kernels), 'kernel')} in {self.language}" if self.kernels else "no kernel"
+        named = f" ({', '.join(self.operators)})" if self.operators else ""
+        found = f"{self.label}: {plural(len(self.operators), 'operator')}{named} became {made}"
         end = f" in {format_seconds(self.seconds)}" if self.compiled else f"\nIt cannot run here: {self.reason}."
         return f"{found}{end}\n\n{self.source}".rstrip()
 

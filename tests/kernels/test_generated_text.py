@@ -39,6 +39,10 @@ def test_the_result_says_how_many_kernels_and_why_none():
     assert made.table() == (
         ("f", ""), [("operators found", "mul, add"), ("first call", "1.50 s"), ("kernel 1 (C++)", "fused")],
     )  # fmt: skip
+    one = dataclasses.replace(made, operators=("relu",))
+    assert repr(one) == "f: 1 operator (relu) became 1 kernel in C++ in 1.50 s\n\nx = 1;"
+    nothing = dataclasses.replace(made, operators=(), kernels=(), source="")
+    assert repr(nothing) == "f: 0 operators became no kernel in 1.50 s"
     two = dataclasses.replace(made, kernels=("a", "b"), language="Triton", reason="no compiler")
     assert repr(two) == "f: 2 operators (mul, add) became 2 kernels in Triton\nIt cannot run here: no compiler.\n\nx = 1;"
     assert two.table()[1][2:] == [("not compiled", "no compiler"), ("kernel 1 (Triton)", "a"), ("kernel 2 (Triton)", "b")]
