@@ -105,9 +105,14 @@ class _Counter:
         for hook in self._hooks:
             hook.remove()
 
+    @property
+    def inside(self) -> bool:
+        """Return whether a layer is at work, which counts for itself."""
+        return self._inside > 0
+
     def add(self, flops: int) -> None:
         """Count a product that belongs to no layer."""
-        if not self._inside:
+        if not self.inside:
             self.other += flops
 
     def _enter(self, *_: Any) -> None:
@@ -156,17 +161,28 @@ def _kind(layer: Any) -> str:
     return f"{shape}, {form}" if form else shape
 
 
+_PRODUCTS = ("scaled_dot_product_attention", "matmul", "__matmul__", "mm", "bmm")
+
+
 def _mode(counter: _Counter) -> Any:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.overrides import TorchFunctionMode
+    from torch.utils.flop_counter import FlopCounterMode
 
     class Products(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
             name = getattr(func, "__name__", "")
+            if not (counter.inside or name in _PRODUCTS or name.startswith("__")):
+                # Products within: of F.linear, einsum, a one-dimensional convolution, PyTorch's own attention layer.
+                with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as seen:
+                    result = func(*args, **(kwargs or {}))
+                counter.add(seen.get_total_flops())
+                return result
+            result = func(*args, **(kwargs or {}))
             if name == "scaled_dot_product_attention":
                 q, k, v = (list(args) + [(kwargs or {}).get(n) for n in ("query", "key", "value")[len(args) :]])[:3]
                 counter.add(2 * q.numel() * k.shape[-2] + 2 * (q.numel() // q.shape[-1]) * k.shape[-2] * v.shape[-1])
-            elif name in ("matmul", "__matmul__", "mm", "bmm") and hasattr(result, "numel"):
+            elif name in _PRODUCTS and hasattr(result, "numel"):
                 counter.add(2 * int(result.numel()) * int(args[0].shape[-1]))
             return result
 

@@ -405,6 +405,33 @@ def test_products_outside_of_layers_by_hand():
     assert len(compression.count(nn.Sequential(nn.Linear(3, 3)), torch.ones(2, 3)).table()[1]) == 2
 
 
+def test_products_inside_of_pytorchs_own_functions_by_hand():
+    """Its attention layer, of 10 items of 16 in 2 heads of 8: 48 and 16 outputs for each, then 2 x 2 heads of 5 x 5 x 8, twice."""
+
+    class Itself(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """To itself."""
+            found: torch.Tensor = self.attention(x, x, x)[0]
+            return found
+
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Two products of (2, 4) by (4, 8)."""
+            weight = torch.ones(8, 4)
+            return nn.functional.linear(x, weight) + torch.einsum("bi,oi->bo", x, weight)
+
+    attention = 2 * 10 * 16 * (48 + 16) + 2 * 2 * (2 * 2 * 5 * 5 * 8)
+    assert compression.count(Itself(), torch.ones(2, 5, 16)).flops == attention
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    assert compression.count(encoder, torch.ones(2, 5, 16)).flops == attention + 2 * 2 * 10 * 16 * 32
+    assert compression.count(nn.Conv1d(3, 4, 3), torch.ones(2, 3, 16)).flops == 2 * 2 * 14 * 4 * 9
+    assert compression.count(Plain(), torch.ones(2, 4)).flops == 2 * (2 * 2 * 4 * 8)
+
+
 def test_kinds_and_parameters_of_what_took_a_layers_place():
     """Eight filters of one channel; integers, CSR with 16 of 32 weights, and integer kernels; biases count."""
     plain = nn.Sequential(nn.Conv2d(8, 8, 1, groups=8), nn.Flatten(), nn.Linear(8, 4))
