@@ -92,17 +92,18 @@ class Recipe:
 
     @property
     def label(self) -> str:
-        """What is done, in a few words."""
+        """What is done, in a few words; recipes of one label do the same."""
         parts = [self.network] if self.network != "as it is" else []
-        parts += [f"{self.channels:.0%} of channels gone"] if self.channels else []
-        parts += [f"{self.zeros:.0%} zeros"] if self.zeros else []
+        parts += [f"{100 * self.channels:.6g}% of channels gone"] if self.channels else []
+        parts += [f"{100 * self.zeros:.6g}% zeros"] if self.zeros else []
         parts += [f"{self.values} values"] if self.values else []
         if self.bits != 32:
             tensor = " a tensor" if self.weights == "per-tensor" else ""
             parts.append(f"{self.bits} bits{tensor}{f', {self.activations} inputs' if self.activations else ''}")
         parts += [{"csr": "CSR", "integer": "integer kernels"}[self.compute]] if self.compute != "dense" else []
         loses = self.channels or self.zeros or self.values or self.bits <= _FEW_BITS
-        parts += ["not fine-tuned"] if loses and not self.fine_tune else []
+        if loses and self.fine_tune != Recipe.fine_tune:
+            parts.append(f"fine-tuned for {self.fine_tune:g}x the epochs" if self.fine_tune else "not fine-tuned")
         return ", ".join(parts) or "as trained"
 
     def __repr__(self) -> str:
@@ -154,6 +155,7 @@ def diet(
     numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
+    wanted = list({each.label: each for each in wanted}.values())  # one that is there twice is no second seed
     report, asked = _given.callback("diet", "progress", progress) or _silent, _given.callback("diet", "stop", stop) or _never
     models: dict[str, list[Any]] = {}
     steps = len(wanted) * len(numbers)

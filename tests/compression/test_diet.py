@@ -113,6 +113,13 @@ def test_each_recipe_is_cooked_for_each_seed(steps: list[str]):
     assert w.models[1].file_bytes < 0.7 * w.models[0].file_bytes
 
 
+def test_a_recipe_that_is_there_twice_is_no_second_seed(steps: list[str]):
+    """The network as trained is one model however often it is asked for: no two accuracies of one and the same."""
+    w = compression.diet("prose-transformer", [Recipe(), Recipe(zeros=0.5, fine_tune=0), Recipe(zeros=0.5, fine_tune=0)], deadline=0.02,
+                         batch_size=2)  # fmt: skip
+    assert [(each.label, len(each.accuracies)) for each in w.models] == [("as trained", 1), ("50% zeros, not fine-tuned", 1)]
+
+
 def test_a_stop_ends_it(steps: list[str]):
     """Stopped in training there is nothing to weigh, and that is said."""
     with pytest.raises(StoppedError, match="nothing to weigh"):
@@ -125,6 +132,7 @@ def test_labels_tell_recipes_apart():
         Recipe(), Recipe(zeros=0.9), Recipe(zeros=0.9, fine_tune=0), Recipe(channels=0.5), Recipe(values=16), Recipe(bits=8),
         Recipe(bits=4), Recipe(bits=8, weights="per-tensor"), Recipe(bits=8, activations="dynamic"), Recipe(bits=8, activations="static"),
         Recipe(bits=8, activations="dynamic", compute="integer"), Recipe(zeros=0.9, compute="csr"), Recipe(network="resnext"),
+        Recipe(zeros=0.904), Recipe(zeros=0.9, fine_tune=2), Recipe(channels=0.504),
     ]  # fmt: skip
     assert len({each.label for each in recipes}) == len(recipes)
 
@@ -247,6 +255,7 @@ def test_a_model_is_weighed_on_the_gpu():
         (Recipe(zeros=0.9, compute="csr"), "90% zeros, CSR"),
         (Recipe(values=16, fine_tune=0), "16 values, not fine-tuned"),
         (Recipe(bits=8, fine_tune=0), "8 bits"),  # loses little
+        (Recipe(zeros=0.999, fine_tune=2), "99.9% zeros, fine-tuned for 2x the epochs"),
         (Recipe(bits=4, weights="per-tensor", fine_tune=0), "4 bits a tensor, not fine-tuned"),
         (Recipe(bits=5, fine_tune=0), "5 bits"),
         (Recipe(bits=8, activations="dynamic", compute="integer"), "8 bits, dynamic inputs, integer kernels"),
