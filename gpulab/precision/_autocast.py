@@ -183,9 +183,9 @@ def autocast_policy(device: Any = None, dtype: str | None = None, operators: Ite
     names = tuple(str(name) for name in asked)
     if where is not None:
         seen, evidence = _on_device(names, where, chosen), Evidence.measured(where.name, samples=1)
-    elif kind == "cuda":
-        seen, evidence = _without_device(names, chosen), Evidence.modelled(_FAKE, f"{SOURCE}; PyTorch's dispatcher", _FAKE_ERROR)
-    else:
+    elif kind == "cuda" and (answered := _without_device(names, chosen)):
+        seen, evidence = answered, Evidence.modelled(_FAKE, f"{SOURCE}; PyTorch's dispatcher", _FAKE_ERROR)
+    else:  # where the dispatcher cannot be asked now, its lists are all there is
         seen, evidence = {}, Evidence.modelled("PyTorch does what its documentation says", SOURCE)
     unseen: Seen = (None, "", "", f"no {kind} device here")
     if operators is None and seen:  # of CUDA's operators, transforms and linear algebra are not asked without a device

@@ -127,6 +127,8 @@ def test_the_lists_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not policy.observed
     assert "layer_norm" in policy.operators("float32")
     assert policy.row("linear").agrees is None
+    assert "dispatcher" not in policy.evidence.sentence  # nobody asked it
+    assert policy.evidence.assumptions == "PyTorch does what its documentation says"
 
 
 def test_a_dispatcher_that_failed_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
