@@ -147,7 +147,7 @@ class RooflinePoint(Result):
         least = f"{self.label}: {what}, so {roof} binds: at least {format_seconds(self.attainable_seconds)}."
         if self.seconds is None or self.share_of_roof is None:
             return least
-        if self.share_of_roof > 1.0:
+        if float(f"{self.share_of_roof:.3g}") > 1.0:  # as it is shown: half a per cent more is the roof itself
             over = f"It took {format_seconds(self.seconds)}, above the roof by {self.share_of_roof:.3g} times"
             return f"{least} {over}: a cache helps, the roof is too low, or the count or the clock is wrong."
         return f"{least} It took {format_seconds(self.seconds)}: {100 * self.share_of_roof:.3g} % of the roof."

@@ -97,6 +97,13 @@ def test_a_point_above_the_roof_is_doubted() -> None:
     assert "above the roof by 2 times" in point.explanation
 
 
+@pytest.mark.parametrize(("over", "told"), [(1.004, "100 % of the roof"), (1.006, "above the roof by 1.01 times")])
+def test_a_point_as_high_as_the_roof_is_on_it(over: float, told: str) -> None:
+    """What three digits cannot tell from the roof is no doubt: a roof that was measured just now is as uncertain itself."""
+    least = MADE.place("as good", 1e12, 1e3).attainable_seconds
+    assert told in MADE.place("as good", 1e12, 1e3, seconds=least / over, evidence=MEASURED).explanation
+
+
 @given(AMOUNTS, AMOUNTS, st.floats(1e-9, 1e6), st.sampled_from(["float32", "float16"]), st.sampled_from([None, "L2", "DRAM"]))
 def test_no_roof_is_exceeded(flops: float, nbytes: float, seconds: float, arithmetic: str, memory: str | None) -> None:
     """The attainable rate respects both roofs and touches one; more work never takes less; JSON brings the point back."""
