@@ -61,7 +61,7 @@ class SerialShare(Result):
             return f"{known}: more ranks took longer than one. Either they shared processors, or communication cost more than it brought."
         if high < 0:
             return f"{known}: more ranks gained more than their number, as they do when each one's part fits into a faster memory."
-        if self.share <= 0:
+        if low <= 0:
             return f"{known}: it is not told from none, so Amdahl's law sets no limit."
         return f"{known}; by Amdahl's law no number of ranks is more than {self.limit_speedup:.3g} times as fast."
 

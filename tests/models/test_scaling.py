@@ -456,6 +456,10 @@ def test_a_share_of_none_of_all_and_of_no_time() -> None:
     assert none.sentence == (
         "0 % of the time on one rank did not divide (no interval): it is not told from none, so Amdahl's law sets no limit."
     )
+    # Nor is a small share, 2 * 5.2 - 10 = 0.4 s of 10, that half a second of doubt on each time may take away.
+    doubtful = models.serial_share([1, 2], [10.0, 5.2], [(9.5, 10.5), (4.7, 5.7)])
+    assert doubtful.share > 0 > doubtful.interval[0]  # type: ignore[index]
+    assert doubtful.sentence.endswith("it is not told from none, so Amdahl's law sets no limit.")
     assert all_of_it.sentence.endswith("by Amdahl's law no number of ranks is more than 1 times as fast.")
     # Through 1 s on two ranks and 2 s on three goes a line that is at -2 s on one.
     with pytest.raises(InputError, match=r"the fit gives -2 s on one rank"):
