@@ -250,8 +250,8 @@ class Sparse(_Shipped):
 
     @property
     def matrix(self) -> Any:
-        """The weight as a matrix in PyTorch's CSR format, on the device of its parts."""
-        if self._matrix is None or self._matrix.device != self.values.device:
+        """The weight as a matrix in PyTorch's CSR format, on the device and in the type of its parts."""
+        if self._matrix is None or self._matrix.device != self.values.device or self._matrix.dtype != self.values.dtype:
             shape = (self.weight_shape[0], math.prod(self.weight_shape[1:]))
             with warnings.catch_warnings():  # it says that its sparse formats are in beta, once a process, in the middle of a lesson
                 warnings.simplefilter("ignore")

@@ -38,6 +38,12 @@ def test_csr_gives_the_same_numbers(amount: float):
     assert sum(m.values.numel() for m in sparse.modules() if hasattr(m, "columns")) == 693 - round(amount * 693)
 
 
+def test_csr_follows_the_type_of_its_values():
+    """A layer that ran in float32 runs in float64 as well, once the model is moved there."""
+    sparse, x = compression.to_sparse(nn.Sequential(nn.Linear(8, 3))), torch.randn(2, 8)
+    torch.testing.assert_close(sparse(x).double(), sparse.double()(x.double()), atol=1e-5, rtol=1e-5)
+
+
 def test_a_linear_layer_of_sequences_stays_sparse():
     """Inputs with more dimensions (batch, position, feature) are taken as rows."""
     layer, x = nn.Linear(8, 3), torch.randn(2, 5, 8)
