@@ -28,7 +28,7 @@ import numpy as np
 from gpulab import _files
 from gpulab.compression import _targets
 from gpulab.compression._finish import finish
-from gpulab.errors import CheckpointError, InputError, message_of, shown
+from gpulab.errors import CheckpointError, GpulabError, InputError, MissingLibraryError, message_of, shown
 
 _MAGIC = b"gpulab-model-2\n"
 _MOST_HEADER = 1 << 26  # bytes, unpacked: a million tensors; a file can't ask for more memory than that
@@ -64,6 +64,8 @@ def load(path: str | Path) -> dict[str, Any]:
     ------
     CheckpointError
         If the file is damaged or none of ours.
+    InputError, MissingLibraryError
+        If it has a tensor of a library's own kind, and that library is not here.
     OSError
         If it cannot be read.
     """
@@ -180,6 +182,8 @@ def unpacked(content: bytes, where: str) -> dict[str, Any]:
     """Return the tensors of a file's content."""
     try:
         return dict(_entries(content))
+    except GpulabError:  # the file is whole, and a library is missing
+        raise
     except (ValueError, KeyError, TypeError, IndexError, zlib.error, AttributeError, MemoryError, OverflowError) as error:
         raise CheckpointError(
             f"load: {shown(where)} is no whole file of compression.save ({message_of(error, 60)}); expected one. Save the model again."
@@ -255,8 +259,11 @@ def _load_foreign(content: bytes) -> Any:
     from gpulab.compression._torchao import quiet
 
     if b"torchao" in content:
-        with quiet():
-            import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
+        try:
+            with quiet():
+                import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
+        except ImportError as error:
+            raise MissingLibraryError("load: the file has tensors of torchao, which is not installed. Run: pip install torchao") from error
     try:
         return torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:

@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import random
+import sys
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from torch import nn
 
 from gpulab import compression, networks
 from gpulab.compression import _sparse, _storage
-from gpulab.errors import CheckpointError, DeviceError, InputError
+from gpulab.errors import CheckpointError, DeviceError, InputError, MissingLibraryError
 
 
 @pytest.mark.parametrize("amount", [0.0, 0.5, 0.95])
@@ -253,6 +254,20 @@ def test_code_in_a_file_is_not_run(tmp_path: Path):
     with pytest.raises((CheckpointError, InputError), match="expected"):
         compression.load(tmp_path / "model.bin")
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(("body", "kind", "says"), [
+    (b"torchao's tensor", MissingLibraryError, "^load: the file has tensors of torchao.* pip install torchao"),
+    (b"another's tensor", InputError, "^load: a tensor of a library's own kind cannot be read .* Install it"),
+])  # fmt: skip
+def test_a_whole_file_whose_library_is_missing_is_not_called_damaged(
+    body: bytes, kind: type, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The checksum matches: what is missing is named, with what to do."""
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    (tmp_path / "model.bin").write_bytes(_file({"w": {"form": "torch", "shape": [1], "parts": [len(body)]}}, body))
+    with pytest.raises(kind, match=says):
+        compression.load(tmp_path / "model.bin")
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path):
