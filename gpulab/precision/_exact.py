@@ -44,5 +44,14 @@ def running_sum(values: list[float], one: Format) -> float:
         nearest = round(steps) if rest == 0 or steps - down != 0.5 else down + (rest > 0)
         total = nearest * unit
         if abs(total) > largest:
-            total = float(rounded(np.array(exact), one, one.overflow))
+            total = in_range(total, one)
     return total
+
+
+def in_range(value: float, one: Format) -> float:
+    """Return a number of a float format's grid, as it would be without an end, as the format's own rule has it: what ``finished`` does."""
+    if math.isnan(value):
+        return one.nan_becomes
+    if abs(value) <= one.largest:
+        return value
+    return math.copysign({"infinity": math.inf, "nan": math.nan, "saturate": one.largest}[one.overflow], value)

@@ -15,7 +15,7 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _exact
 from gpulab.precision._formats import Format, find, several
-from gpulab.precision._rounding import as_float64, generator, rounded, stochastic_round
+from gpulab.precision._rounding import as_float64, generator, rounded
 
 ORDERS = ("one by one", "in pairs", "one by one, by chance")
 # Float64 does the arithmetic behind the simulation, and products of two operands must fit into it.
@@ -172,12 +172,12 @@ def _total(held: np.ndarray, wide: Format, order: str, chance: np.random.Generat
 
 def _by_chance(exact: float, one: Format, draw: float) -> float:
     """Return one stochastic rounding, as ``stochastic_round`` does for arrays."""
-    if exact == 0 or not math.isfinite(exact) or abs(exact) > one.largest:
-        return float(stochastic_round(exact, one))
+    if exact == 0 or not math.isfinite(exact):
+        return _exact.in_range(exact, one)
     unit = math.ldexp(1.0, max(math.frexp(exact)[1] - 1, one.emin) - one.mantissa_bits)
     steps = abs(exact) / unit
     down = math.floor(steps)
-    return math.copysign((down + (draw < steps - down)) * unit, exact)
+    return _exact.in_range(math.copysign((down + (draw < steps - down)) * unit, exact), one)
 
 
 @dataclass(frozen=True)

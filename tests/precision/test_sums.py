@@ -87,6 +87,17 @@ def test_chance_is_unbiased_in_a_sum() -> None:
     assert precision.sum_error(x, ["bfloat16"]).row("bfloat16").total < 0.9 * held
 
 
+def test_chance_decides_beyond_the_largest_number_too() -> None:
+    """65,510 lies 6 of 32 above float16's largest: it goes up, to infinity, in 6 of 32 cases; what is infinite stays so."""
+    half, tiny = precision.format("float16"), precision.format("float4_e2m1fn")
+    assert [_sums._by_chance(65510.0, half, draw) for draw in (0.18, 0.19)] == [math.inf, 65504.0]
+    assert [_sums._by_chance(-65510.0, half, draw) for draw in (0.18, 0.19)] == [-math.inf, -65504.0]
+    assert _sums._by_chance(-math.inf, half, 0.9) == -math.inf
+    assert math.isnan(_sums._by_chance(math.nan, half, 0.5))
+    assert math.isnan(_sums._by_chance(500.0, precision.format("float8_e4m3fn"), 0.5))
+    assert [_sums._by_chance(value, tiny, 0.9) for value in (7.0, -9.0, math.nan)] == [6.0, -6.0, 6.0]
+
+
 def test_a_sum_that_overflows() -> None:
     """Float16 ends at 65,504: the sum is infinite there and the error says so; in float32 it is not."""
     s = precision.sum_error([60000.0, 60000.0], ["float16"])
