@@ -204,7 +204,7 @@ def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
     found: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
 
     def keep(gradient: Any) -> None:
-        found["activations"].append(gradient.detach().double().cpu().numpy())
+        found["activations"].append(_in_numpy(gradient))
 
     def watch(module: Any, args: Any, output: Any) -> None:
         for each in output if isinstance(output, (tuple, list)) else (output,):
@@ -219,7 +219,14 @@ def _backward(model: Any, step: Any) -> dict[str, list[np.ndarray]]:
         value = step._guard("forward", step._forward)
         trained = [p for p in model.parameters() if p.requires_grad]
         gradient = step._guard("backward", lambda: torch.autograd.grad(value, trained, allow_unused=True))
-    found["parameters"] = [each.detach().double().cpu().numpy() for each in gradient if each is not None]
+    found["parameters"] = [_in_numpy(each) for each in gradient if each is not None]
+    return found
+
+
+def _in_numpy(gradient: Any) -> np.ndarray:
+    """Return a gradient in float64: of an embedding it may be sparse, and Apple's GPUs have no float64."""
+    dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+    found: np.ndarray = dense.cpu().double().numpy()
     return found
 
 

@@ -162,9 +162,10 @@ def as_float64(function: str, x: Any) -> np.ndarray:
         If it holds no real numbers, or some that float64 does not hold.
     """
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor) and not x.is_complex() and x.dtype != torch.bool:
-        x = x.detach().cpu().double().numpy() if x.is_floating_point() else x.detach().cpu().numpy()
+    is_tensor = torch is not None and isinstance(x, torch.Tensor) and not x.is_complex() and x.dtype != torch.bool
     try:
+        if is_tensor:  # a sparse one, or one without data, is no array either
+            x = x.detach().cpu().double().numpy() if x.is_floating_point() else x.detach().cpu().numpy()
         given = np.asarray(x)
     except Exception as error:
         raise InputError(f"{function}: x is {shown(x)}; expected numbers. Pass a float, a list of floats or an array.") from error

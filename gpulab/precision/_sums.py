@@ -335,6 +335,6 @@ def _on_device(
             continue
         held = (rounded(x, one, one.overflow) for x in (left, right))  # PyTorch's cast from float64 would round twice
         a, b = (torch.from_numpy(x).to(getattr(torch, one.name)).to(str(where)) for x in held)
-        got = (a @ b).to("cpu", torch.float64).numpy()
+        got = (a @ b).cpu().double().numpy()
         rows.append(_row(one.name, "device", got, exact, Badge.MEASURED))
     return rows, Evidence.measured(where.name)

@@ -46,6 +46,35 @@ def test_gradients_by_hand() -> None:
     assert shut.kind("activations").zeros == 1
 
 
+def test_gradients_of_an_embedding_may_be_sparse() -> None:
+    """Rows 1 and 2 of five get a gradient of 1 in each of their two numbers; the others none. A sparse tensor itself is refused."""
+    model = nn.Sequential(nn.Embedding(5, 2, sparse=True))
+    g = precision.gradients(model, torch.tensor([1, 2]), loss=torch.sum)
+    assert (g.kind("parameters").count, g.kind("parameters").zeros) == (10, 6)
+    assert g.kind("parameters").sorted_magnitudes.tolist() == [1.0] * 4
+    with pytest.raises(InputError, match="expected numbers"):
+        precision.gradient_window(torch.eye(3).to_sparse())
+
+
+def test_a_device_without_float64_gives_its_numbers_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's GPUs refuse float64: what is asked for it must have come to main memory before."""
+    come, double = torch.Tensor.cpu, torch.Tensor.double
+
+    def cpu(tensor: torch.Tensor) -> torch.Tensor:
+        here = come(tensor)
+        here.has_come = True  # type: ignore[attr-defined]
+        return here
+
+    def refuse(tensor: torch.Tensor) -> torch.Tensor:
+        if not hasattr(tensor, "has_come"):
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+        return double(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+    monkeypatch.setattr(torch.Tensor, "double", refuse)
+    assert precision.gradients(Chain(), torch.tensor([[2.0]]), loss=torch.sum).all.largest == 10.0
+
+
 def test_the_model_is_left_alone() -> None:
     """Weights, gradients, running statistics, hooks and the random generator are as before."""
     model = networks.cnn(width=4)
