@@ -54,6 +54,13 @@ def reads_beyond(x, y):
     y[i] = x[i + 3]  # here
 
 
+def test_one_case_is_one_time() -> None:
+    """The singular and the plural at the end of a finding's sentence."""
+    finding = one(reads_beyond, 1, 98, zeros(100), zeros(100))
+    assert str(finding).endswith("(thread 97 of block 0; 1 time).")
+    assert str(finding.again(1)).endswith("; 2 times).")
+
+
 def test_a_read_beyond_the_end() -> None:
     """100 threads read 3 further in 100 elements: threads 97 to 99; the first has index 100 in block 3, thread 1 (32 a block)."""
     finding = one(reads_beyond, 4, 25, zeros(100), zeros(100))

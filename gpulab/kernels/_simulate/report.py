@@ -11,6 +11,7 @@ import numpy as np
 
 from gpulab._result import Result, html_caption
 from gpulab.evidence import Evidence
+from gpulab.units import plural
 
 Extent = tuple[int, int, int]
 
@@ -82,7 +83,7 @@ class Finding(Result):
 
     def __str__(self) -> str:
         who = " and ".join(str(thread) for thread in self.threads)
-        return f"{self.kind}, line {self.line} `{self.code}`: {self.message} ({who}; {self.count:,} times)."
+        return f"{self.kind}, line {self.line} `{self.code}`: {self.message} ({who}; {plural(self.count, 'time')})."
 
 
 @dataclass(frozen=True)
