@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from _by_hand import line_of
 
-from gpulab.kernels import cuda, int8, int16, int32, int64, simulate
+from gpulab.kernels import cuda, float32, int8, int16, int32, int64, simulate
 
 THREADS, STEPS, WORDS = 40, 3, 4
 
@@ -128,3 +128,22 @@ def test_races_between_sizes_are_those_of_happens_before(busy: int, soak: bool) 
         s = simulate(random_program, 1, THREADS, what, place, size, np.zeros(THREADS, np.int64), dynamic_shared_bytes=8 * WORDS)
         assert {f.kind for f in s.findings} == ({"race"} if expected else set()), (seed, [str(f) for f in s.findings])
     assert 0.1 < racing / programs < 0.9
+
+
+def large(x):
+    first = cuda.shared.array((96, 128), float32)
+    second = cuda.shared.array(1, float32)  # too many
+    t = cuda.threadIdx.x
+    first[0, t] = x[t]
+    if t == 0:
+        second[0] = 0
+    x[t] = first[0, t]
+
+
+def test_shared_arrays_beyond_what_a_compiler_takes_are_noted() -> None:
+    """96 x 128 floats are the 48 KiB that ptxas allows (0xc000 in its refusal); four bytes more are told, and the kernel runs."""
+    s = simulate(large, 1, 32, np.ones(32, np.float32))
+    (note,) = s.notes
+    assert note.startswith(f"line {line_of(large, 'too many')}: the shared arrays up to here take 49,156 bytes")
+    assert "more than 49,152 of a fixed shape" in note
+    assert s.shared_bytes == 49_156

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,11 @@ from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call, make
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._expressions import Expression
     from gpulab.kernels._simulate._frame import Frame
+
+
+# Shared memory that a kernel may ask for in its text. Source: CUDA C++ Programming Guide 13.0, on compute capability 8.x and later: kernels
+# that rely on more than 48 KB of a block must use dynamic shared memory.
+_MOST_STATIC_BYTES = 48 * 1024
 
 
 # -- where a thread is --------------------------------------------------------------------------------------------------------------
@@ -89,8 +95,21 @@ def _shared_array(call: Call) -> Expression:
         raise call.fail("a shared array needs elements; its shape (0,) means the dynamic shared memory of the launch")
     if shape == (0,):
         call.translator.program.dynamic_sizes.add(dtype.itemsize)
+    else:
+        _count_static(call, math.prod(shape) * dtype.itemsize)
     name, node = call.assigned_to or "shared array", id(call.node)
     return lambda frame, mask: frame.machine.new_shared(node, name, shape, dtype, call.line)
+
+
+def _count_static(call: Call, nbytes: int) -> None:
+    """Note where the arrays of a fixed shape become more than a compiler allots to a block."""
+    program = call.translator.program
+    before, program.static_shared_bytes = program.static_shared_bytes, program.static_shared_bytes + nbytes
+    if before <= _MOST_STATIC_BYTES < program.static_shared_bytes:
+        program.notes.append(
+            f"line {call.line}: the shared arrays up to here take {program.static_shared_bytes:,} bytes, and a GPU's compiler refuses more "
+            f"than {_MOST_STATIC_BYTES:,} of a fixed shape. For a GPU, make them smaller."
+        )
 
 
 @makes("cuda.local.array")

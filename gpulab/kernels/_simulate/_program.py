@@ -43,6 +43,7 @@ class Program:
         self.source = read_source(function)
         self.uses_warp_barriers = self.uses_fences = False
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
+        self.static_shared_bytes = 0
         self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
         self.notes: list[str] = []
         self.sources: list[Source] = [self.source]
