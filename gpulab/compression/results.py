@@ -12,7 +12,7 @@ from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.timing.results import format_interval
 from gpulab.training import Accuracy
-from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds, plural
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Cost(Result):
         rows = [(layer.name, layer.kind, f"{layer.parameters:,}", format_flops(layer.flops / self.batch)) for layer in self.layers]
         if self.other_flops:
             rows.append(("other products", "attention and the like", "0", format_flops(self.other_flops / self.batch)))
-        rows.append(("all", f"{len(self.layers)} layers", f"{self.parameters:,}", format_flops(self.flops_per_item)))
+        rows.append(("all", plural(len(self.layers), "layer"), f"{self.parameters:,}", format_flops(self.flops_per_item)))
         return (self.label, "kind", "parameters", "FLOP an item"), rows
 
 

@@ -397,7 +397,7 @@ def test_products_outside_of_layers_by_hand():
         ("products", "kind", "parameters", "FLOP an item"),
         [
             ("layer", "linear", "12", "18.0 FLOP"), ("other products", "attention and the like", "0", "816 FLOP"),
-            ("all", "1 layers", "12", "834 FLOP"),
+            ("all", "1 layer", "12", "834 FLOP"),
         ],
     )  # fmt: skip
     assert repr(cost) == "<products: 12 parameters, 834 FLOP an item (MODELLED)>"
