@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError, StoppedError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.training._pipeline_model import check_count
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -323,16 +324,23 @@ def _result(label: str, device: devices.Device, events: Any, count: int, plain: 
     windows = tuple(((e.time_range.start - zero) * 1e-6, (e.time_range.end - zero) * 1e-6) for e in marks)
     spans = sorted((span for e in events if (span := _span(e, zero, windows)) is not None), key=lambda s: (s.start_seconds, -s.end_seconds))
     notes = []
-    if len(spans) > _MOST_SPANS:
-        notes.append(
-            Note("skipped", f"{len(spans)} spans are too many to keep; the {_MOST_SPANS} that began first are. Profile fewer steps.")
-        )
-        spans = spans[:_MOST_SPANS]
+    if (kept := _whole_steps(spans, windows)) < count:
+        told = f"{len(spans):,} spans are too many to keep, so the figures are those of the first {plural(kept, 'step')} of {count}."
+        notes.append(Note("skipped", f"{told} Profile fewer steps."))
+        windows, end = windows[:kept], windows[kept - 1][1]
+        spans = [span for span in spans if span.start_seconds <= end]
+        events = [event for event in events if (event.time_range.start - zero) * 1e-6 <= end]
     if stopped:
         notes.append(Note("stopped", f"Stopped after {count} steps under the profiler; the figures are those of these."))
     return Profile(
-        label, str(device), windows, plain, tuple(spans), _costs(events, count), tuple(notes), Evidence.measured(device.name, count)
+        label, str(device), windows, plain, tuple(spans), _costs(events, kept), tuple(notes), Evidence.measured(device.name, kept)
     )
+
+
+def _whole_steps(spans: Sequence[ProfileSpan], windows: Sequence[tuple[float, float]]) -> int:
+    """Return how many steps can be kept with all of their spans: what a step is made of would be wrong of a part. The first is."""
+    starts = [span.start_seconds for span in spans]
+    return max(1, sum(bisect_right(starts, end) <= _MOST_SPANS for _, end in windows))
 
 
 def _on_device(event: Any) -> bool:

@@ -121,6 +121,19 @@ def test_the_profilers_library_is_silent_whatever_its_log_level():
     assert done.stdout + done.stderr == ""
 
 
+@pytest.mark.parametrize(("most", "kept"), [(8, 4), (7, 3), (2, 1), (1, 1)])
+def test_what_is_too_much_to_keep_is_left_out_by_whole_steps(monkeypatch, most, kept):
+    """Four steps of two operators: of those kept each has both, so the figures are a step's; the first is kept however large it is."""
+    monkeypatch.setattr(_profile, "_MOST_SPANS", most)
+    x = torch.ones(64)
+    p = training.profile(lambda: x.exp().neg(), steps=4, warmup=0, device="cpu")
+    assert (len(p.steps), p.evidence.samples, p.operators_per_step) == (kept, kept, 2.0)
+    assert {cost.name: cost.calls_per_step for cost in p.operators} == {"aten::exp": 1.0, "aten::neg": 1.0}
+    few = "1 step" if kept == 1 else f"{kept} steps"
+    told = f"skipped: 8 spans are too many to keep, so the figures are those of the first {few} of 4. Profile fewer steps."
+    assert [str(note) for note in p.notes] == ([] if kept == 4 else [told])
+
+
 def test_stopping():
     """Stopped in the first profiled step it says so; later it keeps what it has, with a note."""
     with pytest.raises(StoppedError, match="before a step"):
