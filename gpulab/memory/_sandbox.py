@@ -63,10 +63,11 @@ class Lender:
             kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
             or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         )
-        if original.layout is not torch.strided or original.is_quantized or not plain:
+        if original.layout is not torch.strided or original.is_quantized or original.is_nested or not plain:
+            way = ".to_padded_tensor(0)" if original.is_nested else ".to_dense() or .dequantize()"
             raise InputError(
                 f"{self.function}: {with_article(kind.__name__)} ({original.layout}, {original.dtype}) has no plain storage to follow; "
-                "expected ordinary dense tensors. Convert it with .to_dense() or .dequantize() first."
+                f"expected ordinary dense tensors. Convert it with {way} first."
             )
         source = original.detach()
         storage = source.untyped_storage()

@@ -34,7 +34,7 @@ class HeldTensor(Result):
     nbytes : int
         Of the whole storage.
     shape : tuple of int
-        Of the first array found on it.
+        Of the first array found on it; of a nested tensor its number of elements.
     dtype, library : str
     shared_by : int
         How many arrays (views) were found on the storage.
@@ -258,7 +258,12 @@ def _is_tensor(item: Any) -> bool:
 def _row(library: str, entries: list[tuple[str, Any, int]]) -> HeldTensor:
     name, array, nbytes = entries[0]
     dtype = str(array.dtype).removeprefix("torch.")
-    return HeldTensor(name, nbytes, tuple(int(n) for n in array.shape), dtype, library, len(entries))
+    return HeldTensor(name, nbytes, shape_of(array), dtype, library, len(entries))
+
+
+def shape_of(array: Any) -> tuple[int, ...]:
+    """Return an array's shape; of a nested tensor, which has none, how many elements it holds."""
+    return (int(array.numel()),) if getattr(array, "is_nested", False) else tuple(int(n) for n in array.shape)
 
 
 def _key(array: Any, where: devices.Device) -> tuple[str, int, int] | None:

@@ -21,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gpulab.memory._snapshot import shape_of
 from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -153,7 +154,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         recomputed = phase == BACKWARD and torch.is_grad_enabled()
         dtype = str(tensor.dtype).removeprefix("torch.")
         record = Record(
-            storage.nbytes(), len(self.operators), _ALIVE, phase, recomputed, category, name, operator, tuple(tensor.shape), dtype
+            storage.nbytes(), len(self.operators), _ALIVE, phase, recomputed, category, name, operator, shape_of(tensor), dtype
         )
         self.records.append(record)
         self.live_bytes += record.nbytes

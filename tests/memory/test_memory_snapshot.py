@@ -190,3 +190,17 @@ def test_a_snapshot_in_a_table_and_in_one_line():
     ]  # fmt: skip
     assert [row[0] for row in rows[5:]] == [*(f"- t{k}" for k in range(2, 10)), "note: skipped"]
     assert (repr(s), s.free_bytes, s.tensor_bytes) == ("<memory of cuda:0: tensors 48 B, free 144 B>", 144, 48)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_has_bytes_and_no_shape():
+    """One of 2 x 3 and 4 x 3 float32 holds 18 elements, 72 bytes: a snapshot, a watched cell and a trace go on; a copy is refused."""
+    n = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    found = find(memory.snapshot("cpu", names={"n": n}), "n")
+    assert (found.nbytes, found.shape) == (72, (18,))
+    with memory.Watch({"n": n}) as watch:
+        kept = n * 2
+    assert {row.shape for row in watch.result().largest if row.nbytes == kept.untyped_storage().nbytes()} >= {(18,)}
+    assert memory.trace(lambda x: x * 2, n, device="cpu").peak_bytes == 144
+    with pytest.raises(InputError, match="to_padded_tensor"):
+        memory.predict(nn.Linear(3, 1), n, loss=torch.sum)
