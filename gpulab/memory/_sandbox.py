@@ -29,13 +29,13 @@ class Lender:
     ----------
     new_storage : callable
         From a tensor to an untyped storage of the same size: a clone, or a fake.
-    device : str
-        Where stand-ins live.
+    device : str or None
+        Where stand-ins live; None: each where its original does.
     dtype : torch.dtype, optional
         What floating-point tensors are converted to.
     """
 
-    def __init__(self, function: str, new_storage: Callable[[Any], Any], device: str, dtype: Any = None) -> None:
+    def __init__(self, function: str, new_storage: Callable[[Any], Any], device: str | None, dtype: Any = None) -> None:
         self.function, self.new_storage, self.device, self.dtype = function, new_storage, device, dtype
         self._tensors: dict[int, tuple[Any, Any]] = {}
         self._storages: dict[int, tuple[Any, Any]] = {}
@@ -73,7 +73,7 @@ class Lender:
         storage = source.untyped_storage()
         if storage._cdata not in self._storages:
             self._storages[storage._cdata] = (storage, self.new_storage(source))
-        lent = torch.empty(0, dtype=source.dtype, device=self.device)
+        lent = torch.empty(0, dtype=source.dtype, device=source.device if self.device is None else self.device)
         lent.set_(self._storages[storage._cdata][1], source.storage_offset(), source.shape, source.stride())
         if self.dtype is not None and source.is_floating_point():
             lent = lent.to(self.dtype)

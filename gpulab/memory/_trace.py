@@ -154,7 +154,7 @@ class _Run:
 
         model = _sandbox.unwrapped("trace", model)
         half = _step.PRECISIONS[precision][1]
-        lender = _sandbox.Lender("trace", _copied_storage, str(self.device), getattr(torch, half) if half else None)
+        lender = _sandbox.Lender("trace", _copied_storage, None, getattr(torch, half) if half else None)
         roots = [model, *_sandbox.modules_in(loss)]
         quiet = _sandbox.autocast_off(self.device.torch_type)
         with _sandbox.generators_kept(), torch.inference_mode(False), torch.enable_grad(), quiet, _sandbox.lent(lender, roots):

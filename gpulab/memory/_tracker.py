@@ -153,9 +153,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = self.phase()
         recomputed = phase == BACKWARD and torch.is_grad_enabled()
         dtype = str(tensor.dtype).removeprefix("torch.")
-        record = Record(
-            storage.nbytes(), len(self.operators), _ALIVE, phase, recomputed, category, name, operator, shape_of(tensor), dtype
-        )
+        record = Record(storage.nbytes(), len(self.operators), _ALIVE, phase, recomputed, category, name, operator, shape_of(tensor), dtype)
         self.records.append(record)
         self.live_bytes += record.nbytes
         self._by_key[key] = (index, weakref.ref(storage, lambda _: self._died(key)))

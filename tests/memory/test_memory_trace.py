@@ -146,6 +146,8 @@ def test_a_functions_own_error_passes():
         ((nn.Linear(2, 2, device="meta"), torch.zeros(1, 2)), {"loss": torch.sum}, "predict"),
         ((abs, torch.zeros(2)), {"optimizer": "adam"}, "module"),
         ((nn.Linear(2, 2), torch.zeros(1, 3)), {"loss": torch.sum}, "forward"),
+        # What lies on another device than the model is a mistake of the step's, in CUDA too: a batch that was not moved there.
+        ((nn.Linear(2, 2), torch.zeros(1, 2, device="meta")), {"loss": torch.sum, "device": "cpu"}, "forward raised RuntimeError"),
     ],
 )
 def test_bad_arguments(arguments, options, word):
