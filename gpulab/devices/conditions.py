@@ -12,6 +12,7 @@ import pathlib
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpulab.devices import gpu_readings
@@ -50,7 +51,7 @@ class Readings:
     thermal_events : int or None
         How often the cores slowed down because of heat.
     frequency_hertz, base_frequency_hertz : float or None
-        The mean clock of the cores now; the clock that the maker guarantees.
+        The highest clock of the cores now, since those with nothing to do rest at a low one; the lowest that the maker guarantees.
     gpu : GpuReadings or None
         Of the GPU that is measured.
     """
@@ -93,8 +94,8 @@ def read(device: Device, since: Readings | None = None) -> Readings:
         stolen_seconds=stolen,
         throttled_seconds=_throttled_seconds(),
         thermal_events=_sum_of(cores, "thermal_throttle/core_throttle_count"),
-        frequency_hertz=_mean_hertz(cores, "cpufreq/scaling_cur_freq"),
-        base_frequency_hertz=_mean_hertz(cores, "cpufreq/base_frequency"),
+        frequency_hertz=_hertz(max, cores, "cpufreq/scaling_cur_freq"),
+        base_frequency_hertz=_hertz(min, cores, "cpufreq/base_frequency"),
         gpu=gpu_readings.read(device, since.gpu if since is not None else None) if device.kind == "cuda" else None,
     )
 
@@ -212,6 +213,6 @@ def _sum_of(cores: list[int], name: str) -> int | None:
     return sum(values) if values else None
 
 
-def _mean_hertz(cores: list[int], name: str) -> float | None:
+def _hertz(which: Callable[[list[int]], int], cores: list[int], name: str) -> float | None:
     values = _values(cores, name)
-    return 1000.0 * sum(values) / len(values) if values else None
+    return 1000.0 * which(values) if values else None

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpulab.devices import Device, conditions
+from gpulab.devices import Device, conditions, disturbance
 
 STAT = """cpu  1000 0 500 9000 10 0 20 30 0 0
 cpu0 400 10 200 4500 5 3 10 20 0 0
@@ -89,15 +89,41 @@ def test_throttled_time_of_both_cgroup_versions(proc, membership, file, content,
 
 
 def test_clocks_and_heat(proc):
-    """Frequencies are in kHz, averaged over the cores; heat events are summed."""
+    """Frequencies are in kHz, the highest or the lowest of the cores; heat events are summed."""
     for core, khz, events in ((0, 3_000_000, 2), (1, 2_000_000, 5)):
         for folder, name, value in (("cpufreq", "scaling_cur_freq", khz), ("thermal_throttle", "core_throttle_count", events)):
             path = proc / "cpu" / f"cpu{core}" / folder
             path.mkdir(parents=True, exist_ok=True)
             (path / name).write_text(f"{value}\n")
-    assert conditions._mean_hertz([0, 1], "cpufreq/scaling_cur_freq") == 2.5e9
-    assert conditions._mean_hertz([0, 1], "cpufreq/base_frequency") is None
+    assert conditions._hertz(max, [0, 1], "cpufreq/scaling_cur_freq") == 3e9
+    assert conditions._hertz(min, [0, 1], "cpufreq/scaling_cur_freq") == 2e9
+    assert conditions._hertz(min, [0, 1], "cpufreq/base_frequency") is None
     assert conditions._sum_of([0, 1], "thermal_throttle/core_throttle_count") == 7
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ((4500, 800, 800, 800), (800, 4500, 800, 800), ""),  # one core at work: the mean of all, 1.725 GHz, lies under the base clock
+        ((4500, 4400, 4500, 4300), (4500, 800, 800, 800), ""),  # others went to rest: the mean fell by 63 %
+        ((4500, 800, 800, 800), (1500, 1400, 1500, 1400), "the cores' clock fell by 67 % to 1.50 GHz"),
+        ((1500, 1400, 1500, 1400), (1500, 1400, 1500, 1400), "the cores' clock is 17 % under the maker's base clock"),
+    ],
+    ids=["one core at work", "others went to rest", "too hot since", "too hot all the time"],
+)
+def test_a_core_at_rest_is_no_core_that_is_too_hot(proc, monkeypatch, before, after, told):
+    """Four cores of 1.8 GHz guaranteed, in MHz: a core with nothing to do shows the lowest clock it has (Linux, intel_pstate)."""
+    monkeypatch.setattr(conditions.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    readings = []
+    for clocks in (before, after):
+        for core, mhz in enumerate(clocks):
+            folder = proc / "cpu" / f"cpu{core}" / "cpufreq"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "scaling_cur_freq").write_text(f"{1000 * mhz}\n")
+            (folder / "base_frequency").write_text("1800000\n")
+        readings.append(conditions.read(Device("cpu")))
+    notes = [str(note) for note in disturbance.from_readings(*readings) if note.code == "throttled"]
+    assert [note.split(" while")[0].split(". ")[0] for note in notes] == ([f"throttled: {told}"] if told else [])
 
 
 def test_machine_without_any_counter(proc):
