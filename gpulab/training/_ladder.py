@@ -90,7 +90,7 @@ def ladder(
     threads : int, optional
         Of PyTorch on a CPU. Small steps on several wait for each other whenever a neighbour takes a core; None leaves them as they are.
     progress, stop, clock : callable, optional
-        As in ``fit``.
+        As in ``fit``; a stop after every form had a turn keeps what was reached, without accuracy where that was not reached.
 
     Returns
     -------
@@ -179,6 +179,7 @@ class _Climb:
         self.seconds: dict[Names, list[float]] = {}
         self.notes: list[Note] = []
         self.too_slow: list[Names] = []
+        self.stopped = False
 
     # -- forms ---------------------------------------------------------------------------------------------------
 
@@ -286,12 +287,23 @@ class _Climb:
                 if turn >= FEWEST_SAMPLES and read() > end:
                     self.notes.append(Note("deadline", f"{turn} of {turns} turns were taken in {deadline:g} s. Allow a longer deadline."))
                     return turn
-                self._ask(0.3 + 0.3 * turn / turns, f"turn {turn + 1} of {turns}")
+                try:
+                    self._ask(0.3 + 0.3 * turn / turns, f"turn {turn + 1} of {turns}")
+                except StoppedError:
+                    if not turn:
+                        raise
+                    self._end_here(f"after {turn} of {turns} turns")
+                    return turn
                 begin = turn % len(forms)
                 order = forms[begin:] + forms[:begin]
                 for names in order if turn % 2 == 0 else reversed(order):
                     self._turn(names, steps)
         return turns
+
+    def _end_here(self, when: str) -> None:
+        """Note that the learner stopped it: what the turns have told is kept, and nothing more is begun."""
+        self.stopped = True
+        self.notes.append(Note("stopped", f"The ladder was stopped {when}; what is shown is what was reached. Run it again for the rest."))
 
     def _turn(self, names: Names, steps: int) -> None:
         run = self.runs[names]
@@ -344,9 +356,16 @@ class _Climb:
         return found
 
     def learned(self, rungs: list[Names], samples: int, seeds: int, tolerance: float) -> tuple[Any, list[Learned | None]]:
-        """Return the script's accuracy, and what each rung learned beside it."""
-        if not seeds:
+        """Return the script's accuracy, and what each rung learned beside it; nothing where nobody asked or a stop came before the end."""
+        if not seeds or self.stopped:
             return None, [None] * len(rungs)
+        try:
+            return self._learned(rungs, samples, seeds, tolerance)
+        except StoppedError:
+            self._end_here("before every form was trained to the end, so there is no accuracy")
+            return None, [None] * len(rungs)
+
+    def _learned(self, rungs: list[Names], samples: int, seeds: int, tolerance: float) -> tuple[Any, list[Learned | None]]:
         script = before = self.trained((), samples, seeds)
         found: list[Learned | None] = []
         last: Names = ()
@@ -397,7 +416,8 @@ class _Climb:
         ]  # fmt: skip
         recorded = {one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None}
         return LadderResult(
-            task=self.job.name, device=str(self.where), samples=samples, seeds=tuple(range(seeds)), tolerance=float(tolerance),
+            task=self.job.name, device=str(self.where), samples=samples,
+            seeds=tuple(range(seeds if accuracy is not None else 0)), tolerance=float(tolerance),
             start=self.told(()), start_accuracy=accuracy, rungs=tuple(found), together=self.gain(names), product=product,
             overstated=overstated,
             left_out=tuple(
