@@ -208,7 +208,8 @@ class Run:
                         self._meter.mark("other")
                 self._meter.end(steps, first=first, counts=counts)
         finally:
-            self.losses += [float(loss) for loss in losses]
+            with devices.guard(f"fit: reading the losses of steps {reached} to {reached + len(losses) - 1} on {self.device}"):
+                self.losses += [float(loss) for loss in losses]
             self._bad = next((n for n in range(reached, len(self.losses)) if not math.isfinite(self.losses[n])), None)
             if self._bad is not None:
                 del self.losses[self._bad + 1 :]

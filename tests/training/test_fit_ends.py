@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulab import memory, training
-from gpulab.errors import CheckpointError, GpulabError, InputError, OutOfMemoryError, StoppedError
+from gpulab.errors import CheckpointError, DeviceError, GpulabError, InputError, OutOfMemoryError, StoppedError
 from gpulab.training import _checkpoint, _step, _words
 
 SHORT: dict[str, Any] = {"batch_size": 48, "device": "cpu"}
@@ -569,3 +570,24 @@ def test_a_run_without_a_step_has_nothing_to_save(tmp_path: pathlib.Path) -> Non
     with pytest.raises(InputError, match="no step was taken"):
         training.Run("digits-mlp", device="cpu").save(tmp_path / "a.pt")
     assert _checkpoint.VERSION == 1
+
+
+def test_a_device_that_is_lost_in_a_stretch_is_told_in_our_words(monkeypatch):
+    """After a fault in a kernel nothing on the device can be read, the losses before it neither: PyTorch raises for each of them again."""
+    with contextlib.closing(training.Run("prose-transformer", batch_size=4, steps=9, device="cpu")) as run:
+        run.advance(2)
+        reached = list(run.losses)
+
+        class Lost:
+            def __float__(self):
+                raise RuntimeError("CUDA error: device-side assert triggered")
+
+        def step(number, followed):
+            if number == 3:
+                raise DeviceError("fit: step 3: the device stopped answering")
+            return Lost()
+
+        monkeypatch.setattr(run, "_one", step)
+        with pytest.raises(DeviceError, match="restart the kernel"):
+            run.advance(3)
+        assert run.losses == reached
