@@ -187,13 +187,19 @@ def pool_bytes(where: devices.Device) -> tuple[int, int]:
         allocated, reserved = int(module.memory_allocated(where.index)), int(module.memory_reserved(where.index))
     elif torch is not None and where.kind == "mps":
         allocated, reserved = int(torch.mps.current_allocated_memory()), int(torch.mps.driver_allocated_memory())
+    used, taken = cupy_bytes(where)
+    return allocated + used, reserved + taken
+
+
+def cupy_bytes(where: devices.Device) -> tuple[int, int]:
+    """Return (held by arrays, taken from the driver) of CuPy's allocator alone."""
     cupy = sys.modules.get("cupy")
     # A CuPy whose CUDA the driver does not know holds nothing, and its answers are no sign of a lost device.
-    if cupy is not None and where.torch_type == "cuda" and cupy.cuda.is_available():
-        with cupy.cuda.Device(where.index):
-            pool = cupy.get_default_memory_pool()
-            allocated, reserved = allocated + int(pool.used_bytes()), reserved + int(pool.total_bytes())
-    return allocated, reserved
+    if cupy is None or where.torch_type != "cuda" or not cupy.cuda.is_available():
+        return 0, 0
+    with cupy.cuda.Device(where.index):
+        pool = cupy.get_default_memory_pool()
+        return int(pool.used_bytes()), int(pool.total_bytes())
 
 
 def _process_bytes(where: devices.Device) -> int | None:

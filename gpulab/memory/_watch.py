@@ -10,7 +10,7 @@ from gpulab import devices
 from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.evidence import Evidence
-from gpulab.memory._snapshot import HeldTensor, pool_bytes, storages
+from gpulab.memory._snapshot import HeldTensor, cupy_bytes, pool_bytes, storages
 from gpulab.units import format_bytes
 
 _LARGEST = 10
@@ -46,7 +46,7 @@ class CellMemory(Result):
     ----------
     devices : tuple of DeviceUse
         The CPU first. On a CPU live torch storages after each operator; on an accelerator what PyTorch's allocator
-        says, with what operators took inside.
+        says, with what operators took inside, and what CuPy held before and after.
     host_grown_bytes : int
         By how much this process grew, arrays of other libraries included; negative if it shrank.
     largest : tuple of HeldTensor
@@ -101,6 +101,7 @@ class Watch:
         self._devices = devices.available()
         self._before = {where: storages(where, self.names) for where in self._devices}
         self._pools = {where: pool_bytes(where)[0] for where in self._devices[1:]}
+        self._of_cupy = {where: cupy_bytes(where)[0] for where in self._devices[1:]}
         self._resident = _host.resident_bytes()
         for where in self._devices[1:]:
             _reset_peak(where)
@@ -123,7 +124,8 @@ class Watch:
         uses = [_use("cpu", self._host_before, self._host_peak, self._host_after)]
         for where in self._devices[1:]:
             before, after = self._pools[where], pool_bytes(where)[0]
-            uses.append(_use(str(where), before, max(before, after, _peak(where)), after))
+            throughout = min(self._of_cupy[where], cupy_bytes(where)[0])  # CuPy keeps no peak: what it holds at both ends counts all along
+            uses.append(_use(str(where), before, max(before, after, _peak(where) + throughout), after))
         new = [row for where in self._devices for key, row in storages(where, self.names).items() if key not in self._before[where]]
         new.sort(key=lambda row: -row.nbytes)
         return CellMemory(tuple(uses), grown, tuple(new[:_LARGEST]), self.failed, Evidence.measured(self._devices[-1].name))

@@ -80,3 +80,12 @@ def test_a_cell_in_one_line() -> None:
     assert repr(_watch.CellMemory(uses, 0, (), False, Evidence.measured("a GPU"))) == (
         "<memory of the cell: cpu: peak 1.00 KiB, kept 512 B; cuda:0: peak 2.00 KiB, kept 0 B>"
     )
+
+
+def test_what_cupy_holds_lies_beside_pytorchs_peak(accelerator: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the 100 bytes before and the 130 after CuPy holds 80 and 60: with PyTorch's 170 there were 230 at once."""
+    held = iter((80, 60))
+    monkeypatch.setattr(_watch, "cupy_bytes", lambda device: (next(held), 100))
+    with _watch.Watch({}) as watch:
+        pass
+    assert [(u.before_bytes, u.peak_bytes, u.kept_bytes) for u in watch.result().devices[1:]] == [(100, 230, 30)]
