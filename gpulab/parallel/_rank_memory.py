@@ -117,6 +117,7 @@ def predict_ranks(
         raise InputError(
             f"{name}: optimizer is None; expected a name or a factory, since a rank's optimizer state is shared out. Pass 'adam'."
         )
+    _refuse_older(strategy)
     plan = Plan(strategy, precision, optimizer, checkpoint, parts, buckets, loss)
     label, factory, batch = _what(model, inputs, targets, parts)
     report(0.0, "making fake tensors")
@@ -145,6 +146,18 @@ def predict_ranks(
 
 # Strategies in which each rank works on the whole batch.
 _WHOLE_BATCH = ("single", "tensor", "sequence", "split", *_PIPELINES)
+
+
+def _refuse_older(strategy: str) -> None:
+    import torch
+
+    from gpulab.parallel._fake_ranks import asks_for_shapes
+
+    if strategy in _PIPELINES and not asks_for_shapes():
+        raise InputError(
+            f"predict_ranks: a stage of {strategy} learns its shapes otherwise in PyTorch {torch.__version__}; expected 2.13 or newer. "
+            "Install it, or pass strategy='split', whose stages are the same."
+        )
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:

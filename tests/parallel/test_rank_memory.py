@@ -396,3 +396,16 @@ def test_what_must_be_free_is_more_than_the_peak() -> None:
     assert (r.needed_bytes(), r.needed_bytes("cpu")) == (1918 * mib, 1506 * mib)
     assert [row[0].split()[3] for row in r.table()[1] if row[0].startswith("at the peak")] == ["w0", "w1", "w2", "w3", "w4"]
     assert repr(r) == "<net, zero3 on 8 ranks, rank 1: peak 600 MiB + scratch 400 MiB (modelled)>"
+
+
+def test_pytorch_before_2_13_has_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 2.9 on, the oldest that is asked for: the sum that is scattered has its older name, and pipelines alone are refused."""
+    from torch.distributed.pipelining import PipelineStage
+
+    monkeypatch.delattr(torch.distributed, "reduce_scatter_single", raising=False)
+    monkeypatch.delattr(PipelineStage, "_warmup_forward_vote", raising=False)
+    x = torch.zeros(2, 784)
+    options: dict[str, Any] = {"loss": torch.sum, "ranks": 2}
+    assert predict_ranks(torch.nn.Linear(784, 10), x, strategy="data", **options).peak_by_category["parameters"] == 4 * 7850
+    with pytest.raises(InputError, match=r"expected 2\.13 or newer"):
+        predict_ranks(torch.nn.Linear(784, 10), x, strategy="pipeline-gpipe", **options)
