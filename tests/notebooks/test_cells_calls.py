@@ -138,22 +138,31 @@ def test_the_most_that_an_h200_gains(is_cpu: bool, capsys: Capsys) -> None:
 
 
 def test_what_the_memory_bound_operators_do(capsys: Capsys) -> None:
-    """One of four has a quarter of the FLOPs and half of the bytes; under the learner's roofs two are, under a GPU's three or one."""
+    """One of four has a quarter of the FLOPs and half of the bytes; under the learner's roofs two are, under a GPU's three or one.
+
+    Of another maker's GPU no product in TF32 is recorded, so there is one number.
+    """
     one = SimpleNamespace(flops=1.0, nbytes=4.0)
-    bound = {"H200": [one], "mine": [one] * 2, ("far", "float32"): [one] * 3, ("far", "tf32"): [one]}
-    far = SimpleNamespace(device="far", evidence=SimpleNamespace(badge="RECORDED"))
+    bound = {"H200": [one], "mine": [one] * 2, ("far", "float32"): [one] * 3, ("far", "tf32"): [one], ("plain", "float32"): [one] * 2}
+
+    def recorded(device: str, *formats: str) -> SimpleNamespace:
+        tops = [SimpleNamespace(name=each) for each in formats]
+        return SimpleNamespace(device=device, arithmetic=tops, evidence=SimpleNamespace(badge="RECORDED"))
+
+    far = [recorded("far", "bfloat16", "tf32", "float32"), recorded("plain", "float16", "float32")]
 
     def memory_bound(roof: Any, name: str = "") -> list[Any]:
-        return bound["far", name] if roof is far else bound[roof]
+        return bound[roof.device, name] if roof in far else bound[roof]
 
     forward = SimpleNamespace(flops=4.0, nbytes=8.0, operators=[one] * 4, memory_bound=memory_bound)
     log: list[Any] = []
-    gl = SimpleNamespace(models=SimpleNamespace(roofline=lambda name: name), lessons=lessons(log, gpu_roofs=lambda: [far]))
+    gl = SimpleNamespace(models=SimpleNamespace(roofline=lambda name: name), lessons=lessons(log, gpu_roofs=lambda: far))
     run("03_compute_density", "reveal-operators", gl=gl, roof="mine", forward=forward)
     assert capsys.readouterr().out.splitlines() == [
         "memory-bound on an H200 (MODELLED): 1 of 4 operators, 25.0% of the FLOPs, 50% of the bytes",
         "memory-bound under your roofs: 2 of 4",
         "memory-bound under the roofs of far (RECORDED): 3 with float32, 1 with tf32",
+        "memory-bound under the roofs of plain (RECORDED): 2 with float32",
     ]
     assert log == [("03.4", (forward, "H200"))]
 
