@@ -246,7 +246,8 @@ def test_small_losses_and_a_large_rate_cancel() -> None:
     x, y = torch.linspace(-1, 1, 12).reshape(4, 3), torch.tensor([0, 1, 1, 0])
     models = [torch.nn.Linear(3, 2) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    run("05_mixed_precision", "small", torch=torch, cross_entropy=cross_entropy)["train"](models[0], [(x, y), (x, y)], False)
+    train = run("05_mixed_precision", "small", torch=torch, cross_entropy=cross_entropy)["train_small"]
+    train(models[0], [(x, y), (x, y)], False)
     for _ in range(2):
         models[1].zero_grad()
         cross_entropy(models[1](x), y).backward()

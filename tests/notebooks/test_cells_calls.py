@@ -203,7 +203,7 @@ def test_each_model_learns_from_the_digits_twice(capsys: Capsys) -> None:
     seen: list[Any] = []
     task = SimpleNamespace(train=list(range(1216)), make_model=lambda seed: object())
     gl = SimpleNamespace(training=SimpleNamespace(evaluate=lambda model, of: [one for one, *_ in seen].index(model)))
-    run("05_mixed_precision", "small-run", gl=gl, task=task, train=lambda *given: seen.append(given))
+    run("05_mixed_precision", "small-run", gl=gl, task=task, train_small=lambda *given: seen.append(given))
     assert [autocast for *_, autocast in seen] == [False, True]
     assert {tuple(map(tuple, batches)) for _, batches, _ in seen} == {tuple(tuple(range(k, k + 64)) for k in range(0, 1216, 64)) * 2}
     assert capsys.readouterr().out == "float32:  0 \nautocast: 1\n"

@@ -19,6 +19,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MAX_BYTES = 200_000
 MAX_CODE_LINES = 12  # "about ten lines" in DESIGN
+# The kernel of 04.6 is the one with the race, which a cell before it runs (tests/notebooks/test_cells_calls.py compares them).
+_BEGINS_AS_THE_EARLIER = {"block_sum"}
 # What a learner should never see: each of these means that gpulab lacks a function.
 PLUMBING = {
     "pip": r"^\s*[%!]\s*pip\b|^\s*!.*\bpip\s+install",
@@ -131,6 +133,22 @@ def test_no_loop_and_no_branch_does_nothing(path: Path) -> None:
                 for part in () if isinstance(node, ast.ExceptHandler) else ("body", "orelse", "finalbody"):
                     inside = getattr(node, part, None)
                     assert not (isinstance(inside, list) and inside and all(isinstance(one, ast.Pass) for one in inside)), text
+
+
+@each_notebook
+def test_no_exercise_takes_a_name_that_an_earlier_cell_reads(path: Path) -> None:
+    """After Run All a name holds what its last cell gave it: a reveal that is run again, after a late prediction, must find its own."""
+    code = [source(cell) for cell in load(path)["cells"] if cell["cell_type"] == "code" and not source(cell).startswith("%%")]
+    before: set[str] = set()
+    for tree in (ast.parse(re.sub(r"^%.*$", "", text, flags=re.MULTILINE)) for text in code):
+        inside = list(ast.walk(tree))
+        calls = [node for node in inside if isinstance(node, ast.Call) and ast.unparse(node.func) == "gl.lessons.check"]
+        answers = {node.id for call in calls for node in call.args[1:] if isinstance(node, ast.Name)}
+        assert not answers & before - _BEGINS_AS_THE_EARLIER
+        names = [node for node in inside if isinstance(node, ast.Name)]
+        made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        made |= {node.name for node in inside if isinstance(node, ast.FunctionDef)}
+        before |= {node.id for node in names if isinstance(node.ctx, ast.Load)} - made
 
 
 def _is_words(node: ast.AST) -> bool:
