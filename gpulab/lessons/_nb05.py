@@ -43,12 +43,12 @@ ONES = Question(
     "05.2",
     (
         Reading(
-            lambda said, got: said >= 9999 > got,
-            "The format holds numbers up to 65,504, but not each of them: from 2,048 on they are 2 apart, and 2,048 + 1 lies midway.",
-        ),
-        Reading(
             lambda said, got: said > 60000 > got,
             "The sum never comes near the largest number. It gets stuck where the next number is more than one away.",
+        ),
+        Reading(
+            lambda said, got: said >= 9999 > got,
+            "The format holds numbers up to 65,504, but not each of them: from 2,048 on they are 2 apart, and 2,048 + 1 lies midway.",
         ),
         Reading(
             lambda said, got: said < got,

@@ -57,6 +57,14 @@ def test_numbers_are_taken_from_their_results() -> None:
     assert outcome("05.6", precision.gradient_window([1e-9, 1.0, 1.0, 1.0])) == 25
 
 
+@pytest.mark.parametrize(
+    ("said", "says"), [(65_504.0, "never comes near the largest"), (10_000.0, "not each of them"), (1000.0, "up to 2,048")]
+)
+def test_a_wrong_sum_of_ones_gets_its_own_sentence(said: float, says: str) -> None:
+    """2,048 comes out: who expects float16's largest number thinks of an overflow, who expects ten thousand of none."""
+    assert says in next(reading.sentence for reading in _content.question("05.2").readings if reading.when(said, 2048.0))
+
+
 def test_a_tenth_is_guessing() -> None:
     """Ten digits: 12 % right is nothing learned, 45 % is something, a nan loss is neither."""
     accuracy = training.Accuracy(60, 500, 0.12, (0.1, 0.15), 2.3, "digits", Evidence.measured("a device"))
