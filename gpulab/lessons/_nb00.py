@@ -320,8 +320,10 @@ _PAIRS = (
 
 
 def _check_speedup(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for slow, fast in _PAIRS:
-        result = _guard.call(answer, _made(*(value * 1e-3 for value in slow)), _made(*(value * 1e-3 for value in fast)))
+        pair = (_made(*(value * 1e-3 for value in each)) for each in (slow, fast))
+        result = ask(f"For a slow call of {slow[0]:g} ms and a fast one of {fast[0]:g} ms", *pair)
         _judge(_guard.listed(result), slow, fast)
     return (
         "The ratio of the medians, with the least and the most that both intervals allow. "

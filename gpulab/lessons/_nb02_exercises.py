@@ -164,16 +164,17 @@ _TWO_NUMBERS = "two numbers: latency in seconds, bytes a second"
 def _check_fit(answer: Any) -> str:
     from gpulab import transfer
 
+    ask = _guard.in_turn(answer)
     for latency, bandwidth, seed in _LINKS:
         link = transfer.link(EXERCISE_LINK, latency_seconds=latency, bandwidth_bytes_per_second=bandwidth)
         points = link.sweep(noise_ratio=_NOISE, seed=seed).select()
         nbytes = np.array([point.nbytes for point in points], dtype=float)
         seconds = np.array([point.median_seconds for point in points])
-        result = _guard.listed(_guard.call(answer, nbytes.copy(), seconds.copy()))
+        truth = f"For a link with {format_seconds(latency)} and {format_bytes_per_second(bandwidth)}"
+        result = _guard.listed(ask(truth, nbytes.copy(), seconds.copy()))
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise Refused(f"Your function returned {_guard.describe(result)}; the check expects {_TWO_NUMBERS}.")
         a, b = (_guard.number(value, _TWO_NUMBERS) for value in result)
-        truth = f"For a link with {format_seconds(latency)} and {format_bytes_per_second(bandwidth)}"
         _judge_numbers(a, b, truth)
         for size in reversed(_UNSEEN):  # a wrong slope spoils all sizes, a wrong latency only the small ones
             _judge_size(size, (a, a + size / b, latency + size / bandwidth), transfer.fit(nbytes, seconds), truth)

@@ -235,9 +235,10 @@ def _check_halve(answer: Any) -> str:
     if _guard.is_stub(answer):
         raise NotAttempted
     x = torch.randn(_ELEMENTS, generator=torch.Generator().manual_seed(3))
+    ask = _guard.in_turn(answer)
     for setting in _SETTINGS:
         given = x.clone()
-        result = _guard.call(answer, given, *setting)
+        result = ask(f"For mean, scale, gain, shift = {setting}", given, *setting)
         expected = standardise(x.double(), *setting)
         if not isinstance(result, torch.Tensor):
             raise Refused(f"Your function returned {_guard.describe(result)}; the check expects a tensor.")
@@ -392,8 +393,9 @@ def _gain(flops: float, nbytes: float, copied: float) -> float:
 
 
 def _check_gain(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for what, flops, nbytes, copied in _WORK:
-        said = _guard.number(_guard.call(answer, flops, nbytes, copied, _CPU, _GPU, _LINK), "one number, the gain")
+        said = _guard.number(ask(f"For {what}", flops, nbytes, copied, _CPU, _GPU, _LINK), "one number, the gain")
         right = _gain(flops, nbytes, copied)
         if math.isclose(said, right, rel_tol=_SAME):
             continue

@@ -33,9 +33,10 @@ def _fits(one: Format, largest: float, smallest: float, error: float) -> bool:
 
 
 def _check_choose(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for largest, smallest, error in _DEMANDS:
-        said = _guard.call(answer, largest, smallest, error)
         where = f"choose({largest:g}, {smallest:g}, {error:g})"
+        said = ask(f"For {where}", largest, smallest, error)
         if not isinstance(said, str) or said not in CANDIDATES:
             raise Refused(f"{where} gives {_guard.describe(said)}; the check expects one of {', '.join(CANDIDATES)}.")
         one = precision.format(said)
@@ -112,13 +113,14 @@ def _gradient_sets() -> list[np.ndarray]:
 
 
 def _check_scales(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for gradients in _gradient_sets():
-        said = _guard.listed(_guard.call(answer, gradients.copy()))
+        sizes = np.abs(gradients[gradients != 0])
+        ends = f"for gradients from {sizes.min():.2g} to {sizes.max():.2g}"
+        said = _guard.listed(ask(ends.capitalize(), gradients.copy()))
         if not isinstance(said, (tuple, list)) or len(said) != 2:
             raise Refused(f"Your function gives {_guard.describe(said)}; the check expects (lowest, highest).")
         low, high = (_guard.number(each, "a scale") for each in said)
-        sizes = np.abs(gradients[gradients != 0])
-        ends = f"for gradients from {sizes.min():.2g} to {sizes.max():.2g}"
         for name, scale in (("lowest", low), ("highest", high)):
             if scale <= 0 or math.frexp(scale)[0] != 0.5:
                 raise Refused(f"Your {name} scale {ends} is {scale:g}; the check expects a power of two, which changes no digit.")

@@ -40,6 +40,8 @@ def _returns(exercise: Exercise) -> bool:
 
 
 RETURNING = [exercise for exercise in EXERCISES if _returns(exercise)]
+# Of notebooks 00 to 05, those whose function is called for one case after another.
+SEVERAL_CASES = ("00.9", "02.5", "03.8", "03.11", "05.3", "05.7")
 USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual]
 
 
@@ -147,6 +149,22 @@ def test_a_forgotten_return_is_told(exercise: Exercise):
 
     result = lessons.check(exercise.id, forgetful)
     assert (result.state, result.message) == ("not attempted", "Your function ran and returned nothing. Does it end with return?")
+
+
+@pytest.mark.parametrize("exercise", [each for each in RETURNING if each.id in SEVERAL_CASES], ids=lambda exercise: exercise.id)
+def test_a_forgotten_case_is_told(exercise: Exercise):
+    """A function that answers the first of several cases and no other is an attempt, and is told where it returned nothing."""
+    solved, given = _answer(exercise, exercise.solution), []
+
+    def forgetful(*args: Any) -> Any:
+        given.append(args)
+        return solved(*args) if len(given) == 1 else None  # type: ignore[operator]
+
+    result = lessons.check(exercise.id, forgetful)
+    assert len(given) == 2
+    assert result.state == "wrong", result.message
+    assert result.message.startswith("For ")
+    assert result.message.endswith(" your function returned nothing.")
 
 
 @pytest.mark.parametrize(("exercise", "usual"), USUAL, ids=[f"{e.id}-{k}" for e in EXERCISES for k in range(len(e.usual))])
