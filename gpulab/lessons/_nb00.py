@@ -276,6 +276,7 @@ WINS = Exercise(
         "Go from the largest size down, as long as the accelerator with copies is ahead of the CPU.",
     ),
     check=_check_wins,
+    loads=_loading.TORCH,  # for a contest that this kernel has not measured yet
     machine="the times of your CPU, beside those of the accelerator that it was set against",
     seen=Seen(
         "the contest over sizes",

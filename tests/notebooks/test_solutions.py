@@ -120,10 +120,10 @@ def test_the_stub_is_not_attempted(exercise: Exercise):
     assert (result.state, result.message) == ("not attempted", "")
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
-def test_the_solution_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch):
-    """The solution, put in the stub's place, passes on this machine; the heavy libraries that the check asks for were loaded before."""
-    answer, load, asked = _answer(exercise, exercise.solution), builtins.__import__, set()
+def _watched(exercise: Exercise, answer: object, monkeypatch: pytest.MonkeyPatch) -> tuple[lessons.CheckResult, set[str]]:
+    """Check an answer; return also the libraries that gpulab imports while the check's time runs."""
+    load = builtins.__import__
+    asked: set[str] = set()
 
     def importing(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         ours = str((globals or {}).get("__name__", "")).startswith("gpulab")
@@ -133,10 +133,28 @@ def test_the_solution_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as watched:
         watched.setattr(builtins, "__import__", importing)
-        result = lessons.check(exercise.id, answer)
+        return lessons.check(exercise.id, answer), asked
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_the_solution_passes(exercise: Exercise, monkeypatch: pytest.MonkeyPatch):
+    """The solution, put in the stub's place, passes on this machine; the heavy libraries that the check asks for were loaded before."""
+    result, asked = _watched(exercise, _answer(exercise, exercise.solution), monkeypatch)
     assert result.state == "passed", result.message
     assert result.message  # why it is right
     assert asked & HEAVY <= {name.partition(".")[0] for name in exercise.loads}
+
+
+def test_a_contest_that_nobody_saw_has_its_library_loaded_before(monkeypatch: pytest.MonkeyPatch):
+    """00.7 in a kernel that was restarted: the check measures the contest itself, and PyTorch's import is not the learner's time."""
+    monkeypatch.setattr(_material, "_contests", {})
+    monkeypatch.setattr(_material, "_CONTEST_SIZES", {"matmul": (8,)})
+    monkeypatch.setattr(_material, "_POINT_SECONDS", 0.01)
+    exercise = _content.exercise("00.7")
+    result, asked = _watched(exercise, 9, monkeypatch)
+    assert "9 is not in the table; the check expects one of 8" in result.message
+    assert "torch" in asked
+    assert asked & HEAVY <= set(exercise.loads)
 
 
 @pytest.mark.parametrize("exercise", RETURNING, ids=lambda exercise: exercise.id)
