@@ -10,6 +10,7 @@ import numpy as np
 
 from gpulab import _backends
 from gpulab.devices import Device
+from gpulab.errors import InputError, MissingLibraryError, message_of
 from gpulab.hierarchy._chains import HOPS_PER_CALL, laid_out, spaced
 
 # A line of a GPU's L1 and L2 (four sectors of 32 bytes): a hop never finds its target in the line before.
@@ -48,9 +49,26 @@ extern "C" __global__ void read_all(const float4* data, long long count, int pas
 """
 
 
+def _cupy(function: str) -> Any:
+    """Return CuPy.
+
+    Raises
+    ------
+    MissingLibraryError
+        If it cannot be imported: who asked can go on without this GPU's figures.
+    """
+    try:
+        return _backends.backend("cupy").module
+    except InputError as error:
+        raise MissingLibraryError(
+            f"{function}: a CUDA device is measured with CuPy, which cannot be imported ({message_of(error.__cause__ or error)}); expected "
+            "it to be installed. Run `pip install cupy-cuda13x`, or cupy-cuda12x where the driver is older."
+        ) from error
+
+
 @functools.cache
 def _kernels(index: int) -> Any:
-    cupy = _backends.backend("cupy").module
+    cupy = _cupy("latency")
     with cupy.cuda.Device(index):
         return cupy.RawModule(code=_SOURCE)
 
@@ -59,7 +77,7 @@ class CudaChain:
     """One thread (or several independent ones of a warp) walks a ring in the device's memory."""
 
     def __init__(self, device: Device, nbytes: int, seed: int) -> None:
-        self._cupy = _backends.backend("cupy").module
+        self._cupy = _cupy("latency")
         self._device = device
         ring, self._order = laid_out(max(1, nbytes // LINE_BYTES), seed, LINE_BYTES)
         with self._cupy.cuda.Device(device.index):
@@ -85,7 +103,7 @@ class CudaChain:
 
 def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
     """Return a call that reads a working set of the whole device often enough, and the bytes that it reads."""
-    cupy = _backends.backend("cupy").module
+    cupy = _cupy("bandwidth")
     count = max(1, nbytes // 16)
     passes = max(1, _BYTES_PER_CALL // (16 * count))
     with cupy.cuda.Device(device.index):

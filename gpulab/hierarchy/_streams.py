@@ -59,6 +59,8 @@ def bandwidth(
         If an argument is not usable.
     OutOfMemoryError
         If a size that was asked for does not fit.
+    MissingLibraryError
+        If the device is a CUDA one and CuPy is not installed.
     StoppedError
         If it was stopped before the first point.
 

@@ -701,6 +701,17 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     _cuda._kernels.cache_clear()
 
 
+def test_a_gpu_without_cupy_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch sees the GPU, and CuPy is not there: a missing library, as ``latency`` says, so that notebook 01 shows a recorded GPU."""
+    monkeypatch.setattr(Device, "name", "A GPU")
+    monkeypatch.setattr(_cuda._backends, "_made", {})
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as Python marks what cannot be imported
+    for who, timed in (("latency", lambda: _latency.timed(Device("cuda"), "cupy", 4096, deadline=1.0)),
+                       ("bandwidth", lambda: _streams.timed(Device("cuda"), "read", 4096, deadline=1.0))):  # fmt: skip
+        with pytest.raises(MissingLibraryError, match=f"^{who}: a CUDA device is measured with CuPy, .*`pip install cupy-cuda13x`"):
+            timed()
+
+
 @pytest.mark.parametrize("walkers", [1, 4])
 def test_a_chase_on_a_gpu_as_its_kernel_walks(cupy: FakeCupy, walkers: int) -> None:
     """In a ring of as many lines of 128 bytes as a walker has hops, each thread ends where it began; in one of one more, one before."""
