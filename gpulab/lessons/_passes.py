@@ -11,7 +11,7 @@ import numpy as np
 
 from gpulab import _given, devices, timing
 from gpulab._result import Result
-from gpulab.errors import GpulabError, InputError, shown
+from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import recorded_gpus
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
@@ -198,6 +198,8 @@ def _measured(name: str, make: Callable[[np.ndarray, devices.Device], Callable[[
         m = timing.measure(make(x, where), device=where, deadline=0.5, label=name)
     except GpulabError as error:
         return Spelling(name, None, str(error))
+    except Exception as error:  # a library that is installed and cannot be loaded here, such as CuPy for another CUDA: its own words
+        return Spelling(name, None, f"not here: {message_of(error)}")
     return Spelling(name, m.median_seconds, _notes(m))
 
 

@@ -130,3 +130,23 @@ def test_on_a_gpu_each_way_is_timed_refused_or_missing(monkeypatch: pytest.Monke
         ("Triton", None, "triton is not installed"),
     ]
     assert (found.n, found.evidence.device) == (1, "A CPU and A GPU")
+
+
+def test_a_library_that_cannot_be_loaded_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy is installed for another CUDA, and Python's import of it fails: its words stand in its row, and the others are timed."""
+    from gpulab.evidence import Evidence
+
+    monkeypatch.setattr(_passes.devices, "default", lambda: Device("cuda", 0))
+    monkeypatch.setattr(Device, "name", "A GPU")
+    timed = SimpleNamespace(median_seconds=2.0, notes=(), evidence=Evidence.measured("A CPU"))
+    monkeypatch.setattr(_passes.timing, "measure", lambda fn, *given, **named: timed)
+    monkeypatch.setattr(_passes.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as Python marks what cannot be imported
+    for way in ("_ours", "_in_triton"):
+        monkeypatch.setattr(_passes, way, lambda x, where: None)
+    rows = {row.name: (row.seconds, row.reason) for row in _passes.spellings(1).rows}
+    seconds, reason = rows.pop("CuPy, ElementwiseKernel")
+    assert seconds is None
+    assert reason.startswith("not here: ")
+    assert "cupy" in reason
+    assert set(rows.values()) == {(2.0, "")}
