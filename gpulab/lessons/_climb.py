@@ -177,13 +177,15 @@ def _times(first: Rung) -> tuple[int, Mapping[str, float], Evidence | None]:
     family, sizes = first.family, first.sizes[1:]
     where = devices.default()
     if where.torch_type == "cuda" and importlib.util.find_spec("numba_cuda") is not None:
-        return _measured(first, where)
+        found = _measured(first, where)
+        if found[1]:  # empty where every rung was refused: numba-cuda is installed and cannot run beside this driver
+            return found
     for recording in recorded_gpus().values():
         for n in sorted(sizes, reverse=True):
-            found = recording.select(EXPERIMENT, family=family, n=n)
-            if found:
+            entries = recording.select(EXPERIMENT, family=family, n=n)
+            if entries:
                 best: dict[str, float] = {}
-                for entry in found:
+                for entry in entries:
                     if entry.timing is not None:
                         name = str(entry.params["rung"])
                         best[name] = min(entry.timing.median_seconds, best.get(name, float("inf")))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpulab import lessons, models, recordings
-from gpulab.errors import CompileError, InputError, MissingLibraryError
+from gpulab.errors import CompileError, InputError, KernelError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _climb, _passes
 from gpulab.lessons._nb04 import LESSON
@@ -225,6 +225,24 @@ def test_a_gpu_without_numba_cuda_is_shown_recorded_times(monkeypatch: pytest.Mo
     assert asked == []
     assert table.times is not None
     assert table.times.badge is Badge.RECORDED
+
+
+def test_a_gpu_whose_launches_are_refused_is_shown_recorded_times(monkeypatch: pytest.MonkeyPatch):
+    """numba-cuda is installed and cannot run beside this driver; what a recorded GPU took is not "not recorded yet"."""
+    asked: list[str] = []
+
+    def refused(deadline_seconds: float) -> Any:
+        asked.append("a rung")
+        raise KernelError("launch: numba-cuda sees no GPU though torch does.")
+
+    _scripted_gpu(monkeypatch, 1, 141e9)
+    cases = [Case({"family": "transpose", "rung": "transpose-naive", "n": n}, refused) for n in (2048, 8192)]
+    monkeypatch.setattr(_climb, "experiments", lambda names: [Experiment("ladders", "", lambda where: cases)])
+    table = lessons.climb("transpose")
+    assert asked
+    assert table.times is not None
+    assert (table.times.badge, table.timed_n) == (Badge.RECORDED, 8192)
+    assert all("not recorded yet" not in row[-1] for row in table.table()[1])
 
 
 def test_a_slow_gpu_is_not_asked_for_what_would_take_seconds(monkeypatch: pytest.MonkeyPatch):
