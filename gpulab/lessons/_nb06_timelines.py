@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab import _given, recordings, training
+from gpulab import _given, training
 from gpulab._result import Result
 from gpulab.evidence import Evidence
+from gpulab.lessons._recorded_gpus import caption_of, recorded_gpus, with_captions
 from gpulab.recordings import Entry
 from gpulab.training import PipelineResult
 from gpulab.units import format_seconds
@@ -43,12 +44,16 @@ class RecordedOptions(Result):
     ----------
     rows : tuple of (str, ...)
         Machine, what ran and how many steps of it, their time with its interval.
-    evidence : Evidence or None
-        None where nothing is recorded yet.
+    evidence : tuple of Evidence
+        Of each machine; empty where nothing is recorded yet.
     """
 
     rows: tuple[tuple[str, str, str], ...]
-    evidence: Evidence | None
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
 
     def __repr__(self) -> str:
         return f"<{len(self.rows)} recorded training steps>" if self.rows else "<not recorded yet>"
@@ -56,6 +61,9 @@ class RecordedOptions(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a recorded training."""
         return ("machine", "training, and how many steps of it", "time (RECORDED)"), self.rows or [("no GPU", "not recorded yet", "")]
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
 
 def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
@@ -66,10 +74,9 @@ def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
     means : sequence of str, optional
         Only these, such as ``("plain", "compile", "graph")``; None takes all.
     """
-    rows, evidence = [], None
-    for name, recording in recordings.readable().items():
-        if recording.environment.device_kind == "cpu":
-            continue
+    rows, evidence = [], []
+    for name, recording in recorded_gpus().items():
+        before = len(rows)
         for entry in sorted(recording.entries, key=_by_model):
             if not entry.experiment.startswith(_EXPERIMENT) or entry.timing is None:
                 continue
@@ -79,8 +86,9 @@ def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
             between = "" if interval is None else f" (95 % {format_seconds(interval[0])} to {format_seconds(interval[1])})"
             what = ", ".join(f"{value} steps" if name == "steps" else str(value) for name, value in entry.params.items())
             rows.append((name, f"{entry.experiment}: {what}", format_seconds(entry.timing.median_seconds) + between))
-            evidence = recording.evidence(entry)
-    return RecordedOptions(tuple(rows), evidence)
+        if len(rows) > before:
+            evidence.append(recording.evidence())
+    return RecordedOptions(tuple(rows), tuple(evidence))
 
 
 def _by_model(entry: Entry) -> tuple[str, ...]:

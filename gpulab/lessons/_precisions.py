@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import recordings
 from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
+from gpulab.lessons._recorded_gpus import caption_of, with_captions
 from gpulab.units import format_flops_per_second, format_ratio
 
 _EXPERIMENT = "precision"
@@ -64,6 +65,13 @@ class RecordedPrecisions(Result):
     def __repr__(self) -> str:
         kind = "measured" if self._live else "recorded"
         return f"<{len(self.rows)} {kind} products>" if self.rows else "<products on a GPU: not recorded yet>"
+
+    def caption(self) -> str:
+        """Return the badge lines: a machine's samples differ from row to row, so no number of them stands there."""
+        return caption_of([replace(row.evidence, samples=None) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
     @property
     def _live(self) -> bool:

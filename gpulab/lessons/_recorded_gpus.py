@@ -69,19 +69,23 @@ class Launches(Result):
     ----------
     rows : tuple of LaunchRow
         Empty where nothing is recorded yet.
-    evidence : Evidence or None
-        Of the first row.
+    evidence : tuple of Evidence
+        Of each machine.
     """
 
     rows: tuple[LaunchRow, ...]
-    evidence: Evidence | None
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
 
     def __repr__(self) -> str:
         return f"<launches: {', '.join(f'{row.way} {format_seconds(row.seconds)}' for row in self.rows) or NOT_YET}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a way, and how much sooner the graph comes to the next."""
-        badge = self.evidence.badge if self.evidence is not None else Badge.RECORDED
+        badge = self.evidence[0].badge if self.evidence else Badge.RECORDED
         headers = (f"GPU ({badge})", "how small kernels are started", "from one to the next", "over a graph")
         graphs = {row.machine: row.seconds for row in self.rows if row.way == "graph"}
         words = {"stream": "one by one, in a stream", "graph": "all at once, as a CUDA graph"}
@@ -91,6 +95,9 @@ class Launches(Result):
             for row in self.rows
         ]  # fmt: skip
         return headers, rows or [("no GPU", NOT_YET, "", "")]
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
 
 def launches(deadline: float = 0.5) -> Launches:
@@ -108,15 +115,17 @@ def launches(deadline: float = 0.5) -> Launches:
             if not isinstance(found, str):
                 rows.append(_launch(where.name, params, found.median_seconds, found.interval_seconds))
         if rows:
-            return Launches(tuple(rows), Evidence.measured(where.name))
-    first: Evidence | None = None
-    for recording in recorded_gpus().values():
-        for entry in recording.select("launch"):
-            if entry.timing is not None:
-                taken = entry.timing
-                rows.append(_launch(recording.environment.device, entry.params, taken.median_seconds, taken.interval_seconds))
-                first = first or recording.evidence(entry)
-    return Launches(tuple(rows), first)
+            return Launches(tuple(rows), (Evidence.measured(where.name),))
+    evidence = []
+    for name, recording in recorded_gpus().items():
+        there = [
+            _launch(name, entry.params, entry.timing.median_seconds, entry.timing.interval_seconds)
+            for entry in recording.select("launch") if entry.timing is not None
+        ]  # fmt: skip
+        if there:
+            rows += there
+            evidence.append(recording.evidence())
+    return Launches(tuple(rows), tuple(evidence))
 
 
 def _launch(machine: str, params: Any, seconds: float, interval: tuple[float, float] | None) -> LaunchRow:
@@ -313,12 +322,17 @@ class Tuning(Result):
     rung : str
     rows : tuple of (str, int, str, float, float)
         Machine, size, options, seconds, FLOP/s.
-    evidence : Evidence or None
+    evidence : tuple of Evidence
+        Of each machine; empty where nothing is recorded yet.
     """
 
     rung: str
     rows: tuple[tuple[str, int, str, float, float], ...]
-    evidence: Evidence | None
+    evidence: tuple[Evidence, ...]
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return caption_of(self.evidence)
 
     def __repr__(self) -> str:
         return f"<{self.rung}: {len(self.rows)} recorded settings>" if self.rows else f"<{self.rung}: {NOT_YET}>"
@@ -333,6 +347,9 @@ class Tuning(Result):
             for machine, n, options, seconds, rate in self.rows
         ]  # fmt: skip
         return headers, rows or [(NOT_YET, "", "", "", "", "")]
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
 
 def tuning(rung: str = "matmul-warp-tiled") -> Tuning:
@@ -351,15 +368,18 @@ def tuning(rung: str = "matmul-warp-tiled") -> Tuning:
     from gpulab.kernels import ladder  # its kernels load numba
 
     rung = _given.word("tuning", "rung", rung, [one.name for one in ladder.CUDA_RUNGS])
-    rows, evidence = [], None
+    rows, evidence = [], []
     for name, recording in recorded_gpus().items():
+        found = []
         for entry in sorted(recording.select("ladders", rung=rung), key=_by_size):
             timed = entry.timing
             if timed is not None and timed.flops and "options" in entry.params:
-                rows.append((name, int(entry.params["n"]), str(entry.params["options"]), timed.median_seconds,
-                             timed.flops / timed.median_seconds))  # fmt: skip
-                evidence = recording.evidence(entry)
-    return Tuning(rung, tuple(rows), evidence)
+                found.append((name, int(entry.params["n"]), str(entry.params["options"]), timed.median_seconds,
+                              timed.flops / timed.median_seconds))  # fmt: skip
+        if found:
+            rows += found
+            evidence.append(recording.evidence())
+    return Tuning(rung, tuple(rows), tuple(evidence))
 
 
 def _by_size(entry: Entry) -> tuple[int, str]:

@@ -147,7 +147,7 @@ def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:
 def test_recorded_options_list_what_gpus_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's training steps appear with number, interval and badge; CPUs and other experiments do not; none is "not recorded yet"."""
     monkeypatch.setattr(recordings, "readable", dict)
-    assert lessons.recorded_options().evidence is None
+    assert lessons.recorded_options().evidence == ()
     assert "not recorded yet" in str(lessons.recorded_options().table())
     timing = Timing(np.full(5, 0.02), 5, 0.02, (0.019, 0.021), 0.1, 0.01, None, 1, None, None, ())
     entries = (Entry("training", {"model": "cnn", "means": "compile", "steps": 10}, timing), Entry("transfer", {"nbytes": 8}, timing))
@@ -159,7 +159,7 @@ def test_recorded_options_list_what_gpus_recorded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(recordings, "readable", lambda: {"far": recording("far", gpu), "near": recording("near", HERE)})
     found = lessons.recorded_options()
     assert found.rows == (("far", "training: cnn, compile, 10 steps", "20.0 ms (95 % 19.0 ms to 21.0 ms)"),)
-    assert "RECORDED on Far GPU" in found.evidence.sentence
+    assert [each.sentence.startswith("RECORDED on Far GPU") for each in found.evidence] == [True]
 
 
 HERE = devices.environment("cpu")

@@ -54,9 +54,8 @@ def test_launches_are_the_recorded_thousand_over_a_thousand() -> None:
         "stream": pytest.approx(stream["median_seconds"] / 1000), "graph": pytest.approx(graph["median_seconds"] / 1000),
     }  # fmt: skip
     assert found.table()[1][0][-1] == f"{stream['median_seconds'] / graph['median_seconds']:.2f}x"
-    assert found.evidence is not None
-    assert found.evidence.badge is Badge.RECORDED
-    assert "gpulab record" in found.evidence.sentence
+    assert [each.badge for each in found.evidence] == [Badge.RECORDED]
+    assert "gpulab record" in found.caption()
 
 
 def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,10 +176,29 @@ def test_each_recorded_gpu_has_its_own_badge(monkeypatch: pytest.MonkeyPatch) ->
     first = recordings.read(recordings.directory() / "nvidia-h200.json")
     second = dataclasses.replace(first, name="other", environment=dataclasses.replace(first.environment, device="Another GPU"))
     monkeypatch.setattr(recordings, "readable", lambda: {one.name: one for one in (first, second)})
-    for table in (lessons.recorded_ridges(), lessons.recorded_overlap()):
+    tables = (
+        lessons.recorded_ridges(), lessons.recorded_overlap(), lessons.launches(), lessons.tuning(),
+        lessons.recorded_options(("plain",)), lessons.recorded_precisions(),
+    )  # fmt: skip
+    for table in tables:
         lines = table.caption().splitlines()
         assert ["NVIDIA H200" in lines[0], "Another GPU" in lines[1], len(lines)] == [True, True, 2]
         assert "Another GPU" in table._repr_html_().rpartition("</table>")[2]
+
+
+def test_two_recordings_of_one_gpu_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the second, ten times as slow, each launch is set against its own graph: both ratios are the file's."""
+    first = recordings.read(recordings.directory() / "nvidia-h200.json")
+
+    def slower(entry: recordings.Entry) -> recordings.Entry:
+        timing = dataclasses.replace(entry.timing, median_seconds=10 * entry.timing.median_seconds, interval_seconds=None)
+        return dataclasses.replace(entry, timing=timing)
+
+    second = dataclasses.replace(first, name="other", entries=tuple(map(slower, first.select("launch"))))
+    monkeypatch.setattr(recordings, "readable", lambda: {one.name: one for one in (first, second)})
+    one, graph_of_one, other, graph_of_other = lessons.launches().table()[1]
+    assert (one[-1], graph_of_one[-1], other[-1], graph_of_other[-1]) == (one[-1], "1.00x", one[-1], "1.00x")
+    assert (one[0], other[0]) == ("nvidia-h200", "other")
 
 
 def test_gains_divide_what_was_measured_by_what_was_recorded() -> None:

@@ -153,11 +153,11 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         "<products on a GPU: not recorded yet>",
     ),
     "no options": (
-        RecordedOptions((), None),
+        RecordedOptions((), ()),
         ("machine", "training, and how many steps of it", "time (RECORDED)"), [("no GPU", "not recorded yet", "")], "<not recorded yet>",
     ),
     "no tuning": (
-        Tuning("warp", (), None),
+        Tuning("warp", (), ()),
         ("GPU (RECORDED)", "n", "options", "time", "rate", ""), [("not recorded yet", "", "", "", "", "")], "<warp: not recorded yet>",
     ),
     "no forms": (
@@ -274,7 +274,8 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
     ),
     "launches": (
         Launches(
-            (LaunchRow("far", "stream", 4e-6, None), LaunchRow("far", "graph", 1e-6, None), LaunchRow("other", "stream", 2e-6, None)), FAR
+            (LaunchRow("far", "stream", 4e-6, None), LaunchRow("far", "graph", 1e-6, None), LaunchRow("other", "stream", 2e-6, None)),
+            (FAR,),
         ),
         ("GPU (RECORDED)", "how small kernels are started", "from one to the next", "over a graph"),
         [
@@ -285,7 +286,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         "<launches: stream 4.00 us, graph 1.00 us, stream 2.00 us>",
     ),
     "tuning": (
-        Tuning("warp", (("far", 4096, "", 3e-3, 1e12), ("far", 4096, "-DD=8", 2e-3, 2e12), ("far", 64, "", 2e-3, 3e12)), FAR),
+        Tuning("warp", (("far", 4096, "", 3e-3, 1e12), ("far", 4096, "-DD=8", 2e-3, 2e12), ("far", 64, "", 2e-3, 3e12)), (FAR,)),
         ("GPU (RECORDED)", "n", "options", "time", "rate", ""),
         [
             ("far", "4,096", "as it stands", "3.00 ms", "1.00 TFLOP/s", ""),
