@@ -74,7 +74,8 @@ def recorded_options(means: Sequence[str] | None = None) -> RecordedOptions:
     means : sequence of str, optional
         Only these, such as ``("plain", "compile", "graph")``; None takes all.
     """
-    rows, evidence = [], []
+    rows: list[tuple[str, str, str]] = []
+    evidence: list[Evidence] = []
     for name, recording in recorded_gpus().items():
         before = len(rows)
         for entry in sorted(recording.entries, key=_by_model):
