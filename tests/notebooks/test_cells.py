@@ -417,12 +417,30 @@ def test_the_beginners_script_sees_each_item_once_an_epoch() -> None:
 @pytest.mark.parametrize(("state", "scripts"), [("passed", ["raced"]), ("wrong", [])])
 def test_only_a_script_that_passed_goes_into_the_report(state: str, scripts: list[str]) -> None:
     """What is wrong is not raced."""
-    page = SimpleNamespace(read_text=lambda: "")
+    page = SimpleNamespace(read_text=lambda encoding=None: "")
     given: list[Any] = []
     training = SimpleNamespace(compare_scripts=lambda *_: "raced", speedup_report=lambda *parts: (given.extend(parts), page)[1])
     passed = SimpleNamespace(state=state)
     run("09_speedup_ladder", "report", gl=SimpleNamespace(training=training), script=1, mine=2, passed=passed, ladder="all")
     assert given[1:] == ["all", *scripts]
+
+
+def test_a_file_that_gpulab_wrote_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both are UTF-8; Windows' own encoding would show the middle dot of a badge line as two other characters."""
+    given: list[str | None] = []
+
+    class Windows(type(Path())):  # type: ignore[misc]
+        def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+            given.append(encoding)
+            return str(super().read_text(encoding or "cp1252", errors))
+
+    file = Windows(tmp_path / "page.md")
+    file.write_text("> MEASURED \u00b7 n = 24", encoding="utf-8")
+    training, ranks = SimpleNamespace(speedup_report=lambda *_: file), SimpleNamespace(export_script=lambda *_: file)
+    run("09_speedup_ladder", "report", gl=SimpleNamespace(training=training), passed=SimpleNamespace(state="wrong"), ladder=None)
+    run("08_parallelism", "export", ranks=ranks, data_parallel=None)
+    assert capsys.readouterr().out == "> MEASURED \u00b7 n = 24 ...\n" * 2
+    assert given == ["utf-8"] * 2
 
 
 @pytest.mark.parametrize(("lacks", "says"), [("", "can be tried here"), ("a GPU", "a GPU")])
