@@ -59,10 +59,11 @@ def set_threads(threads: int) -> None:
 
 
 def gpus() -> int:
-    """Return how many CUDA devices this engine sees."""
+    """Return how many CUDA devices this engine sees that can talk: without NCCL, as in PyTorch's builds for Windows, none can."""
     import torch
+    import torch.distributed as dist
 
-    return torch.cuda.device_count()
+    return torch.cuda.device_count() if dist.is_nccl_available() else 0
 
 
 def address_towards(host: str) -> str:

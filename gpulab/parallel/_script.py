@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--results", help="a file for what the ranks returned, pickled by rank 0")
     chosen = parser.parse_args()
     torch.set_num_threads({threads})
-    own_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    own_gpu = dist.is_nccl_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     if own_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=datetime.timedelta(seconds={timeout!r}))

@@ -152,6 +152,14 @@ def test_the_backend_fits_the_gpus(asked: str | None, spare: list[int], expected
     assert _group.choose_backend(asked, spare) == expected
 
 
+@pytest.mark.parametrize(("nccl", "expected"), [(True, "cpu:gloo,cuda:nccl"), (False, "gloo")])
+def test_a_gpu_without_nccl_is_none_for_the_ranks(nccl: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's builds for Windows have CUDA and no NCCL: asked for it, init_process_group raises in every rank."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: nccl)
+    assert _group.choose_backend(None, [_rank.gpus() - 1]) == expected
+
+
 @pytest.mark.parametrize("asked", ["nccl", "cpu:gloo,cuda:nccl"])
 def test_nccl_without_a_gpu_for_each_rank_is_refused(asked: str) -> None:
     """One sentence that names the ranks, in place of PyTorch's own failure inside them."""

@@ -90,6 +90,32 @@ def test_torchrun_gives_the_same_results(ranks: Ranks, tmp_path: Path) -> None:
     assert f"[rank 1] {expected[1]!r}" in done.stdout
 
 
+def ready() -> str:
+    """Work that says so."""
+    return "ready"
+
+
+@pytest.mark.parametrize(("nccl", "gpus", "backend"), [(True, 1, "cpu:gloo,cuda:nccl"), (False, 1, "gloo"), (True, 0, "gloo")])
+def test_the_script_asks_for_nccl_where_pytorch_has_it(
+    nccl: bool, gpus: int, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's builds for Windows have CUDA and no NCCL, and refuse a group that asks for it."""
+    text = _script(tmp_path / "work.py", ready).read_text()
+    asked: list[str] = []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(sys, "argv", ["work.py"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
+    monkeypatch.setattr(dist, "init_process_group", lambda name, **_: asked.append(name))
+    for name, value in (("get_world_size", 1), ("get_rank", 0), ("gather_object", None), ("destroy_process_group", None)):
+        monkeypatch.setattr(dist, name, lambda *_, value=value: value)
+    exec(compile(text, "work.py", "exec"), {"__name__": "__main__"})
+    assert asked == [backend]
+
+
 def test_the_script_has_what_the_function_needs_and_no_more(tmp_path: Path) -> None:
     """Helpers, classes and constants come before what uses them, as they stand in their file; nothing else of the file comes along."""
     text = _script(tmp_path / "work.py", step, 7, ["a"]).read_text()
