@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pickle
@@ -28,7 +29,7 @@ _SLICE_SECONDS = 0.2  # well within the second that a check's end waits
 
 
 def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: float = 120.0) -> list[Any]:
-    """Run a script of ``Ranks.export_script`` under torchrun on this machine.
+    """Run a script of ``Ranks.export_script`` under torchrun on this machine; on Windows, which lacks it, as torchrun would run it.
 
     Parameters
     ----------
@@ -51,16 +52,7 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
     file, processes = Path(script).resolve(), f"{n} process{'es' if n != 1 else ''}"
     with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
         kept = Path(folder) / "results.pickle"
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={n}",
-            str(file),
-            "--results",
-            str(kept),
-        ]
+        command = [*_starter(n), str(file), "--results", str(kept)]
         package = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
@@ -78,6 +70,13 @@ def torchrun(script: str | os.PathLike[str], n: int = 2, *, timeout_seconds: flo
             )
         results: list[Any] = pickle.loads(kept.read_bytes())  # written by the learner's own script a moment ago
         return results
+
+
+def _starter(n: int) -> list[str]:
+    """Return what starts a script in n processes: torchrun, or on Windows, where it cannot run, what tells them the same."""
+    if sys.platform == "win32":
+        return [sys.executable, "-P", str(Path(__file__).with_name("_nb08_launch.py")), str(n)]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, str]:
@@ -137,8 +136,21 @@ def _end(process: subprocess.Popen[str]) -> None:
         if os.name == "posix":
             os.killpg(process.pid, signal.SIGKILL)
         else:
+            below = _below(process.pid)  # without a group they would go on, and keep the script's files open
             process.kill()
+            for one in below:
+                with contextlib.suppress(Exception):  # it has ended by itself
+                    one.kill()
         process.wait()
+
+
+def _below(pid: int) -> list[Any]:
+    """Return the processes that one started, and those that they started."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
 
 
 def _last_words(said: str) -> str:
@@ -184,7 +196,7 @@ def _check_export(answer: Any) -> str:
     except Refused as error:
         raise Refused("On 2 processes the losses are right, on 1 they are not: take the number from dist.get_world_size().") from error
     return (
-        f"On 2 processes and on 1, started by torchrun, the same {STEPS} losses as without. "
+        f"On 2 processes and on 1, started as torchrun does it, the same {STEPS} losses as without. "
         "Nothing of the notebook was needed: this script runs wherever torchrun does."
     )
 

@@ -14,6 +14,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from gpulab import lessons, models
@@ -25,6 +26,7 @@ from gpulab.lessons import (
     _nb08,
     _nb08_exercises,
     _nb08_export,
+    _nb08_launch,
     _nb08_ring,
     _nb08_strategy,
     _nb08_timelines,
@@ -364,13 +366,64 @@ def test_a_run_is_waited_for_in_slices(monkeypatch: pytest.MonkeyPatch):
     assert set(waits) == {_nb08_export._SLICE_SECONDS}
 
 
-def test_where_there_are_no_groups_of_processes_torchrun_alone_is_ended(monkeypatch: pytest.MonkeyPatch):
-    """As on Windows: it is killed, and waited for."""
+def test_where_there_are_no_groups_of_processes_torchrun_and_what_it_started_are_ended(monkeypatch: pytest.MonkeyPatch):
+    """As on Windows: it is killed, then those below it, though one of them has ended by itself; and it is waited for."""
     log: list[str] = []
-    process = SimpleNamespace(poll=lambda: None, kill=lambda: log.append("kill"), wait=lambda: log.append("wait"))
+    process = SimpleNamespace(pid=7, poll=lambda: None, kill=lambda: log.append("kill"), wait=lambda: log.append("wait"))
+
+    def gone() -> None:
+        raise psutil.NoSuchProcess(8)
+
+    below = [SimpleNamespace(kill=gone), SimpleNamespace(kill=lambda: log.append("kill below"))]
     monkeypatch.setattr(_nb08_export, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(_nb08_export, "_below", lambda pid: below if pid == 7 else [])
     _nb08_export._end(process)  # type: ignore[arg-type]
-    assert log == ["kill", "wait"]
+    assert log == ["kill", "kill below", "wait"]
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.undo()
+    try:
+        assert started.pid in [one.pid for one in _nb08_export._below(os.getpid())]
+    finally:
+        started.kill()
+        started.wait()
+    assert _nb08_export._below(started.pid) == []
+
+
+_TELLS = """\
+import os, pickle, sys, time
+rank, out = int(os.environ["RANK"]), sys.argv[2]
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+with open(f"{out}.{rank}.part", "wb") as file:
+    pickle.dump([os.environ.get(name) for name in names], file)
+os.replace(f"{out}.{rank}.part", f"{out}.{rank}")
+if len(sys.argv) > 3 and rank == 1:
+    raise KeyError("rank 1")
+while rank == 0 and (len(sys.argv) > 3 or not os.path.exists(f"{out}.1")):
+    time.sleep(0.01)
+if rank == 0:
+    with open(out, "wb") as file:
+        pickle.dump([pickle.loads(open(f"{out}.{k}", "rb").read()) for k in range(2)], file)
+"""
+
+
+def test_on_windows_the_processes_are_started_without_torchrun(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """PyTorch's torchrun ends there with "use_libuv was requested but PyTorch was built without libuv support"; each is told the same."""
+    script = tmp_path / "work.py"
+    script.write_text(_TELLS)
+    monkeypatch.setattr(sys, "platform", "win32")
+    one, two = _nb08_export.torchrun(script, timeout_seconds=60)
+    port = one[5]
+    assert one == ["0", "0", "2", "2", "127.0.0.1", port, "1"]
+    assert two == ["1", "1", "2", "2", "127.0.0.1", port, "1"]
+    assert 0 < int(port) < 65_536
+
+
+def test_where_one_of_the_processes_fails_the_others_are_ended(tmp_path: pathlib.Path):
+    """Rank 0 would wait for ever; the end is told as torchrun's."""
+    script = tmp_path / "work.py"
+    script.write_text(_TELLS)
+    assert _nb08_launch.launch(2, [str(script), "--results", str(tmp_path / "out"), "and fail"]) == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_losses_are_near_within_a_thousandth():
