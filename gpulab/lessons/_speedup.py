@@ -133,20 +133,27 @@ class TechniqueGains(Result):
         return with_captions(self)
 
 
-def technique_gains() -> TechniqueGains:
-    """Return what each technique gave recorded GPUs by itself."""
+def technique_gains(machine: str | None = None) -> TechniqueGains:
+    """Return what each technique gave recorded GPUs by itself.
+
+    Parameters
+    ----------
+    machine : str, optional
+        Only this recording, by its name; None takes all.
+    """
     rows, missing, evidence = [], [], {}
+    machines = {name: recording for name, recording in recorded_gpus().items() if machine in (None, name)}
     for technique in training.techniques():
         found = [
-            (machine, technique.title, case, gain)
-            for machine, recording in recorded_gpus().items()
+            (name, technique.title, case, gain)
+            for name, recording in machines.items()
             for case, gain in gains_of(technique.name, recording)
         ]
         rows += found
         missing += [] if found else [technique.title]
-    for machine, recording in recorded_gpus().items():
-        if any(row[0] == machine for row in rows):
-            evidence[machine] = recording.evidence()
+    for name, recording in machines.items():
+        if any(row[0] == name for row in rows):
+            evidence[name] = recording.evidence()
     return TechniqueGains(tuple(rows), tuple(missing), tuple(evidence.values()))
 
 

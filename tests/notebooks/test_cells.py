@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import linecache
 import sys
@@ -441,6 +442,21 @@ def test_a_file_that_gpulab_wrote_is_read_as_it_was_written(tmp_path: Path, caps
     run("08_parallelism", "export", ranks=ranks, data_parallel=None)
     assert capsys.readouterr().out == "> MEASURED \u00b7 n = 24 ...\n" * 2
     assert given == ["utf-8"] * 2
+
+
+def test_the_answer_on_the_h200_is_the_h200s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question of 09.10 names it; a machine of the class, recorded beside it, comes before it in the alphabet."""
+    own = gpulab.recordings.load("nvidia-h200")
+    other = dataclasses.replace(own, name="a100", environment=dataclasses.replace(own.environment, device="NVIDIA A100"))
+    monkeypatch.setattr(gpulab.recordings, "readable", lambda: {"a100": other, "nvidia-h200": own})
+    seen, said = gpulab.lessons.technique_gains(), list[Any]()
+    lessons = SimpleNamespace(
+        technique_gains=gpulab.lessons.technique_gains, reveal=lambda id, gain, evidence: said.append(evidence.device)
+    )
+    run("09_speedup_ladder", "reveal-graph", gl=SimpleNamespace(lessons=lessons), seen=seen)
+    assert said == ["NVIDIA H200"]
+    assert {row[0] for row in seen.rows} == {"a100", "nvidia-h200"}
+    assert {row[0] for row in gpulab.lessons.technique_gains("nvidia-h200").rows} == {"nvidia-h200"}
 
 
 @pytest.mark.parametrize(("lacks", "says"), [("", "can be tried here"), ("a GPU", "a GPU")])
