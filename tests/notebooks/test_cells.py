@@ -25,12 +25,17 @@ GROUPS = {"apart": 1, "together": 32}
 
 def run(notebook: str, id: str, **names: Any) -> dict[str, Any]:
     """Run one cell on these names and return what is there afterwards."""
+    run_in(names, notebook, id)
+    return names
+
+
+def run_in(names: dict[str, Any], notebook: str, id: str) -> None:
+    """Run one cell in a page's own names, which the functions of its other cells see too."""
     cells = json.loads((FOLDER / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
     (source,) = ("".join(cell["source"]) for cell in cells if cell["id"] == id)
     file = f"<{id}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # a kernel's text is found, as in a notebook
     exec(compile(source, file, "exec"), names)
-    return names
 
 
 def seconds(value: float) -> str:
@@ -300,6 +305,32 @@ def test_an_epoch_adds_up_losses_and_right_answers() -> None:
     assert right == 3
     assert total == pytest.approx(sum(float(cross_entropy(scores, labels)) for _, labels in batches))
     assert steps == ["zero", "step"] * 2
+
+
+def test_the_profile_of_the_plain_optimizer_stays_that_of_the_plain_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cell run again, after the fused one was seen, steps with the first optimizer; the two rows would be the same otherwise."""
+    import contextlib
+
+    stepped: list[str] = []
+
+    def optimizer(name: str) -> SimpleNamespace:
+        return SimpleNamespace(zero_grad=lambda: None, step=lambda: stepped.append(name))
+
+    def profile(step: Any, *args: Any, device: Any) -> SimpleNamespace:
+        step(*args)
+        return SimpleNamespace(operators_per_step=1.0, spans=[SimpleNamespace(name="optimizer", seconds=1.0)])
+
+    fake = SimpleNamespace(optim=SimpleNamespace(Adam=lambda parameters, fused: optimizer("fused")))
+    names: dict[str, Any] = {
+        "gl": SimpleNamespace(training=SimpleNamespace(profile=profile)), "torch": fake, "optimizer": optimizer("plain"), "device": None,
+        "batches": [(None, None)], "record_function": lambda name: contextlib.nullcontext(), "format_seconds": seconds,
+        "cross_entropy": lambda scores, labels: SimpleNamespace(backward=lambda: None),
+        "model": type("Model", (), {"__call__": lambda self, images: None, "parameters": lambda self: []})(),
+    }  # fmt: skip
+    for cell in ("c41", "c42", "c46", "c42", "c46"):
+        run_in(names, "06_training_pipeline", cell)
+    assert stepped == ["plain", "fused", "plain", "fused"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["not", "fused"] * 2
 
 
 def test_the_block_that_is_compiled_by_hand() -> None:

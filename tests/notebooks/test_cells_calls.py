@@ -302,12 +302,13 @@ def test_the_quickest_step_of_each_optimizer(capsys: Capsys) -> None:
         spans = [SimpleNamespace(name="optimizer", seconds=s) for s in took] + [SimpleNamespace(name="forward", seconds=0.5)]
         return SimpleNamespace(spans=spans, operators_per_step=float(len(took)))
 
-    gl = SimpleNamespace(training=SimpleNamespace(profile=lambda step, device: profile(3.0, 2.0)))
+    given: list[Any] = []
+    gl = SimpleNamespace(training=SimpleNamespace(profile=lambda step, *args, device: (given.extend(args), profile(3.0, 2.0))[1]))
     library = SimpleNamespace(optim=SimpleNamespace(Adam=lambda parameters, **named: (parameters, named)))
     model = SimpleNamespace(parameters=lambda: "its own")
     names = {"seen": profile(6.0, 4.0, 5.0), "model": model, "training_step": None, "device": "cpu", "torch": library}
-    names = run("06_training_pipeline", "c46", gl=gl, format_seconds=seconds, **names)
-    assert names["optimizer"] == ("its own", {"fused": True})
+    run("06_training_pipeline", "c46", gl=gl, format_seconds=seconds, **names)
+    assert given == [("its own", {"fused": True})]
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
         "not fused 3 operators a step, 4 s of the host in the optimizer", "fused 2 operators a step, 2 s of the host in the optimizer",
     ]  # fmt: skip
