@@ -344,6 +344,18 @@ def test_the_block_that_is_compiled_by_hand() -> None:
     assert found[0].tolist() == pytest.approx(wanted, abs=1e-4)
 
 
+def test_the_network_is_calibrated_where_the_images_are() -> None:
+    """Trained again on a GPU it lies there, and refuses images from main memory; the task's images lie there, all and dimmed."""
+    given: list[tuple[str, float]] = []
+    model = SimpleNamespace(cpu=lambda: "on the CPU")
+    gl = SimpleNamespace(
+        compression=SimpleNamespace(quantize=lambda model, calibration, **_: given.append((model, float(calibration[0])))),
+        training=SimpleNamespace(evaluate=lambda *_: None),
+    )
+    run("07_lighter_models", "calibration", gl=gl, model=model, job=SimpleNamespace(train=np.array([[5.0]])))
+    assert given == [("on the CPU", 5.0), ("on the CPU", 0.5)]
+
+
 def test_two_reasons_for_several_devices_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     """16 bytes for each of 7e9 parameters; 5.88e21 FLOP at 40 % of 989 TFLOP/s, and all of it at 1 PFLOP/s."""
     said: list[float] = []
