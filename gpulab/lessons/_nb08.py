@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.errors import RankError
 from gpulab.evidence import Evidence
 from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb08_exercises import BUBBLE, HANG, MEMORY
@@ -214,7 +215,11 @@ def _what_happened(error: Any) -> Any:
         return WITHOUT
     if not isinstance(error, BaseException):
         return error
-    return WAITS if "Timeout" in type(error).__name__ else STOPS
+    if "Timeout" in type(error).__name__:
+        return WAITS
+    if isinstance(error, RankError) and not isinstance(error.__cause__, RuntimeError):  # not what PyTorch's own collectives raise
+        raise Unmeasured("the call ended for another reason. Run ranks.recover(), then the cell above and this one again.")
+    return STOPS
 
 
 SKIPPED = Question(

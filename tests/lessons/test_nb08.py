@@ -77,6 +77,19 @@ def test_a_skipped_collective_is_read_from_the_error():
     assert _nb08._what_happened(None) == _nb08.WITHOUT
 
 
+def test_ranks_that_did_not_run_the_call_say_nothing_of_a_skipped_collective():
+    """The cell run twice finds them out of step; a name may be missing; a rank may have died. What PyTorch raised in one is its answer."""
+    from gpulab.errors import RankDiedError
+
+    out_of_step, raised = RankError("run: the ranks are out of step. Call recover()."), RankError("run: rank 2 raised", (2,))
+    raised.__cause__ = NameError("name 'torch' is not defined")
+    for error in (out_of_step, raised, RankDiedError("run: rank 1 died", (1,))):
+        with pytest.raises(Unmeasured, match=re.escape("ranks.recover()")):
+            _nb08._what_happened(error)
+    raised.__cause__ = RuntimeError("[gloo] Connection closed by peer")
+    assert _nb08._what_happened(raised) == _nb08.STOPS
+
+
 def test_timeline_a_ends_in_two_collectives():
     """Rank 2 lacks one all-reduce of layer 2: it waits in layer 1's, the three others in the one it lacks, until the timeout."""
     found = lessons.hang("A")

@@ -410,7 +410,7 @@ def test_who_fails_in_which_cell() -> None:
     for rank in range(4):
         calls: list[str] = []
         dist = SimpleNamespace(get_rank=lambda rank=rank: rank, all_reduce=lambda x, calls=calls: calls.append("reduce"))
-        ranks = SimpleNamespace(run=lambda fn: fn(), log=[])
+        ranks = SimpleNamespace(run=lambda fn: fn(), log=[], ready=True)
         ranks.recover = lambda ranks=ranks: ranks
         gl = SimpleNamespace(errors=SimpleNamespace(RankError=KeyError))
         run("08_parallelism", "skipped", dist=dist, ranks=ranks, torch=torch, gl=gl)
@@ -427,6 +427,16 @@ def test_who_fails_in_which_cell() -> None:
         names["dies"]()
     assert died == [1]
     assert [min(took[rank]) == max(took[rank]) == max(map(max, took.values())) for rank in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("ready", "asked"), [(True, ["run"]), (False, ["recover", "run"])])
+def test_the_hang_can_be_provoked_again(ready: bool, asked: list[str]) -> None:
+    """After the first one the ranks are out of step, and would refuse a call."""
+    log: list[str] = []
+    ranks = SimpleNamespace(ready=ready, run=lambda fn: log.append("run"))
+    ranks.recover = lambda: (log.append("recover"), ranks)[1]
+    run("08_parallelism", "skipped", ranks=ranks, gl=SimpleNamespace(errors=SimpleNamespace(RankError=KeyError)))
+    assert log == asked
 
 
 def test_promised_gains_multiply_to_nearly_twelve(capsys: pytest.CaptureFixture[str]) -> None:
