@@ -215,6 +215,21 @@ def test_one_core_is_timed_and_only_for_the_threads_own_work(monkeypatch: pytest
     assert seen == [(["as trained", "yours"], 3, 1, {"clock": time.thread_time, "seconds": 0.5})]
 
 
+@pytest.mark.parametrize(("ticks_a_second", "clock"), [(64, "perf_counter"), (1_000_000, "thread_time")])
+def test_a_thread_clock_that_ticks_more_rarely_than_a_batch_takes_is_not_used(
+    ticks_a_second: int, clock: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Windows moves a thread's time on 64 times a second: a batch of 6 ms would take nothing or 16 ms, and a right answer be refused."""
+    seen: list[Any] = []
+    readings = iter(k // 10 / ticks_a_second for k in range(1000))
+    monkeypatch.setattr(_lighter, "_reference", lambda task: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(_lighter.training, "task", lambda name: SimpleNamespace(test=torch.ones(1, 10, 1)))
+    monkeypatch.setattr(_lighter, "_race", lambda models, x, **named: (seen.append(named["clock"]), SimpleNamespace(rows=[0, 1]))[1])
+    monkeypatch.setattr(time, "thread_time", lambda: next(readings))
+    _lighter.time_against_trained(torch.nn.Linear(1, 1), 1)
+    assert seen == [getattr(time, clock)]
+
+
 def test_an_accelerator_is_given_more_to_do(scripted: None, monkeypatch: pytest.MonkeyPatch):
     """On a GPU the linear layer has 4096 features and the images are 64 of 56x56: small ones would show what starting a kernel takes."""
     from gpulab.devices import Device
