@@ -77,17 +77,19 @@ def _check_stall(answer: Any) -> str:
         p = model_pipeline(**_HOST, **chosen)  # type: ignore[arg-type]
     except InputError as error:
         raise Refused(str(error)) from error
-    ahead = p.workers * p.prefetch
+    ahead, several = p.workers * p.prefetch, p.workers != 1
     if p.workers == 0:
         raise Refused(f"Without workers the training loads by itself, and the accelerator waits {p.stall_ratio:.0%} of the time.")
     if ahead > _MOST_AHEAD:
         raise Refused(
             f"{p.workers} workers, each {p.prefetch} ahead, are {ahead} batches in the host's memory; there is room for {_MOST_AHEAD}."
+            if several
+            else f"1 worker, {p.prefetch} ahead, makes {ahead} batches in the host's memory; there is room for {_MOST_AHEAD}."
         )
     if p.stall_ratio >= BUSY_STALL_RATIO:
         raise Refused(
-            f"The accelerator still waits {p.stall_ratio:.0%} of the time: {p.workers} worker{'s' if p.workers != 1 else ''} "
-            f"hand over a batch every {format_seconds(p.loading_seconds / p.workers)}, and a step takes "
+            f"The accelerator still waits {p.stall_ratio:.0%} of the time: {p.workers} {'workers hand' if several else 'worker hands'} "
+            f"over a batch every {format_seconds(p.loading_seconds / p.workers)}, and a step takes "
             f"{format_seconds(p.compute_seconds)}."
         )
     return f"{p.workers} workers, each {p.prefetch} ahead: the accelerator waits {p.stall_ratio:.1%} of the time (MODELLED)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,21 @@ def test_pipelines_answer_the_first_questions() -> None:
     assert _nb06.FASTER.outcome((p, training.replay(p, compute_seconds=0.01))) == pytest.approx(80 / 70)
     assert set(_nb06.FASTER.sides((p, p))) == {"the loading", "the accelerator"}
     assert _nb06.FASTER.sides(3) == {}
+
+
+@pytest.mark.parametrize(
+    ("workers", "prefetch", "says"),
+    [
+        (1, 2, "1 worker hands over a batch every 120 ms"),
+        (2, 2, "2 workers hand over a batch every 60.0 ms"),
+        (1, 13, "1 worker, 13 ahead, makes 13 batches in the host's memory; there is room for 12"),
+        (7, 2, "7 workers, each 2 ahead, are 14 batches in the host's memory; there is room for 12"),
+    ],
+)
+def test_one_worker_is_one(workers: int, prefetch: int, says: str) -> None:
+    """120 ms of loading over the workers; what is ahead is workers times prefetch."""
+    with pytest.raises(Refused, match=re.escape(says)):
+        _nb06_exercises.STALL.check({"workers": workers, "prefetch": prefetch})
 
 
 def test_a_compilation_that_never_pays_is_no_answer() -> None:
