@@ -13,6 +13,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
+from gpulab.lessons._recorded_gpus import caption_of, with_captions
 from gpulab.timing.results import format_interval, format_ratio_interval
 from gpulab.units import format_flops, format_flops_per_second, format_ratio, format_seconds
 
@@ -373,11 +374,21 @@ class RecordedForms(Result):
     ----------
     rows : tuple of (machine, layer, time)
     evidence : Evidence or None
-        None where nothing was recorded.
+        Of the first machine; None where nothing was recorded.
+    others : tuple of Evidence
+        Of further machines.
     """
 
     rows: tuple[tuple[str, str, str], ...]
     evidence: Evidence | None
+    others: tuple[Evidence, ...] = ()
+
+    def caption(self) -> str:
+        """Return the badge lines."""
+        return "" if self.evidence is None else caption_of((self.evidence, *self.others))
+
+    def _repr_html_(self) -> str:
+        return with_captions(self)
 
     def __repr__(self) -> str:
         return f"<{len(self.rows)} {'measured' if self._live else 'recorded'} layers>" if self.rows else "<not recorded yet>"
@@ -410,14 +421,13 @@ def layer_forms(device: Any = None, deadline: float = 0.25) -> RecordedForms:
     where = _live.chosen(device)
     if where is None:
         return recorded_forms()
-    rows, evidence = [], Evidence.measured(where.name)
+    rows, evidence = [], Evidence.measured(where.name)  # without a number of samples: each row has its own
     for params, found in _live.measured(_EXPERIMENT, _is_shown, where, deadline):
         if isinstance(found, str):
             took = found
         else:
             notes = ", ".join(_live.doubts(found))
             took = f"{format_seconds(found.median_seconds)} {format_interval(found.interval_seconds)}{f' ({notes})' if notes else ''}"
-            evidence = found.evidence
         rows.append((where.name, _words(params), took))
     return RecordedForms(tuple(rows), evidence) if rows else recorded_forms()
 
@@ -442,14 +452,16 @@ def _by_layer(entry: recordings.Entry) -> tuple[Any, ...]:
 
 def recorded_forms() -> RecordedForms:
     """Return what recorded accelerators say of lighter layers (dense, CSR, 2:4, 8 bits, groups); "not recorded yet" without any."""
-    rows, evidence = [], None
+    rows, evidence = [], []
     for name, recording in recordings.readable().items():
         if recording.environment.device_kind == "cpu":
             continue
+        before = len(rows)
         for entry in sorted(recording.entries, key=_by_layer):
             if entry.experiment != _EXPERIMENT or entry.timing is None:
                 continue
             took = f"{format_seconds(entry.timing.median_seconds)} {format_interval(entry.timing.interval_seconds)}"
             rows.append((name, _words(entry.params), took))
-            evidence = recording.evidence(entry)
-    return RecordedForms(tuple(rows), evidence)
+        if len(rows) > before:
+            evidence.append(recording.evidence())
+    return RecordedForms(tuple(rows), next(iter(evidence), None), tuple(evidence[1:]))

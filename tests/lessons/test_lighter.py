@@ -301,6 +301,18 @@ def test_nothing_recorded_is_said(monkeypatch: pytest.MonkeyPatch):
     assert list(table) == [("not recorded yet", "", "")]
 
 
+def test_each_machine_of_the_recorded_forms_has_its_badge_line(monkeypatch: pytest.MonkeyPatch):
+    """Of the recording as a whole: the rows have numbers of samples of their own, and that of the last one was said of all."""
+    own = _lighter.recordings.load("nvidia-h200")
+    other = dataclasses.replace(own, name="a100", environment=dataclasses.replace(own.environment, device="NVIDIA A100"))
+    monkeypatch.setattr(_lighter.recordings, "readable", lambda: {"a100": other, "nvidia-h200": own})
+    found = lessons.recorded_forms()
+    assert [line.partition(",")[0] for line in found.caption().splitlines()] == ["RECORDED on NVIDIA A100", "RECORDED on NVIDIA H200"]
+    assert "n = " not in found.caption()
+    assert all(f"on {name}, " in found._repr_html_() for name in ("NVIDIA A100", "NVIDIA H200"))
+    assert lessons.recorded_forms().from_dict(found.to_dict()) == found
+
+
 def test_recorded_forms_that_are_compared_stand_together():
     """In each recording a layer's rows follow one another, its dense form first: then the eye can compare."""
     rows = [row for row in lessons.recorded_forms().rows if row[0] == "nvidia-h200"]

@@ -176,6 +176,12 @@ def test_recorded_options_list_what_gpus_recorded(monkeypatch: pytest.MonkeyPatc
     found = lessons.recorded_options()
     assert found.rows == (("far", "training: cnn, compile, 10 steps", "20.0 ms (95 % 19.0 ms to 21.0 ms)"),)
     assert [each.sentence.startswith("RECORDED on Far GPU") for each in found.evidence] == [True]
+    assert "n = " not in found.caption(), "that of the last row would be said of all"
+    other = dataclasses.replace(recording("more", gpu), environment=dataclasses.replace(gpu, device="Other GPU"))
+    monkeypatch.setattr(recordings, "readable", lambda: {"far": recording("far", gpu), "more": other})
+    lines = lessons.recorded_options().caption().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["RECORDED on Far GPU", "RECORDED on Other GPU"]
+    assert all(f"on {name} GPU, " in lessons.recorded_options()._repr_html_() for name in ("Far", "Other"))
 
 
 HERE = devices.environment("cpu")
