@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, composed, frame, ink, linear_seconds_axis
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.training import PipelineResult, Profile, ProfileSpan, StepSpan
@@ -32,7 +32,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
     """
     shown = min(steps, p.steps)
     words = (
-        f"{p.steps} steps of {p.batch_size} images, {p.workers} workers: {p.images_per_second:.0f} images a second. {p.sentence} "
+        f"{p.steps} steps of {p.batch_size} images, {plural(p.workers, 'worker')}: {p.images_per_second:.0f} images a second. {p.sentence} "
         f"Loading a batch takes {format_seconds(p.loading_seconds)}, its copy {format_seconds(p.copy_seconds)} for "
         f"{format_bytes(p.batch_bytes)}, a step {format_seconds(p.compute_seconds)}."
     )

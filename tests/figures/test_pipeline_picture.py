@@ -37,6 +37,8 @@ def test_lanes_and_gaps_of_a_pipeline() -> None:
     assert compute.marker.color == "rgba(0,0,0,0)"  # modelled is hollow
     assert "MODELLED" in plain(figure.layout.title.subtitle.text)
     assert "waits 70% of the time" in figure.description
+    assert "images, 0 workers: " in figure.description
+    assert "images, 1 worker: " in figures.pipeline(training.model_pipeline(0.06, 0.03, workers=1, steps=3)).description
 
 
 def test_each_worker_has_a_row_and_measured_loading_is_solid() -> None:
