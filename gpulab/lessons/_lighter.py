@@ -354,7 +354,8 @@ def time_against_trained(model: Any, batch: int, seconds: float = _SECONDS) -> t
 
 def _clock() -> Callable[[], float]:
     """Return the clock of this thread's own time on a core, or the wall's where that one is too coarse."""
-    steps, last = [], time.thread_time()
+    steps: list[float] = []
+    last = time.thread_time()
     while len(steps) < _STEPS:
         now = time.thread_time()
         if now > last:
@@ -452,7 +453,8 @@ def _by_layer(entry: recordings.Entry) -> tuple[Any, ...]:
 
 def recorded_forms() -> RecordedForms:
     """Return what recorded accelerators say of lighter layers (dense, CSR, 2:4, 8 bits, groups); "not recorded yet" without any."""
-    rows, evidence = [], []
+    rows: list[tuple[str, str, str]] = []
+    evidence: list[Evidence] = []
     for name, recording in recordings.readable().items():
         if recording.environment.device_kind == "cpu":
             continue
