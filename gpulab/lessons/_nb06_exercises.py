@@ -255,12 +255,11 @@ _NEVER = ((10.0, 0.004, 0.005), (3.0, 0.01, 0.01))
 
 
 def _check_break_even(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for compile_seconds, eager, compiled in _COSTS:
-        value = _guard.number(_guard.call(answer, compile_seconds, eager, compiled), "a number of calls")
+        case = f"{format_seconds(compile_seconds)} to compile, {format_seconds(eager)} a call before and {format_seconds(compiled)} after"
+        value, said = _guard.number(ask(f"For {case}", compile_seconds, eager, compiled), "a number of calls"), f"With {case}"
         right = break_even_calls(compile_seconds, eager - compiled) or 1
-        said = (
-            f"With {format_seconds(compile_seconds)} to compile, {format_seconds(eager)} a call before and {format_seconds(compiled)} after"
-        )
         if abs(value - right) <= max(1.0, 1e-6 * right):
             continue
         if math.isclose(value, compile_seconds / eager, rel_tol=0.01) or math.isclose(value, compile_seconds / compiled, rel_tol=0.01):

@@ -11,7 +11,7 @@ from typing import Any
 from gpulab import compression, training
 from gpulab.lessons import _guard, _lighter, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
-from gpulab.units import format_bytes, format_ratio
+from gpulab.units import format_bytes, format_ratio, plural
 
 # -- 07.2: what zeros take on disk -------------------------------------------------------------------------------------------
 
@@ -26,13 +26,14 @@ def stored_bytes(n: int, zeros: float, bits: int) -> float:
 
 
 def _check_bytes(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for n, zeros, bits in _LAYERS:
-        said = _guard.number(_guard.call(answer, n, zeros, bits), "one number of bytes")
+        where = f"For {n:,} weights of {bits} bits with {zeros:.0%} zeros"
+        said = _guard.number(ask(where, n, zeros, bits), "one number of bytes")
         right = stored_bytes(n, zeros, bits)
         if abs(said - right) <= _BYTES:
             continue
-        where = f"For {n:,} weights of {bits} bits with {zeros:.0%} zeros you say {said:,.0f} bytes."
-        raise Refused(f"{where} {_why_bytes(said, n, zeros, bits)}")
+        raise Refused(f"{where} you say {said:,.0f} bytes. {_why_bytes(said, n, zeros, bits)}")
     return "90 % zeros make a file of float32 weights 7.6 times smaller, not 10 times: the mask is a bit for each weight, zero or not."
 
 
@@ -151,10 +152,11 @@ def _check_quantise(answer: Any) -> str:
 
     if _guard.is_stub(answer):
         raise NotAttempted
+    ask = _guard.in_turn(answer)
     for weight in _weights():
         for bits in (8, 4, 2):
             given = weight.clone()
-            result = _guard.call(answer, given, bits)
+            result = ask(f"For a weight of {len(weight)} rows and {bits} bits", given, bits)
             if not isinstance(result, (tuple, list)) or len(result) != 2 or not all(isinstance(each, torch.Tensor) for each in result):
                 raise Refused(f"Your function returned {_guard.describe(result)}; the check expects two tensors: codes, scales.")
             codes, scales = (each.detach().double() for each in result)
@@ -246,14 +248,16 @@ _SHAPES = ((6, 16, 3, 32), (1, 8, 5, 28), (64, 64, 1, 7), (16, 32, 3, 8))
 
 
 def _check_shared(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for shape in _SHAPES:
-        result = _guard.listed(_guard.call(answer, *shape))
+        source, wide, kernel, side = shape
+        case = f"For {source} to {wide} channels, {kernel}x{kernel}, {side}x{side} pixels"
+        result = _guard.listed(ask(case, *shape))
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise Refused(f"Your function returned {_guard.describe(result)}; the check expects two numbers: convolution, linear layer.")
         said = [_guard.number(each, "a number of weights") for each in result]
-        source, wide, kernel, side = shape
         right = source * wide * kernel**2, source * side**2 * wide * side**2
-        where = f"For {source} to {wide} channels, {kernel}x{kernel}, {side}x{side} pixels you say"
+        where = f"{case} you say"
         if said[0] != right[0]:
             raise Refused(f"{where} {said[0]:,.0f} weights for the convolution. {_why_convolution(said[0], *shape)}")
         if said[1] != right[1]:
@@ -312,15 +316,14 @@ _GROUPED = ((128, 128, 3, 1, 16), (128, 128, 3, 128, 16), (64, 96, 3, 4, 14), (3
 
 
 def _check_grouped(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for source, wide, kernel, groups, side in _GROUPED:
-        said = _guard.number(_guard.call(answer, source, wide, kernel, groups, side), "one number of FLOPs")
+        where = f"For {source} to {wide} channels in {plural(groups, 'group')}, {kernel}x{kernel}, {side}x{side}"
+        said = _guard.number(ask(where, source, wide, kernel, groups, side), "one number of FLOPs")
         right = 2 * source * wide * kernel**2 * side**2 / groups
         if math.isclose(said, right, rel_tol=1e-9):
             continue
-        where = (
-            f"For {source} to {wide} channels in {groups} group{'s' if groups > 1 else ''}, {kernel}x{kernel}, {side}x{side}: {said:,.0f}."
-        )
-        raise Refused(f"{where} {_why_grouped(said / right, groups, side)}")
+        raise Refused(f"{where}: {said:,.0f}. {_why_grouped(said / right, groups, side)}")
     return "Depthwise, 128 channels: 1/128 of the FLOPs. The bytes of the images in and out are the same as before."
 
 

@@ -11,7 +11,7 @@ from gpulab.lessons import _guard
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.lessons._nb08_timelines import CASES, NAMES, RANKS
 from gpulab.models import pipeline_schedule
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 # -- the bubble ---------------------------------------------------------------------------------------------------------------
 
@@ -101,13 +101,14 @@ def rank_bytes(parameters: int, activations: float, ranks: int, stage: int) -> f
 
 
 def _check_memory(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
     for parameters, activations, ranks, stage in _RUNS:
-        said = _guard.number(_guard.call(answer, parameters, activations, ranks, stage), "one number of bytes")
+        where = f"{parameters:,} parameters on {plural(ranks, 'rank')}, {_NAMES[stage]}"
+        said = _guard.number(ask(f"For {where}", parameters, activations, ranks, stage), "one number of bytes")
         right = rank_bytes(parameters, activations, ranks, stage)
         if abs(said - right) <= max(64.0, 1e-9 * right):  # a shard that is rounded up is as right
             continue
-        where = f"{parameters:,} parameters on {ranks} rank{'s' if ranks > 1 else ''}, {_NAMES[stage]}: you say {said:,.0f} bytes."
-        raise Refused(f"{where} {_why_memory(said, parameters, activations, ranks, stage)}")
+        raise Refused(f"{where}: you say {said:,.0f} bytes. {_why_memory(said, parameters, activations, ranks, stage)}")
     whole, sharded = (rank_bytes(*_RUNS[0][:3], stage) for stage in (0, 3))
     return (
         f"1.2 billion parameters on 8 ranks: {format_bytes(whole)} a rank become {format_bytes(sharded)}, "

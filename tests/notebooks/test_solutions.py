@@ -40,8 +40,8 @@ def _returns(exercise: Exercise) -> bool:
 
 
 RETURNING = [exercise for exercise in EXERCISES if _returns(exercise)]
-# Of notebooks 00 to 05, those whose function is called for one case after another.
-SEVERAL_CASES = ("00.9", "02.5", "03.8", "03.11", "05.3", "05.7")
+# Those whose function is called for one case after another, each of its own.
+SEVERAL_CASES = ("00.9", "02.5", "03.8", "03.11", "05.3", "05.7", "06.9", "07.2", "07.6", "07.10", "07.11", "08.10")
 USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual]
 
 
