@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from gpulab.devices import Device
+from gpulab.training import _interrupts
 from gpulab.training._data import Data
 
 Batch = tuple[Any, Any]
@@ -140,6 +141,7 @@ def _workers(data: Data, order: Order, workers: int, prefetch: int, pinned: bool
         pin_memory=pinned,
         collate_fn=cast(Any, _as_it_is),
         generator=torch.Generator().manual_seed(order.seed),
+        worker_init_fn=_interrupts.leave_to_the_run,
     )
     return iter(loader)
 

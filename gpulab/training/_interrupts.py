@@ -37,3 +37,12 @@ def deferred() -> Iterator[Interrupted]:
         yield state
     finally:
         signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+
+
+def leave_to_the_run(worker: int) -> None:
+    """Begin a process that prepares batches: at an interrupt it goes on, and who started it ends it.
+
+    A notebook's Stop and Ctrl-C at a terminal reach every process of the group. Workers of PyTorch's end by them, and the step in flight
+    would wait for a batch that never comes.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -18,7 +18,7 @@ from gpulab import _given, devices, transfer
 from gpulab.devices import Device
 from gpulab.errors import MeasurementError, OutOfMemoryError, StoppedError, message_of
 from gpulab.evidence import Evidence, Note
-from gpulab.training import _images, _settings
+from gpulab.training import _images, _interrupts, _settings
 from gpulab.training._pipeline_model import check_count, check_seconds
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
 from gpulab.units import format_bytes, format_seconds
@@ -300,7 +300,10 @@ def _loader(data: _images.BatchSet, workers: int, prefetch: int, pinned: bool) -
     if workers:
         # Starting afresh would cost each worker the seconds in which torch is imported; the workers touch no accelerator.
         context = "fork" if sys.platform.startswith("linux") else None
-        options = {"prefetch_factor": prefetch, "timeout": _TIMEOUT_SECONDS, "multiprocessing_context": context}
+        options = {
+            "prefetch_factor": prefetch, "timeout": _TIMEOUT_SECONDS, "multiprocessing_context": context,
+            "worker_init_fn": _interrupts.leave_to_the_run,
+        }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of more workers than cores: the result has a note about it
         loader: Any = DataLoader(

@@ -7,6 +7,8 @@ import dataclasses
 import io
 import json
 import math
+import os
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -221,6 +223,23 @@ def test_real_workers_give_the_same_batches_in_order():
         assert batch.images.equal(alone[k].images)
         assert (batch.worker, batch.labels.tolist()) == (k % 2, alone[k].labels.tolist())
         assert batch.start < batch.end
+
+
+class _Interrupting(_images.BatchSet):
+    """Batches whose worker is interrupted while it loads the second one."""
+
+    def __getitem__(self, number):
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().__getitem__(number)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no process groups")
+def test_an_interrupt_of_another_cell_leaves_the_workers_at_work(monkeypatch: pytest.MonkeyPatch):
+    """A notebook's Stop goes to the kernel's whole process group: the workers of an instrument that runs meanwhile are in it too."""
+    monkeypatch.setattr(_pipeline, "_TIMEOUT_SECONDS", 5.0)
+    with _pipeline._loader(_Interrupting(_images.jpegs(8, 32), 2, 16, 3), 1, 2, False) as batches:
+        assert [batch.labels.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_a_real_run_has_every_step_in_each_lane():
