@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,36 @@ from typing import Any
 from gpulab import _given
 from gpulab.devices import Device
 from gpulab.errors import InputError, shown
+
+_POLL_SECONDS = 0.001
+_line: list[threading.Thread] = []  # who is in an ``alone`` block or waits for one, as they came; the first is inside
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Within the block no other thread is in one: switches and generators are the process's, and two would put back each other's.
+
+    Threads enter as they came, so a cell and an instrument that train at the same time take turns, step by step. No lock: a thread that
+    leaves and comes again would have it before those who wait.
+    """
+    me = threading.current_thread()
+    if _line[:1] == [me]:  # a block inside of a block
+        yield
+        return
+    try:
+        _line.append(me)
+        while (first := _line[0]) is not me:
+            if not first.is_alive():  # a check whose time was up was ended before it could leave
+                _leave(first)
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        _leave(me)
+
+
+def _leave(thread: threading.Thread) -> None:
+    with contextlib.suppress(ValueError):  # it has left, or was interrupted before it stood in line
+        _line.remove(thread)
 
 
 class Generators:
@@ -19,7 +51,7 @@ class Generators:
         import torch
 
         self._device = device if device.torch_type == "cuda" else None
-        with torch.random.fork_rng(devices=[device.index] if self._device else []):
+        with alone(), torch.random.fork_rng(devices=[device.index] if self._device else []):
             # Not torch.manual_seed, which seeds every accelerator of the caller's too.
             torch.default_generator.manual_seed(seed)
             if self._device:
@@ -116,8 +148,14 @@ def threads(count: int | None, device: Device) -> Iterator[None]:
 def switches(precision: str, device: Device, autotune: bool = False) -> Iterator[None]:
     """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same bits on every run.
 
-    With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get another one.
+    With ``autotune`` cuDNN chooses by time among the algorithms that do, so another run may get another one. One thread at a time.
     """
+    with alone(), _switched(precision, device, autotune):
+        yield
+
+
+@contextlib.contextmanager
+def _switched(precision: str, device: Device, autotune: bool) -> Iterator[None]:
     import torch
 
     wanted = "tf32" if precision == "tf32" else "ieee"

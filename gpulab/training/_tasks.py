@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab import _given, networks
 from gpulab.errors import InputError, shown
-from gpulab.training import _data
+from gpulab.training import _data, _settings
 from gpulab.training._data import Data
 
 _LARGEST_SEED = 2**63
@@ -61,7 +61,7 @@ class Task:
         import torch
 
         seed = check_seed("make_model", seed)
-        with torch.random.fork_rng(devices=[]):
+        with _settings.alone(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._build()
 
