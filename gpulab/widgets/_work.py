@@ -55,9 +55,13 @@ class Job:
         self._thread = threading.Thread(target=self._main, name="gpulab-instrument", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; where the system gives no thread, the end comes at once, with a sentence."""
         _RUNNING.add(self)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # a container's limit of processes counts threads too
+            sentence = f"The work could not begin ({error}); expected room for one more thread. Shut down other kernels, and run again."
+            self._finish(None, sentence)
 
     def stop(self) -> None:
         """Ask the work to end after the call in flight."""
@@ -96,11 +100,14 @@ class Job:
             self.stopped_empty = isinstance(error, StoppedError)
             sentence = in_one_sentence(error)
         finally:
-            _RUNNING.discard(self)
-            try:
-                self._on_end(result, sentence)
-            finally:
-                self._over.set()
+            self._finish(result, sentence)
+
+    def _finish(self, result: Any, sentence: str) -> None:
+        _RUNNING.discard(self)
+        try:
+            self._on_end(result, sentence)
+        finally:
+            self._over.set()
 
     def _take_turn(self) -> None:
         while not _MEASURING.acquire(timeout=_WAIT_SECONDS):

@@ -312,6 +312,24 @@ def test_a_stop_with_nothing_to_report_is_no_error() -> None:
     assert (probe.error, probe._panel.progress) == ("", "Stopped before the first call.")
 
 
+def test_a_machine_without_room_for_a_thread_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's limit is reached: the instrument says so, waits for nothing, and runs once there is room."""
+
+    def full(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")  # CPython's own words
+
+    probe = Probe()
+    with monkeypatch.context() as no_room:
+        no_room.setattr(threading.Thread, "start", full)
+        send(probe, do="run", action="run", seq=1)
+    assert not probe.running
+    assert "can't start new thread" in probe.error
+    assert "one more thread" in probe.error
+    probe.wait()
+    probe.run(wait=True)
+    assert (probe.result, probe.error) == (4, "")
+
+
 def test_a_picture_that_cannot_be_drawn_is_told() -> None:
     """A failure while drawing ends the run in words and leaves the buttons usable."""
 
