@@ -160,10 +160,12 @@ class LocalEngines:
     def stop(self) -> None:
         """End everything; a second call does nothing."""
         client, self.client = self.client, None
-        if client is not None:
-            client.close()
-        if self.guarded is not None:
-            self.guarded.close()
+        try:
+            if client is not None:
+                client.close()
+        finally:  # also where a second interrupt meets the client's end
+            if self.guarded is not None:
+                self.guarded.close()
 
     def _guard(self) -> Guarded:
         assert self.guarded is not None

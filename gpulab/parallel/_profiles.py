@@ -159,12 +159,14 @@ class ProfileEngines:
     def stop(self) -> None:
         """Let go of engines that were there, and end those that were started; a second call does nothing."""
         client, self.client = self.client, None
-        if client is not None:
-            if self._guarded is None:
-                self._leave(client)
-            client.close()
-        if self._guarded is not None:
-            self._guarded.close()
+        try:
+            if client is not None:
+                if self._guarded is None:
+                    self._leave(client)
+                client.close()
+        finally:  # also where a second interrupt meets the client's end
+            if self._guarded is not None:
+                self._guarded.close()
 
     def _leave(self, client: Any) -> None:
         """Close the process group on engines that live on."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,7 +24,7 @@ import torch.distributed as dist
 
 import gpulab as gl
 from gpulab.errors import GpulabError, InputError, OutOfMemoryError, RankError
-from gpulab.parallel import Ranks, _engines, _group, _rank
+from gpulab.parallel import Ranks, _engines, _group, _profiles, _rank
 
 # A killed kernel's processes are gone after this; the guard looks twenty times a second, and ends them in well under a second.
 GONE_WITHIN = 10.0
@@ -446,6 +447,23 @@ def test_whoever_waits_for_engines_leaves_them_the_core(told: Told) -> None:
     engines._wait(lambda: told.now >= 101.0, "it has not come", "guard.log")
     assert told.now == pytest.approx(101.0, abs=0.1)
     assert 10 <= told.waits <= 1000
+
+
+@pytest.mark.parametrize("kind", ["local", "profile"])
+def test_a_second_interrupt_leaves_no_engine_behind(kind: str) -> None:
+    """The first one ends the call in the block, the second one meets the client while it closes: the guard is told to end all the same."""
+    ended: list[bool] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    guarded = SimpleNamespace(close=lambda: ended.append(True))
+    engines: Any = _engines.LocalEngines(2, 1) if kind == "local" else _profiles.ProfileEngines(2, "site")
+    engines.client = SimpleNamespace(close=interrupted)
+    engines.guarded = engines._guarded = guarded
+    with pytest.raises(KeyboardInterrupt):
+        engines.stop()
+    assert ended == [True]
 
 
 @pytest.mark.parametrize(
