@@ -13,6 +13,7 @@ from gpulab import _given
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.statistics import t_quantile
+from gpulab.training import _interrupts
 from gpulab.training._evaluate import Answers, answers_of, difference_interval, wilson
 from gpulab.training._fit import fit
 from gpulab.training._tasks import Task, check_seed
@@ -39,7 +40,7 @@ def over_seeds(
     seeds : int or iterable of int
         How many (0, 1, 2 ...), or which.
     progress, stop : callable, optional
-        As in ``fit``; a stop keeps what was reached.
+        As in ``fit``; a stop or an interrupt keeps what was reached.
     **options
         As in ``fit``, but for ``model``, ``seed``, ``save`` and ``resume``: each seed has its own.
 
@@ -54,6 +55,8 @@ def over_seeds(
         If the seeds or an option cannot be used.
     StoppedError
         If ``stop`` asked before the first run had a step.
+    KeyboardInterrupt
+        If the learner interrupts before that.
 
     Examples
     --------
@@ -72,18 +75,25 @@ def over_seeds(
         raise InputError(f"over_seeds: {', '.join(own)} was given; expected options that all seeds share. Leave it out, or call fit.")
     runs: list[FitResult] = []
     answers: list[Answers] = []
-    for number, seed in enumerate(chosen):
-        model = job.make_model(seed)
-        try:
-            run = fit(job, model=model, seed=seed, progress=_part(report, number, len(chosen)), stop=asked, **options)
-        except (StoppedError, KeyboardInterrupt):  # before this seed's first step
-            if not runs:
+    with _interrupts.deferred() as interrupt:  # between two runs too: an interrupt there would lose those that are complete
+
+        def ended() -> bool:
+            return interrupt.asked or (asked is not None and asked())
+
+        for number, seed in enumerate(chosen):
+            model = job.make_model(seed)
+            try:
+                run = fit(job, model=model, seed=seed, progress=_part(report, number, len(chosen)), stop=ended, **options)
+            except (StoppedError, KeyboardInterrupt):  # before this seed's first step
+                if runs:
+                    break
+                if interrupt.asked:
+                    raise KeyboardInterrupt from None
                 raise
-            break
-        runs.append(run)
-        answers.append(answers_of(model, job))
-        if run.ended in ("stopped", "interrupted"):
-            break
+            runs.append(run)
+            answers.append(answers_of(model, job))
+            if run.ended in ("stopped", "interrupted"):
+                break
     done = chosen[: len(runs)]
     notes = []
     if len(done) < len(chosen) or runs[-1].ended in ("stopped", "interrupted"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from gpulab import training, workloads
 from gpulab.errors import InputError, MissingLibraryError
-from gpulab.training import _data
+from gpulab.training import _data, _seeds
 from gpulab.training._evaluate import Answers, _half, clustered, difference_interval, wilson
 from gpulab.training._seeds import accuracy_of
 
@@ -121,6 +122,35 @@ def test_over_seeds_is_fit_seed_by_seed() -> None:
         assert run.losses.tolist() == training.fit("digits-mlp", steps=6, seed=seed, device="cpu").losses.tolist()
     assert result.accuracy.mean == pytest.approx(np.mean([run.accuracy.ratio for run in result.runs if run.accuracy]))
     assert training.SeedsResult.from_dict(result.to_dict()) == result
+
+
+@pytest.mark.parametrize("seeds_done", [0, 2])
+def test_an_interrupt_between_two_seeds_keeps_what_was_reached(seeds_done: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real signal while the second model is tested: both are told. While the first model is made there is nothing to tell."""
+    test, make, before = _seeds.answers_of, training.Task.make_model, signal.getsignal(signal.SIGINT)
+    tested: list[Any] = []
+
+    def interrupted_test(model: Any, job: Any) -> Any:
+        tested.append(model)
+        if len(tested) == seeds_done:
+            signal.raise_signal(signal.SIGINT)
+        return test(model, job)
+
+    def interrupted_making(job: Any, seed: int = 0) -> Any:
+        if not seeds_done:
+            signal.raise_signal(signal.SIGINT)
+        return make(job, seed)
+
+    monkeypatch.setattr(_seeds, "answers_of", interrupted_test)
+    monkeypatch.setattr(training.Task, "make_model", interrupted_making)
+    if seeds_done:
+        result = training.over_seeds("digits-mlp", seeds=4, steps=2, device="cpu")
+        assert (result.seeds, len(result.accuracy.accuracies)) == ((0, 1), 2)
+        assert any(note.code == "stopped" and "2 of 4" in note.sentence for note in result.notes)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            training.over_seeds("digits-mlp", seeds=4, steps=2, device="cpu")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_over_seeds_keeps_what_was_reached() -> None:
