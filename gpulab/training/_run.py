@@ -207,6 +207,9 @@ class Run:
                         losses[-1] = losses[-1].item()
                         self._meter.mark("other")
                 self._meter.end(steps, first=first, counts=counts)
+        except BaseException:
+            self.close()  # a batch may be lost, or the loading cut off: the next step gets its own again
+            raise
         finally:
             with devices.guard(f"fit: reading the losses of steps {reached} to {reached + len(losses) - 1} on {self.device}"):
                 self.losses += [float(loss) for loss in losses]

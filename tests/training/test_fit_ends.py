@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import math
 import os
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from gpulab import memory, training
 from gpulab.errors import CheckpointError, DeviceError, GpulabError, InputError, OutOfMemoryError, StoppedError
 from gpulab.training import _checkpoint, _step, _words
+from gpulab.training._data import Data
 
 SHORT: dict[str, Any] = {"batch_size": 48, "device": "cpu"}
 LONGEST = 800
@@ -95,6 +97,28 @@ def test_a_second_interrupt_ends_the_step_too() -> None:
 
     result = run_for(50, model=Twice())
     assert (result.ended, result.steps) == ("interrupted", 3)
+
+
+def test_a_run_goes_on_after_an_interrupt_while_it_loads() -> None:
+    """An interrupt in the middle of a batch's loading ends the call; the next one begins with that batch, and nothing is left out."""
+    job = training.task("digits-mlp")
+    asked: list[int] = []
+
+    class Interrupted(Data):
+        def __getitem__(self, indices: Any) -> tuple[Any, Any]:
+            asked.append(len(asked))
+            if asked[-1] == 2:
+                raise KeyboardInterrupt
+            return super().__getitem__(indices)
+
+    data = Interrupted(job.train.inputs, job.train.targets)
+    run = training.Run(dataclasses.replace(job, _load=lambda: (data, job.test)), steps=5, **SHORT)
+    with pytest.raises(KeyboardInterrupt):
+        run.advance(5)
+    assert len(run.losses) == 2
+    run.advance(5)
+    assert run.losses == run_for(5).losses.tolist()
+    run.close()
 
 
 # -- divergence ------------------------------------------------------------------------------------------------------
