@@ -77,13 +77,13 @@ def over_seeds(
     answers: list[Answers] = []
     with _interrupts.deferred() as interrupt:  # between two runs too: an interrupt there would lose those that are complete
 
-        def ended() -> bool:
+        def is_over() -> bool:
             return interrupt.asked or (asked is not None and asked())
 
         for number, seed in enumerate(chosen):
             model = job.make_model(seed)
             try:
-                run = fit(job, model=model, seed=seed, progress=_part(report, number, len(chosen)), stop=ended, **options)
+                run = fit(job, model=model, seed=seed, progress=_part(report, number, len(chosen)), stop=is_over, **options)
             except (StoppedError, KeyboardInterrupt):  # before this seed's first step
                 if runs:
                     break
