@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import os
 import re
@@ -246,11 +247,13 @@ def gpu_memory(shell: Any, line: str, cell: str) -> Any:
         print(f"%%gpu_memory: {line.strip()!r} is not an option; expected nothing behind the magic. Put code below it.", file=sys.stderr)
         return None
     run, watch = _as_cell(shell, cell), Watch(shell.user_ns)
-    try:
-        with watch:
-            return run()
-    finally:
+
+    def show() -> None:
         display(watch.result())  # type: ignore[no-untyped-call]
+
+    with contextlib.ExitStack() as after, watch:
+        after.callback(show)  # only from here on: where the watching could not begin there is nothing to show
+        return run()
 
 
 def _as_cell(shell: Any, cell: str) -> Callable[[], Any]:

@@ -215,6 +215,28 @@ def test_a_cell_has_no_future_of_ours(shell, monkeypatch, magic, line):
     assert shell.user_ns["f"].__annotations__ == {"x": int}
 
 
+def test_an_interrupt_before_the_cell_begins_is_told_as_it_is(shell, monkeypatch):
+    """Loading what follows the memory takes seconds the first time: cut off in it, the cell has no memory to show."""
+
+    class Loading:
+        def __init__(self, names):
+            pass
+
+        def __enter__(self):
+            raise KeyboardInterrupt
+
+        def __exit__(self, *error):
+            pass
+
+        def result(self):
+            raise AttributeError("nothing was followed")
+
+    monkeypatch.setattr("gpulab.memory.Watch", Loading)
+    with pytest.raises(KeyboardInterrupt):
+        shell.run_cell_magic("gpu_memory", "", "n = 3")
+    assert shell.user_ns["n"] == 8
+
+
 def test_memory_takes_no_options(capsys):
     """The cell is not run."""
     assert magics.gpu_memory(None, " -x ", "raise SystemExit") is None
