@@ -157,11 +157,19 @@ def lent(lender: Lender, roots: list[Any]) -> Iterator[None]:
                 _lend(lender, module)
             yield
         finally:
-            for module, attributes, containers in kept:
-                module.__dict__.clear()
-                module.__dict__.update(attributes)
-                for container, content in containers:
-                    _refill(container, content)
+            try:
+                _put_back(kept)
+            except KeyboardInterrupt:  # told once all is back: the rest of the model would keep tensors that are not the caller's
+                _put_back(kept)
+                raise
+
+
+def _put_back(kept: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]]) -> None:
+    for module, attributes, containers in kept:
+        module.__dict__.clear()
+        module.__dict__.update(attributes)
+        for container, content in containers:
+            _refill(container, content)
 
 
 def _containers(module: Any) -> list[tuple[Any, Any]]:

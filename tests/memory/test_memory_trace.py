@@ -11,7 +11,7 @@ from torch import nn
 from gpulab import memory, networks
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge
-from gpulab.memory import MemoryTrace, _trace
+from gpulab.memory import MemoryTrace, _sandbox, _trace
 
 
 def test_a_linear_step_by_hand():
@@ -182,3 +182,22 @@ def test_progress_tells_each_step_and_the_end():
     seen = []
     memory.trace(nn.Linear(2, 2), torch.zeros(1, 2), loss=torch.sum, device="cpu", progress=lambda *step: seen.append(step))
     assert seen == [(0.0, "step 1 of 2"), (0.5, "step 2 of 2"), (1.0, "done")]
+
+
+def test_an_interrupt_while_a_model_gets_its_tensors_back_waits_until_it_has_all() -> None:
+    """It comes between the first layer and the second one, and is told once the second has its own weight again."""
+    interrupts = [KeyboardInterrupt]
+
+    class Interrupted(list[int]):
+        def clear(self) -> None:
+            if interrupts:
+                raise interrupts.pop()
+            super().clear()
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[0].seen = Interrupted([1])
+    weight, lender = model[1].weight, _sandbox.Lender("trace", lambda tensor: tensor.untyped_storage().clone(), "cpu")
+    with pytest.raises(KeyboardInterrupt), _sandbox.lent(lender, [model]):
+        assert model[1].weight is not weight
+    assert model[1].weight is weight
+    assert model[0].seen == [1]
