@@ -39,3 +39,5 @@ def _averaged_once(model: Any) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        for norm in norms:  # PyTorch calls no hook after an interrupt
+            after(norm, None, None)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from gpulab import memory, training
 from gpulab.errors import CheckpointError, DeviceError, GpulabError, InputError, OutOfMemoryError, StoppedError
-from gpulab.training import _checkpoint, _step, _words
+from gpulab.training import _activations, _checkpoint, _step, _words
 from gpulab.training._data import Data
 
 SHORT: dict[str, Any] = {"batch_size": 48, "device": "cpu"}
@@ -615,3 +615,22 @@ def test_a_device_that_is_lost_in_a_stretch_is_told_in_our_words(monkeypatch):
         with pytest.raises(DeviceError, match="restart the kernel"):
             run.advance(3)
         assert run.losses == reached
+
+
+def test_a_norm_that_is_interrupted_while_it_is_recomputed_is_as_it_was() -> None:
+    """PyTorch calls no hook after an interrupt: the learner's model would go on averaging nothing."""
+    norm = torch.nn.BatchNorm1d(4)
+    model = torch.nn.Sequential(torch.nn.Sequential(norm, torch.nn.Linear(4, 4)))
+
+    def interrupt(module: Any, args: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:  # not before the backward pass
+            raise KeyboardInterrupt
+
+    with _activations.recomputed(model):
+        norm.register_forward_pre_hook(interrupt)  # after ours, which keeps the norm from counting a batch twice
+        loss = model(torch.randn(8, 4)).sum()
+        with pytest.raises(KeyboardInterrupt):
+            loss.backward()
+    assert norm.momentum == 0.1
+    assert int(norm.num_batches_tracked) == 1
+    assert "_gpulab_kept" not in vars(norm)
