@@ -7,22 +7,39 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import sys
 
 from gpulab.devices import _cgroup
 
 # The libraries whose versions change a measurement or a result.
 _WATCHED = ("numpy", "torch", "cupy-cuda12x", "cupy-cuda13x", "cupy", "numba-cuda", "triton", "jax", "tensorflow")
+_WINDOWS_PROCESSOR = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 
 @functools.cache
 def processor_name() -> str:
-    """Return the CPU's model name."""
+    """Return the CPU's model name, such as "Apple M2"; Python itself knows only its family on a Mac and on Windows."""
+    found = " ".join(_stated_name().split())
+    return found or platform.processor() or platform.machine() or "unknown processor"
+
+
+def _stated_name() -> str:
+    """The name by the system's own words; "" where it has none."""
+    if platform.system() == "Darwin":
+        from gpulab.devices import _cpu  # which itself needs this module
+
+        return _cpu.sysctl("machdep.cpu.brand_string")
+    if sys.platform == "win32":
+        import winreg
+
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _WINDOWS_PROCESSOR) as key:
+                return str(winreg.QueryValueEx(key, "ProcessorNameString")[0])
+        except OSError:
+            return ""
     cpuinfo = pathlib.Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith(("model name", "Model", "Hardware")):
-                return " ".join(line.partition(":")[2].split())
-    return platform.processor() or platform.machine() or "unknown processor"
+    lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.exists() else []
+    return next((line.partition(":")[2] for line in lines if line.startswith(("model name", "Model", "Hardware"))), "")
 
 
 def usable_core_numbers() -> tuple[int, ...]:

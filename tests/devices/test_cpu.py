@@ -1,5 +1,6 @@
 """The processor and the PCI bus, read from made-up system files."""
 
+import contextlib
 import importlib.metadata
 import platform
 import subprocess
@@ -128,6 +129,7 @@ def test_small_values_of_the_system_by_hand(tmp_path, monkeypatch):
 
 def test_a_mac_is_asked_by_its_own_program(monkeypatch):
     """With the name alone, and five seconds; a program that is not there, or hangs, says nothing."""
+    name = _host.processor_name()  # known from here on: what this test says of a Mac must not stay
     asked, answers = [], [subprocess.CompletedProcess([], 0, "8\n", ""), OSError("none"), subprocess.TimeoutExpired("sysctl", 5)]
 
     def run(command, **options):
@@ -146,7 +148,7 @@ def test_a_mac_is_asked_by_its_own_program(monkeypatch):
     )
     found = _cpu.probe()
     assert (found.hypervisor, found.caches, found.physical_cores, found.quota_cores, found.clock_hz) == ("yes", (), None, None, None)
-    assert found.name == _host.processor_name()
+    assert found.name == name
 
 
 @pytest.fixture
@@ -193,6 +195,30 @@ def test_the_processors_name_and_its_cores(proc, monkeypatch):
     for count, cores in ((3, (0, 1, 2)), (None, (0,))):
         monkeypatch.setattr(_host.os, "cpu_count", lambda count=count: count)
         assert (_host.usable_core_numbers(), _host.usable_cores()) == (cores, len(cores))
+
+
+def test_the_processors_name_is_the_products_on_a_mac_and_on_windows(proc, monkeypatch):
+    """As sysctl and the registry have it (spaces may end it there); Python itself says "arm" and "Intel64 Family 6 ...": its kind."""
+    name = _host.processor_name.__wrapped__
+    monkeypatch.setattr(platform, "processor", lambda: "its kind")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(_cpu, "sysctl", {"machdep.cpu.brand_string": "Apple M2 Pro"}.__getitem__)
+    assert name() == "Apple M2 Pro"
+    values = {"ProcessorNameString": ("13th Gen Intel(R) Core(TM) i7-1360P   ", 1)}
+
+    def value(key, wanted):
+        if wanted not in values:
+            raise FileNotFoundError
+        return values[wanted]
+
+    keys = {("machine", r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"): contextlib.nullcontext("key")}
+    registry = types.SimpleNamespace(HKEY_LOCAL_MACHINE="machine", OpenKey=lambda *place: keys[place], QueryValueEx=value)
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    monkeypatch.setattr(_host.sys, "platform", "win32")
+    assert name() == "13th Gen Intel(R) Core(TM) i7-1360P"
+    values.clear()
+    assert name() == "its kind"
 
 
 def test_the_drivers_version_is_asked_and_its_library_closed(monkeypatch):
