@@ -116,6 +116,26 @@ def test_the_runs_folder_reads_as_the_learners_wherever_it_stands(
     assert "GPULAB_PROGRESS" not in os.environ
 
 
+def test_a_temporary_folder_behind_a_link_reads_as_the_learners_too(
+    client: type[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Mac's /var is a link to /private/var, and a process there names its folder by the latter (getcwd(3))."""
+    (tmp_path / "private" / "var").mkdir(parents=True)
+    (tmp_path / "var").symlink_to(tmp_path / "private" / "var", target_is_directory=True)
+    monkeypatch.setattr(_execute.tempfile, "tempdir", str(tmp_path / "var"))
+    given = client.__init__
+
+    def in_its_own_words(self: Client, notebook: Any, **options: Any) -> None:
+        given(self, notebook, **options)
+        self.folder = os.path.realpath(self.folder)
+
+    monkeypatch.setattr(client, "__init__", in_its_own_words)
+    notebook, _ = _execute.executed(course(tmp_path))
+    assert notebook.cells[1].outputs[0].text == "in my-notebooks/data"
+    assert set(client.progress) == {Path(".gpulab/progress.json")}
+    assert list((tmp_path / "var").iterdir()) == []
+
+
 def test_a_folder_that_cannot_keep_a_run_is_refused_before(client: type[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file stands in the folder's place: nothing runs. A folder that is only read is as good where what it keeps still fits."""
     source, kept = course(tmp_path), tmp_path / "kept"

@@ -98,7 +98,8 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     where = ""
-    with tempfile.TemporaryDirectory(prefix="gpulab-html-") as folder, _progress_of_its_own(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="gpulab-html-") as made, _progress_of_its_own(Path(made).resolve()):
+        folder = str(Path(made).resolve())  # as the kernel names it: a Mac's temporary folders lie behind a link
         scratch = nbformat.v4.new_code_cell()
         notebook.cells.append(scratch)  # nbclient writes back each cell that it ran, so what is not the notebook's has a place behind it
         last = len(notebook.cells) - 1
