@@ -153,14 +153,16 @@ def _busy_and_stolen(cores: list[int]) -> tuple[float | None, float | None]:
         return _busy_from_psutil(), None
     tick = _tick_seconds()
     busy = stolen = 0.0
-    wanted = {f"cpu{core}" for core in cores}
+    wanted, seen = {f"cpu{core}" for core in cores}, 0
     for line in text.splitlines():
         name, *fields = line.split()
         if name in wanted and len(fields) >= 8:
             user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in fields[:8])
             busy += (user + nice + system + irq + softirq) * tick
             stolen += steal * tick
-    return busy, stolen
+            seen += 1
+    # A container's own /proc/stat (lxcfs) counts its cores from 0, whatever numbers they have: a part of them is no answer.
+    return (busy, stolen) if seen == len(cores) else (None, None)
 
 
 def _busy_from_psutil() -> float | None:

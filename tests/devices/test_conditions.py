@@ -37,6 +37,16 @@ def test_busy_and_stolen_time_of_our_cores(proc):
     assert conditions._busy_and_stolen([0, 1]) == pytest.approx((15.33, 0.3))
 
 
+def test_cores_that_the_systems_file_numbers_otherwise_are_not_told(proc):
+    """In a container of LXC the file counts its cores from 0 (lxcfs), while sched_getaffinity(2) gives the machine's: 4 and 5, or 1 and 3.
+
+    Busy time of 0 would say that nobody else was there, whatever the wait for a core.
+    """
+    (proc / "proc" / "stat").write_text(STAT)
+    assert conditions._busy_and_stolen([4, 5]) == (None, None)
+    assert conditions._busy_and_stolen([1, 3]) == (None, None)
+
+
 def test_run_delay_is_the_second_field(proc):
     """schedstat: time on the core, time waiting for it, slices; in nanoseconds."""
     (proc / "proc" / "thread-self").mkdir()
