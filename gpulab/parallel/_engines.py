@@ -113,9 +113,10 @@ class LocalEngines:
 
         self._wait(all_here, "not all engines have come up", f"{names[0]}.log", names)
         ids = sorted(set(client.ids) - old)
-        pids = client[ids].apply_async(_pid).get(START_SECONDS)
-        order = {pid: i for i, pid in enumerate(guarded.pids[name] for name in names)}
-        self.ids = tuple(engine for _, engine in sorted(zip((order.get(pid, self.n) for pid in pids), ids, strict=True)))
+        order = {guarded.pids[name]: i for i, name in enumerate(names)}
+        # In an environment of Windows the program that is started is a launcher, and the engine is its child.
+        places = [min(order.get(pid, self.n) for pid in pids) for pids in client[ids].apply_async(_pids).get(START_SECONDS)]
+        self.ids = tuple(engine for _, engine in sorted(zip(places, ids, strict=True)))
 
     def deaths(self) -> dict[int, str]:
         """Return which engines have ended, by index, and how; all of them where the guard or the controller is gone."""
@@ -201,10 +202,11 @@ class LocalEngines:
             )
 
 
-def _pid() -> int:
+def _pids() -> tuple[int, int]:
+    """Return the number of this process and of its parent."""
     import os
 
-    return os.getpid()
+    return os.getpid(), os.getppid()
 
 
 def _controller_command(folder: Path) -> list[str]:

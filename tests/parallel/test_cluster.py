@@ -200,8 +200,14 @@ def test_the_store_asks_for_libuv_where_pytorch_was_built_with_it(system: str, l
     assert asked == [libuv, libuv]
 
 
-def test_engines_are_told_in_the_order_of_ranks_with_a_fraction_that_rises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of two engines one comes first, then both: a start from 0.5 goes by 0.7 to 0.9; their processes say which is which rank."""
+@pytest.mark.parametrize("pids", [[(202, 1), (201, 1)], [(801, 202), (802, 201)]], ids=["itself", "below a launcher"])
+def test_engines_are_told_in_the_order_of_ranks_with_a_fraction_that_rises(
+    pids: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of two engines one comes first, then both: a start from 0.5 goes by 0.7 to 0.9; their processes say which is which rank.
+
+    On Windows an environment's python.exe starts the real one as its child, and an engine is known by its parent (CPython, PC/launcher).
+    """
     engines = _engines.LocalEngines(2, 1)
     orders: list[tuple[str, str]] = []
     told: list[tuple[float, str]] = []
@@ -217,16 +223,18 @@ def test_engines_are_told_in_the_order_of_ranks_with_a_fraction_that_rises(monke
         def apply_async(self, function: object) -> Client:
             return self
 
-        def get(self, seconds: float) -> list[int]:
-            return [202, 201]
+        def get(self, seconds: float) -> list[tuple[int, int]]:
+            return pids
 
     def wait(condition: Callable[[], bool], *_: object, **__: object) -> None:
         while not condition():
             engines.client.ids = next(coming)
 
-    pids = {"engine 1.0": 201, "engine 1.1": 202}
+    started = {"engine 1.0": 201, "engine 1.1": 202}
     engines.client = Client()
-    engines.guarded = SimpleNamespace(folder=tmp_path, pids=pids, order=lambda what, **given: orders.append((what, given["name"])))  # type: ignore[assignment]
+    engines.guarded = SimpleNamespace(  # type: ignore[assignment]
+        folder=tmp_path, pids=started, order=lambda what, **given: orders.append((what, given["name"]))
+    )
     monkeypatch.setattr(engines, "_wait", wait)
     engines._launch(lambda fraction, text: told.append((round(fraction, 9), text)), 0.5)
     assert orders == [("engine", "engine 1.0"), ("engine", "engine 1.1")]
