@@ -40,7 +40,7 @@ class Engines(Protocol):
         """Return which engines have ended, by index, and how."""
 
     def interrupt(self, indices: Sequence[int]) -> None:
-        """Send SIGINT to some."""
+        """Raise KeyboardInterrupt in some."""
 
     def renew(self, progress: Progress) -> None:
         """Have new engines in place of all."""
@@ -127,8 +127,12 @@ class LocalEngines:
         return {i: ending(guarded.ends[name]) for i, name in enumerate(self._names()) if name in guarded.ends}
 
     def interrupt(self, indices: Sequence[int]) -> None:
-        """Send SIGINT to some engines."""
-        if self._guard().alive:
+        """Interrupt some engines: by a signal, on Windows, where any signal ends a process, by a message."""
+        if sys.platform == "win32":
+            targets = [self.ids[i] for i in indices if self.ids[i] in self.client.ids]
+            if targets:
+                self.client.send_signal(signal.SIGINT, targets=targets, block=False)
+        elif self._guard().alive:
             self._guard().order("signal", names=[self._names()[i] for i in indices], signal=int(signal.SIGINT))
 
     def renew(self, progress: Progress) -> None:

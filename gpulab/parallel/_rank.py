@@ -5,6 +5,7 @@ Everything here is called by name in an engine, so it must be importable there. 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import datetime
 import gc
@@ -260,6 +261,10 @@ def _on_signal_request(stream: Any, identity: Any, message: Any) -> None:
     from ipykernel.ipkernel import IPythonKernel
 
     number = message["content"]["sig"]
-    os.kill(os.getpid(), getattr(signal, number) if isinstance(number, str) else number)
+    number = getattr(signal, number) if isinstance(number, str) else number
+    if sys.platform == "win32" and number == signal.SIGINT:  # which os.kill would end the process by there
+        _thread.interrupt_main()
+    else:
+        os.kill(os.getpid(), number)
     kernel: Any = IPythonKernel.instance()
     kernel.session.send(stream, "signal_reply", {"status": "ok"}, parent=message, ident=identity)

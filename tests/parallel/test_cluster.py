@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -522,6 +523,39 @@ def test_engines_that_ended_are_known_by_their_place(told: Told) -> None:
     assert engines.deaths() == dict.fromkeys(range(3), "ended with the process that watches over the engines")
     engines.interrupt([0])
     assert len(orders) == 1
+
+
+def test_an_interrupt_is_a_message_where_a_signal_would_end_the_engine(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows os.kill ends a process by any signal but two of the console's (Python's manual); only engines that are there hear."""
+    engines, sent = _engines.LocalEngines(3, 1), []
+    engines.guarded, engines.ids = told, (4, 5, 6)  # type: ignore[assignment]
+    engines.client = SimpleNamespace(ids=[4, 6], send_signal=lambda *what, **where: sent.append((what, where)))
+    monkeypatch.setattr(sys, "platform", "win32")
+    engines.interrupt([0, 1])
+    engines.interrupt([1])
+    assert sent == [((signal.SIGINT,), {"targets": [4], "block": False})]
+
+
+@pytest.mark.parametrize("number", [2, "SIGINT"])
+def test_a_message_interrupts_the_function_and_not_the_engines_life(number: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heard in the thread of control messages; the main thread gets what Ctrl-C gives it, without os.kill, and an answer is sent."""
+    sent: list[object] = []
+    kernel = SimpleNamespace(session=SimpleNamespace(send=lambda *what, **more: sent.append(what[1])))
+    monkeypatch.setattr("ipykernel.ipkernel.IPythonKernel.instance", lambda: kernel)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
+    message = {"content": {"sig": number}}
+    control = threading.Thread(target=_rank._on_signal_request, args=(None, None, message))
+
+    def until_heard() -> None:
+        control.start()
+        control.join()
+        signal.getsignal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        until_heard()
+    control.join()
+    assert sent == ["signal_reply"]
 
 
 def test_as_many_ranks_as_fit_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
