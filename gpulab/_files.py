@@ -10,6 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# What a file system says that knows no locks, such as Lustre without its option flock, or NFS without a lock daemon.
+NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``: whoever reads sees the old file or the new one, never a part.
@@ -69,6 +72,11 @@ def try_lock(descriptor: int) -> bool:
     """Lock an open file for this process without waiting; False while another one has it.
 
     Closing the file frees the lock, and so does the end of the process, so nothing has to be tidied up after a crash.
+
+    Raises
+    ------
+    OSError
+        If it cannot be locked; with one of ``NO_LOCKS`` where its file system knows none.
     """
     try:
         if sys.platform == "win32":
@@ -89,6 +97,8 @@ def try_lock(descriptor: int) -> bool:
 def alone(path: Path) -> Iterator[bool]:
     """Hold a lock beside ``path`` while the block runs; gives False, without waiting, where another process holds it.
 
+    On a file system that knows no locks it gives True: nothing can be known of others there, and the file can be written.
+
     The empty file ``.NAME.lock`` stays: taking it away would let two processes lock two files of one name.
 
     Parameters
@@ -102,4 +112,10 @@ def alone(path: Path) -> Iterator[bool]:
         If the folder cannot be written to.
     """
     with path.with_name(f".{path.name}.lock").open("a+b") as file:
-        yield try_lock(file.fileno())
+        try:
+            free = try_lock(file.fileno())
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            free = True
+        yield free

@@ -100,3 +100,19 @@ def test_only_one_holds_the_lock_beside_a_file(tmp_path: Path) -> None:
     with alone(path) as again:
         assert again is True
     assert {file.name for file in tmp_path.iterdir()} == {".r.json.lock", ".other.json.lock"}
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_written_to_all_the_same(fault: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As flock(2) answers on Lustre mounted without flock, on NFS without its daemon, and elsewhere; any other fault is told."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with alone(tmp_path / "r.json") as free:
+        assert free is True
+    fault = errno.EIO
+    with pytest.raises(OSError, match="Input/output"), alone(tmp_path / "r.json"):
+        pass

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulab._files import try_lock, write_atomically
+from gpulab._files import NO_LOCKS, try_lock, write_atomically
 from gpulab._given import expanded
 
 SCHEMA = "gpulab-progress"
@@ -163,11 +163,15 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
 
 @contextlib.contextmanager
 def _locked(where: pathlib.Path) -> Iterator[None]:
-    """Hold the lock file beside ``where``; another kernel's change waits for this one."""
+    """Hold the lock file beside ``where``; another kernel's change waits for this one, but where the file system knows no locks."""
     with where.with_name(where.name + ".lock").open("a+b") as file:
         deadline = time.monotonic() + _LOCK_SECONDS
-        while not try_lock(file.fileno()):
-            if time.monotonic() > deadline:
-                raise OSError(None, "another kernel holds its lock")
-            time.sleep(0.01)
+        try:
+            while not try_lock(file.fileno()):
+                if time.monotonic() > deadline:
+                    raise OSError(None, "another kernel holds its lock")
+                time.sleep(0.01)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -137,6 +138,18 @@ def test_another_kernels_lock_is_waited_for_and_not_for_ever(
     else:
         assert 2.0 < now[0] < 2.1
         assert said[0].startswith(f"progress: {progress_file} cannot be written (another kernel holds its lock); ")
+
+
+def test_progress_is_saved_where_the_file_system_knows_no_locks(progress_file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """ENOSYS is what flock(2) gives on Lustre mounted without flock; the folder can be written, so it is, and nothing is said."""
+
+    def unknown(descriptor: int) -> bool:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(_store, "try_lock", unknown)
+    said: list[str] = []
+    _store.change(_mark("00.1"), said.append)
+    assert (set(json.loads(progress_file.read_text())["exercises"]), said) == ({"00.1"}, [])
 
 
 def test_a_change_that_fails_by_itself_is_not_tried_again():
