@@ -20,7 +20,7 @@ from typing import Any
 
 from gpulab import _working_copy
 from gpulab._given import expanded
-from gpulab.errors import GpulabError, InputError
+from gpulab.errors import GpulabError, InputError, set_up_command
 
 _FIRST_NOTEBOOK = "00_start_here.ipynb"
 _COPY_NAME = "my-notebooks"
@@ -106,7 +106,7 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
             return folder
     raise InputError(
         f"lab: the course's notebooks are not at {root / 'notebooks'} nor in this environment's share/gpulab; expected "
-        f"{_FIRST_NOTEBOOK} there. Clone the project's repository and run `make lab` in it."
+        f"{_FIRST_NOTEBOOK} there. Clone the project's repository and run {set_up_command()} in it."
     )
 
 

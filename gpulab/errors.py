@@ -7,6 +7,7 @@ Built-in parents (``ValueError``, ``MemoryError``) are kept, so code that knows 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 
 # As it is spoken: a uint8, a Unit, but an ndarray, an MLP.
@@ -64,8 +65,21 @@ def kind_of(value: object) -> str:
     return with_article(type(value).__name__)
 
 
+def set_up_command(windows: bool | None = None) -> str:
+    r"""Return the command that sets the course up, for a message: here, or as told; Windows has no make.
+
+    Examples
+    --------
+    >>> print(set_up_command(windows=False), set_up_command(windows=True))
+    `make lab` `py tools\setup_env.py`
+    """
+    return r"`py tools\setup_env.py`" if (sys.platform == "win32" if windows is None else windows) else "`make lab`"
+
+
 def install_extra(name: str) -> str:
     """Return the sentence that says how to get an extra of gpulab, with its pinned versions."""
+    if sys.platform == "win32":  # whose cmd takes ' for a letter of the word
+        return f'Run `.venv\\Scripts\\pip install -c constraints.txt -e ".[{name}]"` in gpulab\'s folder, and restart the kernel.'
     return f"Run `.venv/bin/pip install -c constraints.txt -e '.[{name}]'` in gpulab's folder, and restart the kernel."
 
 

@@ -1,6 +1,9 @@
 """The exceptions that gpulab raises on purpose."""
 
+import sys
+
 from gpulab import errors
+from gpulab.devices import _doctor
 
 
 def test_every_error_is_a_gpulab_error_and_keeps_its_built_in_parent():
@@ -56,3 +59,15 @@ def test_the_line_that_installs_an_extra():
     """It names the extra, and what pins the versions."""
     line = "Run `.venv/bin/pip install -c constraints.txt -e '.[jax]'` in gpulab's folder, and restart the kernel."
     assert errors.install_extra("jax") == line
+
+
+def test_on_windows_commands_are_those_of_its_shell(monkeypatch):
+    """README's own lines for Windows: no make, programs in Scripts, and " for ', which is a letter to cmd."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    line = r"""Run `.venv\Scripts\pip install -c constraints.txt -e ".[jax]"` in gpulab's folder, and restart the kernel."""
+    assert errors.install_extra("jax") == line
+    assert errors.set_up_command() == r"`py tools\setup_env.py`"
+    monkeypatch.setattr(_doctor.importlib.metadata, "version", {"numpy": "1.26", "torch": ""}.__getitem__)
+    too_old, partly = (_doctor._package(name, "2.0").remedy for name in ("numpy", "torch"))
+    assert too_old == r"""Run `py tools\setup_env.py`, or `pip install "numpy>=2.0"`."""
+    assert partly == """Run `pip install --ignore-installed "torch>=2.0"`."""

@@ -13,6 +13,7 @@ from typing import Literal
 
 from gpulab._result import Result
 from gpulab.devices._facts import Accelerator, Facts
+from gpulab.errors import set_up_command
 from gpulab.units import format_bytes
 
 Severity = Literal["error", "warning", "info"]
@@ -82,21 +83,25 @@ def _has_nvidia(facts: Facts) -> bool:
     return bool(facts.driver.gpus or (facts.pci_gpus or {}).get("nvidia"))
 
 
+def _set_up(facts: Facts) -> str:
+    return set_up_command(windows=facts.system == "Windows")
+
+
 def _torch_command(facts: Facts) -> str:
     """The command that installs the PyTorch build for this driver and these GPUs."""
-    driver = _version(facts.driver.cuda) or (12, 0)
+    driver, set_up = _version(facts.driver.cuda) or (12, 0), _set_up(facts)
     capabilities = [_version(gpu.compute_capability) for gpu in facts.driver.gpus]
     is_old = any(one is not None and one < _OLDEST_OF_NEW_BUILDS for one in capabilities)
     index = next((name for needs, name in (_TORCH_INDEXES[-1:] if is_old else _TORCH_INDEXES) if driver >= needs), None)
     if index is None:
-        return f"{_NEWER_DRIVER} (PyTorch needs one for CUDA 12 or newer), then run `make lab` again."
-    return f"Run `make lab` again, or `pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}`."
+        return f"{_NEWER_DRIVER} (PyTorch needs one for CUDA 12 or newer), then run {set_up} again."
+    return f"Run {set_up} again, or `pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}`."
 
 
 def _torch_problems(facts: Facts) -> Iterable[Problem]:
     torch = facts.torch
     if torch.version is None:
-        yield Problem("error", "torch-missing", "PyTorch is not installed.", "Run `make lab`, or `pip install torch`.")
+        yield Problem("error", "torch-missing", "PyTorch is not installed.", f"Run {_set_up(facts)}, or `pip install torch`.")
     elif torch.error is not None and torch.kind is None:
         yield Problem(
             "error", "torch-broken", f"PyTorch {torch.version} fails: {torch.error}.", "Restart the kernel; then reinstall PyTorch."
@@ -185,7 +190,7 @@ def _cupy_problems(facts: Facts) -> Iterable[Problem]:
     if len(packages) > 1:
         yield Problem(
             "error", "cupy-twice", f"{' and '.join(packages)} are installed at once, and each overwrites the other's files.",
-            f"Run `pip uninstall -y {' '.join(packages)}`, then `make lab`.",
+            f"Run `pip uninstall -y {' '.join(packages)}`, then {_set_up(facts)}.",
         )  # fmt: skip
         return
     driver = _version(facts.driver.cuda)

@@ -19,6 +19,7 @@ from gpulab._result import Result
 from gpulab.devices._diagnose import diagnose
 from gpulab.devices._facts import Facts, gather
 from gpulab.devices._machine import accelerator_text
+from gpulab.errors import set_up_command
 from gpulab.units import format_bytes
 
 State = Literal["ok", "fix", "warn", "note"]
@@ -146,9 +147,8 @@ def _python() -> Check:
     if sys.version_info >= _OLDEST_PYTHON:
         return Check("python", "ok", f"{version} at {sys.executable}")
     oldest = ".".join(str(part) for part in _OLDEST_PYTHON)
-    return Check(
-        "python", "fix", f"{version}; the course needs {oldest} or newer.", f"Install Python {oldest} or newer, then run `make lab`."
-    )
+    remedy = f"Install Python {oldest} or newer, then run {set_up_command()}."
+    return Check("python", "fix", f"{version}; the course needs {oldest} or newer.", remedy)
 
 
 def _packages() -> list[Check]:
@@ -156,17 +156,21 @@ def _packages() -> list[Check]:
 
 
 def _package(name: str, oldest: str) -> Check:
+    wanted = _quoted(f"{name}>={oldest}")
     try:
         version: str | None = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, "fix", "not installed", "Run `make lab`.")
+        return Check(name, "fix", "not installed", f"Run {set_up_command()}.")
     if not version:  # a folder for the package's facts without any: an installation that was interrupted, or met a full disk
-        return Check(name, "fix", "only a part of it is installed", f"Run `pip install --ignore-installed '{name}>={oldest}'`.")
+        return Check(name, "fix", "only a part of it is installed", f"Run `pip install --ignore-installed {wanted}`.")
     if _release(version) < _release(oldest):
-        return Check(
-            name, "fix", f"{version}; the course needs {oldest} or newer.", f"Run `make lab`, or `pip install '{name}>={oldest}'`."
-        )
+        return Check(name, "fix", f"{version}; the course needs {oldest} or newer.", f"Run {set_up_command()}, or `pip install {wanted}`.")
     return Check(name, "ok", version)
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it whole; in Windows' own ' is a letter, and > would write to a file."""
+    return f'"{word}"' if sys.platform == "win32" else f"'{word}'"
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -214,7 +218,7 @@ def _cupy(facts: Facts) -> list[Check]:
             "cupy",
             "fix",
             f"{' and '.join(facts.cupy_packages)} does not compute: {failure}",
-            "See the lines about CuPy below, or run `make lab`.",
+            f"See the lines about CuPy below, or run {set_up_command()}.",
         )
     ]
 

@@ -138,6 +138,8 @@ def test_the_torch_command_follows_the_driver():
         assert words in _codes(_GOOD, torch=_CPU_BUILD, accelerators=(), driver=driver, cupy_packages=())["torch-cpu-build"].remedy
     newer = _codes(_GOOD, torch=_NEWER, accelerators=(), driver=driver, cupy_packages=())["driver-too-old"].remedy
     assert newer == "Update the NVIDIA driver (PyTorch needs one for CUDA 12 or newer), then run `make lab` again."
+    windows = _codes(_GOOD, system="Windows", torch=_NEWER, accelerators=(), driver=driver, cupy_packages=())["driver-too-old"].remedy
+    assert windows == newer.replace("make lab", r"py tools\setup_env.py")  # there is no make (README.md)
 
 
 def test_the_torch_command_follows_the_gpu():
