@@ -50,27 +50,36 @@ class Generators:
     def __init__(self, seed: int, device: Device) -> None:
         import torch
 
-        self._device = device if device.torch_type == "cuda" else None
-        with alone(), torch.random.fork_rng(devices=[device.index] if self._device else []):
-            # Not torch.manual_seed, which seeds every accelerator of the caller's too.
-            torch.default_generator.manual_seed(seed)
-            if self._device:
-                torch.cuda.default_generators[device.index].manual_seed(seed)
-            elif not device.is_cpu:
-                getattr(torch, device.torch_type).manual_seed(seed)
-            self._states = self._now()
+        self._device = None if device.is_cpu else device
+        with alone():
+            callers = self._now()
+            try:
+                # Not torch.manual_seed, which seeds every accelerator of the caller's too.
+                torch.default_generator.manual_seed(seed)
+                if self._device is not None:
+                    _generator_of(self._device).manual_seed(seed)
+                self._states = self._now()
+            finally:
+                self._set(callers)
 
     def _now(self) -> list[Any]:
         import torch
 
-        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self._device.index)] if self._device else [])]
+        states = [torch.get_rng_state()]
+        if self._device is not None:
+            states.append(getattr(torch, self._device.torch_type).get_rng_state(*self._which()))
+        return states
 
     def _set(self, states: list[Any]) -> None:
         import torch
 
         torch.set_rng_state(states[0])
-        if self._device and len(states) > 1:
-            torch.cuda.set_rng_state(states[1], self._device.index)
+        if self._device is not None and len(states) > 1:
+            getattr(torch, self._device.torch_type).set_rng_state(states[1], *self._which())
+
+    def _which(self) -> tuple[int, ...]:
+        """Return the device's number, for which Metal, which has one device, does not ask in each version."""
+        return (self._device.index,) if self._device is not None and self._device.torch_type != "mps" else ()
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -97,11 +106,21 @@ class Generators:
             If they are no states of torch's generators.
         """
         callers = self._now()
+        if list(map(len, states[1:])) != list(map(len, callers[1:])):  # each kind of generator has states of its own length
+            states = states[:1]
         try:
             self._set(states)
             self._states = self._now()
         finally:
             self._set(callers)
+
+
+def _generator_of(device: Device) -> Any:
+    """Return what seeds an accelerator's generator and no other's; Metal has one device."""
+    import torch
+
+    module = getattr(torch, device.torch_type)
+    return module if device.torch_type == "mps" else module.default_generators[device.index]
 
 
 def current(device: Device) -> contextlib.AbstractContextManager[Any]:

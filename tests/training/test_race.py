@@ -9,7 +9,9 @@ import torch
 from training_clock import Clock
 
 from gpulab import training
+from gpulab.devices import Device
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
+from gpulab.training._settings import Generators
 
 SHORT: dict[str, Any] = {"device": "cpu", "steps": 6}
 
@@ -23,6 +25,52 @@ def test_racing_changes_neither_run() -> None:
     assert result.names == ("precision=float32, batch_size=usual", "precision=bfloat16, batch_size=32")
     assert training.RaceResult.from_dict(result.to_dict()) == result
     assert result.ended == "finished"
+
+
+class OneGenerator:
+    """What ``torch.mps`` and ``torch.xpu`` offer of a generator, which here is one of the host's."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+        self.default_generators = (self.generator,)
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed it, as ``torch.mps.manual_seed`` does."""
+        self.generator.manual_seed(seed)
+
+    def get_rng_state(self, device: object = 0) -> torch.Tensor:
+        """Return its state."""
+        return self.generator.get_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: object = 0) -> None:
+        """Go back to a state."""
+        self.generator.set_state(state)
+
+    def drawn(self) -> list[float]:
+        """Return three numbers, as a dropout draws them."""
+        return torch.rand(3, generator=self.generator).tolist()
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_runs_in_turn_have_an_accelerators_generator_of_their_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metal's and XPU's too: each run draws what a generator of its seed gives alone, and the caller's goes on where it was."""
+    there, plain = OneGenerator(), torch.Generator().manual_seed(3)
+    monkeypatch.setattr(torch, kind, there)
+    there.manual_seed(99)
+    before = there.get_rng_state()
+    one, other = (Generators(3, Device(kind)) for _ in range(2))
+    assert torch.equal(there.get_rng_state(), before)
+    drawn: dict[int, list[float]] = {0: [], 1: []}
+    for _ in range(2):
+        for number, run in enumerate((one, other)):
+            with run.in_use():
+                drawn[number] += there.drawn()
+    assert drawn[0] == drawn[1] == torch.cat([torch.rand(3, generator=plain) for _ in range(2)]).tolist()
+    assert torch.equal(there.get_rng_state(), before)
+    host = torch.get_rng_state()
+    other.restore([host, torch.zeros(16, dtype=torch.uint8)])  # a checkpoint of a CUDA device, whose states have 16 bytes
+    assert torch.equal(other.states[0], host)
+    assert torch.equal(other.states[1], before)
 
 
 class Slow(torch.optim.SGD):
