@@ -249,6 +249,8 @@ def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, ext
     ------
     InputError
         If the port is taken, or ``extra`` sets what this command keeps for itself.
+    GpulabError
+        If Jupyter's own folders, which lie in the home, cannot be written to.
     """
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     arguments = jupyter_arguments(copy, port, open_browser=open_browser, extra=extra, root=is_root)
@@ -261,7 +263,13 @@ def serve(copy: Path, port: int | None = None, *, open_browser: bool = True, ext
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
     from jupyterlab.labapp import LabApp
 
-    server = LabApp.initialize_server(argv=arguments)
+    try:
+        server = LabApp.initialize_server(argv=arguments)
+    except OSError as error:  # a home that is not there or only read, as in a container under another user's number
+        raise GpulabError(
+            f"lab: Jupyter cannot keep its own files ({error.strerror}: {error.filename}); expected a home folder that you may write to. "
+            f"Set {'APPDATA' if sys.platform == 'win32' else 'HOME'} to such a folder, and run it again."
+        ) from error
     # Always a fresh token: a user's own configuration may have emptied it, and a command line or an environment
     # variable could be read by other users or by every kernel.
     server.identity_provider.token = secrets.token_hex(24)

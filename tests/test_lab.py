@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import signal
@@ -369,3 +370,17 @@ def test_the_server_has_a_token_of_its_own_and_the_courses_defaults(
     assert said.startswith("Warning: JupyterLab runs as root here") is root
     _lab.serve(tmp_path)
     assert server.identity_provider.token != token
+
+
+def test_a_home_that_jupyter_cannot_write_to_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `docker run --user 1234`, whose home is /: jupyter_core makes its folder there and passes on what the system says."""
+
+    def initialize_server(argv: list[str]) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/.local")
+
+    server = argparse.Namespace(initialize_server=initialize_server)
+    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", argparse.Namespace(LabApp=server))  # type: ignore[arg-type]
+    for name in ("JUPYTER_CONFIG_PATH", "JUPYTER_PREFER_ENV_PATH"):
+        monkeypatch.setenv(name, "")
+    with pytest.raises(GpulabError, match=r"^lab: Jupyter cannot keep its own files \(Permission denied: /\.local\); .* Set HOME to such"):
+        _lab.serve(tmp_path)
