@@ -172,6 +172,15 @@ def test_packages_are_compiled_but_for_what_is_no_python_of_ours(monkeypatch: py
     assert sorted(path.name.split(".")[0] for path in tmp_path.rglob("*.pyc")) == ["a", "c", "e"]
 
 
+def test_pip_installs_into_the_environment_whatever_it_is_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`user = yes` in a server's pip.conf, or PIP_USER, is refused in an environment; a variable goes before a file (pip's manual)."""
+    monkeypatch.setenv("PIP_USER", "1")
+    seen: list[dict[str, str]] = []
+    monkeypatch.setattr(setup_env.subprocess, "run", lambda command, env, check: seen.append(env) or SimpleNamespace(returncode=0))
+    setup_env._pip("install", "x")
+    assert seen[0]["PIP_USER"] == "0"
+
+
 def test_second_run_does_nothing(installer: Installer) -> None:
     """The stamp tells that everything is there; a run that needs more extras installs again and keeps the others."""
     setup_env.run([], None)

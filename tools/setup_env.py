@@ -266,7 +266,8 @@ def make_venv() -> tuple[int, int]:
 
 def _pip(*arguments: str) -> None:
     command = [str(venv_python()), "-m", "pip", *arguments]
-    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    # On servers pip may be told to install for the user, which it refuses in an environment.
+    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_USER="0")
     if subprocess.run(command, env=environment, check=False).returncode != 0:
         raise SetupError(
             f"set-up: `pip {' '.join(arguments)}` failed; its last lines say why. Is the network there, and room on the disk? "
