@@ -114,7 +114,8 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
     Raises
     ------
     InputError
-        If ``a`` is no array, or its dtype does not exist in the library (for JAX without ``jax_enable_x64``, 64-bit ones do not).
+        If ``a`` is no array, or its dtype does not exist in the library (for JAX without ``jax_enable_x64``, 64-bit ones do not) or on the
+        device (Apple's GPUs have no float64).
     MissingLibraryError
         If the library is one of an extra that is not installed.
     DeviceError

@@ -250,6 +250,23 @@ def test_to_device_refuses_what_torch_has_no_dtype_for(make):
         gl.to_device(make(), "cpu")
 
 
+@pytest.mark.parametrize(("dtype", "less"), [("float64", "float32"), ("complex128", "complex64")])
+def test_what_metal_has_no_dtype_for_says_what_to_convert_to(monkeypatch, dtype, less):
+    """As PyTorch answers on an Apple GPU; NumPy's arrays are float64 unless told otherwise."""
+
+    def to(self, device):
+        raise TypeError(f"Cannot convert a MPS Tensor to {self.dtype} dtype as the MPS framework doesn't support {self.dtype}.")
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(arrays, "find", Device)
+    with pytest.raises(InputError) as caught:
+        gl.to_device(np.zeros(3, dtype), "mps")
+    assert str(caught.value) == (
+        f"to_device: mps:0 has no {dtype}; expected a dtype that it has. Convert it first: "
+        f'a.astype("{less}") of NumPy, a.to(torch.{less}) of PyTorch.'
+    )
+
+
 def test_devices_and_libraries_that_do_not_fit_are_refused():
     """Numpy has nothing but the CPU, and CuPy has no CPU arrays."""
     with pytest.raises(DeviceError, match="cupy has no arrays on 'cpu'"):

@@ -82,7 +82,14 @@ class TorchBackend(Backend):
     def move(self, x: Any, device: str, pinned: bool) -> Any:
         if pinned and x.device.type == "cpu":
             x = x.pin_memory()
-        return x.to(device)
+        try:
+            return x.to(device)
+        except TypeError as error:  # of Metal, which has no float64; NumPy's arrays are of it unless told otherwise
+            less = "complex64" if x.is_complex() else "float32"
+            raise InputError(
+                f"to_device: {device} has no {self.dtype_name(x)}; expected a dtype that it has. Convert it first: "
+                f'a.astype("{less}") of NumPy, a.to(torch.{less}) of PyTorch.'
+            ) from error
 
     def copy(self, x: Any) -> Any:
         return x.detach().clone().requires_grad_(x.requires_grad)
