@@ -62,7 +62,7 @@ def _library() -> Any:
 
 @functools.cache
 def _handle(index: int) -> Any:
-    """Return NVML's handle of a CUDA device: by UUID, because CUDA_VISIBLE_DEVICES renumbers."""
+    """Return NVML's handle of a CUDA device: by UUID, because CUDA_VISIBLE_DEVICES renumbers; None where it cannot be told which it is."""
     nvml = _library()
     if nvml is None:
         return None
@@ -72,6 +72,9 @@ def _handle(index: int) -> Any:
         uuid = str(torch.cuda.get_device_properties(index).uuid)
         return nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
     except (ImportError, AttributeError, RuntimeError, nvml.NVMLError):
+        # A MIG slice, say: its UUID is none of a GPU's, and its number says nothing of the GPU that it is cut from.
+        if os.environ.get("CUDA_VISIBLE_DEVICES") is not None and _ask(nvml.nvmlDeviceGetCount) != 1:
+            return None
         return _ask(nvml.nvmlDeviceGetHandleByIndex, index)
 
 

@@ -50,6 +50,7 @@ def _nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: types.SimpleNamespace(uuid=f"ab-{index}"))
     monkeypatch.setattr(gpu_readings.time, "time", lambda: 1000.5)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for kept in (gpu_readings._library, gpu_readings._handle):
         kept.cache_clear()
     yield nvml
@@ -83,6 +84,18 @@ def test_what_a_driver_does_not_tell_is_none(nvml: Any) -> None:
     assert gpu_readings.read(GPU).reasons == ("hardware thermal",)
     del nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     assert gpu_readings.read(GPU).reasons == ()
+
+
+@pytest.mark.parametrize(("count", "handle"), [(1, ("by index", 0)), (4, None)])
+def test_a_slice_of_one_of_several_gpus_is_not_taken_for_the_first(
+    nvml: Any, monkeypatch: pytest.MonkeyPatch, count: int, handle: object
+) -> None:
+    """NVML numbers the GPUs of the machine, CUDA those that CUDA_VISIBLE_DEVICES leaves: another one's heat is no note (MIG User Guide)."""
+    nvml.nvmlDeviceGetHandleByUUID = _refuse
+    nvml.nvmlDeviceGetCount = lambda: count
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5f3c")
+    assert gpu_readings._handle(0) == handle
+    assert (gpu_readings.read(Device("cuda", 0)) is None) is (handle is None)
 
 
 def test_without_a_library_or_a_handle_there_is_no_reading(nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
