@@ -89,6 +89,38 @@ def test_a_sign_and_a_complement_are_taken_in_the_width_of_the_integer(name: str
         np.testing.assert_array_equal(array, wanted)
 
 
+# Numbers and operators alone, with results and steps beyond 64 bits and in another type than the operators' own.
+WRITTEN = (
+    "10 ** -6", "3 * 2 ** -1", "2 ** 63", "2 ** 64 - 1", "(2 ** 64 - 1) // 3", "1 << 63", "-9223372036854775808", "-2 ** 63", "2 ** 0.5",
+    "7 // -2", "-7 % 3", "~5", "6 / 4", "0x7FFFFFFFFFFFFFFF + 1", "2 ** 32 * 2 ** 31",
+)  # fmt: skip
+
+
+def test_numbers_alone_are_computed_by_python_before_the_compiler_sees_them() -> None:
+    """So that ``10 ** -6`` is no integer's power, and ``2 ** 64 - 1`` a uint64: beside a float each is what it is in numba.njit."""
+    p, beside = np.array([1.5]), tuple(f"({text}) * p" for text in WRITTEN)
+    for text, theirs in zip(beside, _computed(beside, p, p), strict=True):
+        found = np.zeros_like(theirs)
+        simulate(function_of(f"def kernel(p, out):\n    out[0] = {text}\n", filename=f"<written {text}>"), 1, 1, 1.5, found)
+        assert found == theirs, text
+
+
+def _shapes(out: Any) -> None:
+    tile = numba.cuda.shared.array((2**2, 2 + 1), numba.float32)
+    tile[0, 0] = 1
+    out[0], out[1] = tile.shape
+
+
+def test_a_shape_of_written_numbers_alone_is_none_that_a_gpus_compiler_refuses() -> None:
+    """Python computes them, so that numba-cuda compiles the kernel, and there is nothing to note."""
+    from numba.cuda.compiler import compile_cuda
+
+    compile_cuda(_shapes, numba.void, (numba.float64[:],), cc=(9, 0))
+    out = np.zeros(2)
+    assert not simulate(_shapes, 1, 1, out).notes
+    assert out.tolist() == [4, 3]
+
+
 def _signs(p: Any, minus: Any, inverted: Any, size: Any) -> None:
     i = numba.cuda.grid(1)
     minus[i], inverted[i], size[i] = -p[i], ~p[i], abs(p[i])

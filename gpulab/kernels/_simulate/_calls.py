@@ -17,6 +17,7 @@ from gpulab.kernels._simulate._indices import index_of
 from gpulab.kernels._simulate._machine import Machine
 from gpulab.kernels._simulate._memory import START, View, cannot_be_written, constant_view, forget, local_view
 from gpulab.kernels._simulate._names import dtype_of
+from gpulab.kernels._simulate._operators import written_number
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call, makes
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _shape_and_type(call: Call) -> tuple[tuple[int, ...], np.dtype]:
     shape = tuple(shape) if isinstance(shape, tuple) else (shape,)
     if not shape or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
         raise call.fail("the shape of an array in a kernel must be a constant: numbers, or names of numbers outside of the kernel")
-    if any(isinstance(part, ast.BinOp) for part in ast.walk(shape_node)):
+    if any(isinstance(part, ast.BinOp) and written_number(part) is None for part in ast.walk(shape_node)):
         call.translator.program.notes.append(
             f"line {call.line}: numba-cuda takes no arithmetic in the shape `{ast.unparse(shape_node)}`. "
             "For a GPU, name its value outside of the kernel."

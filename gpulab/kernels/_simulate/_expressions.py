@@ -17,7 +17,7 @@ from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._indices import Slice, index_of, part_of
 from gpulab.kernels._simulate._memory import View, constant_view
 from gpulab.kernels._simulate._names import Intrinsic, dtype_of, known_object
-from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, is_plain, not_numbers, power_of_constant
+from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, is_plain, not_numbers, power_of_constant, written_number
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
 from gpulab.kernels._simulate._tuples import is_constant, item_of
@@ -69,6 +69,8 @@ class Translator:
         if isinstance(node, ast.Tuple):
             items = tuple(self.number(part) for part in node.elts)
             return _UNKNOWN if _UNKNOWN in items else items
+        if isinstance(node, (ast.BinOp, ast.UnaryOp)) and (written := written_number(node)) is not None:
+            return written
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.number(node.operand)
             return _UNKNOWN if value is _UNKNOWN else -value
@@ -118,8 +120,11 @@ class Translator:
         return run
 
     def _constant(self, node: ast.Constant) -> Expression:
+        return self._literal(node.value, node)
+
+    def _literal(self, number: Any, node: ast.expr) -> Expression:
         try:
-            value = _types.constant(node.value)
+            value = _types.constant(number)
         except TypeError as error:
             raise self.fail(f"{error} is not supported in a kernel; expected a number", node) from error
         return lambda frame, mask: value
@@ -198,6 +203,9 @@ class Translator:
         return run
 
     def _binop(self, node: ast.BinOp) -> Expression:
+        written = written_number(node)
+        if written is not None:
+            return self._literal(written, node)
         left, right, apply = self.expression(node.left), self.expression(node.right), self.operator(node.op, node)
         if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant) and isinstance(node.right.value, int):
             exponent = node.right.value  # numba multiplies: the type stays that of the base
@@ -206,6 +214,9 @@ class Translator:
         return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
+        written = written_number(node)
+        if written is not None:
+            return self._literal(written, node)
         value = self.expression(node.operand)
         apply = UNARY[type(node.op)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,24 @@ def power_of_constant(base: Any, exponent: int) -> Any:
     """Return a power with an exponent that is written as a number."""
     dtype = base.dtype if base.dtype.kind in "fc" else _types.INT
     return np.power(_types.cast(base, dtype), dtype.type(exponent))
+
+
+def written_number(node: ast.expr) -> Any:
+    """Return the number that Python makes of numbers and operators alone, such as ``10 ** -6``, or None.
+
+    Python does so when it compiles the function, with numbers of any size, so that numba sees the result alone, in its own type.
+    """
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
+    if any(type(number) not in (int, float, complex) for number in numbers):
+        return None
+    if not all(isinstance(part, (ast.Constant, ast.BinOp, ast.UnaryOp)) for part in parts):
+        return None
+    found = [step for step in dis.get_instructions(compile(ast.Expression(node), "<number>", "eval")) if step.opname not in _FRAME]
+    return found[0].argval if len(found) == 1 else None  # more steps where it is left to the program: 1 // 0, 2 ** 1000
+
+
+_FRAME = ("RESUME", "RETURN_VALUE")  # what stands around a value
 
 
 def not_numbers(*values: Any) -> str:
