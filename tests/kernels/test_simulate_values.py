@@ -178,6 +178,38 @@ def test_three_numbers_and_an_integer_are_compared() -> None:
     np.testing.assert_array_equal(out, [[max(NAN, 0), max(NAN, 1.0, NAN), min(0, NAN)], [1, max(1.0, NAN, 1.0), 0]])
 
 
+# What a GPU makes of a float in each type of integer. By hand from the PTX ISA, cvt.rzi: "clamped to the destination range"; a nan gives
+# 0 from float32 in 32 bits, else the highest bit alone. The narrower types are the low bits of what 32 bits hold.
+CUT = {
+    "int32": {1e10: 2**31 - 1, -3e9: -(2**31), math.inf: 2**31 - 1, -math.inf: -(2**31), 2.0**31: 2**31 - 1, -1.9: -1},
+    "uint32": {1e10: 2**32 - 1, -3e9: 0, -1.0: 0, -0.5: 0, math.inf: 2**32 - 1, -math.inf: 0, 3e9: 3 * 10**9, 2.0**32: 2**32 - 1},
+    "int64": {1e30: 2**63 - 1, -1e30: -(2**63), 2.0**63: 2**63 - 1, -(2.0**63): -(2**63), math.inf: 2**63 - 1, 1e10: 10**10},
+    "uint64": {1e30: 2**64 - 1, -1e30: 0, -1.0: 0, 2.0**63: 2**63, 2.0**64: 2**64 - 1, -math.inf: 0},
+    "int8": {300.0: 44, -129.0: 127, -1.0: -1, 1e-3: 0},
+    "uint8": {300.0: 44, -1.0: 0, 255.9: 255},
+    "uint16": {-1.0: 0, 65537.0: 1},
+}  # fmt: skip
+CUT_OF_NAN = {
+    ("float32", "int32"): 0, ("float64", "int32"): -(2**31), ("float32", "uint32"): 0, ("float64", "uint32"): 2**31,
+    ("float32", "int64"): -(2**63), ("float64", "int64"): -(2**63), ("float32", "uint64"): 2**63, ("float64", "uint64"): 2**63,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["float32", "float64"])
+@pytest.mark.parametrize("name", CUT)
+def test_a_float_beyond_an_integers_range_becomes_its_nearest_end(name: str, source: str) -> None:
+    """As on a GPU, whatever this processor does: by a call of the type, and by a store into an array of it."""
+    given = {**CUT[name], **({NAN: CUT_OF_NAN[source, name]} if (source, name) in CUT_OF_NAN else {}), 7.5: 7}
+    p = np.array(list(given), dtype=source)
+    called, stored = np.zeros((2, len(p)), name)
+    body = f"    i = cuda.grid(1)\n    called[i] = {name}(p[i])\n    stored[i] = p[i]\n"
+    kernel = function_of(
+        f"from gpulab.kernels import cuda\nfrom numba import {name}\ndef kernel(p, called, stored):\n{body}", filename="<cut>"
+    )
+    simulate(kernel, 1, len(p), p, called, stored)
+    assert [called.tolist(), stored.tolist()] == [list(given.values())] * 2
+
+
 def _gamma(p: Any, out: Any) -> None:
     i = numba.cuda.grid(1)
     out[i] = math.gamma(p[i])

@@ -151,7 +151,7 @@ FUNCTIONS["np.maximum"] = functools.partial(_of_numpy, ufunc=np.maximum)
 @makes("round")
 def _round(call: Call) -> Expression:
     (value,) = call.numbers(1)
-    return lambda frame, mask: np.rint(value(frame, mask)).astype(np.int64)
+    return lambda frame, mask: _types.cast(np.rint(value(frame, mask)), _types.INT)
 
 
 @makes("pow")

@@ -71,7 +71,26 @@ def range_type(limits: list[np.dtype]) -> np.dtype:
 
 def cast(value: Value, dtype: np.dtype) -> Value:
     """Return the value in a type; no copy where it has that type."""
-    return value if value.dtype == dtype else value.astype(dtype)
+    if value.dtype == dtype:
+        return value
+    return _cut(value, dtype) if value.dtype.kind == "f" and dtype.kind in "iu" else value.astype(dtype)
+
+
+def _cut(value: Value, dtype: np.dtype) -> Value:
+    """Return floats as integers, as a GPU has them: beyond the range its nearest end. What NumPy does there differs between processors.
+
+    Integers narrower than 32 bits are the low bits of one that is as wide. Source: PTX ISA, cvt: "clamped to the destination range"; a
+    nan gives 0 from float32 to 32 bits and below, else the highest bit alone.
+    """
+    wide = dtype if dtype.itemsize >= 4 else np.dtype(f"{dtype.kind}4")
+    value = cast(value, SINGLE) if value.dtype.itemsize == 2 else value
+    least, most = np.iinfo(wide).min, np.iinfo(wide).max
+    inside = (value >= float(least)) & (value < float(most + 1))
+    if inside.all():
+        return cast(value.astype(wide), dtype)
+    of_nan = 0 if value.dtype == SINGLE and wide.itemsize == 4 else least if least else (most >> 1) + 1
+    ends = np.where(value < 0, wide.type(least), np.where(value > 0, wide.type(most), wide.type(of_nan)))
+    return cast(np.where(inside, np.where(inside, value, 0).astype(wide), ends)[()], dtype)
 
 
 def alike(value: Value, other: Value) -> tuple[Value, Value]:
