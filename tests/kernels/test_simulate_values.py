@@ -210,6 +210,22 @@ def test_a_float_beyond_an_integers_range_becomes_its_nearest_end(name: str, sou
     assert [called.tolist(), stored.tolist()] == [list(given.values())] * 2
 
 
+def _powers(p: Any, q: Any, out: Any) -> None:
+    i = numba.cuda.grid(1)
+    out[i] = p[i] ** q[i]
+
+
+def test_an_integers_power_does_not_depend_on_the_exponents_of_other_threads() -> None:
+    """Exact where the exponent is not negative, as Python has it; else what numba computes, -2**63 of 0."""
+    p = np.array([3, 3, 1, -1, -1, 0, 2, -3])
+    q = np.array([39, -1, -5, -3, -4, -1, -2, 39])
+    out = np.zeros(8, np.int64)
+    simulate(_powers, 1, 8, p, q, out)
+    assert out.tolist() == [3**39, 0, 1, -1, 1, -(2**63), 0, -(3**39)]
+    compiled = numba.njit(error_model="numpy")(lambda a, b: a**b)
+    assert out.tolist() == [compiled(a, b) for a, b in zip(p, q, strict=True)]
+
+
 def _gamma(p: Any, out: Any) -> None:
     i = numba.cuda.grid(1)
     out[i] = math.gamma(p[i])

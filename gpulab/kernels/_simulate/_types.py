@@ -174,8 +174,10 @@ def power(left: Value, right: Value) -> Value:
     if dtype.kind in "iu":
         base, exponent = cast(left, dtype), cast(right, dtype)
         negative = exponent < 0
-        if dtype.kind == "i" and np.any(negative):  # as a float, then cut, which is what the compiled function does
-            return cast(np.power(cast(base, FLOAT), cast(exponent, FLOAT)), dtype)
+        if dtype.kind == "i" and np.any(negative):
+            found = np.power(base, np.where(negative, exponent & 1, exponent))  # 1 and -1 are their own inverses
+            small = np.where(base == 0, np.iinfo(dtype).min, np.where(abs(base) == 1, found, 0))  # numba's, where no error is raised
+            return np.where(negative, small, found)[()]
         return np.power(base, exponent)
     return np.power(cast(left, dtype), cast(right, dtype))
 
