@@ -226,6 +226,28 @@ def test_an_integers_power_does_not_depend_on_the_exponents_of_other_threads() -
     assert out.tolist() == [compiled(a, b) for a, b in zip(p, q, strict=True)]
 
 
+def _sums(p: Any, total: Any, old: Any) -> None:
+    i = numba.cuda.grid(1)
+    old[i] = numba.cuda.atomic.add(total, i % 2 * (i % 3), p[i])
+    numba.cuda.atomic.add(total, 3 + i % 2 * (i % 3), p[i])
+
+
+def test_lanes_that_add_floats_to_one_place_add_them_one_by_one() -> None:
+    """Each to what those before it left, whether or not its old value is asked for: 1 is lost beside 2**24, however many there are."""
+    p, total, old = np.ones(64, np.float32), np.zeros(6, np.float32), np.zeros(64, np.float32)
+    total[:] = 2.0**24
+    simulate(_sums, 1, 64, p, total, old)
+    assert old.tolist() == [2.0**24] * 64
+    assert total.tolist() == [2.0**24] * 6
+    p, total = np.random.default_rng(3).normal(size=64).astype(np.float32), np.zeros(6, np.float32)
+    simulate(_sums, 1, 64, p, total, old)
+    sums = np.zeros(3, np.float32)
+    for i in range(64):
+        assert old[i] == sums[i % 2 * (i % 3)]
+        sums[i % 2 * (i % 3)] += p[i]
+    assert total.tolist() == [*sums, *sums]
+
+
 def _gamma(p: Any, out: Any) -> None:
     i = numba.cuda.grid(1)
     out[i] = math.gamma(p[i])

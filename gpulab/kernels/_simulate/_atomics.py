@@ -31,6 +31,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 _WHOLE, _UNSIGNED = ("int32", "uint32", "int64", "uint64"), ("uint32", "uint64")
 # The element types for which numba-cuda has each; those that are not here take floats as well. Source: numba-cuda 0.30, cudadecl.py.
 _INTEGERS_ONLY = dict.fromkeys(("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), _WHOLE) | dict.fromkeys(("inc", "dec"), _UNSIGNED)
+_FEW = 8  # lanes at one place that take their turns one by one
 _SCANS = ("add", "min", "max", "nanmin", "nanmax", "and_", "or_", "xor")
 
 
@@ -65,7 +66,17 @@ def _in_order(operation: str, data: np.ndarray, places: np.ndarray, given: list[
     starts = np.flatnonzero(begins)
     lengths = np.diff(np.append(starts, len(order)))
     old = np.empty(len(order), dtype=data.dtype)
-    if operation in _SCANS and lengths.max() > 8:
+    if operation == "add" and data.dtype.kind == "f":  # what is lost depends on what was summed before
+        many = lengths > _FEW
+        for start, length in zip(starts[many].tolist(), lengths[many].tolist(), strict=True):
+            lanes = order[start : start + length]
+            place = places[lanes[0]]
+            sums = np.add.accumulate(np.append(data[place], given[0][lanes]))
+            old[lanes], data[place] = sums[:-1], sums[-1]
+        starts, lengths = starts[~many], lengths[~many]
+        if not len(starts):
+            return old
+    if operation in _SCANS and lengths.max() > _FEW:
         old[order] = _scanned(operation, data, sorted_places, given[0][order], starts, lengths)
         return old
     # One round for the first lane of each place, one for the second, and so on.
