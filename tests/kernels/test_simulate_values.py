@@ -248,6 +248,26 @@ def test_lanes_that_add_floats_to_one_place_add_them_one_by_one() -> None:
     assert total.tolist() == [*sums, *sums]
 
 
+def _atomic_extremes(p: Any, best: Any, old: Any) -> None:
+    i = numba.cuda.grid(1)
+    numba.cuda.atomic.max(best, 0, p[i])
+    numba.cuda.atomic.min(best, 1, p[i])
+    old[i] = numba.cuda.atomic.max(best, 2, p[i])
+    numba.cuda.atomic.min(best, 3, p[i])
+    numba.cuda.atomic.nanmax(best, 4, p[i])
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("threads", [4, 32])
+def test_an_atomic_maximum_takes_no_nan_and_keeps_one_that_is_there(name: str, threads: int) -> None:
+    """By hand from the code that numba-cuda puts there: "return early ... for min / max when val or ptr is a NaN"."""
+    p = np.resize(np.array([1.0, NAN, 3.0, -2.0], name), threads)
+    best, old = np.array([0.0, 0.0, 2.0, NAN, NAN], name), np.zeros(threads, name)
+    simulate(_atomic_extremes, 1, threads, p, best, old)
+    np.testing.assert_array_equal(best, [3, -2, 3, NAN, 3])
+    np.testing.assert_array_equal(old, [2, 2, 2, *[3] * (threads - 3)])
+
+
 def _gamma(p: Any, out: Any) -> None:
     i = numba.cuda.grid(1)
     out[i] = math.gamma(p[i])

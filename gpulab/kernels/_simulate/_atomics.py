@@ -48,6 +48,9 @@ def apply(operation: str, store: Store, where: Any, values: list[Any], mask: Mas
     data = store.data.reshape(-1)
     if operation == "sub":
         operation, given = "add", [np.negative(given[0])]
+    if operation in ("min", "max") and store.dtype.kind == "f":
+        # A nan is not taken, and one that is there stays. Source: numba-cuda 0.30, ir_numba_atomic_minmax_template in cudadrv/nvvm.py.
+        given = [np.where(np.isnan(given[0]), store.dtype.type(np.inf if operation == "min" else -np.inf), given[0])]
     if not wanted and operation in _SCANS:
         OPERATIONS[operation].at(data, places, given[0])  # type: ignore[attr-defined]
         return None
