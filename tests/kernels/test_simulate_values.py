@@ -312,12 +312,43 @@ def test_functions_and_operators_have_pythons_values() -> None:
     np.testing.assert_allclose(out, [float(eval(expression, given)) for expression in FUNCTIONS], rtol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_bits_are_counted_in_the_width_of_the_integer(name: str) -> None:
+    """As LLVM's ctpop and ctlz do, to which numba-cuda compiles popc and clz; its brev takes 32 bits of all but uint64. From the digits."""
+    width, limits = 8 * np.dtype(name).itemsize, np.iinfo(name)
+    p = np.array([limits.min, limits.max, 1, 6, limits.max // 3], name)
+    out = np.zeros((len(p), 3), np.uint64)
+    body = "    i = cuda.grid(1)\n    out[i, 0], out[i, 1], out[i, 2] = cuda.popc(p[i]), cuda.clz(p[i]), cuda.brev(p[i])\n"
+    simulate(function_of(f"from gpulab.kernels import cuda\ndef kernel(p, out):\n{body}", filename=f"<bits {name}>"), 1, len(p), p, out)
+    for value, found in zip(p.tolist(), out.tolist(), strict=True):
+        digits, turned = f"{value % 2**width:0{width}b}", 64 if name == "uint64" else 32
+        assert found == [
+            digits.count("1"), width - len(digits.lstrip("0")), int(f"{value % 2**turned:0{turned}b}"[::-1], 2),
+        ]  # fmt: skip
+
+
+def _places(out: Any) -> None:
+    x = numba.cuda.threadIdx.x
+    out[x, 0], out[x, 1], out[x, 2] = 31 - numba.cuda.clz(x), 31 - numba.cuda.clz(numba.cuda.blockDim.x), numba.cuda.clz(x + 0)
+
+
+def test_the_leading_zeros_of_a_threads_place_are_those_of_32_bits() -> None:
+    """Since threadIdx and blockDim are int32 in numba-cuda, and a sum is an int64: its own inference, and the logarithm by hand."""
+    from numba.cuda.compiler import compile_cuda
+
+    types = compile_cuda(_places, numba.void, (numba.int64[:, :],), cc=(9, 0)).type_annotation.typemap
+    assert str(types["x"]) == "int32"
+    out = np.zeros((64, 3), np.int64)
+    simulate(_places, 1, 64, out)
+    assert out.tolist() == [[x.bit_length() - 1, 6, 64 - x.bit_length()] for x in range(64)]
+
+
 def test_functions_of_cuda_and_numpy_have_the_manuals_values() -> None:
     """CUDA's of bits and of floats, by its manual; a nan stays in NumPy's; a complex number of two parts."""
     expressions = {
         "cuda.fma(p, q, 1.0)": 0.75 * -2.5 + 1, "cuda.selp(p > q, p, q)": 0.75, "cuda.selp(p < q, p, q)": -2.5, "cuda.cbrt(-8.0)": -2,
-        "cuda.popc(n)": 5, "cuda.clz(n)": 64 - 9, "cuda.ffs(n)": 2, "cuda.brev(n)": int(f"{310:064b}"[::-1], 2), "cuda.ffs(0)": 0,
-        "cuda.clz(uint16(n))": 32 - 9, "cuda.brev(int32(n))": int(f"{310:032b}"[::-1], 2), "cuda.clz(0)": 64, "cuda.popc(-1)": 64,
+        "cuda.popc(n)": 5, "cuda.clz(n)": 64 - 9, "cuda.ffs(n)": 2, "cuda.brev(uint64(n))": int(f"{310:064b}"[::-1], 2), "cuda.ffs(0)": 0,
+        "cuda.clz(uint16(n))": 16 - 9, "cuda.brev(int32(n))": int(f"{310:032b}"[::-1], 2), "cuda.clz(0)": 64, "cuda.popc(-1)": 64,
         "np.minimum(p, q)": -2.5, "np.maximum(p, q)": 0.75, "np.maximum(p, math.nan)": math.nan,
     }  # fmt: skip
     stores = "".join(f"    out[{k}] = {expression}\n" for k, expression in enumerate(expressions))

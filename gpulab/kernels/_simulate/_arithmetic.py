@@ -194,13 +194,17 @@ def _selp(call: Call) -> Expression:
 
 
 def _bits_of(value: Any) -> Any:
-    """Return an integer's bits: 32 of them for narrow types, else 64."""
+    """Return the bits of an integer in its own width."""
     if value.dtype.kind not in "iub":
         raise TypeError
-    return value.astype(np.uint32 if value.dtype.itemsize <= 4 else np.uint64)
+    return np.asarray(value).view(f"u{value.dtype.itemsize}")
 
 
-def _reversed_bits(bits: Any) -> Any:
+def _reversed_bits(value: Any) -> Any:
+    """Return 64 bits of a uint64, and the low 32 of all other types, int64 too: numba-cuda's brev knows uint32 and uint64 alone."""
+    bits = _bits_of(value)
+    if value.dtype != _types.UINT:
+        bits = value.astype(np.uint32)
     width = 8 * bits.dtype.itemsize
     out = bits.dtype.type(0)
     for i in range(width):
@@ -208,36 +212,50 @@ def _reversed_bits(bits: Any) -> Any:
     return out
 
 
-def _leading_zeros(bits: Any) -> Any:
+def _ones(value: Any) -> Any:
+    return np.bitwise_count(_bits_of(value)).astype(_type_of_count(value))[()]
+
+
+def _leading_zeros(value: Any) -> Any:
+    bits = _bits_of(value)
     width = 8 * bits.dtype.itemsize
     for shift in (1, 2, 4, 8, 16, 32):
         if shift < width:
             bits = bits | (bits >> bits.dtype.type(shift))
-    return width - np.bitwise_count(bits).astype(np.int64)
+    return (width - np.bitwise_count(bits).astype(np.int64)).astype(_type_of_count(value))[()]
 
 
-def _first_set(bits: Any) -> Any:
+def _type_of_count(value: Any) -> np.dtype:
+    return np.dtype(np.int8) if value.dtype == _types.BOOL else value.dtype
+
+
+def _first_set(value: Any) -> Any:
+    bits = _bits_of(value)
+    if bits.dtype.itemsize < 4:
+        raise TypeError
     lowest = bits & (~bits + bits.dtype.type(1))
     found: Any = np.where(bits == 0, 0, np.bitwise_count(lowest - bits.dtype.type(1)).astype(np.int64) + 1)
-    return found[()]
+    return found.astype(np.uint32)[()]
 
 
-def _bit_function(apply: Callable[[Any], Any]) -> Maker:
+def _bit_function(apply: Callable[[Any], Any], takes: str = "an integer") -> Maker:
     def make(call: Call) -> Expression:
-        (value,) = call.numbers(1)
+        (node,) = call.arguments(1)
+        value, is_place = call.numeric(node), call.translator.is_place(node)
 
         def run(frame: Frame, mask: Mask) -> Any:
+            found = value(frame, mask)
             try:
-                return apply(_bits_of(value(frame, mask)))
+                return apply(found.astype(np.int32) if is_place else found)
             except TypeError as error:
-                raise call.fail(f"{call.name} takes an integer") from error
+                raise call.fail(f"{call.name} takes {takes}") from error
 
         return run
 
     return make
 
 
-FUNCTIONS["cuda.popc"] = _bit_function(lambda bits: np.bitwise_count(bits).astype(np.int64))
+FUNCTIONS["cuda.popc"] = _bit_function(_ones)
 FUNCTIONS["cuda.clz"] = _bit_function(_leading_zeros)
-FUNCTIONS["cuda.ffs"] = _bit_function(_first_set)
+FUNCTIONS["cuda.ffs"] = _bit_function(_first_set, "an integer of 32 or 64 bits")
 FUNCTIONS["cuda.brev"] = _bit_function(_reversed_bits)

@@ -20,7 +20,7 @@ from gpulab.kernels._simulate._names import Intrinsic, dtype_of, known_object
 from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, is_plain, not_numbers, power_of_constant, written_number
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
-from gpulab.kernels._simulate._tuples import is_constant, item_of
+from gpulab.kernels._simulate._tuples import given_once, is_constant, item_of
 from gpulab.units import plural
 
 if TYPE_CHECKING:
@@ -81,6 +81,12 @@ class Translator:
             return _PLAIN[type(node.op)](left, right)
         found = self.static(node)
         return found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else _UNKNOWN
+
+    def is_place(self, node: ast.expr) -> bool:
+        """Return whether an expression is where a thread is, or a variable that is given that alone: int32 in numba, int64 here."""
+        given = given_once(node, self.source) or node
+        found = self.static(given) if isinstance(given, ast.Attribute) else None
+        return isinstance(found, Intrinsic) and found.name in INTRINSICS
 
     # -- expressions ----------------------------------------------------------------------------------------------------------
 

@@ -56,8 +56,14 @@ def is_constant(node: ast.expr, source: Source, number: Callable[[ast.expr], boo
     """Return whether numba knows an index when it compiles: a number, or a variable that is given one number and nothing else."""
     if number(node):
         return True
+    given = given_once(node, source)
+    return given is not None and is_constant(given, source, number)
+
+
+def given_once(node: ast.expr, source: Source) -> ast.expr | None:
+    """Return the only value that a variable is given, or None."""
     if not isinstance(node, ast.Name) or node.id in source.parameters:
-        return False
+        return None
     stores = [part for part in source.nodes if isinstance(part, ast.Name) and part.id == node.id and isinstance(part.ctx, ast.Store)]
     given = [part for part in source.nodes if isinstance(part, ast.Assign) and part.targets[0] in stores]
-    return len(stores) == len(given) == 1 and is_constant(given[0].value, source, number)
+    return given[0].value if len(stores) == len(given) == 1 else None
