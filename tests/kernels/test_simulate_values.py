@@ -312,6 +312,21 @@ def test_functions_and_operators_have_pythons_values() -> None:
     np.testing.assert_allclose(out, [float(eval(expression, given)) for expression in FUNCTIONS], rtol=1e-13)
 
 
+def _far(by: Any, out: Any) -> None:
+    i, step = numba.cuda.grid(1), by[0]
+    out[i, 0], out[i, 1] = numba.cuda.shfl_sync(-1, i, step), numba.cuda.shfl_up_sync(-1, i, step)
+    out[i, 2], out[i, 3] = numba.cuda.shfl_down_sync(-1, i, step), numba.cuda.shfl_xor_sync(-1, i, step)
+
+
+@pytest.mark.parametrize("step", [-1, 33, 32, -40, 5])
+def test_a_shuffle_looks_at_five_bits_of_the_lane(step: int) -> None:
+    """By the PTX ISA's own program of shfl: "bval = b[4:0]", then a lane beyond the warp's ends gives its own value."""
+    out = np.zeros((32, 4), np.int64)
+    simulate(_far, 1, 32, np.array([step]), out)
+    by = step % 32
+    assert out.tolist() == [[by, i - by if i >= by else i, i + by if i + by < 32 else i, i ^ by] for i in range(32)]
+
+
 @pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_bits_are_counted_in_the_width_of_the_integer(name: str) -> None:
     """As LLVM's ctpop and ctlz do, to which numba-cuda compiles popc and clz; its brev takes 32 bits of all but uint64. From the digits."""

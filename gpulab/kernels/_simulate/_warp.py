@@ -35,16 +35,16 @@ def _active(machine: Machine, mask: Mask) -> np.ndarray:
 def shuffle(machine: Machine, kind: str, members: Any, value: Any, lane: Any, mask: Mask, line: int) -> Any:
     """Return the value of another lane; a lane that takes no part has none to give, which is a finding."""
     lanes = np.arange(WARP)
-    given = by_warp(machine, lane).astype(np.int64)
+    given = by_warp(machine, lane).astype(np.int64) & (WARP - 1)  # its low five bits alone. Source: PTX ISA, shfl.sync, "bval = b[4:0]"
     values = by_warp(machine, value)
     if kind == "":
-        source = given % WARP
+        source = given
     elif kind == "_up":
         source = np.where(lanes - given < 0, lanes, lanes - given)
     elif kind == "_down":
         source = np.where(lanes + given > WARP - 1, lanes, lanes + given)
     else:
-        source = np.where((lanes ^ given) > WARP - 1, lanes, lanes ^ given)
+        source = lanes ^ given
     active = _active(machine, mask)
     bits = by_warp(machine, np.asarray(members).astype(np.int64))
     rows = max(array.shape[0] for array in (source, values, active, bits))
