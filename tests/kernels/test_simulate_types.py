@@ -125,6 +125,25 @@ def test_a_function_of_bits_gives_the_type_that_the_compiler_infers(context: Any
     assert {type_of(f"cuda.{of}(p)", name) for of, name in WITHOUT_CODE} == {None}
 
 
+@pytest.mark.parametrize("call", ["shfl_down_sync(1, p, 0)", "shfl_xor_sync(1, p, 0)", "all_sync(1, p)", "ballot_sync(1, p)"])
+def test_a_shuffle_and_a_vote_take_the_types_that_the_compiler_takes(type_of: Any, call: str) -> None:
+    """All 11 types: what numba-cuda compiles has its type, and what it refuses is refused."""
+    from numba import types
+    from numba.core.errors import TypingError
+    from numba.cuda.compiler import compile_cuda
+
+    kernel = function_of(f"from gpulab.kernels import cuda\ndef kernel(p):\n    v = cuda.{call}\n", filename=f"<compiled {call}>")
+
+    def compiled(name: str) -> str | None:
+        try:
+            made = compile_cuda(kernel, types.void, (getattr(types, "boolean" if name == "bool" else name),), cc=(9, 0))
+        except TypingError:
+            return None
+        return str(made.type_annotation.typemap["v"])
+
+    assert not _differences(((name,), type_of(f"cuda.{call}", name), compiled(name)) for name in NAMES)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_in_the_text_have_the_types_that_the_compiler_gives_them(type_of: Any, name: str) -> None:
     """An integer literal is int64, a float literal float64; a power of a literal keeps its base's type. Inferred by numba.njit."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Shared memory that a kernel may ask for in its text. Source: CUDA C++ Programming Guide 13.0, on compute capability 8.x and later: kernels
 # that rely on more than 48 KB of a block must use dynamic shared memory.
 _MOST_STATIC_BYTES = 48 * 1024
+# The types that numba-cuda shuffles. Source: numba-cuda 0.30, shfl_sync_intrinsic in intrinsics.py.
+_SHUFFLED = ("int32", "int64", "float32", "float64")
 
 
 # -- where a thread is --------------------------------------------------------------------------------------------------------------
@@ -221,14 +223,24 @@ def _shuffle(call: Call, kind: str) -> Expression:
     members, value, lane = call.numbers(3)
 
     def run(frame: Frame, mask: Mask) -> Any:
-        return _warp.shuffle(frame.machine, kind, members(frame, mask), value(frame, mask), lane(frame, mask), mask, call.line)
+        named, given = members(frame, mask), value(frame, mask)
+        if given.dtype.name not in _SHUFFLED:
+            raise call.fail(f"{call.name} takes values of {', '.join(_SHUFFLED)}; this one is of {given.dtype}")
+        return _warp.shuffle(frame.machine, kind, named, given, lane(frame, mask), mask, call.line)
 
     return run
 
 
 def _vote(call: Call, kind: str) -> Expression:
     members, value = call.numbers(2)
-    return lambda frame, mask: _warp.vote(frame.machine, kind, members(frame, mask), value(frame, mask), mask, call.line)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        named, given = members(frame, mask), value(frame, mask)
+        if given.dtype.kind not in "iub":
+            raise call.fail(f"{call.name} takes a truth value or an integer; this one is of {given.dtype}")
+        return _warp.vote(frame.machine, kind, named, given, mask, call.line)
+
+    return run
 
 
 def _match_any(call: Call) -> Expression:
