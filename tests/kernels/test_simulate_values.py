@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -310,6 +311,42 @@ def test_functions_and_operators_have_pythons_values() -> None:
     simulate(kernel, 1, 1, 0.75, -2.5, -20, 3, out)
     given = {"math": math, "p": 0.75, "q": -2.5, "n": -20, "m": 3}
     np.testing.assert_allclose(out, [float(eval(expression, given)) for expression in FUNCTIONS], rtol=1e-13)
+
+
+def _fused(p: Any, out: Any) -> None:
+    i = numba.cuda.grid(1)
+    out[i] = numba.cuda.fma(p[i, 0], p[i, 1], p[i, 2])
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_an_fma_is_rounded_once(name: str) -> None:
+    """To the float that is nearest to the exact fraction; its neighbours are farther. What is lost of a product comes out in full."""
+    rng = np.random.default_rng(11)
+    p = np.ldexp(rng.uniform(1, 2, (300, 3)) * rng.choice([-1, 1], (300, 3)), rng.integers(-9, 9, (300, 3))).astype(name)
+    p[:100, 2] = -(p[:100, 0] * p[:100, 1])
+    p[100:200, 2] *= np.ldexp(p.dtype.type(1), rng.integers(-60, 60, 100))
+    out = np.zeros(300, name)
+    simulate(_fused, 1, 300, p, out)
+    for row, found in zip(p, out, strict=True):
+        x, y, z = (Fraction(float(value)) for value in row)
+        distances = [
+            abs(Fraction(float(other)) - (x * y + z)) for other in (np.nextafter(found, -np.inf), found, np.nextafter(found, np.inf))
+        ]
+        assert distances[1] == min(distances), row
+    assert out[:100].any()
+
+
+def test_an_fma_without_a_nearest_number_is_what_ieee_754_says() -> None:
+    """Infinities, nan, signs of zero and numbers at the ends of the range; by hand."""
+    rows = [
+        (math.inf, 2.0, 1.0, math.inf), (math.inf, 0.0, 1.0, NAN), (1.0, NAN, 1.0, NAN), (2.0, 3.0, -math.inf, -math.inf),
+        (-0.0, 1.0, -0.0, -0.0), (0.0, 1.0, -0.0, 0.0), (1.0, 1.0, -1.0, 0.0), (1e200, 1e200, 1.0, math.inf), (1e300, 2.0, 1.0, 2e300),
+        (1e-200, 1e-200, 1.0, 1.0),
+    ]  # fmt: skip
+    out = np.zeros(len(rows))
+    simulate(_fused, 1, len(rows), np.array(rows), out)
+    np.testing.assert_array_equal(out, [row[3] for row in rows])
+    np.testing.assert_array_equal(np.signbit(out[4:7]), [True, False, False])
 
 
 def _far(by: Any, out: Any) -> None:

@@ -3,8 +3,9 @@
 The parts, in the order in which a simulation passes through them:
 
 - ``_source`` finds the kernel's text and the names it uses; ``_types`` holds numba's typing rules.
-- ``_translate`` (statements), ``_expressions``, ``_operators``, ``_indices``, ``_calls`` and ``_arithmetic`` turn the syntax tree into
-  closures once, and refuse what cannot run; ``_frame`` is a call of such a function at work, ``_registry`` the table of what can be called.
+- ``_translate`` (statements), ``_expressions``, ``_operators``, ``_indices``, ``_calls`` and ``_arithmetic`` (``_fused``: its fma) turn
+  the syntax tree into closures once, and refuse what cannot run; ``_frame`` is a call of such a function at work, ``_registry`` the
+  table of what can be called.
 - ``_geometry`` has the lanes and masks, ``_memory`` arrays and their spaces, ``_machine`` every access that lanes make,
   ``_atomics`` and ``_warp`` what lanes do together.
 - ``_alone`` runs a loop lane by lane where few lanes are left and it gives them the same; ``_alone_text`` and ``_alone_values`` write it

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.kernels._simulate import _types
+from gpulab.kernels._simulate._fused import fused
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._registry import FUNCTIONS, Call, Maker, makes
 
@@ -168,14 +169,12 @@ def _complex(call: Call) -> Expression:
 
 @makes("cuda.fma")
 def _fma(call: Call) -> Expression:
-    a, b, c = call.numbers(3)
+    factors = call.numbers(3)
 
     def run(frame: Frame, mask: Mask) -> Any:
-        x, y, z = a(frame, mask), b(frame, mask), c(frame, mask)
-        dtype = _types.unified(_types.unified(x.dtype, y.dtype), z.dtype)
-        if dtype == _types.SINGLE:  # a product of two float32 is exact in float64
-            return _types.cast(_types.cast(x, _types.FLOAT) * _types.cast(y, _types.FLOAT) + _types.cast(z, _types.FLOAT), dtype)
-        return _types.cast(x, dtype) * _types.cast(y, dtype) + _types.cast(z, dtype)
+        given = [value(frame, mask) for value in factors]
+        dtype = _types.fma_type(tuple(value.dtype for value in given))
+        return _types.cast(fused(*(_types.cast(value, _types.FLOAT) for value in given), single=dtype == _types.SINGLE), dtype)
 
     return run
 

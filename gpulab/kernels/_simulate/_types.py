@@ -168,6 +168,12 @@ def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype
     return float_type(arithmetic_type(left, right))
 
 
+@cache
+def fma_type(given: tuple[np.dtype, ...]) -> np.dtype:
+    """Return the type of ``cuda.fma``: float32 of numbers that it holds exactly."""
+    return SINGLE if all(dtype == SINGLE or dtype in _NARROW for dtype in given) else FLOAT
+
+
 def power(left: Value, right: Value) -> Value:
     """Return ``left ** right``."""
     dtype = power_type(left.dtype, right.dtype)
