@@ -109,6 +109,16 @@ def test_a_function_of_one_type_gives_the_type_that_the_compiler_infers(context:
     assert not _differences(((name,), type_of(expression, name), _inferred(context, UNARY[expression], name)) for name in NAMES)
 
 
+def test_a_complex_number_and_an_fma_have_the_types_that_the_compiler_infers(context: Any, type_of: Any) -> None:
+    """Of all 121 pairs of types, the first of them twice in fma."""
+    from numba import cuda
+
+    pairs = list(itertools.product(NAMES, repeat=2))
+    assert not _differences((pair, type_of("complex(p, q)", *pair), _inferred(context, complex, *pair)) for pair in pairs)
+    assert not _differences(((name,), type_of("complex(p)", name), _inferred(context, complex, name)) for name in NAMES)
+    assert not _differences(((p, q), type_of("cuda.fma(p, q, p)", p, q), _inferred(context, cuda.fma, p, q, p)) for p, q in pairs)
+
+
 BITS = ("popc", "clz", "ffs", "brev")
 # numba-cuda infers a type of ffs for narrower integers, and then has no code for them.
 WITHOUT_CODE = [("ffs", name) for name in ("int8", "int16", "uint8", "uint16", "bool")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -347,6 +348,18 @@ def test_an_fma_without_a_nearest_number_is_what_ieee_754_says() -> None:
     simulate(_fused, 1, len(rows), np.array(rows), out)
     np.testing.assert_array_equal(out, [row[3] for row in rows])
     np.testing.assert_array_equal(np.signbit(out[4:7]), [True, False, False])
+
+
+def _made(p: Any, out: Any) -> None:
+    i = numba.cuda.grid(1)
+    out[i] = complex(p[i], p[i + 1])
+
+
+def test_a_complex_number_keeps_the_parts_that_it_is_made_of() -> None:
+    """An infinite one and the sign of a zero too, as in Python."""
+    p, out = np.array([1.0, math.inf, -0.0, NAN, 2.0]), np.zeros(4, np.complex128)
+    simulate(_made, 1, 4, p, out)
+    assert [(str(z.real), str(z.imag)) for z in out.tolist()] == [(str(a), str(b)) for a, b in itertools.pairwise(p.tolist())]
 
 
 def _far(by: Any, out: Any) -> None:

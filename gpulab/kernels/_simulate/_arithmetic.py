@@ -163,8 +163,22 @@ def _pow(call: Call) -> Expression:
 
 @makes("complex")
 def _complex(call: Call) -> Expression:
-    real, imaginary = call.numbers(2)
-    return lambda frame, mask: np.asarray(real(frame, mask) + 1j * imaginary(frame, mask), dtype=np.complex128)[()]
+    parts = call.numbers(1, 2)
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        given = [part(frame, mask) for part in parts]
+        dtype = np.dtype(np.complex64 if all(value.dtype == _types.SINGLE for value in given) else np.complex128)
+        if any(value.dtype == _types.BOOL for value in given):
+            raise call.fail("complex takes no truth value; expected a number")
+        if len(given) == 1:
+            return _types.cast(given[0], dtype)
+        if any(value.dtype.kind == "c" for value in given):
+            raise call.fail("complex takes two real numbers")
+        found = np.empty(np.broadcast_shapes(*map(np.shape, given)), dtype)
+        found.real, found.imag = given  # a sum with 1j times the second one would make a nan of infinity
+        return found[()]
+
+    return run
 
 
 @makes("cuda.fma")
