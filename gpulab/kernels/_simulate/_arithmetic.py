@@ -71,7 +71,8 @@ def _unary(call: Call, ufunc: Callable[[Any], Any]) -> Expression:
         found = value(frame, mask)
         if found.dtype.kind == "c":
             raise call.fail(f"{call.name} takes real numbers")
-        return ufunc(_types.cast(found, _types.float_type(found.dtype)))
+        of_numpy = call.name.startswith("np.")
+        return ufunc(_types.cast(found, _types.ufunc_type((found.dtype,), True) if of_numpy else _types.float_type(found.dtype)))
 
     return run
 
@@ -83,6 +84,8 @@ def _binary(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
         a, b = left(frame, mask), right(frame, mask)
         if ufunc in (np.fmod, np.copysign, np.power):
             dtype = _types.float_pair_type(a.dtype, b.dtype, ufunc is np.power)
+        elif call.name.startswith("np."):
+            dtype = _types.ufunc_type((a.dtype, b.dtype), True)
         else:
             dtype = _types.float_type(_types.arithmetic_type(a.dtype, b.dtype))
         return ufunc(_types.cast(a, dtype), _types.cast(b, dtype))
@@ -142,7 +145,13 @@ def _extreme(call: Call) -> Expression:
 
 def _of_numpy(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
     left, right = call.numbers(2)
-    return lambda frame, mask: ufunc(*_types.alike(left(frame, mask), right(frame, mask)))  # a nan stays
+
+    def run(frame: Frame, mask: Mask) -> Any:
+        a, b = left(frame, mask), right(frame, mask)
+        dtype = _types.ufunc_type((a.dtype, b.dtype), False)
+        return ufunc(_types.cast(a, dtype), _types.cast(b, dtype))  # a nan stays
+
+    return run
 
 
 FUNCTIONS["np.minimum"] = functools.partial(_of_numpy, ufunc=np.minimum)

@@ -7,7 +7,7 @@ keeps float32; ``/`` gives a float. Tested against numba's own inference in test
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -166,6 +166,17 @@ def float_pair_type(left: np.dtype, right: np.dtype, is_power: bool) -> np.dtype
     if is_power and left.kind == "f" and right in (np.int32, np.uint16):
         return float_type(left)
     return float_type(arithmetic_type(left, right))
+
+
+@cache
+def ufunc_type(given: tuple[np.dtype, ...], gives_float: bool) -> np.dtype:
+    """Return the type of a function of NumPy: float32 beside integers of any size, and where it gives a float, of those of 16 bits."""
+    if SINGLE in given and all(dtype == SINGLE or dtype.kind in "iub" for dtype in given):
+        return SINGLE
+    if not gives_float:
+        return reduce(unified, given)
+    narrow = all(dtype.kind in "iub" and dtype.itemsize <= 2 for dtype in given)
+    return SINGLE if narrow else float_type(reduce(unified, given))
 
 
 @cache
