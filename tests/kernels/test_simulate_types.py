@@ -18,6 +18,7 @@ from random_kernels import function_of
 from gpulab.errors import KernelError
 from gpulab.kernels import simulate
 from gpulab.kernels._simulate._frame import Frame
+from gpulab.kernels._simulate._registry import FUNCTIONS
 
 pytest.importorskip("numba.cuda", reason="numba-cuda is not installed; its inference is the reference")
 
@@ -123,6 +124,23 @@ def test_a_function_of_numpy_of_one_type_gives_the_type_that_the_compiler_infers
     assert not _differences(
         ((name,), type_of(f"np.{function}(p)", name), _inferred(context, getattr(np, function), name)) for name in NAMES
     )
+
+
+def test_a_function_of_numpy_that_a_gpu_lacks_is_noted(type_of: Any) -> None:
+    """All that the simulator knows, by numba-cuda's own table: those without code there have a note, which names one that has it."""
+    from numba.cuda.ufuncs import ufunc_db
+
+    with_code = {ufunc.__name__ for ufunc in ufunc_db()}
+    for name in (name.removeprefix("np.") for name in FUNCTIONS if name.startswith("np.") and hasattr(np, name[3:])):
+        given = "p, p" if type_of(f"np.{name}(p)", "float32") is None else "p"
+        text = f"import numpy as np\ndef kernel(p):\n    v = np.{name}({given})\n    v = np.{name}({given})\n"
+        notes = simulate(function_of(text, filename=f"<noted {name}>"), 1, 1, np.float32(1)).notes
+        known = getattr(np, name).__name__ in with_code
+        assert [note.split(" in a kernel. For a GPU, write ")[0] for note in notes] == [
+            f"line {line}: numba-cuda has no code for np.{name}" for line in (3, 4) if not known
+        ], name
+    (note,) = simulate(function_of("import numpy as np\ndef kernel(p):\n    v = np.sqrt(p)\n", filename="<root>"), 1, 1, 2.0).notes
+    assert note.endswith("For a GPU, write math.sqrt.")
 
 
 def test_a_complex_number_and_an_fma_have_the_types_that_the_compiler_infers(context: Any, type_of: Any) -> None:

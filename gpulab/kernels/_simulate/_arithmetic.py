@@ -55,6 +55,14 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _FLOATS = (_types.SINGLE, _types.FLOAT)
 _TESTS: dict[str, Callable[[Any], Any]] = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
 
+# Functions of NumPy for which numba-cuda has no code, and what stands for them on a GPU. Source: numba-cuda 0.30, ufunc_db in ufuncs.py.
+WITHOUT_CODE = {
+    **{f"np.{name}": f"math.{name}" for name in (
+        "sqrt", "exp", "expm1", "log1p", "ceil", "floor", "trunc", "fabs", "exp2", "erf", "erfc", "lgamma", "gamma", "copysign", "fmod",
+        "isinf", "isfinite")},
+    "np.cbrt": "cuda.cbrt", "np.abs": "abs", "np.absolute": "abs", "np.power": "**", "np.pow": "**", "np.float_power": "**",
+}  # fmt: skip
+
 
 def _register_arithmetic() -> None:
     for module in ("math", "np"):

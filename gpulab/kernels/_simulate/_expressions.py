@@ -384,6 +384,11 @@ class Translator:
             make = FUNCTIONS.get(found.name)
             if make is None:
                 raise self.fail(f"`{words}` is not supported in a kernel", node)
+            if found.name in _arithmetic.WITHOUT_CODE:
+                instead = _arithmetic.WITHOUT_CODE[found.name]
+                note = f"line {node.lineno}: numba-cuda has no code for {found.name} in a kernel. For a GPU, write {instead}."
+                if note not in self.program.notes:
+                    self.program.notes.append(note)
             if found.name.startswith("cuda.syncwarp"):
                 self.program.uses_warp_barriers = True
             if found.name.startswith("cuda.atomic."):
