@@ -362,6 +362,20 @@ def test_a_complex_number_keeps_the_parts_that_it_is_made_of() -> None:
     assert [(str(z.real), str(z.imag)) for z in out.tolist()] == [(str(a), str(b)) for a, b in itertools.pairwise(p.tolist())]
 
 
+def _mates(p: Any, out: Any) -> None:
+    i = numba.cuda.grid(1)
+    out[i] = numba.cuda.match_any_sync(-1, p[i])
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_lanes_match_whose_bits_are_the_same(name: str) -> None:
+    """As PTX's match.any.sync has it, on b32 and b64: a nan matches itself, 0.0 does not match -0.0."""
+    p = np.resize(np.array([NAN, 0.0, -0.0, 1.5], name), 32)
+    out = np.zeros(32, np.int64)
+    simulate(_mates, 1, 32, p, out)
+    assert (out & 0xFFFFFFFF).tolist() == [sum(1 << j for j in range(k, 32, 4)) for k in range(4)] * 8
+
+
 def _far(by: Any, out: Any) -> None:
     i, step = numba.cuda.grid(1), by[0]
     out[i, 0], out[i, 1] = numba.cuda.shfl_sync(-1, i, step), numba.cuda.shfl_up_sync(-1, i, step)

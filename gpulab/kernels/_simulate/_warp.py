@@ -120,6 +120,8 @@ def _alike(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def match_any(machine: Machine, members: Any, value: Any, mask: Mask, line: int) -> Any:
     """Return for each lane the bits of the lanes that hold the same value, as numba's int32."""
     _expect_named(machine, members, mask, line)
+    if value.dtype.kind == "f":
+        value = np.asarray(value).view(f"i{value.dtype.itemsize}")  # bits are compared: a nan is like itself, and -0.0 is not 0.0
     taking_part, values = _alike(_participants(machine, members, mask), by_warp(machine, value))
     same = (values[..., :, None] == values[..., None, :]) & taking_part[..., None, :]
     bits = (same.astype(np.int64) << np.arange(WARP)).sum(axis=3)
