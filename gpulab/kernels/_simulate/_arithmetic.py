@@ -205,7 +205,8 @@ def _fma(call: Call) -> Expression:
     def run(frame: Frame, mask: Mask) -> Any:
         given = [value(frame, mask) for value in factors]
         dtype = _types.fma_type(tuple(value.dtype for value in given))
-        return _types.cast(fused(*(_types.cast(value, _types.FLOAT) for value in given), single=dtype == _types.SINGLE), dtype)
+        x, y, z = (_types.cast(value, _types.FLOAT) for value in given)
+        return _types.cast(fused(x, y, z, dtype == _types.SINGLE), dtype)
 
     return run
 
