@@ -95,7 +95,13 @@ class LossScaling(Instrument):
         return self
 
     def work(self, action: str, values: Mapping[str, Any], progress: Progress, stop: Stop) -> Gradients:
-        """Train, then return the gradients of one batch."""
+        """Train, then return the gradients of one batch.
+
+        Raises
+        ------
+        StoppedError
+            If it was stopped before all training steps were taken.
+        """
         from torch.nn import functional
 
         if self._loaded is not None and values["task"] == _OWN:
