@@ -236,7 +236,14 @@ def test_every_field_of_nvidia_smi_in_its_unit(monkeypatch):
 def test_how_nvidia_smi_failed_is_its_first_line(monkeypatch, done, error):
     """Of either stream; its code where it says nothing; and no driver where there is no such program."""
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: subprocess.CompletedProcess(args, *done))
+
+    def run(*args, check=False, **options):
+        ended = subprocess.CompletedProcess(args, *done)
+        if check:
+            ended.check_returncode()
+        return ended
+
+    monkeypatch.setattr(subprocess, "run", run)
     assert _nvml._probe_smi() == _nvml.Driver(error=error)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert _nvml._probe_smi() == _nvml.Driver()
