@@ -36,7 +36,8 @@ def diet(task, recipes, seeds, device, batch_size, deadline, progress, stop):
         time.sleep(0.02)
     if stop():
         raise StoppedError("diet: stopped; there is nothing to weigh. Run it again.")
-    rows = (model("as trained", 0), *(model(r.label, r.label.count(",") + 1) for r in recipes))
+    kept = (sum(not part.startswith("fine-tuned") for part in r.label.split(", ")) for r in recipes)
+    rows = (model("as trained", 0), *(model(r.label, steps) for r, steps in zip(recipes, kept)))
     where = dataclasses.replace(gl.devices.environment("cpu"), device="Slow CPU")
     return Weighing(task, "Slow CPU", batch_size, rows, (), LIVE, where)
 
@@ -63,9 +64,10 @@ def test_each_control_makes_a_recipe_and_each_run_a_point(notebook_of: Callable[
     area.get_by_label("Seeds").fill("1")
     area.get_by_label("Seeds").fill("0")
     press(notebook, "Run")
-    shown(notebook, "static inputs: 32.0x smaller on disk")
+    shown(notebook, "static inputs, fine-tuned for 1x the epochs: 32.0x smaller on disk")
     assert state(notebook, "len(d.result.models)") == "3"
-    assert state(notebook, "d.recipe()") == ("<recipe: mobilenet, 50% of channels gone, 90% zeros, 4 bits a tensor, static inputs>")
+    said = "<recipe: mobilenet, 50% of channels gone, 90% zeros, 4 bits a tensor, static inputs, fine-tuned for 1x the epochs>"
+    assert state(notebook, "d.recipe()") == said
     area.get_by_label("Task").select_option("prose-transformer")
     area.get_by_label("Network").wait_for(state="hidden", timeout=WAIT)
     shown(notebook, "Press Run to train the network")
