@@ -13,9 +13,9 @@ from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
-from gpulab.lessons._recorded_gpus import caption_of, with_captions
+from gpulab.lessons._recorded_gpus import caption_of, recorded_gpus, with_captions
 from gpulab.timing.results import format_interval, format_ratio_interval
-from gpulab.units import format_flops, format_flops_per_second, format_ratio, format_seconds
+from gpulab.units import format_flops, format_flops_per_second, format_ratio, format_seconds, plural
 
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 _ROWS, _CHANNELS = 64, 128
@@ -374,29 +374,27 @@ class RecordedForms(Result):
     Attributes
     ----------
     rows : tuple of (machine, layer, time)
-    evidence : Evidence or None
-        Of the first machine; None where nothing was recorded.
-    others : tuple of Evidence
-        Of further machines.
+    evidence : tuple of Evidence
+        Of each machine; empty where nothing was recorded.
     """
 
     rows: tuple[tuple[str, str, str], ...]
-    evidence: Evidence | None
-    others: tuple[Evidence, ...] = ()
+    evidence: tuple[Evidence, ...]
 
     def caption(self) -> str:
         """Return the badge lines."""
-        return "" if self.evidence is None else caption_of((self.evidence, *self.others))
+        return caption_of(self.evidence)
 
     def _repr_html_(self) -> str:
         return with_captions(self)
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} {'measured' if self._live else 'recorded'} layers>" if self.rows else "<not recorded yet>"
+        kind = "measured" if self._live else "recorded"
+        return f"<{plural(len(self.rows), f'{kind} layer')}>" if self.rows else "<not recorded yet>"
 
     @property
     def _live(self) -> bool:
-        return self.evidence is not None and self.evidence.badge is Badge.MEASURED
+        return bool(self.evidence) and self.evidence[0].badge is Badge.MEASURED
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a layer, or that nothing was recorded."""
@@ -430,7 +428,7 @@ def layer_forms(device: Any = None, deadline: float = 0.25) -> RecordedForms:
             notes = ", ".join(_live.doubts(found))
             took = f"{format_seconds(found.median_seconds)} {format_interval(found.interval_seconds)}{f' ({notes})' if notes else ''}"
         rows.append((where.name, _words(params), took))
-    return RecordedForms(tuple(rows), evidence) if rows else recorded_forms()
+    return RecordedForms(tuple(rows), (evidence,)) if rows else recorded_forms()
 
 
 def _is_shown(params: Any) -> bool:
@@ -455,9 +453,7 @@ def recorded_forms() -> RecordedForms:
     """Return what recorded accelerators say of lighter layers (dense, CSR, 2:4, 8 bits, groups); "not recorded yet" without any."""
     rows: list[tuple[str, str, str]] = []
     evidence: list[Evidence] = []
-    for name, recording in recordings.readable().items():
-        if recording.environment.device_kind == "cpu":
-            continue
+    for name, recording in recorded_gpus().items():
         before = len(rows)
         for entry in sorted(recording.entries, key=_by_layer):
             if entry.experiment != _EXPERIMENT or entry.timing is None:
@@ -466,4 +462,4 @@ def recorded_forms() -> RecordedForms:
             rows.append((name, _words(entry.params), took))
         if len(rows) > before:
             evidence.append(recording.evidence())
-    return RecordedForms(tuple(rows), next(iter(evidence), None), tuple(evidence[1:]))
+    return RecordedForms(tuple(rows), tuple(evidence))

@@ -11,7 +11,7 @@ from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import caption_of, recorded_gpus, with_captions
 from gpulab.recordings import Entry
 from gpulab.training import PipelineResult
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 # Loading, copy and step in seconds; workers; cores. What binds is never the first number that the eye meets.
 _TIMELINES = {
@@ -56,7 +56,7 @@ class RecordedOptions(Result):
         return caption_of(self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} recorded training steps>" if self.rows else "<not recorded yet>"
+        return f"<{plural(len(self.rows), 'recorded training step')}>" if self.rows else "<not recorded yet>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a recorded training."""

@@ -161,7 +161,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         ("GPU (RECORDED)", "n", "options", "time", "rate", ""), [("not recorded yet", "", "", "", "", "")], "<warp: not recorded yet>",
     ),
     "no forms": (
-        RecordedForms((), None), ("recorded on", "layer", "time (median, 95 %)"), [("not recorded yet", "", "")], "<not recorded yet>",
+        RecordedForms((), ()), ("recorded on", "layer", "time (median, 95 %)"), [("not recorded yet", "", "")], "<not recorded yet>",
     ),
     "sparse, as fast": (
         SparseRace("a layer", (SparseRow(0.5, 2e-3, 1e-3, None, None), SparseRow(0.9, 1e-3, 1e-3, 1.0, (0.9, 1.1))), LIVE),
@@ -378,12 +378,12 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         "<images: depthwise has 1/8 of the FLOPs and is 2.00x as fast>",
     ),
     "recorded forms": (
-        RecordedForms((("far", "dense", "1 ms"),), FAR), ("recorded on", "layer", "time (median, 95 %)"), [("far", "dense", "1 ms")],
-        "<1 recorded layers>",
+        RecordedForms((("far", "dense", "1 ms"),), (FAR,)), ("recorded on", "layer", "time (median, 95 %)"), [("far", "dense", "1 ms")],
+        "<1 recorded layer>",
     ),
     "measured forms": (
-        RecordedForms((("here", "dense", "1 ms"),), LIVE), ("measured on", "layer", "time (median, 95 %)"), [("here", "dense", "1 ms")],
-        "<1 measured layers>",
+        RecordedForms((("here", "dense", "1 ms"),), (LIVE,)), ("measured on", "layer", "time (median, 95 %)"), [("here", "dense", "1 ms")],
+        "<1 measured layer>",
     ),
     "side by side": (
         SideBySide("a CPU", "a GPU", (("cores", "8", "132"),), LIVE, FAR, (Note("contended", "Others were at work."),)),
