@@ -308,4 +308,5 @@ def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None
     finally:
         run.save_all()
     if not run.done:
-        raise StoppedError("record: stopped before the first case was timed; expected time for one. Give more --minutes.")
+        what_to_do = "Run it again." if stop is not None and stop() else "Give more --minutes."
+        raise StoppedError(f"record: stopped before the first case was timed; expected time for one. {what_to_do}")

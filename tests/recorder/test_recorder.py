@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import signal
@@ -180,8 +181,10 @@ def test_stop_ends_after_the_case_in_flight(bench, tmp_path):
     recording = bench.run(tmp_path / "r.json", stop=lambda: len(bench.log) == 1)
     assert len(bench.log) == 1
     assert len(recording.missing()) == 2
-    with pytest.raises(StoppedError):
+    with pytest.raises(StoppedError, match=r"before the first case was timed; expected time for one. Run it again.$"):
         bench.run(tmp_path / "s.json", stop=lambda: True)
+    with pytest.raises(StoppedError, match=r"Give more --minutes.$"):
+        bench.run(tmp_path / "t.json", clock=map(float, itertools.count(0, 10**6)).__next__)
 
 
 def test_experiments_that_the_device_lacks_are_named_as_the_reason(bench, tmp_path):
