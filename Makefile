@@ -10,13 +10,13 @@ BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$
 
 help: ## list the commands
 	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' Makefile
 
 lab: env ## set up .venv if needed, and open JupyterLab at 00_start_here (ARGS=--no-browser on a server)
 	@$(BIN)/gpulab lab $(ARGS)
 
-html: env ## run the course and write it as pages that open from the disk (ARGS="--out FOLDER"; course-pages if not given)
-	@$(BIN)/gpulab html $(or $(ARGS),--out course-pages)
+html: env ## run the course and write it as pages that open from the disk (ARGS="--out FOLDER --solutions"; without --out into course-pages)
+	@$(BIN)/gpulab html --out course-pages $(ARGS)
 
 test: env-tests ## lint, types, layers, unit tests, doctests, notebooks, browser
 	@$(BIN)/python tools/run_tests.py $(ARGS)

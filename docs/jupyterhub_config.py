@@ -21,10 +21,12 @@ c.Spawner.http_timeout = 120
 c.Spawner.environment = {
     # The most that PyTorch takes on each GPU in one kernel: with 80 GB and 30 students of whom 8 compute at once, a tenth.
     "GPULAB_GPU_MEMORY": "10 %",
-    # One folder for all students, so that measurements take turns. Make it once: install -d -m 1777 /var/lock/gpulab
-    "GPULAB_LOCK_DIR": "/var/lock/gpulab",
+    # One folder for all students, so that measurements take turns. Make it once: install -d -m 1777 /var/lib/gpulab/turns
+    "GPULAB_LOCK_DIR": "/var/lib/gpulab/turns",
     # "show", "after-attempt" or "withhold".
     "GPULAB_SOLUTIONS": "after-attempt",
+    # The environment is not the students' own, and there Jupyter would take a python3 kernel in a student's home before the course's.
+    "JUPYTER_PREFER_ENV_PATH": "1",
 }
 
 # A kernel that was idle for 20 minutes ends and gives its memory on the GPU back, also where its page is still open. Notebooks stay;

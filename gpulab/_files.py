@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Ask, before work of minutes, whether a file can be written afterwards; nothing is made yet.
+    """Ask, before work of minutes, whether a file can be written afterwards; nothing is left behind.
 
     Parameters
     ----------
@@ -64,6 +64,14 @@ def refuse_unwritable(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
     if not os.access(there, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+    # The rights do not tell all: root has every one, also where nothing can be made (/proc), and Windows looks at one old attribute.
+    probe = there / f".{secrets.token_hex(4)}.part"
+    if there == path.absolute().parent:
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        probe.unlink()
+    else:  # its folder will be made: in the root of a Windows drive users may make folders, and no files
+        probe.mkdir()
+        probe.rmdir()
     if sys.platform == "win32" and path.exists():
         path.open("r+b").close()  # a program that has it open keeps others from replacing it there, as a spreadsheet does
 

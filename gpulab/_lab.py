@@ -13,6 +13,7 @@ import secrets
 import site
 import socket
 import sys
+import sysconfig
 import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -100,7 +101,8 @@ def find_originals(root: Path | None = None, prefixes: Iterable[str] | None = No
     """
     root = root or Path(__file__).resolve().parent.parent
     if prefixes is None:
-        prefixes = (sys.prefix, site.getuserbase())
+        # Where pip puts them: Debian's own Python has the prefix /usr, and its pip writes below /usr/local.
+        prefixes = (sys.prefix, sysconfig.get_path("data"), site.getuserbase())
     for folder in (root / "notebooks", *(Path(prefix) / "share" / "gpulab" / "notebooks" for prefix in prefixes)):
         if (folder / _FIRST_NOTEBOOK).is_file():
             return folder

@@ -7,8 +7,10 @@ Built-in parents (``ValueError``, ``MemoryError``) are kept, so code that knows 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 # As it is spoken: a uint8, a Unit, but an ndarray, an MLP.
 _SPOKEN_WITH_A_VOWEL = re.compile(r"(?![uU]n?i|eu|one|us)(?:[aeiouAEIOU]|nd|[AEFHILMNORSX](?=[A-Z]))")
@@ -76,11 +78,38 @@ def set_up_command(windows: bool | None = None) -> str:
     return r"`py tools\setup_env.py`" if (sys.platform == "win32" if windows is None else windows) else "`make lab`"
 
 
+def pip_command(words: str, in_notebook: bool | None = None) -> str:
+    """Return a command of pip's for a message: ``pip`` alone may be that of another Python than the one that runs this.
+
+    Examples
+    --------
+    >>> print(pip_command("install pillow", in_notebook=True))
+    `%pip install pillow`
+    """
+    if in_notebook is None:
+        ipython = sys.modules.get("IPython")  # which who has cells has imported
+        in_notebook = ipython is not None and ipython.get_ipython() is not None
+    return f"`{'%pip' if in_notebook else f'{_this_python()} -m pip'} {words}`"
+
+
+def _this_python() -> str:
+    """Return what starts this Python in a terminal: its path, where ``python`` alone is another one or none, as beside an environment."""
+    found = shutil.which("python")
+    if found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent:
+        return "python"
+    return f'"{sys.executable}"' if " " in sys.executable else sys.executable
+
+
 def install_extra(name: str) -> str:
-    """Return the sentence that says how to get an extra of gpulab, with its pinned versions."""
-    if sys.platform == "win32":  # whose cmd takes ' for a letter of the word
-        return f'Run `.venv\\Scripts\\pip install -c constraints.txt -e ".[{name}]"` in gpulab\'s folder, and restart the kernel.'
-    return f"Run `.venv/bin/pip install -c constraints.txt -e '.[{name}]'` in gpulab's folder, and restart the kernel."
+    """Return the sentence that says how to get an extra of gpulab: in the project's ``.venv`` with its pinned versions."""
+    windows = sys.platform == "win32"
+    extra = f'-e ".[{name}]"' if windows else f"-e '.[{name}]'"  # Windows' cmd takes ' for a letter of the word
+    if sys.prefix == sys.base_prefix:  # conda or Colab: there is no .venv, and the pins would change what is installed there
+        line = pip_command(f"install {extra}", in_notebook=False)  # in a terminal: a notebook's %pip stands in another folder
+    else:
+        pip = r".venv\Scripts\pip" if windows else ".venv/bin/pip"
+        line = f"`{pip} install -c constraints.txt {extra}`"
+    return f"Run {line} in gpulab's folder, and restart the kernel."
 
 
 def _cut(to_text: Callable[[object], str], value: object, most: int) -> str:

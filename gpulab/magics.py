@@ -294,12 +294,10 @@ def needs(shell: Any, line: str, cell: str) -> Any:
     if unknown or not wanted:
         print(f"%%needs: {line.strip()!r} is not known; expected jax, tensorflow or both. Write %%needs jax.", file=sys.stderr)
         return None
-    absent = [why for name in wanted if (why := _library.missing(name))]
+    absent = [why for name in wanted if (why := _library.unusable(name))]  # loaded without its chatter
     if absent:
         print(*absent, "This cell was left out; the others run without it.", sep="\n")
         return None
-    for name in wanted:
-        _library.load(name)  # without its chatter
     return _as_cell(shell, cell)()
 
 

@@ -130,15 +130,15 @@ def format_ratio(ratio: float) -> str:
     return f"{_digits(ratio)}x" if words is None else words
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a whole number with its noun: ``1 block``, ``2 blocks``.
+def plural(count: int, noun: str, several: str | None = None) -> str:
+    """Return a whole number with its noun: ``1 block``, ``2 blocks``; ``several`` is the noun of several, where an s does not make it.
 
     Examples
     --------
-    >>> plural(1, "block"), plural(2048, "block")
-    ('1 block', '2,048 blocks')
+    >>> plural(1, "block"), plural(2048, "block"), plural(3, "copy", "copies")
+    ('1 block', '2,048 blocks', '3 copies')
     """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def _parse(given: object, words: dict[str, float] | dict[str, int], function: str, example: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 
@@ -41,6 +42,21 @@ def test_the_others_work_without_them(absent: None) -> None:
     assert gl.to_host(tensor).shape == (4,)
     assert gl.measure(np.sort, np.arange(100.0), deadline=0.05).device == "cpu"
     assert _backends.waits_for(tensor) is None
+
+
+def test_an_empty_folder_of_its_name_disturbs_no_other_library(
+    absent: None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python imports a folder named tensorflow as an empty package: it owns nothing, and arrays of the others are found and waited for."""
+    monkeypatch.setattr(_backends, "_broken", {})
+    (tmp_path / "tensorflow").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    with pytest.raises(MissingLibraryError, match="cannot be imported"):
+        _backends.backend("tensorflow")
+    assert sys.modules["tensorflow"].__file__ is None
+    assert _backends.backend_of(object()) is None
+    assert _backends.waits_for(np.zeros(3)) is None
 
 
 def test_an_unknown_library_is_told_all_five() -> None:

@@ -1,6 +1,9 @@
 """The exceptions that gpulab raises on purpose."""
 
 import sys
+import types
+
+import pytest
 
 from gpulab import errors
 from gpulab.devices import _doctor
@@ -55,19 +58,65 @@ def test_an_error_keeps_what_a_program_asks_it_for():
     assert (alone.ranks, alone.waiting, alone.collective) == ((), (), None)
 
 
-def test_the_line_that_installs_an_extra():
+def test_the_line_that_installs_an_extra(monkeypatch):
     """It names the extra, and what pins the versions."""
+    monkeypatch.setattr(sys, "base_prefix", f"{sys.prefix}/base")  # whichever Python runs this: Debian's own has the prefix /usr
     line = "Run `.venv/bin/pip install -c constraints.txt -e '.[jax]'` in gpulab's folder, and restart the kernel."
     assert errors.install_extra("jax") == line
+
+
+def test_without_an_environment_of_its_own_the_line_names_none(monkeypatch):
+    """Conda's environment and Colab are no venv (PEP 405: prefix and base_prefix are one): no .venv to call, no pins over what is there."""
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    monkeypatch.setattr(errors, "_this_python", lambda: "python")
+    assert errors.install_extra("jax") == "Run `python -m pip install -e '.[jax]'` in gpulab's folder, and restart the kernel."
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert errors.install_extra("jax") == """Run `python -m pip install -e ".[jax]"` in gpulab's folder, and restart the kernel."""
+
+
+@pytest.mark.parametrize(
+    ("ipython", "command"),
+    [
+        (None, "`python -m pip install x`"),  # a script, a command: IPython was not imported
+        (types.SimpleNamespace(get_ipython=lambda: None), "`python -m pip install x`"),  # imported by somebody, and runs no cells
+        (types.SimpleNamespace(get_ipython=object), "`%pip install x`"),
+    ],
+)
+def test_pip_is_that_of_the_python_that_asks(ipython, command, monkeypatch):
+    """`pip` alone is whichever comes first in PATH. IPython's manual: %pip runs "the pip package manager within the current kernel"."""
+    if ipython is None:
+        monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setattr(errors, "_this_python", lambda: "python")
+    assert errors.pip_command("install x") == command
+
+
+@pytest.mark.parametrize(
+    ("on_the_path", "running", "command"),
+    [
+        ("/home/me/.venv/bin", "/home/me/.venv/bin/python3", "python"),  # the environment is active
+        (None, "/home/me/.venv/bin/python", "/home/me/.venv/bin/python"),  # Debian has no python, and .venv/bin/gpulab asked
+        ("/usr/bin", "/home/me/.venv/bin/python", "/home/me/.venv/bin/python"),  # it is another one
+        ("/usr/bin", "/home/my own/.venv/bin/python", '"/home/my own/.venv/bin/python"'),
+    ],
+)
+def test_beside_an_environment_python_is_named_by_its_path(on_the_path, running, command, monkeypatch):
+    """What is typed must start the Python that lacks the package: the README runs .venv/bin/gpulab without activating anything."""
+    monkeypatch.setattr(sys, "executable", running)
+    monkeypatch.setattr(errors.shutil, "which", lambda name: on_the_path and f"{on_the_path}/{name}")
+    assert errors.pip_command("install x", in_notebook=False) == f"`{command} -m pip install x`"
 
 
 def test_on_windows_commands_are_those_of_its_shell(monkeypatch):
     """README's own lines for Windows: no make, programs in Scripts, and " for ', which is a letter to cmd."""
     monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "base_prefix", "C:")
+    monkeypatch.setattr(errors, "_this_python", lambda: "python")
     line = r"""Run `.venv\Scripts\pip install -c constraints.txt -e ".[jax]"` in gpulab's folder, and restart the kernel."""
     assert errors.install_extra("jax") == line
     assert errors.set_up_command() == r"`py tools\setup_env.py`"
     monkeypatch.setattr(_doctor.importlib.metadata, "version", {"numpy": "1.26", "torch": ""}.__getitem__)
     too_old, partly = (_doctor._package(name, "2.0").remedy for name in ("numpy", "torch"))
-    assert too_old == r"""Run `py tools\setup_env.py`, or `pip install "numpy>=2.0"`."""
-    assert partly == """Run `pip install --ignore-installed "torch>=2.0"`."""
+    assert too_old == r"""Run `py tools\setup_env.py`, or `python -m pip install "numpy>=2.0"`."""
+    assert partly == """Run `python -m pip install --ignore-installed "torch>=2.0"`."""

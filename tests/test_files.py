@@ -55,6 +55,31 @@ def test_what_could_not_be_written_is_told_before(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="Linux has a folder where nobody can make a file")
+def test_a_folder_where_the_rights_say_yes_and_the_system_no_is_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write everywhere, access(2) says; in /proc nobody can make anything."""
+    monkeypatch.setattr(os, "access", lambda place, mode: True)
+    for path in (Path("/proc/x"), Path("/proc/x/index.html")):
+        with pytest.raises(OSError, match="/proc"):
+            refuse_unwritable(path)
+
+
+def test_where_only_folders_may_be_made_a_new_one_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the root of a Windows drive users may make folders and no files (icacls: Authenticated Users:(AD), and (M) for what is below)."""
+    make = os.open
+
+    def denied(path: Path, *how: int) -> int:
+        if Path(path).parent == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return make(path, *how)
+
+    monkeypatch.setattr(os, "open", denied)
+    refuse_unwritable(tmp_path / "pages" / "index.html")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(PermissionError):
+        refuse_unwritable(tmp_path / "grades.csv")
+
+
 def test_a_drive_that_is_not_there_is_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows a path may have no folder at all that is there."""
     monkeypatch.setattr(Path, "exists", lambda place: False)

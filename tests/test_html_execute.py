@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jupyter_core.paths
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.kernelspec import KernelSpecManager
 
 from gpulab._html import _execute
 from gpulab.errors import InputError
@@ -114,6 +116,33 @@ def test_the_runs_folder_reads_as_the_learners_wherever_it_stands(
     monkeypatch.delenv("GPULAB_PROGRESS")
     _execute.executed(tmp_path / "01_first.ipynb")
     assert "GPULAB_PROGRESS" not in os.environ
+
+
+def test_the_kernel_is_this_environments_though_the_learner_has_one_of_the_name(
+    client: type[Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jupyter_core puts a home's kernels first where the environment belongs to somebody else, as on a class's server."""
+    mine = tmp_path / "jupyter" / "kernels" / "python3"
+    mine.mkdir(parents=True)
+    (mine / "kernel.json").write_text(json.dumps({"argv": ["/usr/bin/python3"], "display_name": "mine", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setattr(jupyter_core.paths, "_do_i_own", lambda path: False)
+    for name in ("JUPYTER_PREFER_ENV_PATH", "JUPYTER_PATH", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    names: list[str] = []
+
+    @contextlib.contextmanager
+    def setup_kernel(self: Client) -> Iterator[None]:
+        names.append(KernelSpecManager().get_kernel_spec("python3").display_name)
+        yield
+
+    monkeypatch.setattr(client, "setup_kernel", setup_kernel)
+    _execute.executed(course(tmp_path))
+    assert names == ["Python 3 (ipykernel)"]
+    assert "JUPYTER_PREFER_ENV_PATH" not in os.environ
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")  # whoever says so wants the own one
+    _execute.executed(tmp_path / "01_first.ipynb")
+    assert names[1:] == ["mine"]
 
 
 def test_a_temporary_folder_behind_a_link_reads_as_the_learners_too(

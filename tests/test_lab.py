@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import urllib.request
 from pathlib import Path
 
@@ -76,6 +77,16 @@ def test_course_that_is_nowhere_is_told(tmp_path: Path) -> None:
     """The message says where the course comes from."""
     with pytest.raises(InputError, match="Clone the project's repository"):
         _lab.find_originals(tmp_path, [str(tmp_path)])
+
+
+def test_originals_lie_where_pip_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's, Ubuntu's and so Colab's own Python has the prefix /usr, and sysconfig's scheme posix_local, with data below /usr/local."""
+    place = tmp_path / "local" / "share" / "gpulab" / "notebooks"
+    place.mkdir(parents=True)
+    (place / "00_start_here.ipynb").write_text("{}")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", {"data": str(tmp_path / "local")}.__getitem__)
+    assert _lab.find_originals(tmp_path / "dist-packages") == place
 
 
 def test_folder_that_cannot_be_written_is_told(course: Path) -> None:

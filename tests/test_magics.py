@@ -182,6 +182,19 @@ def test_needs_leaves_the_cell_out_where_it_is_absent(shell, capsys, monkeypatch
     assert "expected jax, tensorflow or both" in capsys.readouterr().err
 
 
+def test_needs_leaves_the_cell_out_where_the_library_cannot_be_imported(shell, capsys, monkeypatch, tmp_path):
+    """One that is there, and whose import fails, is told as that, and the notebook goes on."""
+    from gpulab import _backends
+
+    monkeypatch.setattr(_backends, "_made", {})
+    monkeypatch.setattr(_backends, "_broken", {})
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "jax.py").write_text("raise RuntimeError('jaxlib is older than jax')\n")
+    assert shell.run_cell_magic("needs", "jax", "raise SystemExit") is None
+    assert "'jax' is installed here, but cannot be imported (RuntimeError: jaxlib is older" in capsys.readouterr().out
+
+
 def test_what_the_line_says_reaches_the_measurement(monkeypatch):
     """Units, expressions of the learner's variables and switches; the code is the label, cut from 41 characters on."""
     monkeypatch.setattr("gpulab.timing.measure", lambda fn, **given: {"gives": fn(), **given})

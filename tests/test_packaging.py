@@ -161,6 +161,15 @@ def test_every_core_module_is_held_by_the_contract() -> None:
     assert modules - above == held
 
 
+def test_map_of_the_code_has_every_layer_in_its_order() -> None:
+    """CONTRIBUTING's map is read as import-linter's list: a module may use those below it."""
+    contracts = {c["id"]: c for c in PROJECT["tool"]["importlinter"]["contracts"]}
+    layers = [name.strip(" ()") for layer in contracts["layers"]["layers"] for name in layer.split("|")]
+    rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = [name.rstrip("/").removesuffix(".py") for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert named == [*layers, "notebooks", "tests", "benchmarks", "tools"]
+
+
 def test_citation_names_the_version() -> None:
     """CITATION.cff and the package agree."""
     import gpulab
@@ -177,3 +186,14 @@ def test_links_of_the_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         if not target.startswith("https://"):
             assert ((ROOT / page).parent / target).exists(), f"{page}: {target} is not there"
+
+
+@pytest.mark.parametrize("page", ["README.md", "Dockerfile"])
+def test_the_container_gets_the_shared_memory_that_loading_asks_for(page: str) -> None:
+    """Docker gives 64 MB, where four workers with 128-pixel images are refused: what the refusal names is in the command that is told."""
+    refusal = (ROOT / "gpulab" / "training" / "_pipeline.py").read_text(encoding="utf-8")
+    wanted = re.search(r"docker run (--shm-size=\w+)", refusal)
+    assert wanted
+    commands = re.findall(r"docker run [^`\n]+", (ROOT / page).read_text(encoding="utf-8"))
+    assert commands
+    assert all(wanted[1] in command for command in commands)

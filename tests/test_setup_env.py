@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,6 +106,26 @@ def test_index_that_does_not_answer_is_left_out() -> None:
     assert not setup_env.index_answers("cpu", refuse)
     assert setup_env.index_answers("cpu", lambda request, timeout: None)
     assert asked == [setup_env.INDEX_SECONDS]
+
+
+def test_a_proxy_that_is_none_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an SSH server listens in a proxy's place, set-up takes the default build; it never fails for the question."""
+    for name in ("no_proxy", "NO_PROXY"):  # with which urllib would go past the proxy, to PyTorch's own server
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(60)  # who is never asked, waits for nobody
+
+        def greet() -> None:
+            connection, _ = proxy.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        greeter = threading.Thread(target=greet)
+        greeter.start()
+        handler = urllib.request.ProxyHandler({"https": f"http://127.0.0.1:{proxy.getsockname()[1]}"})
+        assert not setup_env.index_answers("cpu", urllib.request.build_opener(handler).open)
+        greeter.join()
 
 
 class Installer:
@@ -290,8 +316,24 @@ def test_environment_of_a_moved_project_is_made_anew(monkeypatch: pytest.MonkeyP
     assert made == [["python3", "-m", "venv", "--clear", str(setup_env.VENV)]]
 
 
-def test_make_alone_lists_the_commands() -> None:
-    """`make` in a fresh clone explains itself."""
-    text = subprocess.run(["make"], cwd=setup_env.ROOT, capture_output=True, text=True, check=True).stdout
+def test_make_alone_lists_the_commands(tmp_path: Path) -> None:
+    """`make` in a fresh clone explains itself, also on macOS, whose sed knows no tab: it writes a t for backslash-t."""
+    sed = tmp_path / "sed"
+    sed.write_text(f"#!{sys.executable}\nimport os, sys\nos.execv({shutil.which('sed')!r}, [w.replace('\\\\t', 't') for w in sys.argv])\n")
+    sed.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    text = subprocess.run(["make"], cwd=setup_env.ROOT, capture_output=True, text=True, check=True, env=environment).stdout
     for command in ("lab", "test", "test-newest", "lint", "bench", "gpu-check", "soak", "help"):
         assert f"make {command} " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "out"), [("", "course-pages"), ("--solutions", "course-pages"), ("--out pages --solutions", "pages")]
+)
+def test_make_html_has_a_folder_whatever_else_is_asked_for(arguments: str, out: str) -> None:
+    """`gpulab html` takes no folder for granted; of two the last counts (argparse)."""
+    command = ["make", "--dry-run", "html", f"ARGS={arguments}"]
+    text = subprocess.run(command, cwd=setup_env.ROOT, capture_output=True, text=True, check=True).stdout
+    words = next(line for line in text.splitlines() if "gpulab html" in line).split()
+    assert [after for word, after in itertools.pairwise(words) if word == "--out"][-1:] == [out]
+    assert ("--solutions" in words) == ("--solutions" in arguments)

@@ -14,8 +14,10 @@ import time
 import urllib.request
 from typing import Any
 
+import jupyter_core.paths
 import psutil
 import pytest
+from jupyter_client.kernelspec import KernelSpecManager
 
 CONFIG = pathlib.Path(__file__).resolve().parents[1] / "docs" / "jupyterhub_config.py"
 DEADLINE = 120.0
@@ -40,9 +42,32 @@ def configuration() -> Config:
 def test_the_variables_of_the_configuration_are_the_packages_own() -> None:
     """Each GPULAB_ variable that the file sets is one that the package reads."""
     package = "\n".join(file.read_text(encoding="utf-8") for file in (CONFIG.parents[1] / "gpulab").rglob("*.py"))
-    names = set(configuration()["Spawner"]["environment"])
+    names = set(configuration()["Spawner"]["environment"]) - {"JUPYTER_PREFER_ENV_PATH"}
     assert names == {"GPULAB_GPU_MEMORY", "GPULAB_LOCK_DIR", "GPULAB_SOLUTIONS"}
     assert all(f'"{name}"' in package for name in names)
+
+
+def test_students_get_the_courses_kernel_though_they_have_one_of_the_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jupyter_core puts a home's kernels first where the environment belongs to somebody else; the configuration's variables turn it."""
+    mine = tmp_path / "kernels" / "python3"
+    mine.mkdir(parents=True)
+    (mine / "kernel.json").write_text(json.dumps({"argv": ["/usr/bin/python3"], "display_name": "mine", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(jupyter_core.paths, "_do_i_own", lambda path: False)
+    for name in ("JUPYTER_PREFER_ENV_PATH", "JUPYTER_PATH", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    assert KernelSpecManager().get_kernel_spec("python3").display_name == "mine"
+    for name, value in configuration()["Spawner"]["environment"].items():
+        monkeypatch.setenv(name, value)
+    assert KernelSpecManager().get_kernel_spec("python3").display_name == "Python 3 (ipykernel)"
+
+
+def test_the_folder_of_the_turns_is_there_after_a_restart_and_both_pages_name_it() -> None:
+    """It is made once, so not in what a start empties (Filesystem Hierarchy Standard: /run, /tmp; /var/lock is /run/lock)."""
+    folder = pathlib.PurePosixPath(configuration()["Spawner"]["environment"]["GPULAB_LOCK_DIR"])
+    assert not any(folder.is_relative_to(emptied) for emptied in ("/run", "/tmp", "/var/lock", "/var/run"))
+    for page in (CONFIG, CONFIG.with_name("classroom.md")):
+        assert re.findall(r"install -d -m 1777 ([\w/]+)", page.read_text(encoding="utf-8")) == [str(folder)]
 
 
 def test_an_idle_kernel_ends_with_the_servers_own_options(tmp_path: pathlib.Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
+import http.client
 import json
 import os
 import platform
@@ -183,7 +184,7 @@ def index_answers(index: str, opener: Callable[..., object] = urllib.request.url
     """Whether PyTorch's index has a page for torch, within INDEX_SECONDS."""
     try:
         opener(urllib.request.Request(INDEX + index + "/torch/", method="HEAD"), timeout=INDEX_SECONDS)
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):  # also what answers and is no web server, such as a wrong proxy
         return False
     return True
 

@@ -35,6 +35,7 @@ _CLASSES: dict[str, type[Backend]] = {
 # Those that come with an extra of gpulab: where they are absent, that is no fault of the set-up.
 _EXTRA = ("jax", "tensorflow")
 _made: dict[str, Backend] = {}
+_broken: dict[str, str] = {}  # why an import failed: a second try meets what the first one has half loaded
 
 
 def names() -> tuple[str, ...]:
@@ -50,18 +51,28 @@ def backend(name: str) -> Backend:
     InputError
         If gpulab does not know the library, or it is not installed.
     MissingLibraryError
-        If it is one of an extra (jax, tensorflow) that is not installed; the sentence says how to get it.
+        If it is one of an extra (jax, tensorflow) that is not installed, or whose import fails; the sentence says how to get it.
     """
     made = _made.get(name) if isinstance(name, str) else None
     if made is not None:
         return made
+    if isinstance(name, str) and name in _broken:
+        raise MissingLibraryError(_broken[name])
     if not isinstance(name, str) or name not in _CLASSES:
         raise InputError(f"library {shown(name)} is not one that gpulab knows; expected one of {', '.join(_CLASSES)}. Pass one of these.")
     try:
         return _made.setdefault(name, _CLASSES[name]())
-    except ImportError as error:
+    except Exception as error:  # a library whose parts do not fit together raises what its own import meets
         if name in _EXTRA:
-            raise MissingLibraryError(missing(name)) from error
+            if isinstance(error, ModuleNotFoundError) and error.name == name:
+                raise MissingLibraryError(missing(name)) from error
+            _broken[name] = (
+                f"library {name!r} is installed here, but cannot be imported ({type(error).__name__}: {message_of(error, 100)}); "
+                f"expected it for this. {_CLASSES[name].how_to_get}"
+            )
+            raise MissingLibraryError(_broken[name]) from error
+        if not isinstance(error, ImportError):
+            raise
         raise InputError(f"library {name!r} cannot be imported ({error}); expected it to be installed. Run `gpulab doctor`.") from error
 
 
@@ -81,7 +92,7 @@ def backend_of(x: object) -> Backend | None:
     modules = sys.modules
     for name in _CLASSES:
         # A half-imported or broken library (its name in sys.modules, None as value) owns no array.
-        if modules.get(name) is not None and (_made.get(name) or backend(name)).owns(x):
+        if modules.get(name) is not None and name not in _broken and (_made.get(name) or backend(name)).owns(x):
             return _made[name]
     return None
 
@@ -110,7 +121,7 @@ def share(x: Any, library: str) -> Any:
 def waits_for(result: Any) -> Callable[[Any], Any] | None:
     """Return what waits for results like this one, beyond waiting for their device; None where nothing more is needed."""
     for name in _EXTRA:
-        if sys.modules.get(name) is not None:
+        if sys.modules.get(name) is not None and name not in _broken:
             found = backend(name).waits_for(result)
             if found is not None:
                 return found

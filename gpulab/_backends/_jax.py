@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab._backends._base import Backend
 from gpulab._backends._numpy import numpy_dtype_problem
-from gpulab.errors import DeviceError, InputError, install_extra
+from gpulab.errors import DeviceError, InputError, install_extra, pip_command
 
 # What XLA asks of memory that it takes as it is; JAX's own message names it: "not aligned to 64 bytes".
 ALIGNMENT = 64
@@ -122,9 +122,10 @@ class JaxBackend(Backend):
         kind, _, index = device.partition(":")
         found = self._devices("cpu" if kind == "cpu" else "gpu") if kind in ("cpu", "cuda") else []
         if int(index or 0) >= len(found):
+            command = pip_command("install 'jax[cuda13]'")
             raise DeviceError(
                 f"to_device: this JAX has no {device!r} (it has {', '.join(self._name(one) for one in self.module.local_devices())}); "
-                "expected one of these. Pass device='cpu', or install JAX's build for this GPU: pip install 'jax[cuda13]'."
+                f"expected one of these. Pass device='cpu', or install JAX's build for this GPU: {command}."
             )
         return found[int(index or 0)]
 

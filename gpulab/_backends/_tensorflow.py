@@ -17,7 +17,7 @@ import numpy as np
 from gpulab._backends._base import Backend
 from gpulab._backends._jax import HOW_TO_GET, not_aligned
 from gpulab._backends._numpy import numpy_dtype_problem
-from gpulab.errors import DeviceError, InputError
+from gpulab.errors import DeviceError, InputError, pip_command
 
 _NUMBERS = {f"{kind}{bits}" for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
             for bits in sizes} | {"bool", "complex64", "complex128"}  # fmt: skip
@@ -132,9 +132,10 @@ class TensorFlowBackend(Backend):
         wanted = f"/device:{'CPU' if kind == 'cpu' else 'GPU'}:{index or 0}"
         there = [one.name for one in self.module.config.list_logical_devices()]
         if kind not in ("cpu", "cuda") or wanted not in there:
+            command = pip_command("install 'tensorflow[and-cuda]'")
             raise DeviceError(
                 f"to_device: this TensorFlow has no {device!r} (it has {', '.join(map(self._name, there))}); expected one of these. "
-                "Pass device='cpu', or install TensorFlow's build for GPUs: pip install 'tensorflow[and-cuda]'."
+                f"Pass device='cpu', or install TensorFlow's build for GPUs: {command}."
             )
         return wanted
 

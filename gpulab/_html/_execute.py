@@ -98,7 +98,7 @@ def _run(notebook: NotebookNode, name: str) -> dict[str, Any]:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     where = ""
-    with tempfile.TemporaryDirectory(prefix="gpulab-html-") as made, _progress_of_its_own(Path(made).resolve()):
+    with tempfile.TemporaryDirectory(prefix="gpulab-html-") as made, _progress_and_kernel_of_its_own(Path(made).resolve()):
         folder = str(Path(made).resolve())  # as the kernel names it: a Mac's temporary folders lie behind a link
         scratch = nbformat.v4.new_code_cell()
         notebook.cells.append(scratch)  # nbclient writes back each cell that it ran, so what is not the notebook's has a place behind it
@@ -188,14 +188,19 @@ async def _end(tasks: set[asyncio.Task[Any]], manager: Any) -> None:
 
 
 @contextmanager
-def _progress_of_its_own(folder: Path) -> Iterator[None]:
-    """Let the kernels that start meanwhile keep their answers in a file of this run."""
-    before = os.environ.get("GPULAB_PROGRESS")
+def _progress_and_kernel_of_its_own(folder: Path) -> Iterator[None]:
+    """Let the kernels that start meanwhile keep their answers in a file of this run, and be this environment's.
+
+    In an environment of somebody else's, as on a server, Jupyter would take a kernel of the same name in the user's home.
+    """
+    before = {name: os.environ.get(name) for name in ("GPULAB_PROGRESS", "JUPYTER_PREFER_ENV_PATH")}
     os.environ["GPULAB_PROGRESS"] = str(folder / ".gpulab" / "progress.json")
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["GPULAB_PROGRESS"]
-        else:
-            os.environ["GPULAB_PROGRESS"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -133,7 +133,9 @@ def _khz(path: pathlib.Path) -> float | None:
 
 
 def _cpu_directories(root: pathlib.Path) -> list[pathlib.Path]:
-    return [path for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*") if path.name[3:].isdigit()]
+    """In the order of their numbers: the kernel lists them in any, and of two kinds of cores each run must tell the same caches."""
+    found = [path for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*") if path.name[3:].isdigit()]
+    return sorted(found, key=lambda path: int(path.name[3:]))
 
 
 def _physical_cores(root: pathlib.Path) -> int | None:
@@ -147,7 +149,7 @@ def _physical_cores(root: pathlib.Path) -> int | None:
 
 
 def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
-    """Return data and unified caches of the usable cores, one entry a level, smallest level first."""
+    """Return data and unified caches of the usable cores, one entry a level with the size of the first core's, smallest level first."""
     found: dict[str, tuple[int, set[str]]] = {}
     for directory in _cpu_directories(root):
         if int(directory.name[3:]) not in usable:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from gpulab._result import Result
 from gpulab.devices._facts import Accelerator, Facts
-from gpulab.errors import set_up_command
+from gpulab.errors import pip_command, set_up_command
 from gpulab.units import format_bytes
 
 Severity = Literal["error", "warning", "info"]
@@ -95,13 +95,14 @@ def _torch_command(facts: Facts) -> str:
     index = next((name for needs, name in (_TORCH_INDEXES[-1:] if is_old else _TORCH_INDEXES) if driver >= needs), None)
     if index is None:
         return f"{_NEWER_DRIVER} (PyTorch needs one for CUDA 12 or newer), then run {set_up} again."
-    return f"Run {set_up} again, or `pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}`."
+    command = pip_command(f"install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}")
+    return f"Run {set_up} again, or {command}."
 
 
 def _torch_problems(facts: Facts) -> Iterable[Problem]:
     torch = facts.torch
     if torch.version is None:
-        yield Problem("error", "torch-missing", "PyTorch is not installed.", f"Run {_set_up(facts)}, or `pip install torch`.")
+        yield Problem("error", "torch-missing", "PyTorch is not installed.", f"Run {_set_up(facts)}, or {pip_command('install torch')}.")
     elif torch.error is not None and torch.kind is None:
         yield Problem(
             "error", "torch-broken", f"PyTorch {torch.version} fails: {torch.error}.", "Restart the kernel; then reinstall PyTorch."
@@ -190,20 +191,22 @@ def _cupy_problems(facts: Facts) -> Iterable[Problem]:
     if len(packages) > 1:
         yield Problem(
             "error", "cupy-twice", f"{' and '.join(packages)} are installed at once, and each overwrites the other's files.",
-            f"Run `pip uninstall -y {' '.join(packages)}`, then {_set_up(facts)}.",
+            f"Run {pip_command('uninstall -y ' + ' '.join(packages))}, then {_set_up(facts)}.",
         )  # fmt: skip
         return
     driver = _version(facts.driver.cuda)
     if not packages:
         if facts.torch.kind == "cuda":
             name = "cupy-cuda13x" if driver and driver[0] >= 13 else "cupy-cuda12x"
-            yield Problem("warning", "cupy-missing", "CuPy is not installed; cells that use it are skipped.", f"Run `pip install {name}`.")
+            command = f"Run {pip_command(f'install {name}')}."
+            yield Problem("warning", "cupy-missing", "CuPy is not installed; cells that use it are skipped.", command)
         return
     digits = packages[0].removeprefix("cupy-cuda").removesuffix("x")
     if driver is None or not digits.isdigit() or int(digits) == driver[0]:
         return
     symptom = f"{packages[0]} is built for CUDA {digits}; the driver {facts.driver.version} runs CUDA {facts.driver.cuda}."
-    command = f"Run `pip uninstall -y {packages[0]}`, then `pip install cupy-cuda{min(driver[0], 13)}x`."
+    instead = pip_command(f"install cupy-cuda{min(driver[0], 13)}x")
+    command = f"Run {pip_command(f'uninstall -y {packages[0]}')}, then {instead}."
     if int(digits) > driver[0]:
         yield Problem("error", "cupy-cuda-mismatch", symptom, command)
     elif (_version(facts.torch.cuda) or (0,))[0] > int(digits):

@@ -19,7 +19,7 @@ from gpulab._result import Result
 from gpulab.devices._diagnose import diagnose
 from gpulab.devices._facts import Facts, gather
 from gpulab.devices._machine import accelerator_text
-from gpulab.errors import set_up_command
+from gpulab.errors import pip_command, set_up_command
 from gpulab.units import format_bytes
 
 State = Literal["ok", "fix", "warn", "note"]
@@ -162,9 +162,10 @@ def _package(name: str, oldest: str) -> Check:
     except importlib.metadata.PackageNotFoundError:
         return Check(name, "fix", "not installed", f"Run {set_up_command()}.")
     if not version:  # a folder for the package's facts without any: an installation that was interrupted, or met a full disk
-        return Check(name, "fix", "only a part of it is installed", f"Run `pip install --ignore-installed {wanted}`.")
+        return Check(name, "fix", "only a part of it is installed", f"Run {pip_command(f'install --ignore-installed {wanted}')}.")
     if _release(version) < _release(oldest):
-        return Check(name, "fix", f"{version}; the course needs {oldest} or newer.", f"Run {set_up_command()}, or `pip install {wanted}`.")
+        remedy = f"Run {set_up_command()}, or {pip_command(f'install {wanted}')}."
+        return Check(name, "fix", f"{version}; the course needs {oldest} or newer.", remedy)
     return Check(name, "ok", version)
 
 

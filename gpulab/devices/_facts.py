@@ -6,6 +6,7 @@ None; a library that breaks when asked leaves its sentence in a field, never an 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -216,7 +217,14 @@ def _translated() -> bool:
 
 
 def _cupy_packages() -> tuple[str, ...]:
-    names = {str(d.metadata["Name"]).lower() for d in importlib.metadata.distributions() if d.metadata["Name"]}
+    """Return what is installed as CuPy, by the folders of its metadata: to read the names in those of all packages takes 0.2 s."""
+    names = set()
+    for place in sys.path:
+        with contextlib.suppress(OSError):  # no folder, or not ours to read
+            for entry in pathlib.Path(place).iterdir():
+                name, _, rest = entry.name.lower().partition("-")
+                if rest.endswith((".dist-info", ".egg-info")):
+                    names.add(name.replace("_", "-"))
     return tuple(sorted(name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))))
 
 

@@ -97,13 +97,15 @@ def test_a_working_set_meets_the_fastest_level_that_holds_it():
     assert "MEASURED" in found._repr_html_()
 
 
-@pytest.mark.parametrize(("load", "noted"), [(0.1, False), (999.0, True)])
+@pytest.mark.parametrize(("load", "noted"), [(0.1, False), (2.0, True), (999.0, True)])
 def test_where_nothing_is_counted_the_load_tells(monkeypatch, load, noted):
-    """Without the system's counters (macOS without psutil), more programs than cores in the last minute give the note contended."""
+    """Without the system's counters (macOS without psutil), as many programs as cores in the last minute give the note contended."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    monkeypatch.setattr(_ceilings._host, "usable_cores", lambda: 2)
     unknown = Readings(seconds=0.0, cores=2)
     notes = _ceilings._disturbances(unknown, Readings(seconds=1.0, cores=2))
     assert [note.code for note in notes] == (["contended"] if noted else [])
+    assert all(note.sentence.startswith(f"{load:.1f} programs wanted 2 cores in the last minute.") for note in notes)
 
 
 @pytest.mark.parametrize(("waited", "noted"), [(0.004, False), (0.3, True)])

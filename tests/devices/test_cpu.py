@@ -50,6 +50,20 @@ def test_caches_cores_and_clocks_come_from_the_system(tmp_path, monkeypatch):
     assert found.cache("L4") is None
 
 
+def test_two_kinds_of_cores_give_the_first_ones_caches(tmp_path, monkeypatch):
+    """An Intel hybrid has its performance cores first; the order in which the kernel lists them decides nothing."""
+    monkeypatch.setattr(_host, "usable_core_numbers", lambda: tuple(range(12)))
+    for n in range(12):
+        cpu, fast = tmp_path / f"sys/devices/system/cpu/cpu{n}", n < 8
+        for i, (level, kind, size) in enumerate([(1, "Data", "48K" if fast else "32K"), (2, "Unified", "2048K" if fast else "4096K")]):
+            shared = str(n) if fast or level == 1 else "8-11"
+            for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
+                _write(cpu / f"cache/index{i}/{name}", text)
+    listed = type(tmp_path).glob
+    monkeypatch.setattr(type(tmp_path), "glob", lambda path, pattern: sorted(listed(path, pattern), reverse=True))
+    assert [str(cache) for cache in _cpu.probe(tmp_path).caches] == ["L1d 48.0 KiB x 12", "L2 2.00 MiB x 9"]
+
+
 def test_only_the_caches_of_usable_cores_count(tmp_path, monkeypatch):
     """A process bound to one core has that core's caches."""
     monkeypatch.setattr(_host, "usable_core_numbers", lambda: (0,))
@@ -264,11 +278,25 @@ def test_a_python_that_is_emulated_is_found(monkeypatch, system, machine, cpuinf
     assert _facts._translated() is translated
 
 
-def test_what_provides_cupy_is_found_by_its_name(monkeypatch):
-    """Wheels for CUDA and ROCm, and a build from source; nothing that is only called alike."""
-    names = ["CuPy-CUDA12x", "cupy", "cupy-rocm-7-0", "cupyx", "cupy-xarray", None, "numpy"]
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda: [types.SimpleNamespace(metadata={"Name": name}) for name in names])
-    assert _facts._cupy_packages() == ("cupy", "cupy-cuda12x", "cupy-rocm-7-0")
+def test_what_provides_cupy_is_found_by_its_name(monkeypatch, tmp_path):
+    """Wheels for CUDA and ROCm, and a build from source; nothing that is only called alike, no code, and no place that is no folder."""
+    folders = (
+        "CuPy_CUDA12x-13.0.dist-info", "cupy", "cupy_rocm_7_0-14.0.dist-info", "cupyx-1.0.dist-info", "cupy_xarray-0.1.dist-info",
+        "cupy_cuda11x", "-1.0.dist-info", "numpy-2.4.dist-info", "other/cupy-13.0-py3.11.egg-info",
+    )  # fmt: skip
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "python.zip").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "python.zip"), str(tmp_path / "none")])
+    found = _facts._cupy_packages()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "other")])
+    assert (found, _facts._cupy_packages()) == (("cupy-cuda12x", "cupy-rocm-7-0"), ("cupy", "cupy-cuda12x", "cupy-rocm-7-0"))
+
+
+def test_the_cupy_that_is_installed_is_found():
+    """As its own metadata name it; none where there is none."""
+    names = {str(each.metadata["Name"]).lower() for each in importlib.metadata.distributions()}
+    assert set(_facts._cupy_packages()) == {name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))}
 
 
 def test_what_pytorch_says_of_itself(monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulab import errors
 from gpulab.devices import Accelerator, Facts, Memory, Processor, diagnose, machine
 from gpulab.devices._facts import Torch
 from gpulab.devices._nvml import Driver, NvmlGpu
@@ -241,8 +242,9 @@ def test_each_limit_at_its_edge(changes, code, severity):
     assert (found and found.severity) == severity
 
 
-def test_the_words_of_what_is_wrong():
+def test_the_words_of_what_is_wrong(monkeypatch):
     """Values in the symptom, and a remedy that names them: by hand for some that differ from machine to machine."""
+    monkeypatch.setattr(errors, "_this_python", lambda: "python")
     quota = _codes(_GOOD, processor=dataclasses.replace(_CPU, quota_cores=2.9))["cpu-limit"]
     assert str(quota) == (
         "warning cpu-limit: A container grants 2.9 cores' time, and libraries start 8 threads: they get stalled. "
@@ -253,10 +255,10 @@ def test_the_words_of_what_is_wrong():
     nameless = _codes(_GOOD, accelerators=(dataclasses.replace(_BUSY, device=None),))["gpu-memory-taken"]
     assert nameless.symptom == "Only 10.0 GiB of 140 GiB are free on NVIDIA H200."
     cupy = _codes(_GOOD, cupy_packages=("cupy-cuda12x",), driver=dataclasses.replace(_GOOD.driver, cuda="14.1"))["cupy-cuda-mismatch"]
-    assert cupy.remedy == "Run `pip uninstall -y cupy-cuda12x`, then `pip install cupy-cuda13x`."
+    assert cupy.remedy == "Run `python -m pip uninstall -y cupy-cuda12x`, then `python -m pip install cupy-cuda13x`."
     for cuda, name in (("13.0", "cupy-cuda13x"), ("12.8", "cupy-cuda12x"), (None, "cupy-cuda12x")):
         missing = _codes(_GOOD, cupy_packages=(), driver=dataclasses.replace(_GOOD.driver, cuda=cuda))["cupy-missing"]
-        assert missing.remedy == f"Run `pip install {name}`."
+        assert missing.remedy == f"Run `python -m pip install {name}`."
 
 
 def test_a_machine_in_words_by_hand():
