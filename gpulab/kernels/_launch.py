@@ -14,8 +14,18 @@ import numpy as np
 from gpulab import devices
 from gpulab.errors import DeviceError, InputError
 from gpulab.kernels._compile import _portable
-from gpulab.kernels._launch_arguments import DEVICE, HOST, Travellers, checked_extents, sorted_arguments, written_parameters
+from gpulab.kernels._launch_arguments import (
+    DEVICE,
+    HOST,
+    UNASKED_SHARED_BYTES,
+    Travellers,
+    checked_extents,
+    sorted_arguments,
+    static_shared_bytes,
+    written_parameters,
+)
 from gpulab.kernels._simulate._geometry import Extent
+from gpulab.units import plural
 
 
 class Backend(Protocol):
@@ -111,7 +121,8 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
         NumPy arrays and CPU tensors (contiguous in C order) are copied to the GPU and back. CuPy arrays, CUDA tensors and Numba's own
         device arrays are used in place. A Python int is int64 and a float float64 in the kernel, as under ``simulate``.
     dynamic_shared_bytes : int
-        Bytes of dynamic shared memory for each block.
+        Bytes of dynamic shared memory for each block: with the kernel's other shared arrays at most 48 KiB, since numba-cuda does not ask
+        the GPU for more, as ``launch_cuda`` does.
 
     Raises
     ------
@@ -136,10 +147,18 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes:
 def _python_launcher(who: str, kernel: Any, grid: Any, block: Any, args: tuple[Any, ...], dynamic_shared_bytes: int) -> Launcher:
     function = _portable.function_of(kernel, who)
     extents = checked_extents(who, grid, block, dynamic_shared_bytes)
+    static = static_shared_bytes(kernel)
+    if dynamic_shared_bytes and static + dynamic_shared_bytes > UNASKED_SHARED_BYTES:
+        beside = f" beside the {static:,} bytes of its other shared arrays" if static else ""
+        raise InputError(
+            f"{who}: {function.__name__} is given dynamic_shared_bytes={dynamic_shared_bytes:,}{beside}; expected at most "
+            f"{UNASKED_SHARED_BYTES:,} in all, since numba-cuda does not ask the GPU for more. Use less, or write the kernel in CUDA C++ "
+            "for launch_cuda, which does."
+        )
     parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
     if len(args) != len(parameters):
         raise InputError(
-            f"{who}: {function.__name__} takes {len(parameters)} arguments ({', '.join(parameters)}); {len(args)} are given. "
+            f"{who}: {function.__name__} takes {plural(len(parameters), 'argument')} ({', '.join(parameters)}); {len(args)} are given. "
             "Pass one for each."
         )
     arguments = sorted_arguments(who, function.__name__, parameters, args, written_parameters(kernel))

@@ -21,6 +21,9 @@ from gpulab.kernels._simulate._source import Source
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 HOST, DEVICE, NUMBER = "host", "device", "number"
+# Shared memory that a block may have without the kernel's limit being raised (cudaFuncAttributeMaxDynamicSharedMemorySize).
+# Source: CUDA C++ Programming Guide 13.0, on compute capability 8.x and later. numba-cuda 0.30 cannot raise it: its issue 94.
+UNASKED_SHARED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,14 @@ def written_parameters(kernel: Any) -> frozenset[str] | None:
         return program_of(kernel).written
     except KernelError:  # a kernel may be launched that the microscope cannot read
         return None
+
+
+def static_shared_bytes(kernel: Any) -> int:
+    """Return the bytes of a Python kernel's shared arrays of fixed shapes; 0 where its text does not tell."""
+    try:
+        return program_of(kernel).static_shared_bytes
+    except KernelError:
+        return 0
 
 
 def sorted_arguments(who: str, name: str, parameters: Sequence[str], args: Sequence[Any], written: frozenset[str] | None) -> list[Argument]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends, arrays, devices
-from gpulab.errors import InputError, KernelError, MissingLibraryError, message_of, shown
+from gpulab.errors import InputError, KernelError, MissingLibraryError, message_of, pip_command, shown
 from gpulab.kernels._compile import _libraries, compile_cuda
 from gpulab.kernels._compile._cuda import checked_source, checked_texts
 from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
-from gpulab.kernels._launch_arguments import DEVICE, NUMBER, Argument, checked_extents, sorted_arguments
+from gpulab.kernels._launch_arguments import DEVICE, NUMBER, UNASKED_SHARED_BYTES, Argument, checked_extents, sorted_arguments
 from gpulab.kernels._simulate._geometry import Extent
 
 _POINTER_BYTES = 8
@@ -37,7 +37,7 @@ def launch_cuda(
         NumPy arrays and CPU tensors are copied to the GPU and back; CuPy arrays and CUDA tensors, contiguous in C order, are used in
         place. Numbers must be of the parameter's size, so ``np.int32(n)`` for an ``int`` and ``np.float32(x)`` for a ``float``.
     dynamic_shared_bytes : int
-        Bytes of dynamic shared memory for each block; above 48 KiB the kernel's limit is raised.
+        Bytes of dynamic shared memory for each block; above 48 KiB with its other ones the kernel's limit is raised.
     options : sequence of str
         For the compiler, as for ``compile_cuda``.
 
@@ -162,7 +162,7 @@ class CupyBackend:
         except ImportError as error:
             raise MissingLibraryError(
                 f"{who}: CUDA C++ is launched by CuPy, which cannot be imported ({message_of(error)}); expected it to be installed. Run "
-                "`pip install cupy-cuda13x`, or cupy-cuda12x where the driver is older."
+                f"{pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
             ) from error
         self._who, self._name, self._index, self._cupy = who, name, index, cupy
         self._source, self._options = source, options
@@ -185,7 +185,7 @@ class CupyBackend:
                 code=self._source, options=("--std=c++17", *self._options, *headers), name_expressions=None if plain else [self._name]
             )
             kernel = module.get_function(self._name)
-            if shared_bytes > 48 * 1024:  # a kernel may take no more unless it is told
+            if kernel.shared_size_bytes + shared_bytes > UNASKED_SHARED_BYTES:  # a kernel may take no more unless it is told
                 kernel.max_dynamic_shared_size_bytes = shared_bytes
 
         def run() -> None:

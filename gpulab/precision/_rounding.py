@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given
-from gpulab.errors import InputError, shown
+from gpulab.errors import InputError, shown, with_article
 from gpulab.precision._formats import Format, Overflow, find, overflow_rule
 
 _MANTISSA_BITS = 52  # of float64
@@ -177,8 +177,8 @@ def as_float64(function: str, x: Any) -> np.ndarray:
             back = converted.astype(given.dtype) if given.dtype.kind == "f" else _back(converted, given.dtype)
             if not np.array_equal(back, given, equal_nan=given.dtype.kind == "f"):
                 raise InputError(
-                    f"{function}: x holds a {given.dtype} that float64 does not, so it would be rounded twice; expected float64 numbers. "
-                    "Convert it first, if one more rounding does no harm."
+                    f"{function}: x holds {with_article(str(given.dtype))} that float64 does not, so it would be rounded twice; expected "
+                    "float64 numbers. Convert it first, if one more rounding does no harm."
                 )
     return converted
 

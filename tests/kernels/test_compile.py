@@ -317,7 +317,7 @@ def test_figures_feed_occupancy() -> None:
 def test_without_nvrtc_one_sentence_has_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no library is found, the error says what to install, and that no GPU is needed."""
     monkeypatch.setattr(_libraries, "roots", lambda: iter(()))
-    with pytest.raises(MissingLibraryError, match=r"needs no GPU. Run `pip install nvidia-cuda-nvrtc`"):
+    with pytest.raises(MissingLibraryError, match=r"needs no GPU. Run `.* -m pip install nvidia-cuda-nvrtc`"):
         _libraries.load("nvrtc")
     monkeypatch.setattr(_libraries.sys, "platform", "darwin")
     with pytest.raises(MissingLibraryError, match="no macOS build"):
@@ -366,7 +366,7 @@ def test_without_nvdisasm_the_code_is_a_comment(monkeypatch: pytest.MonkeyPatch)
     module = compile_cuda(SAXPY)
     _sass.disassembled.cache_clear()
     monkeypatch.setattr(_libraries, "find_tool", lambda name: None)
-    assert re.fullmatch(r"// sass: .*Run `pip install nvidia-cuda-nvdisasm`.*", module.sass)
+    assert re.fullmatch(r"// sass: .*Run `.* -m pip install nvidia-cuda-nvdisasm`.*", module.sass)
     with pytest.raises(MissingLibraryError, match="nvidia-cuda-nvdisasm"):
         module.sass_lines()
 

@@ -410,3 +410,63 @@ kernel.cu(5): error: the end
     assert _log.ptx_error("ptxas application ptx input, line 12; error   : No such thing") == (12, "No such thing")
     assert _log.ptx_error(log) is _log.assembler_error(log) is None
     assert _log.assembler_error("ptxas error   : Too much of it ") == "Too much of it"
+
+
+def _refused(source: str, log: str) -> CompileError:
+    error = _faults.fault(source, "sm_90", (), (), _nvrtc.Output(6, log.replace("@", _nvrtc.FILE)))
+    assert isinstance(error, CompileError)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("source", "log", "place", "message"),
+    [
+        # What is missing belongs behind the word before, which may stand lines above; nothing stands before the first word.
+        ("int a\nint b;", '@(2): error: expected a ";"\n  int b;\n  ^\n', (1, 6),
+         'line 1, column 6: expected a ";".\n    1 | int a\n      |      ^\n'),
+        ("\n b", '@(2): error: expected a ";"\n   b\n   ^\n', (2, 2), 'line 2, column 2: expected a ";".\n    2 |  b\n      |  ^\n'),
+        # At the end of the source: the bracket that the note names, or the last line.
+        ("int f() {\n}\nint g() {", "At end of source: error: expected a }\n@(3): note: match this {\n  int g() {\n          ^\n", (3, 9),
+         'line 3, column 9: expected a } before the end of the source; this one is still open: "{".\n    3 | int g() {\n'
+         "      |         ^\n"),
+        ("int a;\nint b", "At end of source: error: expected a declaration\n", (2, None),
+         "line 2: expected a declaration before the end of the source.\n    2 | int b\n"),
+        ("x y", "@(1): error: no\n  x y\n  ^\n@(1): error: nor\n  x y\n    ^\n", (1, 1),
+         "line 1, column 1: no. (2 errors; this is the first)\n    1 | x y\n      | ^\n"),
+    ],
+)  # fmt: skip
+def test_errors_of_the_front_end_in_full(source: str, log: str, place: tuple[int, int | None], message: str) -> None:
+    """To the letter: the place, the words, the line with its caret, how many more there are, and what to do."""
+    error = _refused(source, log)
+    assert (error.line, error.column) == place
+    assert str(error) == f"compile_cuda: {message}Mend it and run it again."
+
+
+@pytest.mark.parametrize(("folders", "words"), [([], "-m pip install nvidia-cuda-runtime"), ([Path("/x")], "take <cuda/std/cstdint>")])
+def test_a_missing_header_says_which_there_are(monkeypatch: pytest.MonkeyPatch, folders: list[Path], words: str) -> None:
+    """How to install CUDA's own; where they are, what takes the place of the standard library's. Both of the front end's wordings."""
+    monkeypatch.setattr(_faults._libraries, "include_folders", lambda: folders)
+    for said in ("could not open", "cannot open"):
+        assert words in str(_refused("#include <x>", f'@(1): error: {said} source file "x"\n'))
+
+
+@pytest.mark.parametrize(
+    ("at", "ptx", "line"),
+    [(3, ".loc 1 5 0\n.loc 1 7 0\nfoo\n.loc 1 9 0", 7), (1, "foo\n.loc 1 9 0", None), (3, "", None), (None, ".loc 1 5 0", None)],
+)
+def test_the_line_of_inline_assembly_is_that_of_the_last_mark_above(
+    monkeypatch: pytest.MonkeyPatch, at: int | None, ptx: str, line: int | None
+) -> None:
+    """Compiled again with marks of lines: once to see where the assembler stops then, once for the PTX alone, which has no assembler."""
+    asked = []
+
+    def compiled(source: str, flags: Any, names: Any) -> Any:
+        asked.append(tuple(flags))
+        log = "" if at is None else f"ptxas application ptx input, line {at}; error   : Not a name of any known instruction: 'foo'\n"
+        return _nvrtc.Output(0 if len(asked) > 1 else 6, log, ptx)
+
+    monkeypatch.setattr(_faults._nvrtc, "compile_program", compiled)
+    assert _faults._line_of_ptx("source", ("--gpu-architecture=sm_90", "--ptxas-options=-v", "-DX"), ()) == line
+    assert asked == [
+        ("--gpu-architecture=sm_90", "--ptxas-options=-v", "-DX", "-lineinfo"), ("--gpu-architecture=compute_90", "-DX", "-lineinfo"),
+    ]  # fmt: skip

@@ -45,6 +45,11 @@ def turned(x, y):
     y[i] = doubled(block[i ^ 1])
 
 
+def one_argument(x):
+    """Nearly nothing."""
+    x[0] = 1
+
+
 def saxpy(a, x, y):
     """The usual."""
     i = cuda.grid(1)
@@ -214,6 +219,7 @@ def leans_on_an_object(x):
         (3, (), {}, "expected a Python function"),
         (len, (VECTOR,), {}, "expected a Python function"),
         (saxpy, (VECTOR,), {}, "takes 3 arguments and 1 were given"),
+        (one_argument, (), {}, "takes 1 argument and 0 were given; expected one example for each of x. "),
         (saxpy, (1.0, VECTOR, "text"), {}, "str"),
         (saxpy, (1.0, VECTOR, [1, 2]), {}, "list"),
         (saxpy, (1.0, VECTOR, np.array(["a"])), {}, "dtype"),

@@ -142,3 +142,14 @@ def test_no_folder_of_a_kernels_text_is_left_behind(monkeypatch: pytest.MonkeyPa
         _python._made(None, {"path": []}, "sm_90", {})
     worker.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no room for one, there is no word of it; the next request tries again."""
+    worker = Worker("compile", ["-c", _ECHO])
+    with monkeypatch.context() as patch:
+        patch.setattr(_worker.subprocess, "Popen", lambda *_, **__: (_ for _ in ()).throw(OSError("no room")))
+        with pytest.raises(CompileError, match=r"compile: the compiler's process ended \(without a word\)"):
+            worker.ask(1)
+    assert worker.ask(2)[0] == 2
+    worker.close()

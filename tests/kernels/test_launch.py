@@ -17,7 +17,19 @@ import pytest
 import torch
 
 from gpulab.errors import CompileError, DeviceError, InputError, KernelError, MissingLibraryError
-from gpulab.kernels import _launch, _launch_cuda, _launch_numba, compile_cuda, cuda, cuda_launcher, launch, launch_cuda, launcher, simulate
+from gpulab.kernels import (
+    _launch,
+    _launch_cuda,
+    _launch_numba,
+    compile_cuda,
+    cuda,
+    cuda_launcher,
+    float32,
+    launch,
+    launch_cuda,
+    launcher,
+    simulate,
+)
 
 CUDA_ADD = """extern "C" __global__ void add(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += x[i]; }"""
@@ -550,6 +562,7 @@ class Cupy(types.ModuleType):
     def __init__(self) -> None:
         super().__init__("cupy")
         self.log: list[Any] = []
+        self.static = 0
         self.cuda = types.SimpleNamespace(Device=self._device, Stream=types.SimpleNamespace(null=self._noted("null stream")))
 
     @contextlib.contextmanager
@@ -576,6 +589,7 @@ class Cupy(types.ModuleType):
         cupy = self
 
         class Function:
+            shared_size_bytes = cupy.static
             max_dynamic_shared_size_bytes = None
 
             def __call__(self, grid: Any, block: Any, values: Any, shared_mem: int) -> None:
@@ -627,6 +641,14 @@ def test_what_cupy_is_told_of_a_source(
     assert cupy.asked["name_expressions"] == names
     assert cupy.asked["options"] == ("--std=c++17", *(["-I/headers"] if includes else []))
     assert next(entry for entry in cupy.log if isinstance(entry, tuple))[-2:] == (shared, limit)
+
+
+@pytest.mark.parametrize(("static", "dynamic", "limit"), [(8192, 40960, None), (8192, 40961, 40961), (49152, 0, None)])
+def test_the_other_shared_arrays_count_towards_what_must_be_asked_for(cupy: Cupy, static: int, dynamic: int, limit: int | None) -> None:
+    """48 KiB are those of a block: what fits into them is not asked for, and one byte more of dynamic shared memory is."""
+    cupy.static = static
+    _launch_cuda.CupyBackend("launch_cuda", CUDA_ADD, "add", (), 0).ready((1, 1, 1), (32, 1, 1), dynamic, [])()
+    assert next(entry for entry in cupy.log if isinstance(entry, tuple))[-2:] == (dynamic, limit)
 
 
 def test_errors_of_cupy_are_the_kernels_and_others_pass(cupy: Cupy) -> None:
@@ -688,6 +710,26 @@ def test_dynamic_shared_memory_is_passed_on_and_checked(microscope: list[Microsc
         assert microscope[-1].asked == ((2, 1, 1), (32, 32, 1), 64)
         with pytest.raises(InputError, match=f"^{call.__name__}: dynamic_shared_bytes=-1; expected a whole number from 0"):
             call(*head, 2, 32, *rest, dynamic_shared_bytes=-1)
+
+
+def with_a_static_tile(x, factor, out):
+    tile = cuda.shared.array(256, float32)
+    tile[cuda.threadIdx.x] = x[cuda.threadIdx.x] * factor
+    out[cuda.threadIdx.x] = tile[cuda.threadIdx.x]
+
+
+def test_more_shared_memory_than_numba_cuda_asks_for_is_refused(microscope: list[Microscope]) -> None:
+    """48 KiB, all shared arrays together, is what a kernel may have without asking (CUDA Programming Guide); launch_cuda does ask."""
+    x = np.ones(4, np.float32)
+    launch(scale, 1, 4, x, 2.0, x, dynamic_shared_bytes=48 * 1024)
+    launch(with_a_static_tile, 1, 4, x, 2.0, x, dynamic_shared_bytes=47 * 1024)
+    assert x.tolist() == [4.0] * 4
+    for call in (launch, launcher):
+        with pytest.raises(InputError, match=f"^{call.__name__}: scale is given dynamic_shared_bytes=49,153; expected at most 49,152 in "):
+            call(scale, 1, 4, x, 2.0, x, dynamic_shared_bytes=48 * 1024 + 1)
+        with pytest.raises(InputError, match="dynamic_shared_bytes=48,129 beside the 1,024 bytes of its other shared arrays; expected"):
+            call(with_a_static_tile, 1, 4, x, 2.0, x, dynamic_shared_bytes=47 * 1024 + 1)
+    assert x.tolist() == [4.0] * 4
 
 
 def _without_nvrtc(*_: Any, **__: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from gpulab.errors import KernelError
 from gpulab.kernels import cuda, float32, float64, int32, int64, simulate
 from gpulab.kernels._simulate import _alone
 from gpulab.kernels._simulate._alone import Alone
+from gpulab.kernels._simulate._alone_values import Refused
 
 _EXAMPLES = max(60, settings.default.max_examples if settings.default else 0)
 
@@ -425,3 +428,93 @@ def test_the_smaller_and_the_larger_drop_a_nan_as_in_lockstep(watched: Watched) 
     assert np.array_equal(out[:, 1] > 0, [bool(np.nanmax(row[: 20 + i % 3], initial=0) > 0) for i, row in enumerate(x)])
     assert not np.isnan(out).any()
     assert np.signbit(out[:2, 1]).all()  # of negative zeros and nan alone
+
+
+def _loop_of(text: str) -> Alone:
+    node = ast.parse(text).body[0]
+    assert isinstance(node, (ast.While, ast.For))
+    return Alone(node, set(), {})
+
+
+def test_a_loop_that_fails_four_times_in_a_row_is_left_to_lockstep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A go that comes to its end begins the count anew; under a trace no lane runs alone."""
+    failed, done = Refused(), [False, False]
+    answers = iter([failed, failed, failed, done, failed, failed, failed, failed])
+    asked: list[Any] = []
+
+    def turns(loop: Alone, frame: Any, mask: Any, *rest: Any) -> Any:
+        asked.append(rest)
+        answer = next(answers)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Alone, "_turns", turns)
+    launch = SimpleNamespace(left_to_lockstep={}, traced_block=None)
+    frame: Any = SimpleNamespace(machine=SimpleNamespace(launch=launch))
+    loop, mask = _loop_of("while x: pass"), SimpleNamespace(lanes=2)
+    found = [loop.run(frame, mask) for _ in range(9)]  # type: ignore[arg-type]
+    assert [mask is left for left, _ in found] == [True] * 3 + [False] + [True] * 5
+    assert len(asked) == 8
+    launch.left_to_lockstep, launch.traced_block = {}, 0
+    assert loop.run(frame, mask) == (mask, 0)  # type: ignore[arg-type]
+    assert len(asked) == 8
+
+
+def test_items_are_taken_in_goes_of_2048(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lane its own, as long as it has some; one that ended has no more."""
+    asked: list[Any] = []
+    answers = iter([[True, False], [False], [True, True], None])
+
+    def turns(loop: Alone, frame: Any, mask: Any, some: Any, items: Any, done: int) -> Any:
+        asked.append((mask.flat.tolist(), some, done))
+        return next(answers)
+
+    monkeypatch.setattr(Alone, "_turns", turns)
+    frame: Any = SimpleNamespace(machine=SimpleNamespace(launch=SimpleNamespace(left_to_lockstep={}, traced_block=None)))
+    batch = SimpleNamespace(blocks=1, width=4)
+    mask: Any = SimpleNamespace(batch=batch, flat=np.array([1, 3]), lanes=2)
+    loop = _loop_of("for i in x: pass")
+    assert loop.run(frame, mask, [range(3000), range(10)]) == (None, 4096)
+    assert asked == [([1, 3], [range(2048), range(10)], 0), ([1], [range(2048, 3000)], 2048)]
+    asked.clear()
+    assert loop.run(frame, mask, range(5000)) == (mask, 2048)  # statements without end: what is left is lockstep's
+    assert asked == [([1, 3], [range(2048)] * 2, 0), ([1, 3], [range(2048, 4096)] * 2, 2048)]
+
+
+def test_which_lanes_may_run_alone() -> None:
+    """At most 96, of one block, or of some lanes of several that differ; after a short loop not at once."""
+
+    def mask(lanes: int, blocks: int = 1, rows: int | None = None) -> Any:
+        return SimpleNamespace(lanes=lanes, batch=SimpleNamespace(blocks=blocks), array=None if rows is None else np.ones((rows, 1)))
+
+    some, live = mask(9, 2, 2), mask(9, 2, 2)
+    frame: Any = SimpleNamespace(live=live)
+    loop = _loop_of("while x: pass")
+    for one, suits in ((mask(96), True), (mask(97), False), (some, True), (live, False), (mask(9, 2), False), (mask(9, 2, 1), False)):
+        assert loop.begins().suits(frame, one) is suits
+    loop._wait = 2
+    loop.begins()
+    assert [loop.suits(frame, some) for _ in range(4)] == [False, False, True, True]
+    assert loop.begins().suits(frame, some) is False
+    nested = _loop_of("while x:\n    for i in x: pass")
+    assert (loop.turns_before > 0, nested.turns_before) == (True, 0)  # a loop within is worth the change at once
+
+
+def test_the_largest_integer_of_what_nobody_writes_is_looked_for_once() -> None:
+    """The least of the bounds that holds it on either side; of what is written, of floats, of shared memory and of none, no bound."""
+
+    def view(data: list[Any], space: str = "global", tracker: Any = None, dtype: str = "int64") -> Any:
+        array = np.array(data, dtype=dtype)
+        return SimpleNamespace(store=SimpleNamespace(space=space, tracker=tracker, dtype=array.dtype, elements=array.size, data=array))
+
+    low, middle, high, none = 2**20, 2**31, 2**60, 2**63
+    for data, bound in (([5, -7], low), ([low], low), ([low + 1, 0], middle), ([-low - 1, 0], middle), ([-high], high), ([high + 1], none)):
+        assert _alone._largest({}, view(data)) == bound
+    for one in (view([]), view([1], "shared"), view([1], tracker=1), view([1.0], dtype="float64"), view([1], dtype="int32")):
+        assert _alone._largest({}, one) == none
+    known: dict[int, int] = {}
+    once = view([5])
+    for _ in range(2):
+        assert _alone._largest(known, once) == low
+        once.store.data[0] = high

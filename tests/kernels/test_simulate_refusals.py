@@ -43,6 +43,15 @@ def with_default(p, q=1):
 def nothing(p):
     p += 1
 
+def half(p):
+    if p > 3:
+        return p
+
+def half_plain(p):
+    if p > 3:
+        return
+    return p
+
 def wrong_inside(p):
     with open("x"):
         return p
@@ -133,6 +142,9 @@ REFUSED: dict[str, str] = {
     "range of four": "for k in range(1, 2, 3, 4):  # HERE\n    pass",
     "step of zero": "for k in range(0, 5, 0):  # HERE\n    pass",
     "loop over an array": "for v in x:  # HERE\n    pass",
+    "loop over a tuple of two types": "for v in (1, 2.5):  # HERE\n    out[i] += v",
+    "function of a name that math lacks": "v = math.arcsin(x[i])  # HERE",
+    "float of a text": "v = float('one')  # HERE",
     "for else": "for k in range(3):  # HERE\n    pass\nelse:\n    pass",
     "while else": "while i < 0:  # HERE\n    pass\nelse:\n    pass",
     "in": "v = i in (1, 2)  # HERE",
@@ -144,6 +156,7 @@ REFUSED: dict[str, str] = {
     "shared of a wrong type": "v = cuda.shared.array(3, Thing)  # HERE",
     "local of a variable size": "v = cuda.local.array(x.size, float32)  # HERE",
     "local empty": "v = cuda.local.array(0, float32)  # HERE",
+    "too much local": "v = cuda.local.array(131074, float32)  # HERE",
     "too much shared": "v = cuda.shared.array(100000, float32)  # HERE\nv[i] = 1",
     "const of an argument": "v = cuda.const.array_like(x)  # HERE",
     "atomic of a number": "cuda.atomic.add(i, 0, 1)  # HERE",
@@ -214,6 +227,7 @@ UNSUPPORTED = {
     "`np.zeros`": ("numpy function",),
     "`cuda.no_such_thing`": ("unknown of cuda",),
     "`math.no_such_thing`": ("unknown of math",),
+    "`math.arcsin`": ("function of a name that math lacks",),
     "a slice with a step": ("slice with a step",),
     "`else` after a loop": ("for else", "while else"),
     "the comparison In": ("in",),
@@ -277,6 +291,8 @@ SAID = {
     ),
     "range with a step of 0 has no end; expected another step": ("step of zero",),
     "expected `range(...)` or a tuple to loop over": ("loop over an array",),
+    "the elements of the tuple are of several types; expected one type to loop over": ("loop over a tuple of two types",),
+    "float('one') is no number; expected one such as float('inf')": ("float of a text",),
     "a kernel returns nothing; expected a plain `return`": ("returned value",),
     "the shape of an array in a kernel must be a constant: numbers, or names of numbers outside of the kernel": (
         "shared of a variable size",
@@ -285,6 +301,7 @@ SAID = {
     "cuda.shared.array takes 2 arguments": ("shared without a type",),
     "`Thing` is no element type; expected one such as float32": ("shared of a wrong type",),
     "a local array needs elements": ("local empty",),
+    "each thread asks for 524,296 bytes of local memory; expected at most 524,288. Make the array smaller": ("too much local",),
     "the block asks for 400,000 bytes of shared memory; expected at most 232,448. Make the shared arrays smaller": ("too much shared",),
     "cuda.const.array_like takes a NumPy array from outside of the kernel": ("const of an argument",),
     "cuda.atomic.add takes 3 arguments": ("atomic, too few",),
@@ -596,3 +613,17 @@ def test_a_place_without_its_axis_is_told_what_is_missing(name: str) -> None:
     kernel, _, _ = _kernel(f"at = cuda.{name}  # HERE\nout[at.x] = 1")
     with pytest.raises(KernelError, match=rf"`cuda.{name}` has three parts; expected `.x`, `.y` or `.z` of it, written out"):
         simulate(kernel, 1, 32, np.zeros(64), np.zeros(64))
+
+
+@pytest.mark.parametrize("name", ["half", "half_plain"])
+def test_a_function_that_gives_some_threads_no_value_is_refused(name: str) -> None:
+    """A compiler makes an optional number of it and stores nothing there; here those threads would get what they never computed."""
+    kernel, _, lines = _kernel(f"out[i] = {name}(x[i])")
+    out = np.zeros(64)
+    with pytest.raises(KernelError, match=rf"some threads leave {name} without a value, and others with one; expected a val") as caught:
+        simulate(kernel, 2, 32, np.arange(64.0), out)
+    assert lines[caught.value.line - 1].startswith(f"def {name}(")
+    assert not out.any()
+    _one_sentence(str(caught.value))
+    simulate(kernel, 1, 32, np.full(64, 4.0 if name == "half" else 3.0), out)  # all of them get one
+    assert out[:32].all()

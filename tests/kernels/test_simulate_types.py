@@ -139,6 +139,8 @@ def test_a_function_of_numpy_that_a_gpu_lacks_is_noted(type_of: Any) -> None:
         assert [note.split(" in a kernel. For a GPU, write ")[0] for note in notes] == [
             f"line {line}: numba-cuda has no code for np.{name}" for line in (3, 4) if not known
         ], name
+    (note,) = simulate(function_of("import math\ndef kernel(p):\n    v = math.cbrt(p)\n", filename="<cubic>"), 1, 1, 2.0).notes
+    assert note == "line 3: numba-cuda has no code for math.cbrt in a kernel. For a GPU, write cuda.cbrt."
     (note,) = simulate(function_of("import numpy as np\ndef kernel(p):\n    v = np.sqrt(p)\n", filename="<root>"), 1, 1, 2.0).notes
     assert note.endswith("For a GPU, write math.sqrt.")
 
@@ -169,23 +171,47 @@ def test_a_function_of_bits_gives_the_type_that_the_compiler_infers(context: Any
     assert {type_of(f"cuda.{of}(p)", name) for of, name in WITHOUT_CODE} == {None}
 
 
-@pytest.mark.parametrize("call", ["shfl_down_sync(1, p, 0)", "shfl_xor_sync(1, p, 0)", "all_sync(1, p)", "ballot_sync(1, p)"])
-def test_a_shuffle_and_a_vote_take_the_types_that_the_compiler_takes(type_of: Any, call: str) -> None:
-    """All 11 types: what numba-cuda compiles has its type, and what it refuses is refused."""
+def _compiled(kernel: Any, name: str) -> str | None:
+    """Return the type that numba-cuda gives the kernel's variable v where its parameter is of a type; None where it refuses."""
     from numba import types
     from numba.core.errors import TypingError
     from numba.cuda.compiler import compile_cuda
 
+    try:
+        made = compile_cuda(kernel, types.void, (getattr(types, "boolean" if name == "bool" else name),), cc=(9, 0))
+    except TypingError:
+        return None
+    return str(made.type_annotation.typemap["v"])
+
+
+@pytest.mark.parametrize("call", ["shfl_down_sync(1, p, 0)", "shfl_xor_sync(1, p, 0)", "all_sync(1, p)", "ballot_sync(1, p)"])
+def test_a_shuffle_and_a_vote_take_the_types_that_the_compiler_takes(type_of: Any, call: str) -> None:
+    """All 11 types: what numba-cuda compiles has its type, and what it refuses is refused."""
     kernel = function_of(f"from gpulab.kernels import cuda\ndef kernel(p):\n    v = cuda.{call}\n", filename=f"<compiled {call}>")
+    assert not _differences(((name,), type_of(f"cuda.{call}", name), _compiled(kernel, name)) for name in NAMES)
 
-    def compiled(name: str) -> str | None:
-        try:
-            made = compile_cuda(kernel, types.void, (getattr(types, "boolean" if name == "bool" else name),), cc=(9, 0))
-        except TypingError:
-            return None
-        return str(made.type_annotation.typemap["v"])
 
-    assert not _differences(((name,), type_of(f"cuda.{call}", name), compiled(name)) for name in NAMES)
+@pytest.mark.parametrize("name", ["float32", "float64", "int8", "int64"])
+def test_a_power_of_where_a_thread_is_has_the_type_that_the_compiler_infers(type_of: Any, name: str) -> None:
+    """There threadIdx is int32, so that a float32 stays one; under cuda.grid, which is int64, it becomes a float64."""
+    head = "import math\nfrom gpulab.kernels import cuda\n"
+    for place in ("cuda.threadIdx.x", "cuda.grid(1)"):
+        power = f"math.pow(p, {place})"
+        kernel = function_of(f"{head}def kernel(p):\n    v = {power}\n", filename=f"<{power}>")
+        assert type_of(power, name) == _compiled(kernel, name), place
+
+
+@pytest.mark.parametrize("function", ["syncthreads_count", "syncthreads_and", "syncthreads_or"])
+def test_a_vote_of_a_block_takes_the_types_that_the_compiler_takes(type_of: Any, function: str) -> None:
+    """Integers, for an int32; a truth value, which numba-cuda refuses, runs with a note that says so, and floats are refused here too."""
+    call = f"cuda.{function}(p)"
+    kernel = function_of(f"from gpulab.kernels import cuda\ndef kernel(p):\n    v = {call}\n", filename=f"<voted {call}>")
+    names = [name for name in NAMES if name != "bool"] if function.endswith("count") else ["int64", "float32"]  # they share their typing
+    assert not _differences(((name,), type_of(call, name), _compiled(kernel, name)) for name in names)
+    assert simulate(kernel, 1, 32, np.uint64(3)).notes == ()
+    assert _compiled(kernel, "bool") is None
+    (note,) = simulate(kernel, 2, 32, True).notes
+    assert note == f"line 3: numba-cuda takes no truth value in cuda.{function}. For a GPU, make an integer of it: int32(...)."
 
 
 @pytest.mark.parametrize("name", NAMES)

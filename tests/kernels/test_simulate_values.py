@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from random_kernels import function_of
 
-from gpulab.kernels import simulate
+from gpulab.kernels import cuda, simulate
 
 numba = pytest.importorskip("numba", reason="numba is not installed; its compiler is the reference")
 pytest.importorskip("numba.cuda", reason="numba-cuda is not installed; kernels here name its types")
@@ -438,3 +438,27 @@ def test_functions_of_cuda_and_numpy_have_the_manuals_values() -> None:
     simulate(kernel, 1, 1, 0.75, -2.5, 310, out, z)
     np.testing.assert_array_equal(out, [float(value) for value in expressions.values()])
     assert z[0] == 0.75 - 2.5j
+
+
+def counts_wide(x, out):
+    out[cuda.threadIdx.x] = cuda.syncthreads_count(x[cuda.threadIdx.x])
+
+
+def test_a_vote_of_a_block_looks_at_32_bits() -> None:
+    """numba-cuda hands it on as int32 (its sync intrinsics take i4), so that a multiple of 2**32 is nothing."""
+    x, out = np.array([0, 1, 1 << 32, (1 << 32) + 4, -(1 << 40), -1], np.int64), np.zeros(6, np.int64)
+    simulate(counts_wide, 1, 6, x, out)
+    assert out.tolist() == [3] * 6
+
+
+def from_texts(out):
+    out[0] = float("-inf")
+    out[1] = float(" 1e-3")
+    out[2] = float("nan")
+
+
+def test_a_float_of_a_text_is_the_number_that_it_names() -> None:
+    """As Python's float, which numba calls when it compiles; a text that is no number is refused."""
+    out = np.zeros(3)
+    simulate(from_texts, 1, 1, out)
+    np.testing.assert_array_equal(out, [-np.inf, 0.001, np.nan])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpulab.errors import CompileError, InputError, MissingLibraryError
+from gpulab.errors import CompileError, InputError, MissingLibraryError, pip_command
 from gpulab.kernels._compile import _libraries, _log, _names, _nvrtc
 
 _WIDEST = 120  # characters of a source line that a message shows
@@ -40,7 +40,8 @@ def fault(source: str, arch: str, flags: Sequence[str], names: Sequence[str], ou
         text = " ".join(log.split())[:300]
         if "builtins" in text:
             return MissingLibraryError(
-                f"compile_cuda: {text}; expected NVRTC with all its files. Run `pip install --force-reinstall nvidia-cuda-nvrtc`."
+                f"compile_cuda: {text}; expected NVRTC with all its files. Run "
+                f"{pip_command('install --force-reinstall nvidia-cuda-nvrtc')}."
             )
         return CompileError(f"compile_cuda: the compiler failed for {arch} ({text}); expected code or an error. Try another arch.", log=log)
     place = _place_of_assembler(source, refused)
@@ -88,7 +89,7 @@ def _after_previous_word(source: str, line: int, column: int) -> tuple[int, int]
 
 def _about_headers() -> str:
     if not _libraries.include_folders():
-        return "CUDA's own headers come with `pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`"
+        return f"CUDA's own headers come with {pip_command('install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl')}"
     return "CUDA's own headers are there; the C++ standard library is not (for <cstdint> take <cuda/std/cstdint>)"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpulab.errors import MissingLibraryError
+from gpulab.errors import MissingLibraryError, pip_command
 
 _WINDOWS = os.name == "nt"
 # What each library is for, and the wheel that brings it.
@@ -102,7 +102,9 @@ def missing(name: str) -> MissingLibraryError:
     library = f"{what} by NVIDIA's {name} library, which"
     if sys.platform == "darwin":
         return MissingLibraryError(f"{library} has no macOS build; expected Linux or Windows, with or without a GPU. Run this cell there.")
-    return MissingLibraryError(f"{library} is not installed here; it needs no GPU. Run `pip install {wheel}`, then run the cell again.")
+    return MissingLibraryError(
+        f"{library} is not installed here; it needs no GPU. Run {pip_command(f'install {wheel}')}, then run the cell again."
+    )
 
 
 def load(name: str) -> Any:
@@ -126,5 +128,5 @@ def load(name: str) -> Any:
     except OSError as error:
         raise MissingLibraryError(
             f"{path} cannot be loaded ({error}); expected NVIDIA's {name} for this system. "
-            f"Run `pip install --force-reinstall {_WHEELS[name][1]}`."
+            f"Run {pip_command(f'install --force-reinstall {_WHEELS[name][1]}')}."
         ) from error

@@ -22,6 +22,7 @@ from gpulab.kernels._compile import _libraries, _log, _nvrtc, _portable
 from gpulab.kernels._compile._cuda import checked_arch, facts_of
 from gpulab.kernels._compile._worker import Worker
 from gpulab.kernels._compile.results import CompiledModule, module
+from gpulab.units import plural
 
 _WHO = "compile_python"
 _INSTALL = f"No GPU is needed. {install_extra('kernels')}"
@@ -77,8 +78,8 @@ def compile_python(kernel: Any, *args: Any, arch: str = "sm_90", signature: str 
     count = function.__code__.co_argcount
     if signature is None and len(args) != count:
         raise InputError(
-            f"{_WHO}: {function.__name__} takes {count} arguments and {len(args)} were given; expected one example for each of "
-            f"{', '.join(function.__code__.co_varnames[:count]) or 'none'}. Pass arrays and numbers such as you launch it with."
+            f"{_WHO}: {function.__name__} takes {plural(count, 'argument')} and {len(args)} were given; expected one example for each "
+            f"of {', '.join(function.__code__.co_varnames[:count]) or 'none'}. Pass arrays and numbers such as you launch it with."
         )
     _check_installed()
     chosen, options = checked_arch(arch), _portable.options_of(kernel)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpulab.errors import CompileError, MissingLibraryError, message_of
+from gpulab.errors import CompileError, MissingLibraryError, message_of, pip_command
 from gpulab.kernels._compile import _libraries
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
     if tool is None:
         raise MissingLibraryError(
             "sass: NVIDIA's nvdisasm is not installed here, so the machine code cannot be shown as text; it needs no GPU. "
-            "Run `pip install nvidia-cuda-nvdisasm` and run the cell again."
+            f"Run {pip_command('install nvidia-cuda-nvdisasm')} and run the cell again."
         )
     with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
         file = Path(folder) / "kernel.cubin"
@@ -46,7 +46,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
         except subprocess.CalledProcessError as error:
             raise CompileError(
                 f"sass: {tool.name} cannot read this code ({' '.join(error.stderr.split())[:200]}); expected code of its own release or "
-                "older. Run `pip install --upgrade nvidia-cuda-nvdisasm`.",
+                f"older. Run {pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
                 log=error.stderr,
             ) from error
         except (OSError, subprocess.TimeoutExpired) as error:

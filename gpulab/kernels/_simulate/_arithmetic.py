@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -53,22 +54,27 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "power": np.power, "float_power": np.power,
 }  # fmt: skip
 _FLOATS = (_types.SINGLE, _types.FLOAT)
+_INT32 = np.dtype(np.int32)
 _TESTS: dict[str, Callable[[Any], Any]] = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
 
-# Functions of NumPy for which numba-cuda has no code, and what stands for them on a GPU. Source: numba-cuda 0.30, ufunc_db in ufuncs.py.
+# Functions of NumPy and math for which numba-cuda has no code, and what stands for them on a GPU. Source: numba-cuda 0.30, ufunc_db in
+# ufuncs.py and Math_unary in typing/mathdecl.py.
 WITHOUT_CODE = {
     **{f"np.{name}": f"math.{name}" for name in (
-        "sqrt", "exp", "expm1", "log1p", "ceil", "floor", "trunc", "fabs", "exp2", "erf", "erfc", "lgamma", "gamma", "copysign", "fmod",
-        "isinf", "isfinite")},
+        "sqrt", "exp", "expm1", "log1p", "ceil", "floor", "trunc", "fabs", "exp2", "copysign", "fmod", "isinf", "isfinite")},
+    "math.cbrt": "cuda.cbrt",
     "np.cbrt": "cuda.cbrt", "np.abs": "abs", "np.absolute": "abs", "np.power": "**", "np.pow": "**", "np.float_power": "**",
 }  # fmt: skip
 
 
 def _register_arithmetic() -> None:
-    for module in ("math", "np"):
-        FUNCTIONS.update({f"{module}.{name}": functools.partial(_unary, ufunc=ufunc) for name, ufunc in _UNARY.items()})
-        FUNCTIONS.update({f"{module}.{name}": functools.partial(_binary, ufunc=ufunc) for name, ufunc in _BINARY.items()})
-        FUNCTIONS.update({f"{module}.{name}": functools.partial(_test, test=test) for name, test in _TESTS.items()})
+    for prefix, module in (("math", math), ("np", np)):
+        makers: dict[str, Maker] = {
+            **{name: functools.partial(_unary, ufunc=ufunc) for name, ufunc in _UNARY.items()},
+            **{name: functools.partial(_binary, ufunc=ufunc) for name, ufunc in _BINARY.items()},
+            **{name: functools.partial(_test, test=test) for name, test in _TESTS.items()},
+        }
+        FUNCTIONS.update({f"{prefix}.{name}": make for name, make in makers.items() if hasattr(module, name)})  # math has no arcsin
     FUNCTIONS["cuda.cbrt"] = functools.partial(_unary, ufunc=np.cbrt)
 
 
@@ -87,11 +93,12 @@ def _unary(call: Call, ufunc: Callable[[Any], Any]) -> Expression:
 
 def _binary(call: Call, ufunc: Callable[[Any, Any], Any]) -> Expression:
     left, right = call.numbers(2)
+    exponent = _INT32 if ufunc is np.power and call.translator.is_place(call.node.args[1]) else None
 
     def run(frame: Frame, mask: Mask) -> Any:
         a, b = left(frame, mask), right(frame, mask)
         if ufunc in (np.fmod, np.copysign, np.power):
-            dtype = _types.float_pair_type(a.dtype, b.dtype, ufunc is np.power)
+            dtype = _types.float_pair_type(a.dtype, b.dtype if exponent is None else exponent, ufunc is np.power)
         elif call.name.startswith("np."):
             dtype = _types.ufunc_type((a.dtype, b.dtype), True)
         else:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Shared memory that a kernel may ask for in its text. Source: CUDA C++ Programming Guide 13.0, on compute capability 8.x and later: kernels
 # that rely on more than 48 KB of a block must use dynamic shared memory.
 _MOST_STATIC_BYTES = 48 * 1024
+# Local memory of a thread. Source: CUDA C++ Programming Guide 13.0, technical specifications per compute capability.
+_MOST_LOCAL_BYTES = 512 * 1024
 # The types that numba-cuda shuffles. Source: numba-cuda 0.30, shfl_sync_intrinsic in intrinsics.py.
 _SHUFFLED = ("int32", "int64", "float32", "float64")
 
@@ -99,6 +101,7 @@ def _shared_array(call: Call) -> Expression:
     if shape == (0,):
         call.translator.program.dynamic_sizes.add(dtype.itemsize)
     else:
+        call.translator.program.static_shared_elements += math.prod(shape)
         _count_static(call, math.prod(shape) * dtype.itemsize)
     name, node = call.assigned_to or "shared array", id(call.node)
     return lambda frame, mask: frame.machine.new_shared(node, name, shape, dtype, call.line)
@@ -120,6 +123,12 @@ def _local_array(call: Call) -> Expression:
     shape, dtype = _shape_and_type(call)
     if 0 in shape:
         raise call.fail("a local array needs elements")
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > _MOST_LOCAL_BYTES:
+        raise call.fail(
+            f"each thread asks for {nbytes:,} bytes of local memory; expected at most {_MOST_LOCAL_BYTES:,}. Make the array smaller"
+        )
+    call.translator.program.local_bytes += nbytes
     name, node = call.assigned_to or "local array", id(call.node)
 
     def run(frame: Frame, mask: Mask) -> View:
@@ -167,13 +176,26 @@ def _syncthreads(call: Call) -> Expression:
     values = call.numbers(1 if kind else 0)
 
     def run(frame: Frame, mask: Mask) -> Any:
-        value = _types.truth(values[0](frame, mask)) if kind else None
+        value = _asked(call, frame.machine, values[0](frame, mask)) if kind else None
         frame.machine.barrier(mask, call.line)
         if kind:
             return _warp.block_vote(frame.machine, kind, value, mask)
         return None
 
     return run
+
+
+def _asked(call: Call, machine: Machine, value: Any) -> Any:
+    """Return what is true of the value that a barrier's vote is given: of its low 32 bits.
+
+    Source: numba-cuda 0.30, _syncthreads_predicate in intrinsics.py, which takes integers alone, as int32.
+    """
+    if value.dtype.kind not in "iub":
+        raise call.fail(f"{call.name} takes an integer; this one is of {value.dtype}")
+    if value.dtype == _types.BOOL:
+        note = f"line {call.line}: numba-cuda takes no truth value in {call.name}. For a GPU, make an integer of it: int32(...)."
+        machine.launch.notes.add((call.line, note))
+    return _types.truth(value if value.dtype.itemsize <= 4 else value.astype(np.int32))
 
 
 @makes("cuda.syncwarp")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.errors import KernelError
+from gpulab.errors import KernelError, shown
 from gpulab.kernels._simulate import _arithmetic, _calls, _types  # noqa: F401 - they fill FUNCTIONS
 from gpulab.kernels._simulate._accesses import load
 from gpulab.kernels._simulate._geometry import Mask
@@ -397,6 +397,8 @@ class Translator:
         if isinstance(found, np.dtype):
             if len(node.args) != 1 or node.keywords:
                 raise self.fail(f"{words} takes one number", node)
+            if words == "float" and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                return self._float_of_text(node.args[0].value, node)
             value = self.expression(node.args[0])
             keeps = {"int": "iu", "float": "f"}.get(words, "")  # Python's own int and float leave narrower types as they are
             return lambda frame, mask: self._cast(value(frame, mask), found, node, keeps)
@@ -414,6 +416,13 @@ class Translator:
         return lambda frame, mask: function.call(frame.machine, [argument(frame, mask) for argument in arguments], mask)
 
     _call = call
+
+    def _float_of_text(self, text: str, node: ast.Call) -> Expression:
+        """Return the number that a text such as "inf" is, as numba has it when it compiles."""
+        try:
+            return self._literal(float(text), node)
+        except ValueError as error:
+            raise self.fail(f"float({shown(text)}) is no number; expected one such as float('inf')", node) from error
 
     def _cast(self, value: Any, dtype: np.dtype, node: ast.AST, keeps: str) -> Any:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in keeps:

@@ -39,6 +39,7 @@ class Frame:
     arrays: dict[int, View] = field(default_factory=dict)  # local ones, by the place in the source that makes them
     returns: int = 0
     result: Any = None
+    gave_nothing: bool = False  # whether lanes came to a plain `return`
 
     def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
         """Give a variable a value in some lanes; the others keep theirs."""
@@ -55,6 +56,8 @@ class Frame:
             self.machine.exited = union(self.machine.exited, mask)
             if value is not None:
                 raise fail("a kernel returns nothing; expected a plain `return`")
+        elif value is None:
+            self.gave_nothing = True
         elif self.result is None:
             self.result = value
         else:

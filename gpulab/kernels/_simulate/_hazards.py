@@ -41,6 +41,8 @@ class Conflict:
 
 # One witness of one word: thread, epoch, line, event. Sixteen bytes, moved as one complex number.
 _FIELDS, _PACKED = np.dtype(np.int32), np.dtype(np.complex128)
+# What a word takes where blocks differ: two witnesses of each of three kinds, two owners, and whether it is written.
+BYTES_OF_A_WORD = 3 * 2 * _PACKED.itemsize + 2 * np.dtype(np.int32).itemsize + 1
 
 
 class _Witnesses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from gpulab.kernels._simulate._bounds import Known
 from gpulab.kernels._simulate._counters import Counters
 from gpulab.kernels._simulate._geometry import Batch, Mask
 from gpulab.kernels._simulate._hazards import Tracker
+from gpulab.kernels._simulate._joins import Integers
 from gpulab.kernels._simulate._lanes import Lanes, of_all_blocks, of_one_block
 from gpulab.kernels._simulate._memory import START, Store, View, shared_view
 from gpulab.kernels._simulate._ordering import Fences, WarpBarriers
@@ -51,6 +53,8 @@ class Launch:
     trace_cut: bool = False
     stop: Callable[[], None] | None = None
     largest: dict[int, int] = field(default_factory=dict)  # what arrays that nobody writes hold at most, by store
+    notes: set[tuple[int, str]] = field(default_factory=set)  # by line: what a run alone tells
+    integers: Integers = field(default_factory=Integers)  # what assignments that meet others gave
     left_to_lockstep: dict[int, int] = field(default_factory=dict)  # loops whose lanes could not run alone, and how often in a row
 
     def text_of(self, line: int) -> str:
@@ -218,8 +222,8 @@ class Machine:
             return self._dynamic(name, dtype, line)
         view = self.shared.get(node)
         if view is None:
+            self._more_shared(math.prod(shape) * dtype.itemsize, line)
             view = self.shared[node] = shared_view(name, shape, dtype, self.batch)
-            self._more_shared(view.store.elements * dtype.itemsize, line)
             view.store.tracker = self._new_tracker(view.store.elements)
         return view
 

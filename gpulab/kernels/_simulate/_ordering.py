@@ -26,9 +26,8 @@ class WarpBarriers:
         """Return where a chain of calls after event ``since`` leads from one lane of a warp to the other."""
         reached = np.int64(1) << first_lanes.astype(np.int64)
         found = np.zeros(len(lanes), dtype=bool)
-        if not len(lanes):
-            return found
-        for event, masks in self.masks[bisect.bisect_right(self.masks, int(since.min()), key=lambda call: call[0]) :]:
+        begin = int(since.min(initial=np.iinfo(since.dtype).max))
+        for event, masks in self.masks[bisect.bisect_right(self.masks, begin, key=lambda call: call[0]) :]:
             bits = masks[rows if len(masks) > 1 else 0, warps].astype(np.int64)
             reached |= np.where((event > since) & (bits & reached != 0), bits, 0)
             found = (reached >> lanes & 1).astype(bool)

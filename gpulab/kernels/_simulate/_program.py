@@ -15,6 +15,7 @@ import numpy as np
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate._frame import Frame
 from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._joins import Meeting, meetings_of
 from gpulab.kernels._simulate._machine import Machine
 from gpulab.kernels._simulate._source import Source, plain_function, read_source, written_names
 from gpulab.kernels._simulate._translate import StatementTranslator
@@ -27,12 +28,25 @@ class Function:
 
     def __init__(self, source: Source, program: Program) -> None:
         self.source = source
-        self.body = StatementTranslator(source, program).block(source.tree.body)
+        meetings = meetings_of(source.tree)
+        program.meetings |= meetings
+        joined = {node for _, _, given in meetings for node in given}
+        self.joined_parameters = [node for node in source.tree.args.args if node in joined]
+        self.body = StatementTranslator(source, program, joined).block(source.tree.body)
 
     def call(self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False) -> Any:
         """Run the function in the lanes of a mask and return its value."""
         frame = Frame(machine, dict(zip(self.source.parameters, arguments, strict=True)), mask, is_kernel)
-        self.body(frame, mask)
+        for node in self.joined_parameters:
+            machine.launch.integers.note(node, frame.variables[node.arg])
+        left = self.body(frame, mask)
+        if frame.result is not None and (left is not None or frame.gave_nothing):
+            name = self.source.name
+            raise self.source.error(
+                f"some threads leave {name} without a value, and others with one; expected a value of each. Write a `return` with one at "
+                "each of its ends",
+                self.source.tree.lineno,
+            )
         return frame.result
 
 
@@ -43,9 +57,11 @@ class Program:
         self.source = read_source(function)
         self.uses_warp_barriers = self.uses_fences = False
         self.names_lanes = False  # whether a syncwarp names the lanes that wait
-        self.static_shared_bytes = 0
+        self.static_shared_bytes = self.static_shared_elements = 0  # of a block
+        self.local_bytes = 0  # of a thread
         self.dynamic_sizes: set[int] = set()  # bytes of an element of the dynamic shared arrays
         self.notes: list[str] = []
+        self.meetings: set[Meeting] = set()
         self.sources: list[Source] = [self.source]
         self.calls: dict[int, Source] = {}  # the device function that a call calls, by the id of its node
         self.atomics: set[int] = set()  # the calls of atomics

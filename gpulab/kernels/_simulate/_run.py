@@ -14,13 +14,15 @@ from gpulab.evidence import Evidence
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._counters import Counters
 from gpulab.kernels._simulate._geometry import WARP, Batch, Extent
-from gpulab.kernels._simulate._hazards import Tracker
+from gpulab.kernels._simulate._hazards import BYTES_OF_A_WORD, Tracker
+from gpulab.kernels._simulate._joins import notes_of
 from gpulab.kernels._simulate._machine import Launch, Machine
 from gpulab.kernels._simulate._memory import View, global_view
 from gpulab.kernels._simulate._ordering import Fences
 from gpulab.kernels._simulate._program import Program, program_of
 from gpulab.kernels._simulate._source import Source
 from gpulab.kernels._simulate.report import ArrayAccess, Counts, Simulation
+from gpulab.units import plural
 
 # Threads of a block, and blocks of a grid. Source: CUDA Programming Guide 13.0, technical specifications per compute capability.
 MOST_THREADS = 1024
@@ -30,6 +32,9 @@ _MOST_GRID = (2**31 - 1, 65535, 65535)
 MOST_SHARED_BYTES = 227 * 1024
 # Lanes that run together: enough that NumPy's own cost per call does not count, few enough for the caches.
 _LANES_AT_ONCE = 1 << 18
+# What the shared and local arrays of these lanes take at most, with what is kept of each shared element to find hazards: kernels with an
+# element or two for each thread stay far below, and a machine of 4 GiB has room for it.
+_BYTES_AT_ONCE = 1 << 28
 # Freed memory goes back to the system once more lies free than twice the largest block that was freed, and must then be asked for again
 # page by page. A large block that is freed untouched raises that bar, which makes batches of many lanes up to 1.5 times as fast.
 # Source: mallopt(3) of glibc, M_MMAP_THRESHOLD; elsewhere it does nothing.
@@ -93,6 +98,9 @@ def simulate(
     must all come to that call together, save those that have returned, as the CUDA Programming Guide has it. Two calls in two branches
     are not one; nor is one call, here, in a function that both branches call.
 
+    A variable has the type of what ran. Where one branch gives it a float32 and another a float64, numba-cuda computes with a float64 in
+    both, so that last digits may differ; where a uint64 meets a signed integer, which makes a float64 of both there, ``.notes`` says so.
+
     Examples
     --------
     >>> from gpulab.kernels import cuda
@@ -113,8 +121,8 @@ def simulate(
     _given_numbers(dynamic_shared_bytes, max_steps, trace, math.prod(extents[0]))
     if len(args) != len(source.parameters):
         raise InputError(
-            f"simulate: {source.name} takes {len(source.parameters)} arguments ({', '.join(source.parameters)}); {len(args)} are given. "
-            "Pass one for each."
+            f"simulate: {source.name} takes {plural(len(source.parameters), 'argument')} ({', '.join(source.parameters)}); "
+            f"{len(args)} are given. Pass one for each."
         )
     arguments = _arguments(source, args, program.written)
     launch = Launch(source, program.sources, Counters(), max_steps, dynamic_shared_bytes, MOST_SHARED_BYTES, program.uses_warp_barriers,
@@ -246,7 +254,7 @@ def _run(
     grid, block = extents
     blocks = math.prod(grid)
     width = -(-math.prod(block) // WARP) * WARP
-    together = max(1, min(blocks, _LANES_AT_ONCE // width))
+    together = max(1, min(blocks, _LANES_AT_ONCE // width, _BYTES_AT_ONCE // max(_bytes_of_arrays(program, launch, width), 1)))
     for view in arguments:
         if isinstance(view, View) and view.store.writable and view.store.tracker is None:
             view.store.tracker = Tracker(max(view.store.elements, 1), width, True, launch.uses_warp_barriers, launch.names_lanes)
@@ -273,6 +281,13 @@ def _run(
                 done = first + batch.blocks
                 progress(done / blocks, f"{done:,} of {blocks:,} blocks")
     return shared_bytes
+
+
+def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
+    """Return what the shared and local arrays of one block take."""
+    dynamic = launch.dynamic_bytes if program.dynamic_sizes else 0
+    elements = program.static_shared_elements + dynamic // launch.dynamic_word
+    return program.static_shared_bytes + dynamic + elements * BYTES_OF_A_WORD + width * program.local_bytes
 
 
 def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], shared_bytes: int) -> Simulation:
@@ -303,6 +318,7 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
     for finding in findings:
         if finding.kind == "race":
             lines[finding.line]["races"] = lines[finding.line].get("races", 0) + 1
+    notes = [note for _, note in sorted(launch.notes | notes_of(program.meetings, launch.integers))]
     text = {number: line for source in reversed(program.sources) for number, line in source.lines.items()}
     return Simulation(
         kernel=program.source.name, grid=extents[0], block=extents[1], lines={n: Counts(**c) for n, c in sorted(lines.items())},
@@ -313,5 +329,5 @@ def _report(program: Program, launch: Launch, extents: tuple[Extent, Extent], sh
             "the counting rules of gpulab.kernels.simulate",
             KNOWN_ERROR,
         ),
-        notes=tuple(program.notes), trace=tuple(launch.trace), trace_cut=launch.trace_cut,
+        notes=(*program.notes, *notes), trace=tuple(launch.trace), trace_cut=launch.trace_cut,
     )  # fmt: skip

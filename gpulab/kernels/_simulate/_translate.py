@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +21,10 @@ from gpulab.kernels._simulate._expressions import Expression, Translator
 from gpulab.kernels._simulate._frame import ForLoop, Frame, Loop, Statement
 from gpulab.kernels._simulate._geometry import Mask, union
 from gpulab.kernels._simulate._indices import index_of
+from gpulab.kernels._simulate._joins import Given
 from gpulab.kernels._simulate._memory import View, cannot_be_written
 from gpulab.kernels._simulate._source import Source
+from gpulab.kernels._simulate._tuples import type_of
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._program import Program
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 class StatementTranslator:
     """Translates the statements of one function."""
 
-    def __init__(self, source: Source, program: Program) -> None:
-        self.source = source
+    def __init__(self, source: Source, program: Program, joined: Collection[Given]) -> None:
+        self.source, self._joined = source, joined
         self.expressions = Translator(source, program, source.local_names)
         self._depth = 0
         self._loops = 0
@@ -144,6 +146,13 @@ class StatementTranslator:
         if isinstance(node, ast.Name):
             name = node.id
             fail = lambda message: self.fail(message, node)  # noqa: E731
+            if node in self._joined:
+
+                def store_noted(frame: Frame, mask: Mask, value: Any) -> None:
+                    frame.machine.launch.integers.note(node, value)
+                    frame.assign(name, value, mask, fail)
+
+                return store_noted
             return lambda frame, mask, value: frame.assign(name, value, mask, fail)
         if isinstance(node, (ast.Tuple, ast.List)):
             parts = [self.target(part) for part in node.elts]
@@ -247,6 +256,8 @@ class StatementTranslator:
                 items = values(frame, mask)
                 if not isinstance(items, tuple):
                     raise self.fail("expected `range(...)` or a tuple to loop over", node)
+                if len({type_of(item) for item in items}) > 1:
+                    raise self.fail("the elements of the tuple are of several types; expected one type to loop over", node)
                 return parts.over(frame, mask, items)
 
             return run_values

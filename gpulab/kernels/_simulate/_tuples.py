@@ -30,7 +30,7 @@ def item_of(items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: 
     wanted = np.unique(mask.selected(index)).tolist() if index.size > 1 else [int(index.item())]
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
         raise fail(f"the tuple has {len(items)} elements; expected an index below that")
-    if not known and len({_type_of(item) for item in items}) > 1:
+    if not known and len({type_of(item) for item in items}) > 1:
         raise fail("the elements of the tuple are of several types, and its index is no constant; expected one type, or a constant index")
     found = items[wanted[0]]
     for place in wanted[1:]:
@@ -46,9 +46,10 @@ def _either(here: Any, item: Any, other: Any, fail: Fail) -> Any:
     return _types.select(here, item, other)
 
 
-def _type_of(item: Any) -> Any:
+def type_of(item: Any) -> Any:
+    """Return what numba would tell the type of an element by."""
     if isinstance(item, tuple):
-        return tuple(_type_of(part) for part in item)
+        return tuple(type_of(part) for part in item)
     return (item.dtype, item.ndim) if not isinstance(item, (np.ndarray, np.generic)) else item.dtype
 
 

@@ -185,7 +185,7 @@ def _lowest(bits: int) -> int:
 
 
 def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
-    """Return the vote of the block's threads at a barrier: how many are true, or whether all or any are."""
+    """Return the vote of the block's threads at a barrier as numba's int32: how many are true, or whether all or any are."""
     active = np.ones((1, 1), dtype=bool) if mask.array is None else mask.array
     true = np.atleast_2d(value)
     shape = (max(len(active), len(true)), machine.batch.width)
@@ -195,5 +195,5 @@ def block_vote(machine: Machine, kind: str, value: Any, mask: Mask) -> Any:
     elif kind == "or":
         found = (true & active).any(axis=1, keepdims=True)
     else:
-        return (true & active).sum(axis=1, keepdims=True)
-    return found.astype(np.int64)
+        found = (true & active).sum(axis=1, keepdims=True)
+    return found.astype(np.int32)
