@@ -7,7 +7,6 @@ for as long as a training runs. Imported only inside functions: the class needs 
 from __future__ import annotations
 
 import functools
-import gc
 import weakref
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gpulab.memory._snapshot import living
 from gpulab.memory._tracker import storages_of
 from gpulab.units import format_bytes
 
@@ -59,9 +59,8 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def watch_living(self) -> None:
         """Count every tensor that Python can reach now: made before the block, or between two of them."""
-        for item in gc.get_objects():
-            if type(item) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-                self._count(item)
+        for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
+            self._count(item)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _count(self, values: Any, ours: bool = True) -> None:

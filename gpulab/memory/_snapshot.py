@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,6 +233,16 @@ def held(where: devices.Device, names: Mapping[str, Any]) -> list[HeldTensor]:
 
 def storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], HeldTensor]:
     """Return the storages on a device that Python can reach, by library and identity."""
+    return {key: _row(key[0], entries) for key, entries in _found(where, names).items()}
+
+
+def lives(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], Callable[[], Any]]:
+    """Return for each of these storages what gives None once it is gone: an identity is an address, and the next one may get it."""
+    return {key: _life(entries[0][1]) for key, entries in _found(where, names).items()}
+
+
+def _found(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str, int], list[tuple[str, Any, int]]]:
+    """Return (name, array, bytes) of the arrays on each storage."""
     found: dict[tuple[str, int], list[tuple[str, Any, int]]] = {}
     seen: set[int] = set()
 
@@ -244,10 +255,24 @@ def storages(where: devices.Device, names: Mapping[str, Any]) -> dict[tuple[str,
     for name, value in _private_last(names):
         for path, array in _arrays(name, value, _DEPTH):
             take(path, array)
-    for item in gc.get_objects():
-        if _is_tensor(item):
-            take("", item)
-    return {key: _row(key[0], entries) for key, entries in found.items()}
+    for item in living(_kinds_of_tensors()):
+        take("", item)
+    return found
+
+
+def living(kinds: Iterable[type]) -> list[Any]:
+    """Return all objects of exactly these types that Python's collector knows; it knows a million others, so no line runs for each."""
+    wanted, objects = set(map(id, kinds)), gc.get_objects()
+    return [item for item, kind in zip(objects, map(id, map(type, objects)), strict=True) if kind in wanted]
+
+
+def _kinds_of_tensors() -> list[type]:
+    """Return PyTorch's tensor and all classes derived from it, where it is loaded."""
+    torch = sys.modules.get("torch")
+    kinds: list[type] = [] if torch is None else [torch.Tensor]
+    for kind in kinds:  # grows
+        kinds += type.__subclasses__(kind)
+    return kinds
 
 
 def _private_last(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -286,14 +311,26 @@ def _key(array: Any, where: devices.Device) -> tuple[str, int, int] | None:
             return None
         return ("torch", storage._cdata, int(storage.nbytes())) if storage.device.type == where.torch_type else None
     if isinstance(array, np.ndarray) and where.is_cpu:
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = _owner(array)
         return ("numpy", id(owner), int(owner.nbytes)) if owner.flags.owndata else None
     if cupy is not None and isinstance(array, cupy.ndarray) and array.device.id == where.index and where.torch_type == "cuda":
         memory = array.data.mem
         return ("cupy", int(memory.ptr), int(memory.size))
     return None
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """Return the array of NumPy's that a view is of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _life(array: Any) -> Callable[[], Any]:
+    """Return what gives None once the array's storage is gone; of CuPy's, whose pool tells no age, never."""
+    if isinstance(array, np.ndarray):
+        return weakref.ref(_owner(array))
+    return weakref.ref(array.untyped_storage()) if _is_tensor(array) else lambda: True
 
 
 def _arrays(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -80,10 +80,10 @@ def loss_of(function: str, value: Any) -> Any:
     elif not isinstance(value, torch.Tensor) and hasattr(value, "loss"):
         value = value.loss
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
-        shape = f"of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else kind_of(value)
         raise InputError(
-            f"{function}: the loss is a {'tensor ' if isinstance(value, torch.Tensor) else ''}{shape}; expected a tensor with one element. "
-            "Pass loss=..., a function from the model's output to a scalar."
+            f"{function}: the loss is {what}; expected a tensor with one element. Pass loss=..., a function from the model's output to a "
+            "scalar."
         )
     if not value.requires_grad:
         raise InputError(

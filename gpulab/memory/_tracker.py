@@ -10,7 +10,6 @@ Imported only inside functions: the class needs torch when it is defined.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpulab.memory._snapshot import shape_of
+from gpulab.memory._snapshot import living, shape_of
 from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -199,9 +198,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def watch_living(self) -> None:
         """Count every tensor that Python can reach now."""
-        for item in gc.get_objects():
-            if type(item) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-                self.watch(item, "inputs")
+        for item in living((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)):
+            self.watch(item, "inputs")
 
     def watch_inputs(self, values: Any) -> None:
         """Count the tensors of a batch from the start."""

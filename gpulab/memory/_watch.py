@@ -10,7 +10,7 @@ from gpulab import devices
 from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.evidence import Evidence
-from gpulab.memory._snapshot import HeldTensor, cupy_bytes, pool_bytes, storages
+from gpulab.memory._snapshot import HeldTensor, cupy_bytes, lives, pool_bytes, storages
 from gpulab.units import format_bytes
 
 _LARGEST = 10
@@ -99,7 +99,7 @@ class Watch:
         from gpulab.memory._tracker import StorageTracker
 
         self._devices = devices.available()
-        self._before = {where: storages(where, self.names) for where in self._devices}
+        self._before = {where: lives(where, self.names) for where in self._devices}
         self._pools = {where: pool_bytes(where)[0] for where in self._devices[1:]}
         self._of_cupy = {where: cupy_bytes(where)[0] for where in self._devices[1:]}
         self._resident = _host.resident_bytes()
@@ -126,7 +126,12 @@ class Watch:
             before, after = self._pools[where], pool_bytes(where)[0]
             throughout = min(self._of_cupy[where], cupy_bytes(where)[0])  # CuPy keeps no peak: what it holds at both ends counts all along
             uses.append(_use(str(where), before, max(before, after, _peak(where) + throughout), after))
-        new = [row for where in self._devices for key, row in storages(where, self.names).items() if key not in self._before[where]]
+        new = [
+            row
+            for where in self._devices
+            for key, row in storages(where, self.names).items()
+            if (alive := self._before[where].get(key)) is None or alive() is None
+        ]
         new.sort(key=lambda row: -row.nbytes)
         return CellMemory(tuple(uses), grown, tuple(new[:_LARGEST]), self.failed, Evidence.measured(self._devices[-1].name))
 

@@ -132,7 +132,8 @@ class MemoryTrace(Result):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the peak by category, then the largest tensors alive at it."""
-        rows = [(f"peak, {self.peak_phase}: {self.peak_operator}", format_bytes(self.peak_bytes)), *_category_rows(self.peak_by_category)]
+        peak = f"peak, {self.peak_phase}: {self.peak_operator}" if self.peak_operator else "peak (no operator ran)"
+        rows = [(peak, format_bytes(self.peak_bytes)), *_category_rows(self.peak_by_category)]
         rows += [(_describe(t), format_bytes(t.nbytes)) for t in self.peak_tensors[:10]]
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return (f"memory of {self.label}", "bytes"), rows

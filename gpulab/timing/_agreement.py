@@ -100,6 +100,9 @@ def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> fl
         if a.dtype.kind in "bSU" or b.dtype.kind in "bSU":
             worst = max(worst, 0.0 if np.array_equal(a, b) else math.inf)
             continue
+        if "O" in (a.dtype.kind, b.dtype.kind):
+            worst = max(worst, _object_difference(a, b))
+            continue
         if a.dtype.kind in "iu" and b.dtype.kind in "iu":
             worst = max(worst, _whole_difference(a, b))
             continue
@@ -126,6 +129,19 @@ def _whole_difference(a: np.ndarray, b: np.ndarray) -> float:
     distance = max(1.0, float(np.max(np.abs(a[off].astype(np.float64) - b[off].astype(np.float64)))))
     size = max(abs(int(b.min())), abs(int(b.max())))
     return distance / size if size > 0 else distance
+
+
+def _object_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Return max|a - b| / max|b| of Python's own numbers, such as whole ones beyond 64 bits; infinite where what differs is no number."""
+    pairs = list(zip(a.ravel().tolist(), b.ravel().tolist(), strict=True))
+    try:
+        if all(one is other or one == other for one, other in pairs):
+            return 0.0
+        distance, size = max(abs(one - other) for one, other in pairs), max(abs(other) for _, other in pairs)
+        relative = float(distance / size if size > 0 else distance)
+    except (TypeError, ValueError, ArithmeticError):
+        return math.inf
+    return math.inf if math.isnan(relative) else relative
 
 
 def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:

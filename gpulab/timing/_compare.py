@@ -17,7 +17,7 @@ from gpulab.timing import _agreement, _notes
 from gpulab.timing._agreement import Reference
 from gpulab.timing._contenders import Contender, Field, Functions, affordable_seconds, gather
 from gpulab.timing._job import Limits, calm_collector, measurement, reader, translated, turns
-from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers
+from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers, tell_stopped
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 from gpulab.timing.sampling import FEWEST_SAMPLES, Progress, Run, Sampled, Stop, sample_in_turns
 from gpulab.timing.statistics import ratio_interval
@@ -179,7 +179,8 @@ class _Race:
                 job.warm_up(self.limits.deadline, self.limits.stop)
         loops = [job.loops() for job in jobs]
         warm, end = [job.warm_seconds for job in jobs], 0.7 if transfer else 0.99
-        sampled = self._in_turns([loop.work for loop in loops], [loop.empty for loop in loops], warm, 0.05, end, 1.0)
+        works = [self._named(contender, loop.work) for contender, loop in zip(self.contenders, loops, strict=True)]
+        sampled = self._in_turns(works, [loop.empty for loop in loops], warm, 0.05, end, 1.0)
         if any(len(one.samples_seconds) == 0 for one in sampled):
             raise StoppedError("compare: stopped before every row had a sample; there is nothing to compare. Run it again.")
         afters = [job.read() if job.read is not None else None for job in jobs]
@@ -195,7 +196,7 @@ class _Race:
         """Sample the runs in turns; each row has ``share`` of the deadline."""
         limits = self.limits.part(start, end, share * self.limits.deadline * len(runs))
         return sample_in_turns(
-            [self._named(contender, run) for contender, run in zip(self.contenders, runs, strict=True)],
+            runs,
             self.clock,
             empties=empties,
             call_seconds=warm,
@@ -207,9 +208,9 @@ class _Race:
             stop=limits.stop,
         )
 
-    def _named(self, contender: Contender, run: Run) -> Run:
+    def _named(self, contender: Contender, run: Run, keep: bool = True) -> Run:
         """Return the run with the contender's own error messages."""
-        counted = contender.job.counting(run)
+        counted = contender.job.counting(run, keep)
 
         def translating(calls: int) -> tuple[float, float]:
             with translated(contender.job):
@@ -220,13 +221,18 @@ class _Race:
     def _copies(self) -> list[float | None]:
         """Return each row's median with both copies, taken in turns too."""
         if self.limits.stopped():
+            for contender in self.contenders:
+                tell_stopped(contender.job, 0)
             return [None] * len(self.contenders)
-        runs = [Copies(contender.job).run for contender in self.contenders]
-        warm = []
-        for contender, run in zip(self.contenders, runs, strict=True):
-            with translated(contender.job):
-                warm.append(run(1)[1])
+        runs = []
+        for contender in self.contenders:
+            with translated(contender.job):  # the inputs go to the device once more
+                runs.append(self._named(contender, Copies(contender.job).run, keep=False))
+        warm = [run(1)[1] for run in runs]
         sampled = self._in_turns(runs, [None] * len(runs), warm, 0.7, 0.99, TRANSFER_SHARE)
+        for contender, one in zip(self.contenders, sampled, strict=True):
+            if one.stopped_by == "stopped":
+                tell_stopped(contender.job, len(one.samples_seconds))
         return [float(np.median(one.samples_seconds)) if len(one.samples_seconds) else None for one in sampled]
 
 

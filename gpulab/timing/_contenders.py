@@ -121,7 +121,8 @@ def _of_function(fn: Callable[..., Any], args: tuple[Any, ...], places: tuple[De
     host, label = _copies.on_host(args), _work.label_of(fn)
     contenders = []
     for name, place in zip(_names(places), places, strict=True):
-        placed = host if place.is_cpu else _copies.to_device_like(args, place)(host)
+        with _devices.guard(f"compare: copying the inputs of {label} to {place}"):
+            placed = host if place.is_cpu else _copies.to_device_like(args, place)(host)
         contenders.append(Contender(name, Job(fn=fn, args=placed, device=place, given=True, label=label, clock=clock, read=None)))
     return Field(label, contenders)
 

@@ -54,7 +54,10 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
         import cupy
 
         def to_cupy(array: Any, library: str) -> Any:
-            return cupy.asarray(array) if library == "numpy" else array.to(str(device))
+            if library != "numpy":
+                return array.to(str(device))
+            with cupy.cuda.Device(device.index):  # else it would go to the device that is current in this thread
+                return cupy.asarray(array)
 
         return lambda host: mapped(host, to_cupy)
     for name in ("jax", "tensorflow"):
@@ -64,8 +67,12 @@ def to_device_like(original: Any, device: Device) -> Callable[[Any], Any]:
     def to_torch(array: Any, library: str) -> Any:
         import torch
 
-        tensor = torch.from_numpy(array) if library == "numpy" else array
-        return tensor.detach().to(str(device)).requires_grad_(tensor.requires_grad)
+        try:
+            tensor = torch.from_numpy(array) if library == "numpy" else array
+            return tensor.detach().to(str(device)).requires_grad_(tensor.requires_grad)
+        except (TypeError, ValueError):  # a dtype or strides that PyTorch or the device lacks: the adapter copies, or says what to pass
+            owner = _backends.backend("torch")
+            return owner.from_host(array, str(device), False) if library == "numpy" else owner.move(array.detach(), str(device), False)
 
     return lambda host: mapped(host, to_torch)
 

@@ -16,7 +16,6 @@ next longer ones say significantly more (Lepski's rule).
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,9 +132,12 @@ def _extend(correlations: np.ndarray, coefficients: np.ndarray, n: int) -> np.nd
         lags = min(n, int(math.log(1e-3) / math.log(rho)) + 1)
         powers: np.ndarray = float(coefficients[0]) ** np.arange(1.0, lags + 1)
         return powers
-    values, weights = correlations[:order].tolist(), coefficients.tolist()
+    values = correlations[:order].tolist()
+    first, second, third = [*coefficients.tolist(), 0.0][:MAX_ORDER]  # written out: a thousand steps, at each look of the sampler
+    last, before, earlier = [*values[::-1], 0.0][:MAX_ORDER]
     for lag in range(order, min(n, 1000)):
-        values.append(sum(map(operator.mul, weights, values[: -order - 1 : -1])))
+        last, before, earlier = first * last + second * before + third * earlier, last, before
+        values.append(last)
         if lag % 16 == 0 and max(map(abs, values[-order:])) < 1e-3:
             break
     correlations = np.array(values)

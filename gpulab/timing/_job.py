@@ -9,8 +9,9 @@ import gc
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gpulab import _backends, _given
 from gpulab import devices as _devices
 from gpulab.devices import Device, conditions
 from gpulab.devices.conditions import Readings
-from gpulab.errors import GpulabError, InputError, MeasurementError, message_of, shown
+from gpulab.errors import DeviceError, GpulabError, InputError, MeasurementError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.timing import _lock, _notes, _work
 from gpulab.timing._loop import Loops, make_loops, make_waiting_loops
@@ -75,12 +76,22 @@ class Job:
     warm_seconds: float = math.inf  # the fastest call of the warm-up
     result_bytes: int = 0
     finish: Callable[[Any], Any] | None = None  # waits for a result, where waiting for the device is not enough
+    elsewhere: Device | None = None  # an accelerator that was not named and has the arrays
     kept: Kept = field(default_factory=Kept)
     notes: list[Note] = field(default_factory=list)
 
     def wait(self) -> Callable[[], None]:
-        """Return what waits for the device."""
-        return _work.waiter(self.device)
+        """Return what waits for the device, and for the one that does the work where another was named."""
+        named = _work.waiter(self.device)
+        if self.elsewhere is None:
+            return named
+        unnamed = _work.waiter(self.elsewhere)
+
+        def both() -> None:
+            named()
+            unnamed()
+
+        return both
 
     def loops(self) -> Loops:
         """Return the loops that the sampler runs, known after the first call."""
@@ -88,13 +99,17 @@ class Job:
             return make_loops(self.fn, self.args, self.wait(), self.clock)
         return make_waiting_loops(self.fn, self.args, self.wait(), self.finish, self.clock)
 
-    def counting(self, run: Run) -> Run:
-        """Return the run, its calls counted and its times kept, so that an error can say which call and lose nothing."""
+    def counting(self, run: Run, keep: bool = True) -> Run:
+        """Return the run, its calls counted and its times kept, so that an error can say which call and lose nothing.
+
+        Not ``keep``, the times are of something else (the call with both copies) and must not pass for the call's.
+        """
 
         def counted(calls: int) -> tuple[float, float]:
             self.calls += calls
             times = run(calls)
-            self.kept.add(calls, *times)
+            if keep:
+                self.kept.add(calls, *times)
             return times
 
         return counted
@@ -121,8 +136,22 @@ class Job:
                 self.first_seconds = self.clock() - start
         elif self.given and not self.device.is_cpu and self._host_only(result, before):
             self.notes.append(_notes.not_on_device(self.device))
+        if self.given:
+            self.elsewhere = self._other_accelerator(result)
+        if self.elsewhere is not None:
+            self.wait()()
+            self.first_seconds = self.clock() - start
+            self.notes.append(_notes.elsewhere(self.elsewhere, self.device))
         self.result_bytes = _work.array_bytes(result)
         return result
+
+    def _other_accelerator(self, result: Any) -> Device | None:
+        """Return the accelerator that the result is on (or, where it has no arrays, the arguments) if it is not the named device."""
+        try:
+            seen = _work.device_of_result(result) or _work.device_of_result(self.args)
+        except DeviceError:  # of a kind that this machine does not list, such as "meta": nothing can wait for it
+            return None
+        return None if seen is None or seen.is_cpu or seen == self.device else seen
 
     def _host_only(self, result: Any, before: dict[int, int]) -> bool:
         host = _work.device_of(self.fn, self.args)
@@ -282,29 +311,36 @@ def calm_collector() -> Iterator[None]:
         gc.unfreeze()
 
 
-@contextmanager
-def translated(job: Job) -> Iterator[None]:
-    """Turn an error out of the measured function into ours: which call it was, its cause kept, its samples not lost."""
-    try:
-        yield
-    except GpulabError:
-        raise
-    except Exception as error:
-        which = f"in call {job.calls}" if job.calls else "before the first call"
-        ours = _devices.translate(error, f"measure: {job.label} on {job.device} failed {which}")
-        if ours is not None:
-            raise ours from error
-        partial = _partial(job)
-        kept = (
-            f"{len(partial.samples_seconds)} samples taken before are in .partial"
-            if partial is not None
-            else "no sample was finished before"
-        )
-        raise MeasurementError(
-            f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; expected it to return every time. "
-            f"Mend it and measure again; {kept}.",
-            partial,
-        ) from error
+class translated(AbstractContextManager[Any]):  # noqa: N801  (used as a function is)
+    """Turn an error out of the measured function into ours: which call it was, its cause kept, its samples not lost.
+
+    No ``contextmanager``: that would let the StopIteration of an iterator that ran out pass in place of ours, for ours is a RuntimeError
+    with it as the cause, as Python's own is (PEP 479).
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Raise ours in place of the function's own; what is ours already, and an interrupt, passes."""
+        if isinstance(error, Exception) and not isinstance(error, GpulabError):
+            raise _ours(self._job, error) from error
+
+
+def _ours(job: Job, error: Exception) -> GpulabError:
+    which = f"in call {job.calls}" if job.calls else "before the first call"
+    ours = _devices.translate(error, f"measure: {job.label} on {job.device} failed {which}")
+    if ours is not None:
+        return ours
+    partial = _partial(job)
+    kept = (
+        f"{len(partial.samples_seconds)} samples taken before are in .partial" if partial is not None else "no sample was finished before"
+    )
+    return MeasurementError(
+        f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; expected it to return every time. "
+        f"Mend it and measure again; {kept}.",
+        partial,
+    )
 
 
 def _partial(job: Job) -> Measurement | None:

@@ -53,6 +53,7 @@ def measure(
         return its result: its calls return before the work is done, and only the result can be waited for.
     device : None, str or Device, optional
         Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds, and its first result.
+        Nothing is moved there (but with ``transfer``): where the arrays are on another accelerator, that is waited for too, with a note.
         On a CPU nothing is waited for: a function that only starts a thread gets the note ``implausible`` where ``nbytes`` or
         ``flops`` are given.
     relative_width : float
@@ -221,8 +222,9 @@ class Copies:
     def median(self, limits: Limits) -> float | None:
         """Return the median seconds of copy in, call, copy out; None if stopped before a sample."""
         if limits.stopped():
+            tell_stopped(self.job, 0)
             return None
-        run = self.job.counting(self.run)
+        run = self.job.counting(self.run, keep=False)
         _, warm_seconds = run(1)
         sampled = sample(
             run,
@@ -233,4 +235,12 @@ class Copies:
             progress=limits.progress,
             stop=limits.stop,
         )
+        if sampled.stopped_by == "stopped":
+            tell_stopped(self.job, len(sampled.samples_seconds))
         return float(np.median(sampled.samples_seconds)) if len(sampled.samples_seconds) else None
+
+
+def tell_stopped(job: Job, count: int) -> None:
+    """Note that the copies were stopped, unless the sampling before them was."""
+    if not any(note.code == "stopped" for note in job.notes):
+        job.notes.append(_notes.copies_stopped(count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from gpulab.evidence import Note
 from gpulab.timing import _ceiling, _work, detect
 from gpulab.timing._lock import Turn
 from gpulab.timing.sampling import Sampled
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 from gpulab.workloads import Workload
 
 if TYPE_CHECKING:
@@ -90,6 +91,15 @@ def _interval(sampled: Sampled, limits: Limits) -> Note | None:
     )
 
 
+def copies_stopped(count: int) -> Note:
+    """Return the note that the time with both copies was stopped, after so many samples of it."""
+    if not count:
+        return Note("stopped", "stopped before the call with both copies was timed, so that time is not there. Run it again for it.")
+    return Note(
+        "stopped", f"the call with both copies was stopped after {plural(count, 'sample')}; its time is of these. Run it again for more."
+    )
+
+
 def _too_short(sampled: Sampled) -> Note | None:
     if sampled.calls_per_sample == 1:
         return None
@@ -152,6 +162,15 @@ def not_on_device(device: Device) -> Note:
     )
 
 
+def elsewhere(seen: Device, named: Device) -> Note:
+    """Return the note that the arrays are on another accelerator than the named device."""
+    return Note(
+        "skipped",
+        f"the arrays are on {seen}, and {named} was named: both were waited for, but the figures go by the name of {named}. Name {seen}, "
+        f"or bring the arrays over first: gl.to_device(x, '{named}').",
+    )
+
+
 def nothing_to_wait_for() -> Note:
     """Return the note that a function of JAX returned nothing that could be waited for."""
     return Note(
@@ -179,6 +198,12 @@ def no_accelerator() -> Note:
 
 def disagree(names: list[str], difference: float, tolerance: float) -> Note:
     """Return the note that results differ by more than their tolerance."""
+    if not math.isfinite(difference):
+        return Note(
+            "disagree",
+            f"{', '.join(names)}: the result has another shape or kind than the reference, or an overflow or nan where that has a number, "
+            "so no speed-up is reported. Find out why before you compare times.",
+        )
     return Note(
         "disagree",
         f"{', '.join(names)}: the result differs from the reference by {difference:.1e} of its largest value, {tolerance:.1e} is "

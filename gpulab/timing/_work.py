@@ -55,6 +55,8 @@ def _reached_by(fn: Any, depth: int = _DEPTH) -> Iterator[Any]:
         yield from fn.__defaults__ or ()
         for cell in fn.__closure__ or ():
             yield from _contents(cell)
+        if "__wrapped__" in fn.__dict__:  # a decorator's wrapper; the function itself is one cell further in
+            yield from _reached_by(fn.__dict__["__wrapped__"], depth - 1)
         yield from (fn.__globals__[name] for name in _names_in(fn.__code__) if name in fn.__globals__)
     else:
         yield fn
@@ -140,8 +142,10 @@ def newly_used(before: Mapping[int, int]) -> Device | None:
 
 def refuse_promise(label: str, result: Any) -> None:
     """Raise InputError where a call gave only the promise of work: nothing has been computed, so there is nothing to time."""
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        what, way = "generator", f"lambda: list({label}(...))" if inspect.isgenerator(result) else "a function that runs it to its end"
+    if inspect.isasyncgen(result):
+        what, way = "generator", "a function that runs it to its end"
+    elif inspect.isgenerator(result) or isinstance(result, (map, filter)):
+        what, way = type(result).__name__, f"lambda: list({label}(...))"
     elif inspect.iscoroutine(result):
         result.close()
         what, way = "coroutine", f"lambda: asyncio.run({label}(...)), outside a notebook's own loop"

@@ -281,17 +281,18 @@ class _Column:
             self.take()
             return
         self.calls = 1
-        self._keep(start, launched, finished)
-        self._take_empty()
+        self._took(start, launched, finished)
 
     def take(self) -> None:
         start = self._clock()
-        launched, finished = self._run(self.calls)
-        self._taken += 1
+        self._took(start, *self._run(self.calls))
+
+    def _took(self, start: float, launched: float, finished: float) -> None:
+        self._taken += 1  # the first too: rows that take turns must keep the samples of the same rounds, batched or not
         if self._taken == self._next_kept:
             self._keep(start, launched, finished)
             block = self._taken // self._every + 1
-            self._next_kept = block * self._every + self._draw.randrange(self._every)
+            self._next_kept = block * self._every + (self._draw.randrange(self._every) if self._every > 1 else 0)
         if self._taken <= EMPTY_AT_ONCE or self._taken % EMPTY_EVERY == 0:
             self._take_empty()
 

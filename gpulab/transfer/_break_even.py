@@ -20,8 +20,8 @@ from gpulab.workloads import Workload, WorkloadSpec
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
-# Seconds on the accelerator with copies, or None where this size is not known there.
-DeviceSeconds = Callable[[Workload, tuple[Any, ...], float], "float | None"]
+# The accelerator's time with copies, or None where this size is not known there.
+DeviceTime = Callable[[Workload, tuple[Any, ...], float], "_Time | None"]
 
 _DEFAULT_PROCESSOR = "nvidia-h200"
 # Each size is measured twice, and for at least this long.
@@ -64,7 +64,7 @@ def break_even(
     deadline : float
         Seconds for the whole. Sizes that would take longer are left out, with a note.
     progress, stop : callable, optional
-        On stop, the answer is that of the sizes reached.
+        ``stop`` is asked between the calls of a measurement; the answer is then that of the sizes reached.
     **params : int
         Of the workload.
 
@@ -99,11 +99,13 @@ def break_even(
             f"This machine has no accelerator to compare {where.name} with; pass link='pcie4-x16' for a modelled one, or a recording."
         )
         return BreakEven(label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0))
-    other = _other(where, link, processor, recording)
+    other = _other(where, link, processor, recording, stop)
     search = _Search(other, float(deadline), progress, stop)
     for i, w in enumerate(works):
         if not search.size(w, i / len(works)):
             break
+    if progress is not None:
+        progress(1.0, "done")
     if not search.rows:
         if any(note.code == "stopped" for note in search.notes):
             raise StoppedError("break_even: stopped before the first size; expected at least one. Run it again.")
@@ -157,15 +159,25 @@ def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Other:
-    """The accelerator, in whatever form: its seconds with copies, and what stands behind them."""
+class _Time:
+    """One call on the accelerator with both copies, and what its measurement noted."""
 
-    seconds: DeviceSeconds
+    seconds: float
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Other:
+    """The accelerator, in whatever form: its times with copies, and what stands behind them."""
+
+    time: DeviceTime
     evidence: Evidence
     check: Callable[[Workload], None] = lambda _: None
 
 
-def _other(where: Device, link: Link | str | None, model: ProcessorModel | str | None, recording: Recording | str | None) -> _Other:
+def _other(
+    where: Device, link: Link | str | None, model: ProcessorModel | str | None, recording: Recording | str | None, stop: Stop | None
+) -> _Other:
     if recording is not None:
         if link is not None or model is not None:
             raise InputError("break_even: a recording and a model were given; expected one of them. Leave one out.")
@@ -173,35 +185,37 @@ def _other(where: Device, link: Link | str | None, model: ProcessorModel | str |
     if link is not None or model is not None:
         road = link if isinstance(link, Link) else named_link(DEFAULT_LINK if link is None else link)
         return _modelled(road, processor(_DEFAULT_PROCESSOR if model is None else model))
-    return _measured(where)
+    return _measured(where, stop)
 
 
 def _recorded(recording: Recording) -> _Other:
-    def seconds(w: Workload, inputs: tuple[Any, ...], deadline: float) -> float | None:
+    def time_of(w: Workload, inputs: tuple[Any, ...], deadline: float) -> _Time | None:
         if dict(w.params) != dict(w.spec.params):  # the catalogue is recorded with its usual parameters only
             return None
         entry = recording.find("catalogue", workload=w.name, n=w.n, dtype=w.dtype)
-        return None if entry is None or entry.timing is None else entry.timing.with_transfer_seconds
+        if entry is None or entry.timing is None or entry.timing.with_transfer_seconds is None:
+            return None
+        return _Time(entry.timing.with_transfer_seconds, entry.timing.notes)
 
-    return _Other(seconds, recording.evidence())
+    return _Other(time_of, recording.evidence())
 
 
 def _modelled(road: Link, model: ProcessorModel) -> _Other:
-    def seconds(w: Workload, inputs: tuple[Any, ...], deadline: float) -> float:
+    def time_of(w: Workload, inputs: tuple[Any, ...], deadline: float) -> _Time:
         there = sum(road.seconds(nbytes) for nbytes in _sizes_of(inputs))
         back = road.seconds(_result_bytes(w, inputs))
-        return there + model.seconds(w.flops, w.nbytes, w.dtype) + back
+        return _Time(there + model.seconds(w.flops, w.nbytes, w.dtype) + back)
 
     evidence = Evidence.modelled(
         f"link {road.name}: {road.evidence.assumptions or 'the fit of a sweep'}; compute: {model.evidence.assumptions}; nothing overlaps",
         f"{road.evidence.source or 'a sweep on this machine'}; {model.evidence.source}",
         known_errors(link=road.evidence, compute=model.evidence),
     )
-    return _Other(seconds, evidence)
+    return _Other(time_of, evidence)
 
 
-def _measured(where: Device) -> _Other:
-    def seconds(w: Workload, inputs: tuple[Any, ...], deadline: float) -> float | None:
+def _measured(where: Device, stop: Stop | None) -> _Other:
+    def time_of(w: Workload, inputs: tuple[Any, ...], deadline: float) -> _Time:
         there = w.inputs(where)
         result = w.run(*there)
         difference = w.difference(result, there)
@@ -209,10 +223,16 @@ def _measured(where: Device) -> _Other:
             raise _DisagreeError(
                 f"{w.label} on {where.name} differs from the float64 reference by {difference:.1e}; {w.tolerance:.1e} is allowed."
             )
-        m = timing.measure(w.run, *there, device=where, deadline=deadline, transfer=True, flops=w.flops, nbytes=w.nbytes, label=w.label)
-        return m.with_transfer_seconds
+        m = timing.measure(
+            w.run, *there, device=where, deadline=deadline, transfer=True, flops=w.flops, nbytes=w.nbytes, label=w.label, stop=stop
+        )
+        if m.with_transfer_seconds is None:  # the only reason for it
+            raise StoppedError(
+                f"break_even: stopped before {w.label} was timed with its copies; there is nothing to compare. Run it again."
+            )
+        return _Time(m.with_transfer_seconds, m.notes)
 
-    return _Other(seconds, Evidence.measured(where.name), lambda w: w.check(where))
+    return _Other(time_of, Evidence.measured(where.name), lambda w: w.check(where))
 
 
 class _DisagreeError(Exception):
@@ -246,7 +266,7 @@ class _Search:
     notes: list[Note] = field(default_factory=list)
     _begin: float = field(default_factory=time.perf_counter)
     _last: tuple[float, float] | None = None  # work and seconds of a call at the size before
-    _disturbed: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    _disturbed: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)  # by whose times, and the note's code
 
     def size(self, w: Workload, done: float) -> bool:
         """Compare one size; returns whether to go on to larger ones."""
@@ -282,14 +302,21 @@ class _Search:
         return True
 
     def disturbances(self) -> list[Note]:
-        """Return what disturbed the CPU's measurements: once each, with its sizes and the first size's sentence."""
+        """Return what disturbed the measurements of each side: once each, with its sizes and the first size's sentence."""
         notes = []
-        for code, found in self._disturbed.items():
+        for (side, code), found in self._disturbed.items():
             sizes = ", ".join(str(n) for n, _ in found)
             notes.append(
-                Note(code, f"The CPU's times at n = {sizes} may be off, and the break-even with them. At n = {found[0][0]}: {found[0][1]}")
+                Note(
+                    code, f"The {side}'s times at n = {sizes} may be off, and the break-even with them. At n = {found[0][0]}: {found[0][1]}"
+                )
             )
         return notes
+
+    def _hear(self, side: str, n: int, notes: Iterable[Note]) -> None:
+        for note in notes:
+            if note.code in _DISTURBANCES:
+                self._disturbed.setdefault((side, note.code), []).append((n, note.sentence))
 
     def _work(self, w: Workload) -> float:
         return max(w.flops, w.nbytes)
@@ -306,12 +333,11 @@ class _Search:
             w.run, *inputs, device="cpu", deadline=deadline, flops=w.flops, nbytes=w.nbytes, label=w.label, stop=self.stop
         )
         self._last = (self._work(w), host.median_seconds)
-        for note in host.notes:
-            if note.code in _DISTURBANCES:
-                self._disturbed.setdefault(note.code, []).append((w.n, note.sentence))
-        device_seconds = self.other.seconds(w, inputs, deadline)
-        if device_seconds is None:
+        self._hear("CPU", w.n, host.notes)
+        device = self.other.time(w, inputs, deadline)
+        if device is None:
             self.notes.append(Note("skipped", f"{w.label} is not recorded there yet."))
             return
+        self._hear("accelerator", w.n, device.notes)
         copied = float(sum(_sizes_of(inputs)) + _result_bytes(w, inputs))
-        self.rows.append(BreakEvenRow(w.n, host.median_seconds, device_seconds, copied))
+        self.rows.append(BreakEvenRow(w.n, host.median_seconds, device.seconds, copied))

@@ -17,7 +17,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence, known_errors
 from gpulab.transfer._links import Link, ProcessorModel, named_link, processor
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,20 @@ class LinkReport(Result):
 
     def __repr__(self) -> str:
         copies, calls = format_seconds(self.copy_seconds), format_seconds(self.compute_seconds)
-        return f"<{self.copies} copies {copies}, {self.calls} calls {calls}, {self.evidence.badge}>"
+        return f"<{_copies(self)} {copies}, {plural(self.calls, 'call')} {calls}, {self.evidence.badge}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return copies, compute and their sum."""
         rows = [
-            (f"{self.copies} copies of {format_bytes(self.copied_bytes)} in all", format_seconds(self.copy_seconds)),
-            (f"{self.calls} calls", format_seconds(self.compute_seconds)),
+            (f"{_copies(self)} of {format_bytes(self.copied_bytes)} in all", format_seconds(self.copy_seconds)),
+            (plural(self.calls, "call"), format_seconds(self.compute_seconds)),
             ("together", format_seconds(self.total_seconds)),
         ]
         return ("", "time"), rows
+
+
+def _copies(report: LinkReport) -> str:
+    return plural(report.copies, "copy", "copies")
 
 
 class ModelledDevice:
@@ -129,7 +133,7 @@ class ModelledDevice:
         Raises
         ------
         InputError
-            If an array among the arguments is in host memory.
+            If an array among the arguments is in host memory, or the result is no array; neither is on the bill.
         """
         if not callable(fn):
             raise InputError(f"run: got {shown(fn)}; expected a function and its arguments. Write gpu.run(f, x), not gpu.run(f(x)).")
@@ -139,13 +143,12 @@ class ModelledDevice:
         start = self._clock()
         result = fn(*args)
         measured = self._clock() - start
-        self._calls += 1
-        owner = _owner("run", result)
-        if self.processor is None:
-            self._compute_seconds += measured
-        else:
+        owner, seconds = _owner("run", result), measured
+        if self.processor is not None:
             traffic = owner.nbytes(result) + sum(_owner("run", a).nbytes(a) for a in arrays)
-            self._compute_seconds += self.processor.seconds(flops, traffic)
+            seconds = self.processor.seconds(flops, traffic)
+        self._calls += 1  # from here on nothing is refused: a call on the bill has its seconds there too
+        self._compute_seconds += seconds
         return self._keep(result)
 
     def report(self) -> LinkReport:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.transfer._fit import AlphaBeta
@@ -295,8 +295,8 @@ class Overlap(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<overlap of {format_bytes(self.nbytes)} in {self.chunks} chunks: {format_seconds(self.seconds)}, one after the other "
-            f"{format_seconds(self.serial_seconds)}, {self.ratio_text} of the ideal gain>"
+            f"<overlap of {format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}: {format_seconds(self.seconds)}, one after "
+            f"the other {format_seconds(self.serial_seconds)}, {self.ratio_text} of the ideal gain>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -311,7 +311,7 @@ class Overlap(Result):
             ("both at work", format_seconds(self.together_seconds)),
             *((f"note: {note.code}", note.sentence) for note in self.notes),
         ]
-        return (f"{format_bytes(self.nbytes)} in {self.chunks} chunks", ""), rows
+        return (f"{format_bytes(self.nbytes)} in {plural(self.chunks, 'chunk')}", ""), rows
 
 
 def together_seconds(timeline: Sequence[Span]) -> float:
@@ -329,7 +329,8 @@ class PinningCost(Result):
     ----------
     nbytes : int
     pin_seconds : float
-        ``tensor.pin_memory()``: page-locked memory taken and the content copied there.
+        ``tensor.pin_memory()`` once PyTorch has such memory to hand out again: the content copied there. The first call also takes it from
+        the system and locks its pages, and takes longer.
     pinned_copy_seconds, pageable_copy_seconds : float
         One copy to the device from each kind of memory.
     evidence : Evidence

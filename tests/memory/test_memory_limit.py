@@ -111,6 +111,7 @@ def test_a_kept_error_keeps_the_memory_and_knows_between_blocks():
     assert small.live_bytes == 0
 
 
+@pytest.mark.usefixtures("old_aside")
 def test_everything_that_lives_counts_without_on_top():
     """A tensor from before the block counts, as it does on a device."""
     before = made(4)

@@ -2,10 +2,12 @@
 
 import functools
 import json
+import logging
 import pathlib
 import random
 import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
@@ -62,6 +64,7 @@ def test_peak_is_that_of_a_real_step(name):
     assert sum(p.peak_by_category.values()) == p.peak_bytes
 
 
+@pytest.mark.usefixtures("old_aside")  # the witness collects garbage first
 @pytest.mark.parametrize("name", list(CASES)[::3])
 def test_scratch_covers_the_allocator(name):
     """Peak and scratch together are never under what the CPU allocator really reached, and what is needed is above it."""
@@ -450,6 +453,8 @@ def test_where_the_loss_is_found():
         _step.loss_of("predict", torch.ones(()))
     with pytest.raises(InputError, match=r"the loss is a tensor of shape \(2,\); expected"):
         _step.loss_of("predict", torch.ones(2, requires_grad=True))
+    with pytest.raises(InputError, match="the loss is an int; expected"):
+        _step.loss_of("predict", 3)
     with pytest.raises(InputError, match="the loss is a float; expected"):
         _step.loss_of("predict", 1.0)
 
@@ -527,3 +532,47 @@ def test_scratch_by_hand():
     assert _kernels._convolution((doubled[0], doubled[1], None, 1), [doubled[2]]) == blocked * 8 + 96 * 9 * 2 * 8 + small
     assert _kernels._row(256, 4) == 256 + 16  # no multiple of 4 KiB
     assert [_kernels._row(n, 4) for n in (1, 16, 17)] == [16, 16, 32]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_generators_of_gpus_that_are_in_use_are_put_back(monkeypatch, begun):
+    """A prediction draws numbers; CUDA is not begun for their sake, which would take memory and time."""
+    put_back = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: ["of the first", "of the second"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", put_back.append)
+    with pytest.raises(KeyError), _sandbox.generators_kept():
+        raise KeyError
+    assert put_back == ([["of the first", "of the second"]] if begun else [])
+
+
+def test_two_casts_around_a_prediction_are_off_in_it_and_on_again():
+    """Autocast keeps its casts until the outermost ends: inside none is open, afterwards as many as before."""
+
+    def open_casts():
+        found = torch.autocast_increment_nesting() - 1
+        torch.autocast_decrement_nesting()
+        return found
+
+    with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", torch.bfloat16):
+        before = open_casts()
+        with _sandbox.autocast_off("cpu"):
+            assert (open_casts(), torch.is_autocast_enabled("cpu")) == (0, False)
+        assert (open_casts(), torch.is_autocast_enabled("cpu")) == (before, True)
+    assert open_casts() == 0
+
+
+def test_only_a_predictions_own_failures_are_kept_from_the_log(monkeypatch):
+    """PyTorch logs the traceback of an operator that fails on fakes: not of this thread, and only for so long."""
+    logger, heard = logging.getLogger("torch._subclasses.fake_tensor"), []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    monkeypatch.setattr(logger, "handlers", [handler])  # PyTorch's loggers pass nothing on to the root, where an older pytest listens
+    with _predict._fake_errors_unlogged():
+        logger.error("of the prediction")
+        other = threading.Thread(target=logger.error, args=("of another thread",))
+        other.start()
+        other.join()
+    logger.error("afterwards")
+    assert heard == ["of another thread", "afterwards"]

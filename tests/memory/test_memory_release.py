@@ -11,7 +11,7 @@ import weakref
 import pytest
 import torch
 
-from gpulab import memory
+from gpulab import devices, memory
 from gpulab.memory import Released, _release
 
 SHELL = """
@@ -126,6 +126,7 @@ def test_work_in_flight_is_waited_for():
     assert seen == [False]
 
 
+@pytest.mark.usefixtures("old_aside")
 def test_release_outside_ipython():
     """In a plain process it works too, and survives JSON."""
     r = memory.release("cpu")
@@ -208,6 +209,7 @@ def test_every_librarys_cache_is_emptied(monkeypatch):
     assert _release._empty_caches() == []
 
 
+@pytest.mark.usefixtures("old_aside")
 def test_release_asks_before_and_after(monkeypatch):
     """It waits for the device first; what is free there is read before and after."""
     order, free = [], iter([10, 70])
@@ -237,3 +239,29 @@ def test_release_asks_before_and_after(monkeypatch):
     assert repr(dataclasses.replace(r, host_resident_before_bytes=9, host_resident_after_bytes=2)) == (
         "<60 B came back on cuda:0, 7 B of this process>"
     )
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_the_five_largest_outputs_are_told_and_all_are_dropped(monkeypatch, drop):
+    """Of six, by their size; two views of one storage count once. Every name that IPython keeps goes, and the learner's own stays."""
+    held = {number: torch.zeros(256 * number) for number in range(1, 7)}
+    cache = {**held, 2: [held[2], held[2][:5]], 9: "text"}
+    names = {"_oh": cache, "_4": cache[4], "_": cache[6], "mine": held[6], "_9": "text"}
+    shell = types.SimpleNamespace(
+        user_ns=dict(names), user_ns_hidden=dict(names), displayhook=types.SimpleNamespace(_=cache[6], __="text", ___=cache[2])
+    )
+    monkeypatch.setattr(_release, "_shell", lambda: shell)
+    listed = ", ".join(f"Out[{number}] {number}.00 KiB" for number in (6, 5, 4, 3, 2))
+    (said,) = _release._outputs(devices.find("cpu"), drop)
+    hook = shell.displayhook
+    if drop:
+        assert said == f"Dropped from IPython's output cache: {listed}."
+        assert cache == {9: "text"}
+        assert [(space["_4"], space["_"], space["_9"]) for space in (shell.user_ns, shell.user_ns_hidden)] == [("", "", "text")] * 2
+        assert shell.user_ns["mine"] is held[6]
+        assert (hook._, hook.__, hook.___) == ("", "text", "")
+        assert _release._outputs(devices.find("cpu"), drop) == []
+    else:
+        assert said == (f"IPython's output cache still holds arrays on cpu: {listed}. Call gl.memory.release(outputs=True) to drop them.")
+        assert len(cache) == 7
+        assert shell.user_ns == names

@@ -83,6 +83,8 @@ def test_the_table_of_a_trace() -> None:
     assert rows[2] == ("at the peak: aten.zeros (optimizer, scalar float32)", "4 B")
     assert [name for name, _ in rows[3:]] == [*LABELS[:9], "note: stopped"]
     assert repr(t) == "<Linear on cpu: peak 16.0 KiB in forward (aten.mm)>"
+    nothing = MemoryTrace("function", "cpu", 0, {}, "", "", (), Timeline((), (), (), {}), (), HERE)
+    assert nothing.table()[1] == [("peak (no operator ran)", "0 B")]
 
 
 @pytest.mark.parametrize(

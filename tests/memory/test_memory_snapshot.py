@@ -72,6 +72,23 @@ def test_the_callers_variables_are_the_default():
     assert find(memory.snapshot("cpu"), "a_rather_special_name").nbytes == a_rather_special_name.nbytes
 
 
+class Own(torch.Tensor):
+    """A tensor of a class that somebody has derived."""
+
+
+class OwnOfOwn(Own):
+    """And one further down."""
+
+
+def test_what_has_no_name_is_found():
+    """Tensors, parameters and those of derived classes that no name leads to are held all the same."""
+    sizes = {1001, 1002, 1003, 1004}
+    held = {torch.zeros(1001), nn.Parameter(torch.zeros(1002)), torch.zeros(1003).as_subclass(Own), torch.zeros(1004).as_subclass(OwnOfOwn)}
+    found = {(t.name, t.nbytes // 4) for t in memory.snapshot("cpu", names={}).tensors}
+    assert {("", size) for size in sizes} <= found
+    assert len(held) == 4
+
+
 def test_meta_fake_and_empty_tensors_hold_nothing():
     """Tensors without memory of their own are not counted."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -204,3 +221,22 @@ def test_a_nested_tensor_has_bytes_and_no_shape():
     assert memory.trace(lambda x: x * 2, n, device="cpu").peak_bytes == 144
     with pytest.raises(InputError, match="to_padded_tensor"):
         memory.predict(nn.Linear(3, 1), n, loss=torch.sum)
+
+
+def test_a_cupy_array_is_its_allocation_on_its_own_gpu(monkeypatch):
+    """Where it begins and how long it is, on an NVIDIA GPU of its number; memory that is neither NumPy's nor a tensor's has no key."""
+
+    class Array:
+        def __init__(self):
+            self.device = types.SimpleNamespace(id=1)
+            self.data = types.SimpleNamespace(mem=types.SimpleNamespace(ptr=4096, size=512))
+
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=Array))
+    places = [("cuda", 1), ("rocm", 1), ("cuda", 0), ("xpu", 1), ("cpu", 0)]
+    allocation = ("cupy", 4096, 512)
+    assert [_snapshot._key(Array(), Device(*place)) for place in places] == [allocation, allocation, None, None, None]
+    whole, foreign = np.zeros((4, 4), np.float32), np.frombuffer(b"12345678", np.uint8)
+    assert _snapshot._key(whole[1:, 2], Device("cpu")) == ("numpy", id(whole), 64)
+    assert _snapshot._key(foreign, Device("cpu")) is None
+    assert _snapshot._key(whole, Device("cuda", 0)) is None
+    assert _snapshot._key(torch.zeros(3), Device("cuda", 0)) is None

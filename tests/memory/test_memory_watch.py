@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,6 +42,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(_watch.devices, "available", lambda: (Device("cpu"), where))
     monkeypatch.setattr(_watch, "pool_bytes", lambda device: (next(pool), 0))
     monkeypatch.setattr(_watch, "storages", storages)
+    monkeypatch.setattr(_watch, "lives", lambda device, names: {key: lambda: True for key in storages(device, names)})
     monkeypatch.setattr(torch.xpu, "reset_peak_memory_stats", lambda index: SEEN.append(f"reset {index}"))
     monkeypatch.setattr(torch.xpu, "max_memory_allocated", lambda index: SEEN.append(f"read {index}") or 170)
     monkeypatch.setattr(Device, "name", property(str))
@@ -58,6 +60,18 @@ def test_a_device_is_waited_for_before_its_peak_is_asked(accelerator: Device) ->
     assert [use.device for use in found.devices] == ["cpu", "xpu:0"]
     assert [row.nbytes for row in found.largest] == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]
     assert (found.failed, found.evidence.device) == (False, "xpu:0")
+
+
+@pytest.mark.parametrize("ones", [torch.ones, np.ones], ids=["torch", "numpy"])
+def test_a_cell_that_runs_again_makes_new_arrays_again(ones: Any) -> None:
+    """What it rebinds goes, and the next array gets the same address: it is new all the same, and what no cell touched is not."""
+    names: dict[str, Any] = {"old": ones(50_000)}
+    for _ in range(3):
+        with _watch.Watch(names) as watch:
+            names["x"] = ones((300, 300))
+            names["y"] = names["x"] @ names["x"]
+            names["z"] = names["y"].clip(0, 1)
+        assert sorted(row.name for row in watch.result().largest if row.name in names) == ["x", "y", "z"]
 
 
 def test_a_peak_that_nobody_keeps_is_the_larger_end() -> None:

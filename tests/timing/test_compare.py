@@ -345,6 +345,12 @@ def test_the_other_rows_calls_are_no_stop():
         ([np.uint8([0, 4])], [np.uint8([255, 4])], 1.0),
         ([np.int8([127])], [np.int8([-128])], 255 / 128),
         ([np.array([2**62 + 1])], [np.array([2**62])], 2.0**-62),
+        ([np.array(3 * 10**30)], [np.array(3 * 10**30)], 0.0),  # beyond 64 bits NumPy keeps Python's own
+        ([np.array(3 * 10**30)], [np.array(4 * 10**30)], 0.25),
+        ([np.array(1.5e30)], [np.array(10**30)], 0.5),
+        ([np.array([None, 1])], [np.array([None, 1])], 0.0),
+        ([np.array([None, 1])], [np.array([None, 2])], math.inf),
+        ([np.array([0, 10**400])], [np.array([0, 0])], math.inf),
     ],
 )
 def test_relative_difference(got, expected, difference):
@@ -423,6 +429,36 @@ def test_stopped_before_the_copies_the_rows_have_none():
     c = gl.compare({"a": _taking(clock, 1e-3), "b": _taking(clock, 1e-3)}, X, clock=clock, stop=later, transfer=True)
     assert [row.measurement.with_transfer_seconds for row in c.rows] == [None, None]
     assert c.evidence.samples == sum(len(row.measurement.samples_seconds) for row in c.rows)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 2])
+@pytest.mark.parametrize("run", [gl.measure, lambda *args, **kwargs: gl.compare(*args, **kwargs).rows[0].measurement])
+def test_stopped_among_the_copies_it_is_said(run, samples):
+    """Asked before each sample of theirs, the stop comes after so many: the note says of how many their time is, or that there is none."""
+    clock, copied = Clock(), [0]
+
+    def work(x):
+        clock.now += 1e-3
+        copied[0] += x is not X
+        return x
+
+    if run is not gl.measure:
+        copied[0] = -1  # the float64 run
+    m = run(work, X, clock=clock, transfer=True, deadline=0.3, stop=lambda: copied[0] > samples)  # their first call is no sample
+    (note,) = (note.sentence for note in m.notes if note.code == "stopped")
+    assert (m.with_transfer_seconds is None) == (samples == 0)
+    what = ("so that time is not there", "after 1 sample; its time is of these", "after 2 samples; its time is of these")[samples]
+    assert what in note
+
+
+def test_another_shape_is_told_in_words():
+    """A row and a column, or an overflow: no share of the largest value describes that."""
+    clock = Clock()
+    c = gl.compare({"a": _taking(clock, 1e-3), "b": _taking(clock, 1e-3, lambda x: 2.0 * x[:, None])}, X, clock=clock, deadline=0.1)
+    assert [note.sentence for note in c.notes] == [
+        "b: the result has another shape or kind than the reference, or an overflow or nan where that has a number, so no speed-up is "
+        "reported. Find out why before you compare times."
+    ]
 
 
 def test_a_comparison_holds_each_devices_turn_and_calms_the_collector(monkeypatch):

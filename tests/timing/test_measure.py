@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,6 +223,43 @@ def test_error_keeps_its_cause_and_says_which_call(call):
         assert partial.samples_seconds == pytest.approx(np.full(len(partial.samples_seconds), 1e-3))
         assert partial.interval_seconds is None
         assert partial.has_note("no-interval")
+
+
+@pytest.mark.parametrize("run", [gl.measure, gl.compare])
+def test_an_iterator_that_runs_out_is_an_error_like_any_other(run):
+    """The 41st batch is not there: StopIteration is the cause, and does not pass as the end of somebody's loop."""
+    clock = Clock()
+    batches = iter(range(40))
+
+    def load(_):
+        clock.now += 1e-3
+        return next(batches)
+
+    with pytest.raises(MeasurementError, match=r"measure: load raised StopIteration \(.*\) in call \d+; expected it to return") as caught:
+        run(load, 1, clock=clock)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert caught.value.partial.samples_seconds == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("run", [gl.measure, gl.compare])
+def test_an_error_among_the_copies_leaves_the_times_of_the_call_alone(run):
+    """1 ms, with both copies 3 ms (told by the array, which is a copy then), and the ninth of those raises: what is kept took 1 ms."""
+    clock, x, copied = Clock(), np.ones(4), [0]
+
+    def work(a):
+        copied[0] += a is not x
+        if copied[0] == 9:
+            raise ValueError("no more paper")
+        clock.now += 1e-3 if a is x else 3e-3
+        return a
+
+    copied[0] = -1 if run is gl.compare else 0  # the float64 run has a copy of its own
+    with pytest.raises(MeasurementError, match=r"ValueError \(no more paper\) in call \d+;") as caught:
+        run(work, x, clock=clock, transfer=True)
+    samples = caught.value.partial.samples_seconds
+    assert samples == pytest.approx(np.full(len(samples), 1e-3))
+    assert len(samples) >= 60  # those before the copies
+    assert f"{len(samples)} samples taken before are in .partial" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -483,6 +521,7 @@ def test_device_is_found_in_arguments_closures_and_globals():
     assert str(device_of(functools.partial(max, key=x))) == "cpu"
     assert str(device_of(torch.nn.Linear(2, 2))) == "cpu"
     assert str(device_of(Holder().run)) == "cpu"
+    assert str(device_of(torch.no_grad()(lambda: x.mul_(2)))) == "cpu"  # what is decorated shows nothing in its result either
     assert device_of(lambda: None) is None
     assert device_of(len, ("text", 3)) is None
 
@@ -497,6 +536,53 @@ def test_gpu_is_found_and_waited_for():
     assert m.device == "cuda:0"
     assert m.launch_seconds < 0.5 * m.median_seconds
     assert not m.has_note("implausible")
+
+
+@pytest.mark.parametrize(
+    ("named", "arrays", "result", "takes"),
+    [
+        ("cpu", "cuda", "cuda", 5e-3),  # only started, had nothing waited for it
+        ("cpu", "cuda", None, 5e-3),  # in place: the arguments tell
+        ("cpu", "cuda", "cpu", 1e-3),  # what is in main memory again has been waited for
+        ("cpu", "cpu", "cpu", 1e-3),
+        ("cuda", "cuda", "cuda", 5e-3),
+        ("cpu", "meta", "meta", 1e-3),  # no device of this machine
+    ],
+)
+def test_another_device_than_the_named_one_is_waited_for(monkeypatch, named, arrays, result, takes):
+    """A call of 1 ms that leaves 4 ms to the GPU its arrays are on: 5 ms, whatever was named; a note says whose they are."""
+    from gpulab.devices import Device
+    from gpulab.timing import _work
+    from gpulab.timing._job import Job
+
+    places = {"cpu": Device("cpu"), "cuda": Device("cuda", 0)}
+
+    def find(name: str) -> Device:
+        if name not in places:
+            raise DeviceError(f"{name} is not on this machine")
+        return places[name]
+
+    def spend(seconds: float) -> None:
+        clock.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(_work, "arrays_in", lambda value: [value] if isinstance(value, str) else value if isinstance(value, tuple) else [])
+    monkeypatch.setattr(_work._backends, "backend_of", lambda array: SimpleNamespace(name="torch", device_of=lambda array: array))
+    monkeypatch.setattr(_work._devices, "find", find)
+    monkeypatch.setattr(_work, "array_bytes", lambda *values: 0)
+    monkeypatch.setattr(_work, "waiter", lambda device: _work.nothing if device.is_cpu else lambda: spend(4e-3))
+
+    def work(_array):
+        spend(1e-3)
+        return result
+
+    job = Job(work, (arrays,), places[named], True, "it", clock, None)
+    job.first_call()
+    assert job.first_seconds == pytest.approx(takes)
+    assert job.loops().work(1) == pytest.approx((1e-3, takes))
+    told = [note.sentence for note in job.notes if "was named" in note.sentence]
+    assert len(told) == (named == "cpu" and takes == 5e-3)
+    assert all("on cuda:0, and cpu was named" in sentence and "gl.to_device(x, 'cpu')" in sentence for sentence in told)
 
 
 @pytest.mark.gpu
@@ -527,6 +613,17 @@ def test_host_inputs_on_a_named_gpu_are_told():
 
     m = gl.measure(torch.add, torch.ones(10), 1, device="cuda", deadline=0.2)
     assert any("nothing shows that cuda:0" in note.sentence for note in m.notes)
+
+
+@pytest.mark.gpu
+def test_arrays_on_a_gpu_that_was_not_named_are_waited_for():
+    """A product of 4,096 takes 1 ms and more on any GPU and is started in some 10 us: named "cpu" it takes as long, and a note says it."""
+    import torch
+
+    x = torch.randn(4096, 4096, device="cuda")
+    honest, misnamed = gl.measure(torch.mm, x, x, deadline=0.5), gl.measure(torch.mm, x, x, device="cpu", deadline=0.5)
+    assert misnamed.median_seconds > honest.median_seconds / 2
+    assert any("the arrays are on cuda:0, and cpu was named" in note.sentence for note in misnamed.notes)
 
 
 @pytest.mark.gpu
@@ -708,10 +805,12 @@ async def _promises():
     ("result", "what", "way"),
     [
         ((i for i in range(3)), "generator", "lambda: list(it(...))"),
+        (map(abs, [1]), "map", "lambda: list(it(...))"),
+        (filter(None, [1]), "filter", "lambda: list(it(...))"),
         (_promises(), "generator", "a function that runs it to its end"),
         (_promise(), "coroutine", "lambda: asyncio.run(it(...)), outside a notebook's own loop"),
     ],
-    ids=["generator", "asynchronous generator", "coroutine"],
+    ids=["generator", "map", "filter", "asynchronous generator", "coroutine"],
 )
 def test_a_promise_of_work_is_refused(result, what, way):
     """Nothing was computed; how to have it computed is said, and a coroutine is closed, or Python would warn that nobody awaited it."""

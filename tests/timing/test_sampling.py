@@ -287,6 +287,27 @@ def test_taking_turns() -> None:
     assert clock.now == pytest.approx(2 / 3, abs=2**-7)
 
 
+@pytest.mark.parametrize("rounds", range(MOST_KEPT - 1, MOST_KEPT + 6))
+def test_a_batched_row_and_one_of_single_calls_keep_the_samples_of_the_same_rounds(rounds: int) -> None:
+    """Calls of 10 ns and of 1 us, a clock that costs 1 ns: only one is batched. Wherever the sampling ends, both have as many samples,
+    and those of one pair began within one round: 100 ns and more of the one, 1 us of the other, some readings of the clock.
+    """
+    clock, left = Clock(per_read=1e-9), iter(range(rounds))
+
+    def run(seconds: float) -> Callable[[int], tuple[float, float]]:
+        def once(calls: int) -> tuple[float, float]:
+            clock.now += seconds * calls
+            return seconds * calls, seconds * calls
+
+        return once
+
+    short, long = sample_in_turns([run(1e-8), run(1e-6)], clock, deadline=100.0, relative_width=1e-9, stop=lambda: next(left, None) is None)
+    assert short.calls_per_sample > long.calls_per_sample == 1
+    assert len(short.samples_seconds) == len(long.samples_seconds)
+    apart = long.sample_starts_seconds[1:] - short.sample_starts_seconds[1:]  # the first round also looks for the batch
+    assert 0 < apart.min() <= apart.max() < 1e-6
+
+
 @pytest.mark.parametrize(
     ("seconds", "patience", "samples"), [(0.5, 100.0, 20), (0.5, 9.75, 9), (0.5, 0.0, 3), (2**-5, 100.0, 32), (2.0, 3.0, 1), (0.75, 4.0, 3)]
 )

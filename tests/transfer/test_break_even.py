@@ -1,5 +1,6 @@
 """Break-even: where two lines cross, and where the second line may come from."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -161,6 +162,56 @@ def test_a_disturbed_cpu_is_named_once_with_its_sizes(monkeypatch):
     assert f"the CPU's side: MEASURED on {devices.find('cpu').name}" in b.caption()
 
 
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """Let the best device be a GPU that is not there; what runs on it is the test's to say."""
+    real = devices.find
+    monkeypatch.setattr(devices, "find", lambda name=None: Device("cuda") if name is None else real("cpu"))
+    monkeypatch.setattr(Device, "name", property(lambda self: "fake" if self.torch_type == "cuda" else "A CPU"))
+
+
+def test_a_disturbed_accelerator_is_named_too(fake_gpu, monkeypatch):
+    """Two columns stand beside each other, and each one's disturbances are told: measured here, or kept in a recording."""
+
+    def measure(fn, *args, transfer=False, **rest):
+        told = Note("throttled", "it was hot.") if transfer else Note("contended", "others ran.")
+        return type(calm)(**{**vars(calm), "notes": (told,), "with_transfer_seconds": 1e-3 if transfer else None})
+
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    monkeypatch.setattr(timing, "measure", measure)
+    b = transfer.break_even("add", sizes=[16, 32])
+    assert [(n.code, n.sentence) for n in b.notes] == [
+        ("contended", "The CPU's times at n = 16, 32 may be off, and the break-even with them. At n = 16: others ran."),
+        ("throttled", "The accelerator's times at n = 16, 32 may be off, and the break-even with them. At n = 16: it was hot."),
+    ]
+    kept = recordings.Timing(np.array([1e-5]), 1, 1e-5, None, 1e-4, 1e-6, 1e-3, 1, None, None, (Note("throttled", "it was hot."),))
+    entry = recordings.Entry("catalogue", {"workload": "add", "n": 16, "dtype": "float32"}, kept)
+    there = recordings.load("nvidia-h200")
+    b = transfer.break_even("add", sizes=[16], recording=dataclasses.replace(there, entries=(entry,)))
+    assert b.notes[1].sentence.startswith("The accelerator's times at n = 16 may be off")
+
+
+def test_a_stop_is_heard_while_the_accelerator_is_measured(fake_gpu, monkeypatch):
+    """The accelerator's measurement is asked too, and one that ends before its copies were timed is a stop, not a size never recorded."""
+    pressed = []
+
+    def measure(fn, *args, transfer=False, stop=None, **rest):
+        if not transfer:
+            return calm
+        pressed.append(True)  # while the first call runs there
+        return type(calm)(**{**vars(calm), "with_transfer_seconds": None if stop is not None and stop() else 1e-3})
+
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    calm = type(calm)(**{**vars(calm), "notes": ()})
+    monkeypatch.setattr(timing, "measure", measure)
+    with pytest.raises(StoppedError, match="before the first size"):
+        transfer.break_even("add", sizes=[16, 32], stop=lambda: bool(pressed))
+    assert pressed == [True]
+    b = transfer.break_even("add", sizes=[16, 32, 64], stop=lambda: len(pressed) > 2)
+    assert [r.n for r in b.rows] == [16]
+    assert [(n.code, n.sentence) for n in b.notes] == [("stopped", "The search was stopped at n = 32; run it again for larger sizes.")]
+
+
 def test_stop_and_progress(scripted_host):
     """A stop keeps the sizes reached; before the first there is nothing to return."""
     seen = []
@@ -169,6 +220,7 @@ def test_stop_and_progress(scripted_host):
     assert [r.n for r in b.rows] == [16, 32]
     assert b.notes[0].code == "stopped"
     assert seen[0] == (0.0, "add n=16 float32")
+    assert seen[-1] == (1.0, "done")
     with pytest.raises(StoppedError):
         transfer.break_even("add", link="pcie4", stop=lambda: True)
 
@@ -229,7 +281,9 @@ def test_a_size_is_tried_where_three_calls_of_it_fit(monkeypatch, left, fits, sh
 
     monkeypatch.setattr(_break_even, "time", clock)
     monkeypatch.setattr(timing, "measure", measure)
-    other = _break_even._Other(lambda w, inputs, deadline: deadlines.append(deadline) or 0.5, transfer.link("pcie4").evidence)
+    other = _break_even._Other(
+        lambda w, inputs, deadline: deadlines.append(deadline) or _break_even._Time(0.5), transfer.link("pcie4").evidence
+    )
     search = _break_even._Search(other, 50.0, None, None, _begin=50.0, _last=(12 * 2**9, 1.0))
     w = workloads.get("add")(n=2**10, dtype="float32")
     assert search.size(w, 0.0) is fits
@@ -258,7 +312,7 @@ def test_the_words_of_a_search_by_hand():
     assert repr(b) == "<break-even of add float32: It wins.>"
     assert b.caption().startswith("MODELLED · It wins. The accelerator's side: ")
     assert b.caption().endswith(" · the CPU's side: MEASURED on A CPU")
-    other = _break_even._Other(lambda w, inputs, deadline: 1.0, b.evidence)
+    other = _break_even._Other(lambda w, inputs, deadline: _break_even._Time(1.0), b.evidence)
     w = workloads.get("add")(n=16, dtype="float32")
     search = _break_even._Search(other, 9.0, None, lambda: True)
     assert not search.size(w, 0.0)

@@ -163,6 +163,19 @@ def test_the_bill_by_hand():
     assert gpu.report().total_seconds == 0
 
 
+@pytest.mark.parametrize("processor", [None, "nvidia-h200"])
+def test_a_refused_call_is_not_on_the_bill(processor):
+    """A result that is no array, as a Python number, is refused: no call, no seconds."""
+    gpu = ModelledDevice("pcie4", processor=processor)
+    x = gpu.to_device(np.ones(3))
+    with pytest.raises(InputError, match="run: got a float; expected a numpy array"):
+        gpu.run(lambda a: float(a.sum()), x)
+    report = gpu.report()
+    assert (report.calls, report.compute_seconds, report.copies) == (0, 0.0, 1)
+    gpu.run(np.negative, x)
+    assert gpu.report().calls == 1
+
+
 def test_copies_are_real():
     """What is on the device is another array: changing the host's does not reach it."""
     gpu = ModelledDevice()
@@ -251,6 +264,9 @@ def test_the_bill_in_words_by_hand():
     link, h200 = transfer.link("pcie4", 1e-6, 1e9), transfer.processor("nvidia-h200")
     gpu = ModelledDevice(link, h200)
     x, y = (gpu.to_device(np.ones(250_000, np.float32)) for _ in range(2))
+    sent = ModelledDevice(link, h200)
+    sent.to_device(np.ones(250_000, np.float32))
+    assert sent.report().table()[1][0] == ("1 copy of 977 KiB in all", "1.00 ms")
     gpu.to_host(gpu.run(np.add, x, y, flops=85e12))
     report = gpu.report()
     assert (report.copies, report.calls, report.copied_bytes) == (3, 1, 3e6)
@@ -258,9 +274,9 @@ def test_the_bill_in_words_by_hand():
     gpu.run(np.add, x, y)
     assert gpu.report().compute_seconds - report.compute_seconds == pytest.approx(2.5e-6 + 3e6 / 3.77e12)
     assert report.table() == (("", "time"), [
-        ("3 copies of 2.86 MiB in all", "3.00 ms"), ("1 calls", "2.00 s"), ("together", "2.00 s"),
+        ("3 copies of 2.86 MiB in all", "3.00 ms"), ("1 call", "2.00 s"), ("together", "2.00 s"),
     ])  # fmt: skip
-    assert repr(report) == "<3 copies 3.00 ms, 1 calls 2.00 s, MODELLED>"
+    assert repr(report) == "<3 copies 3.00 ms, 1 call 2.00 s, MODELLED>"
     assert (
         report.evidence.assumptions
         == f"link pcie4-x16: {link.evidence.assumptions}; nothing overlaps; compute: {h200.evidence.assumptions}"

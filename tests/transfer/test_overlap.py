@@ -1,6 +1,8 @@
 """Overlap: the pipeline by hand, what counts as overlap, and real threads on the CPU (their order, never their speed)."""
 
 import contextlib
+import dataclasses
+import functools
 import math
 import threading
 import time
@@ -428,6 +430,9 @@ def test_the_words_of_an_overlap_by_hand():
         ("ideal (the longer one alone)", "3.00 s"), ("share of the ideal gain", "75%"), ("both at work", "500 ms"),
     ])  # fmt: skip
     assert repr(o) == "<overlap of 1.00 MiB in 4 chunks: 3.25 s, one after the other 4.00 s, 75% of the ideal gain>"
+    whole = dataclasses.replace(o, chunks=1)
+    assert whole.table()[0] == ("1.00 MiB in 1 chunk", "")
+    assert repr(whole).startswith("<overlap of 1.00 MiB in 1 chunk: ")
     made = transfer.overlap(4_000_000, 4, link=LINK, compute_seconds=2.0)
     assert made.evidence.assumptions == (
         f"link pcie4-x16: {LINK.evidence.assumptions}; compute in equal parts of 500 ms, neither lane slows the other"
@@ -477,3 +482,14 @@ def test_both_arrangements_are_measured_with_half_of_the_time(monkeypatch):
     for seconds in (-1e-9, 1e9, math.inf):
         with pytest.raises(InputError, match="launch_seconds is"):
             transfer.pipeline_seconds(16, 4, LINK, 0.0, launch_seconds=seconds)
+
+
+def test_the_edges_of_seconds_and_deadlines():
+    """No time at all is a time, and so is anything under 1e9 s; a deadline is above nothing and under a million seconds."""
+    assert [_overlap._check_seconds("overlap", "x", value) for value in (0, 999_999_999)] == [0.0, 999_999_999.0]
+    with pytest.raises(InputError, match=r"^overlap: x is 1000000000\.0; expected seconds, 0 or more"):
+        _overlap._check_seconds("overlap", "x", 1e9)
+    for call, name in ((transfer.sweep, "sweep"), (functools.partial(transfer.break_even, "matmul"), "break_even")):
+        for wrong in (0, 1e6):
+            with pytest.raises(InputError, match=rf"^{name}: deadline is {wrong}; expected seconds, more than 0"):
+                call(deadline=wrong, stop=lambda: True)
