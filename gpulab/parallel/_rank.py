@@ -46,16 +46,21 @@ class Place:
 class _State:
     """What this engine remembers between two calls."""
 
-    store: Any = None
+    def __init__(self) -> None:
+        self.store: Any = None
+        self.threads: int | None = None  # torch's, before it was a rank
+        self.environment: dict[str, str | None] = {}  # the variables that a rank has, as they were before; None where there was none
 
 
 _STATE = _State()
 
 
 def set_threads(threads: int) -> None:
-    """Set torch's threads, once for an engine's life."""
+    """Set torch's threads, once for an engine's life as a rank."""
     import torch
 
+    if _STATE.threads is None:
+        _STATE.threads = torch.get_num_threads()
     torch.set_num_threads(threads)
 
 
@@ -98,7 +103,7 @@ def open_group(place: Place, address: str, port: int, own_address: str, timeout_
     if place.rank != 0:
         AGENT.keep_sockets()
         _STATE.store = TCPStore(address, port, is_master=False, timeout=timeout, use_libuv=_has_libuv())
-    os.environ.update(
+    _set_environment(
         RANK=str(place.rank),
         WORLD_SIZE=str(place.world_size),
         LOCAL_RANK=str(place.local_rank),
@@ -108,12 +113,19 @@ def open_group(place: Place, address: str, port: int, own_address: str, timeout_
     )
     interface = _interface_of(own_address)
     if interface:
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
+        _set_environment(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
     if "nccl" in backend:
         torch.cuda.set_device(place.local_rank)
     dist.init_process_group(backend, store=_STATE.store, rank=place.rank, world_size=place.world_size, timeout=timeout)
     AGENT.rank, AGENT.freed = place.rank, False
     _prepare_engine(place)
+
+
+def _set_environment(**values: str) -> None:
+    """Set variables of this process; what they were before it was a rank is kept."""
+    for name, value in values.items():
+        _STATE.environment.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
 
 
 def close_group() -> None:
@@ -129,10 +141,20 @@ def close_group() -> None:
 
 
 def leave_engine() -> None:
-    """Leave an engine that belongs to others as it was: no process group, no names."""
+    """Leave an engine that belongs to others as it was: no process group, no names, its own variables and threads."""
+    import torch
     from ipykernel.ipkernel import IPythonKernel
 
     close_group()
+    for name, value in _STATE.environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _STATE.environment.clear()
+    if _STATE.threads is not None:
+        torch.set_num_threads(_STATE.threads)
+        _STATE.threads = None
     kernel: Any = IPythonKernel.instance()
     for name in ("rank", "world_size"):
         kernel.shell.user_ns.pop(name, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -180,7 +181,9 @@ def _checked(strategy: str, asked: Any) -> None:
     try:
         strategy_named(strategy).check(asked)
     except InputError as error:
-        raise InputError(str(error).replace("train:", "predict_ranks:", 1)) from None
+        sharing = 1 if strategy in _WHOLE_BATCH else asked.ranks
+        told = re.sub(r"Pass batch_size=(\d+)", lambda found: f"Pass inputs of {int(found[1]) // sharing} items", str(error))
+        raise InputError(told.replace("train:", "predict_ranks:", 1)) from None
 
 
 def _followed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

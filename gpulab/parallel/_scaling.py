@@ -121,28 +121,42 @@ class _Measuring:
         self.columns: dict[int, list[float]] = {count: [] for count in spec.counts}
         self.alone_seconds = self.delay_seconds = 0.0
         self.notes: list[Note] = []
+        self.cut_off = False  # an interrupt has left the ranks in the middle of a call
 
     def result(self) -> ScalingResult:
         self.say(0.5, "making a model on each rank")
-        facts = self.ranks.run(_scaling_step.facts)
+        facts = self._run(_scaling_step.facts)
         if facts[0]["accelerators"]:  # written for NCCL; no machine of ours with several GPUs has run it
             self.spec = dataclasses.replace(self.spec, steps_a_sample=_ACCELERATOR_STEPS)
-        parameter_bytes = self.ranks.run(_scaling_step.begin, self.token, self.spec)[0]
+        parameter_bytes = self._run(_scaling_step.begin, self.token, self.spec)[0]
         try:
             line = self._line(parameter_bytes, len({each["host"] for each in facts}) == 1, facts[0]["environment"].device)
             self._sample()
         except StoppedError:
-            self.ranks.run(_scaling_step.end, self.token)
+            self._let_go()
             raise
-        # Nothing is closed after an error of the ranks: leaving the groups is itself collective. The next measurement lets go.
-        self.ranks.run(_scaling_step.end, self.token)
+        self._let_go()
         if self.delay_seconds > _DELAYED * self.alone_seconds:
             share = f"{100 * self.delay_seconds / self.alone_seconds:.0f} %"
             told = f"other processes kept one rank, when it worked alone, off its core for {share} of the time"
             self.notes.append(
                 Note("contended", f"{told}. Close what else runs, or measure again later: all points are slower than they could be.")
             )
+        self.say(1.0, "done")
         return _result(self.spec, facts, parameter_bytes, self.columns, line, self.notes)
+
+    def _run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Ask the ranks; where they are interrupted, as by an instrument's Stop, say so in words of this measurement."""
+        try:
+            return self.ranks.run(function, *args)
+        except StoppedError as error:
+            self.cut_off = True
+            raise StoppedError("scaling: stopped before any step was timed; there is nothing to report. Run it again.") from error
+
+    def _let_go(self) -> None:
+        """Close the groups; not after an error or an interrupt, for it is itself collective: the next measurement lets go."""
+        if not self.cut_off:
+            self.ranks.run(_scaling_step.end, self.token)
 
     def _line(self, parameter_bytes: int, one_clock: bool, device: str) -> AlphaBeta | None:
         """Time the all-reduce of all ranks over sizes, and fit it; None with one rank."""
@@ -155,7 +169,7 @@ class _Measuring:
                 if self.stopped():
                     raise StoppedError("scaling: stopped while the all-reduce was timed; there is nothing to report. Run it again.")
                 self.say(0.55 + 0.1 * number / _PASSES, "timing the all-reduce")
-                of_ranks = self.ranks.run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
+                of_ranks = self._run(_scaling_step.collective_times, "all_reduce", size, _REPEATS)
                 taken[size] += _scaling_step.call_seconds(of_ranks, one_clock)
         medians = [float(np.median(taken[size])) for size in sizes]
         return fit(sizes, medians, Evidence.measured(device, samples=len(sizes) * _PASSES * _REPEATS))
@@ -166,7 +180,7 @@ class _Measuring:
         while done < _MOST_ROUNDS:
             now = time.monotonic() - begin
             if self.stopped():
-                self.notes.append(Note("stopped", "the measurement was stopped; what is shown is what was reached. Run it again."))
+                self._note_stop()
                 break
             if now >= self.deadline and (done >= _ROUNDS_AT_LEAST or now >= _MOST_DEADLINES * self.deadline):
                 break
@@ -174,7 +188,13 @@ class _Measuring:
                 break
             self.say(min(0.99, 0.65 + 0.34 * now / self.deadline), f"{len(self.columns[self.spec.counts[0]])} steps of each")
             before = time.monotonic()
-            of_ranks = self.ranks.run(_scaling_step.turns, self.token, rounds, _TURN)
+            try:
+                of_ranks = self._run(_scaling_step.turns, self.token, rounds, _TURN)
+            except StoppedError:  # in the middle of these turns: those before them count
+                if not done:
+                    raise
+                self._note_stop()
+                break
             for count in self.columns:
                 self.columns[count] += _scaling_step.slowest([rank.seconds[count] for rank in of_ranks[:count]])
             self.alone_seconds += of_ranks[0].alone_seconds
@@ -184,6 +204,9 @@ class _Measuring:
             rounds = max(1, min(int(_CHUNK_SECONDS / max(a_round, 1e-6)), 50))
         if not done:
             raise StoppedError("scaling: stopped before any step was timed; there is nothing to report. Run it again.")
+
+    def _note_stop(self) -> None:
+        self.notes.append(Note("stopped", "the measurement was stopped; what is shown is what was reached. Run it again."))
 
 
 def _result(

@@ -102,10 +102,16 @@ class ScheduleRun(Result):
     def __repr__(self) -> str:
         return f"<{self.schedule} on {self.stages} ranks: bubble {self.bubble_ratio:.1%} measured, {self.model.bubble_ratio:.1%} in theory>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return one row a stage, then the bubble measured, counted in the timetable and by formula."""
+    def table(self, timetable: StageSchedule | None = None) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return one row a stage, then the bubble measured, counted in the timetable and by formula.
+
+        Parameters
+        ----------
+        timetable : StageSchedule, optional
+            Of the same passes, in seconds, such as one whose messages take time; ``model`` if not given.
+        """
         rows: list[Sequence[str]] = []
-        whole, model = self.duration_seconds, self.model
+        whole, model = self.duration_seconds, self.model if timetable is None else timetable
         for stage, busy in enumerate(self.busy_seconds):
             held = f"{self.held[stage]:g}"
             memory = format_bytes(self.activation_bytes[stage])

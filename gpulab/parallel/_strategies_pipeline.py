@@ -7,11 +7,13 @@ When they wait is worked out in ``gpulab.models.pipeline_schedule``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpulab.errors import InputError, kind_of
 from gpulab.parallel._strategies import Asked, Setting, Strategy, divides, register
+from gpulab.units import plural
 
 
 class Stages:
@@ -111,6 +113,9 @@ class Pipeline(Stages):
         stage.backward_one_chunk = self._noted("backward", stage.backward_one_chunk)
         kind = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}[schedule]
         self.schedule: Any = kind(stage, setting.microbatches, loss_fn=self.loss)
+        # PyTorch 2.9 does not know the word, and would pass it on to the model.
+        known = inspect.signature(self.schedule.step).parameters
+        self.options = {"return_outputs": False} if "return_outputs" in known else {}
 
     def passes(self, batch: tuple[Any, Any]) -> Any:
         """All microbatches' passes in the schedule's order."""
@@ -119,7 +124,7 @@ class Pipeline(Stages):
         losses: list[Any] = []
         inputs = (batch[0],) if self.first else ()
         ends = {"target": batch[1], "losses": losses} if self.last else {}
-        self.schedule.step(*inputs, **ends, return_outputs=False)
+        self.schedule.step(*inputs, **ends, **self.options)
         return torch.stack(losses).mean().detach() if self.last else self.nothing
 
     def _noted(self, kind: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,8 +241,8 @@ def _check(name: str, asked: Asked) -> None:
         )
     if len(layers) < ranks:
         raise InputError(
-            f"train: {name} cannot cut {len(layers)} layers into {ranks} stages; expected a layer a rank at least. "
-            f"Take {len(layers)} ranks, or a model with {ranks} layers."
+            f"train: {name} cannot cut {plural(len(layers), 'layer')} into {ranks} stages; expected a layer a rank at least. "
+            f"Take {plural(len(layers), 'rank')}, or a model with {ranks} layers."
         )
     owners = [{id(parameter) for parameter in stage.parameters()} for stage in stages_of(model, ranks)]
     if sum(map(len, owners)) > len(set().union(*owners)):

@@ -16,6 +16,7 @@ from typing import Any
 from gpulab.errors import InputError, kind_of
 from gpulab.parallel._strategies import Asked, Setting, Strategy, register
 from gpulab.parallel._strategies_data import Alone
+from gpulab.units import plural
 
 
 class SplitLayers(Alone):
@@ -145,7 +146,7 @@ def _check(name: str, asked: Asked) -> None:
     if blocks and blocks[0].heads % ranks:
         raise InputError(
             f"train: {name} cannot split {blocks[0].heads} heads over {ranks} ranks; expected a multiple of {ranks}, since a head lies on "
-            f"one rank. Take {_divisor(blocks[0].heads, ranks)} ranks, or a model with heads={ranks}."
+            f"one rank. Take {plural(_divisor(blocks[0].heads, ranks), 'rank')}, or a model with heads={ranks}."
         )
     if name == "sequence" and asked.positions % ranks:
         fitting = asked.positions // ranks * ranks or ranks

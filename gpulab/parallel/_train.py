@@ -157,7 +157,8 @@ def _job(chosen: Strategy, task: Any, model: Any, **options: Any) -> Job:
     if rate is not None and (not _given.is_finite(rate) or rate <= 0):
         raise InputError(f"train: learning_rate is {shown(rate)}; expected a finite number above 0. Pass learning_rate=1e-3.")
     options["learning_rate"] = found.learning_rate if rate is None else float(rate)
-    return Job(strategy=_sent(chosen), task=found.name if found.name in training.tasks() else found, model=model, **options)
+    ours = found.name in training.tasks() and training.task(found.name) == found  # else the ranks would load another of its name
+    return Job(strategy=_sent(chosen), task=found.name if ours else found, model=model, **options)
 
 
 def _sent(chosen: Strategy) -> Any:
@@ -283,7 +284,9 @@ def _as_ring(rank: int, call: CollectiveCall) -> float:
     """Return what a rank sends in a collective, counted as a ring where there is one."""
     if call.name in ("send", "recv", "send and recv"):
         return float(call.input_bytes)
-    cost = models.collective_cost(call.name, call.payload_bytes, len(call.group), usual_algorithm(call.name))
+    # Of a gather and a scatter only the root sees the whole; the others see their part.
+    parts = len(call.group) if call.name in ("gather", "scatter") and rank != call.root else 1
+    cost = models.collective_cost(call.name, parts * call.payload_bytes, len(call.group), usual_algorithm(call.name))
     rooted = call.root is not None and call.root in call.group
     return cost.sent_bytes(call.group.index(rank), call.group.index(call.root) if rooted and call.root is not None else 0)
 

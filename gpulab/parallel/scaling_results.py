@@ -161,7 +161,8 @@ class ScalingResult(Result):
         said += f" of {self.points[0].ranks}"
         if last.ranks > self.processors and self.stage == COMPUTED:
             said += (
-                f", but on {self.processors} processors they take turns: what this machine shows is the cost of more ranks, not their gain"
+                f", but on {plural(self.processors, 'processor')} they take turns: what this machine shows is the cost of more ranks, "
+                "not their gain"
             )
         elif self.stage == WAITED:
             said += "; their compute was a timed wait, so this shows what communication costs, not how fast this machine is"
@@ -198,7 +199,7 @@ class ScalingResult(Result):
             link = f"{format_seconds(self.latency_seconds)} a message and {rate}, from the measured all-reduce"
             rows.append(("link", link, "", "", "", ""))
         what = f"{format_bytes(self.parameter_bytes)} of gradients; compute {'is ' if self.stage == WAITED else ''}{self.stage}"
-        rows.append(("each step", f"{what}; {self.processors} processors among the ranks", "", "", "", ""))
+        rows.append(("each step", f"{what}; {plural(self.processors, 'processor')} among the ranks", "", "", "", ""))
         rows += [(f"note: {note.code}", note.sentence, "", "", "", "") for note in self.notes]
         headers = (
             f"{self.mode} scaling, {self.label}",

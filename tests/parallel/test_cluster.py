@@ -192,13 +192,37 @@ def test_the_store_asks_for_libuv_where_pytorch_was_built_with_it(system: str, l
     monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **options: None)
     monkeypatch.setattr(_rank, "_prepare_engine", lambda place: None)
     monkeypatch.setattr(_rank, "_interface_of", lambda address: "")
-    monkeypatch.setattr(_rank, "_STATE", SimpleNamespace(store=None))
+    monkeypatch.setattr(_rank, "_STATE", _rank._State())
     monkeypatch.setattr(_rank, "AGENT", SimpleNamespace(keep_sockets=lambda: None))
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "platform", system)
     assert _rank.open_store("127.0.0.1", 0) == Store.port
     _rank.open_group(_rank.Place(1, 2, 1, 2), "127.0.0.1", Store.port, "127.0.0.1", 5.0, "gloo")
     assert asked == [libuv, libuv]
+
+
+def test_an_engine_of_others_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own variables come back, those of a rank go, and torch has its threads again; also after a group that was opened twice."""
+    own = {"MASTER_ADDR": "head", "GLOO_SOCKET_IFNAME": "eth1", "HOME": "/home/you"}
+    names = {"rank": 0, "world_size": 2, "mine": 3}
+    threads = [8]
+    monkeypatch.setattr("torch._C._distributed_c10d.TCPStore", lambda *place, **options: None)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **options: None)
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads[-1])
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    monkeypatch.setattr("ipykernel.ipkernel.IPythonKernel.instance", lambda: SimpleNamespace(shell=SimpleNamespace(user_ns=names)))
+    monkeypatch.setattr(_rank, "_prepare_engine", lambda place: None)
+    monkeypatch.setattr(_rank, "_interface_of", lambda address: "eth0")
+    monkeypatch.setattr(_rank, "_STATE", _rank._State())
+    monkeypatch.setattr(_rank, "AGENT", SimpleNamespace(keep_sockets=lambda: None))
+    monkeypatch.setattr(os, "environ", dict(own))
+    for port in (29_500, 29_501):
+        _rank.set_threads(1)
+        _rank.open_group(_rank.Place(1, 2, 1, 2), "10.1.2.3", port, "10.1.2.4", 5.0, "gloo")
+        assert (os.environ["RANK"], os.environ["MASTER_PORT"], os.environ["GLOO_SOCKET_IFNAME"]) == ("1", str(port), "eth0")
+    _rank.leave_engine()
+    assert os.environ == own
+    assert (threads, names) == ([8, 1, 1, 8], {"mine": 3})
 
 
 @pytest.mark.parametrize("pids", [[(202, 1), (201, 1)], [(801, 202), (802, 201)]], ids=["itself", "below a launcher"])

@@ -13,7 +13,8 @@ from gpulab import networks, parallel
 from gpulab.errors import InputError, StoppedError
 from gpulab.models import StagePass, pipeline_schedule
 from gpulab.parallel import ScheduleRun, _run_schedule
-from gpulab.parallel._strategies_pipeline import layers_of, stages_of
+from gpulab.parallel._strategies import Setting
+from gpulab.parallel._strategies_pipeline import Pipeline, layers_of, stages_of
 
 QUICK = {"forward_seconds": 0.004, "backward_seconds": 0.008}
 
@@ -85,6 +86,36 @@ def test_gpipe_holds_every_microbatch_and_1f1b_does_not(four_ranks: Any) -> None
     assert ratios[0] == pytest.approx(4 / 8, abs=0.1)
     assert ratios[1] < 0.5
     assert ratios[3] == pytest.approx(1 / 8, abs=0.1)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("since", ["2.9", "2.10"])
+def test_a_model_gets_no_word_that_pytorchs_schedule_does_not_know(monkeypatch: pytest.MonkeyPatch, schedule: str, since: str) -> None:
+    """In 2.9 ``step(*args, target=None, losses=None, **kwargs)`` hands all other words to the model; outputs are left out since 2.10."""
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+    words: list[dict[str, Any]] = []
+
+    def old(self: Any, *args: Any, target: Any = None, losses: Any = None, **kwargs: Any) -> None:
+        words.append(kwargs)
+        losses.append(torch.tensor(2.0))
+
+    def new(self: Any, *args: Any, target: Any = None, losses: Any = None, return_outputs: bool = True, **kwargs: Any) -> None:
+        old(self, target=target, losses=losses, **kwargs)
+        assert not return_outputs
+
+    monkeypatch.setattr(PipelineScheduleSingle, "step", old if since == "2.9" else new)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        setting = Setting(0, 1, torch.device("cpu"), networks.mlp(4, 4, 2), lambda model, batch: model(batch[0]).mean(), _sgd, 2, 1024)
+        assert Pipeline(setting, schedule).step((torch.ones(2, 4), torch.zeros(2))) == 2.0
+    finally:
+        dist.destroy_process_group()
+    assert words == [{}]
+
+
+def _sgd(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, lr=0.1)
 
 
 def small(layers: int = 4, **options: Any) -> Any:

@@ -261,6 +261,18 @@ def test_stop_ends_it() -> None:
         predict_ranks(little, tokens(), tokens(), strategy="zero3", ranks=2, stop=lambda: True)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [("pipeline-gpipe", "a batch of 3 does not divide over the 2 microbatches"), ("ddp-no-sync", "a batch of 12 does not divide over")],
+)
+def test_a_batch_that_does_not_divide_is_told_in_what_can_be_passed(strategy: str, told: str) -> None:
+    """Three items in two microbatches: two would do, which are the pipeline's batch, and of four ranks each one's part of eight."""
+    with pytest.raises(InputError) as caught:
+        predict_ranks(little, tokens(3), strategy=strategy, ranks=4 if strategy == "ddp-no-sync" else 2, microbatches=2)
+    assert told in str(caught.value)
+    assert str(caught.value).endswith("Pass inputs of 2 items.")
+
+
 def test_process_of_a_group_is_refused() -> None:
     """A process that is a rank already keeps its group."""
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())

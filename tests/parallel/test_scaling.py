@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import gpulab as gl
 from gpulab import devices, models, training
-from gpulab.errors import InputError, StoppedError
+from gpulab.errors import InputError, RankError, StoppedError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.parallel import _global_batch, _scaling, _scaling_step
 from gpulab.parallel._backend import own_device
@@ -83,10 +83,10 @@ class MadeRanks:
 def _measured(ranks: MadeRanks, **changed: Any) -> Any:
     counts = changed.pop("counts", (1, 2, 4))
     spec = StepSpec(MODELS["mlp"], 240, ranks.weak, counts, changed.pop("wait_seconds", None))
-    stop = changed.pop("stop", None)
+    stop, heard = changed.pop("stop", None), changed.pop("progress", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scaling, "time", ranks)
-        return _scaling._Measuring(ranks, spec, changed.pop("deadline", 0.05), None, stop).result()  # type: ignore[arg-type]
+        return _scaling._Measuring(ranks, spec, changed.pop("deadline", 0.05), heard, stop).result()  # type: ignore[arg-type]
 
 
 def test_strong_points_by_hand() -> None:
@@ -105,6 +105,17 @@ def test_strong_points_by_hand() -> None:
     assert found.evidence.badge is Badge.MEASURED
     assert found.prediction.evidence.badge is Badge.MODELLED
     assert found.notes == ()
+
+
+def test_the_progress_of_a_measurement_rises_to_one() -> None:
+    """From the models to the end, also where a stop ended it early."""
+    heard: list[tuple[float, str]] = []
+    for stop in (None, lambda: len(heard) > 20):
+        heard.clear()
+        _measured(MadeRanks(4), progress=lambda *told: heard.append(told), stop=stop)
+        fractions = [fraction for fraction, _ in heard]
+        assert fractions == sorted(fractions)
+        assert (heard[0], heard[-1]) == ((0.5, "making a model on each rank"), (1.0, "done"))
 
 
 def test_weak_points_by_hand() -> None:
@@ -186,6 +197,34 @@ def test_a_stop_keeps_what_was_measured() -> None:
     with pytest.raises(StoppedError):
         _measured(ranks, counts=(1, 2), stop=lambda: True)
     assert ranks.called[-1] == "end"
+
+
+def test_an_interrupt_keeps_what_was_measured() -> None:
+    """An instrument's Stop interrupts the ranks in their turns: those before stand, and ranks that are out of step are asked nothing."""
+
+    class Interrupted(MadeRanks):
+        """Ranks that are interrupted in one of their turns, and fail in whatever comes after it."""
+
+        whole = 2
+
+        def run(self, function: Any, *args: Any) -> list[Any]:
+            if self.whole < 0:
+                raise RankError("run: the ranks are out of step (a call was cut off); expected them in step. Call recover().")
+            if function.__name__ == "turns":
+                self.whole -= 1
+                if self.whole < 0:
+                    raise StoppedError("run: stopped before every rank had returned; call it again, or recover() where that says so.")
+            return super().run(function, *args)
+
+    ranks, draw = Interrupted(2), np.random.default_rng(7)
+    ranks.noise = lambda size: draw.uniform(0.1, 0.6, size)  # type: ignore[method-assign]  # never precise
+    found = _measured(ranks, counts=(1, 2), deadline=60.0)
+    assert [note.code for note in found.notes] == ["stopped"]
+    assert len(found.at(2).samples_seconds) == 4 * (1 + 50)  # one round, then fifty
+    ranks = Interrupted(2)
+    ranks.whole = 0
+    with pytest.raises(StoppedError, match="scaling: stopped before any step was timed"):
+        _measured(ranks, counts=(1, 2))
 
 
 def test_few_samples_have_no_interval() -> None:
@@ -549,7 +588,7 @@ def test_a_measurement_in_words_by_hand() -> None:
     assert result((two,)).sentence == "2 ranks: 62.5 ms a step; nothing to compare with."
     assert result((one, two)).sentence == f"{compared}."
     assert result((one, two), processors=1).sentence == (
-        f"{compared}, but on 1 processors they take turns: what this machine shows is the cost of more ranks, not their gain."
+        f"{compared}, but on 1 processor they take turns: what this machine shows is the cost of more ranks, not their gain."
     )
     assert result((one, two), processors=1, stage="a timed wait").sentence == (
         f"{compared}; their compute was a timed wait, so this shows what communication costs, not how fast this machine is."

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpulab import devices, networks, parallel
+from gpulab import devices, networks, parallel, training
 from gpulab.evidence import Environment
 from gpulab.parallel import _strategies_worker as worker
 from gpulab.parallel import _train, _wire
@@ -70,6 +70,17 @@ def test_a_result_by_hand() -> None:
         assert (report.ring_bytes, report.wire_bytes) == (ring, wire)
 
 
+def test_a_rank_sends_its_own_part_in_a_gather() -> None:
+    """Of 400 bytes on four ranks each sends its 100 to the root, which sends nothing; in a scatter the root sends 100 to three others."""
+
+    def sent(name: str, rank: int, given: int, got: int) -> float:
+        call = CollectiveCall(0, name, f"c10d.{name}_", "float32", given, got, (0, 1, 2, 3), 1, 0.0, 1.0, "completion", 0.0)
+        return _train._as_ring(rank, call)
+
+    assert [sent("gather", rank, 100, 400 if rank == 1 else 0) for rank in range(4)] == [100, 0, 100, 100]
+    assert [sent("scatter", rank, 400 if rank == 1 else 0, 100) for rank in range(4)] == [0, 300, 0, 0]
+
+
 def test_a_result_is_stamped_by_where_its_ranks_computed() -> None:
     """Ranks that say that they computed on a GPU give a result, and lanes, that are the GPU's."""
     there = dataclasses.replace(HERE, device="a GPU", device_kind="cuda", driver="580.1")
@@ -126,6 +137,15 @@ def test_one_rank_is_a_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         parallel.train(1, "ddp", task="digits-mlp", steps=3)
     assert asked == [1]
+
+
+def test_a_task_of_ones_own_travels_to_the_ranks_whatever_its_name() -> None:
+    """Ours goes by its name; one with another model under the same name goes itself, or the ranks would train ours."""
+    ours = training.task("digits-mlp")
+    own = dataclasses.replace(ours, _build=lambda: networks.mlp(64, 8, 10))
+    given = {"steps": 3, "batch_size": None, "dtype": "float32", "optimizer": "sgd", "learning_rate": None, "microbatches": 1}
+    jobs = [_train._job(strategy_named("ddp"), one, None, bucket_bytes=1, seed=0, **given) for one in ("digits-mlp", ours, own)]
+    assert [job.task for job in jobs] == ["digits-mlp", "digits-mlp", own]
 
 
 def test_the_single_process_is_trained_once_for_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
