@@ -21,6 +21,7 @@ from gpulab.compression._sparse import to_sparse
 from gpulab.compression._weigh import weigh
 from gpulab.compression.results import Weighing
 from gpulab.errors import InputError, StoppedError, shown
+from gpulab.training import _settings
 from gpulab.training._tasks import check_seed
 
 NETWORKS = ("as it is", "resnext", "mobilenet")
@@ -118,6 +119,7 @@ def diet(
     device: Any = None,
     batch_size: int = 64,
     deadline: float = 0.5,
+    threads: int | None = 1,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Weighing:
@@ -133,6 +135,9 @@ def diet(
         Where the models are trained and timed; None takes the best there is.
     batch_size, deadline, progress, stop
         As for ``weigh``.
+    threads : int, optional
+        Of PyTorch while the models are trained on a CPU; they are weighed with as many as now. Small steps on several wait for each other
+        whenever a neighbour takes a core; None leaves them as they are.
 
     Returns
     -------
@@ -152,6 +157,7 @@ def diet(
     if wrong or len(wanted) < 2:
         raise InputError(f"diet: {f'{shown(wrong[0])} is no recipe' if wrong else 'there are no recipes'}; expected at least one Recipe. "
                          "Pass for example [compression.Recipe(zeros=0.9)].")  # fmt: skip
+    threads = _settings.check_threads("diet", threads)
     numbers = [check_seed("diet", seed) for seed in _given.items("diet", "seeds", seeds)]
     if not numbers:
         raise InputError("diet: there are no seeds; expected at least one. Pass seeds=(0, 1, 2).")
@@ -163,9 +169,10 @@ def diet(
         said = f"{recipe.label}, seed {seed}"
         models.setdefault(recipe.label, []).append(
             cook(
-                recipe, job, seed, device=device, progress=_part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said), stop=asked
+                recipe, job, seed, device=device, threads=threads, stop=asked,
+                progress=_part(report, 0.7 * number / steps, 0.7 * (number + 1) / steps, said),
             )
-        )
+        )  # fmt: skip
     return weigh(models, job, device=device, batch_size=batch_size, deadline=deadline, progress=_part(report, 0.7, 1.0, ""), stop=asked)
 
 
@@ -183,7 +190,14 @@ def _part(report: Progress, begin: float, end: float, said: str) -> Progress:
 
 
 def cook(
-    recipe: Recipe, task: Any, seed: int = 0, *, device: Any = None, progress: Progress | None = None, stop: Stop | None = None
+    recipe: Recipe,
+    task: Any,
+    seed: int = 0,
+    *,
+    device: Any = None,
+    threads: int | None = 1,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> Any:
     """Train a task's network and do what the recipe says.
 
@@ -194,6 +208,8 @@ def cook(
     seed : int
     device, progress, stop : optional
         As for ``training.fit``.
+    threads : int, optional
+        As for ``diet``.
 
     Returns
     -------
@@ -207,9 +223,13 @@ def cook(
     StoppedError
         If ``stop`` asked in between.
     """
-    job, seed = training.task(task), check_seed("cook", seed)
-    report, asked = progress or _silent, stop or _never
+    job, seed, where = training.task(task), check_seed("cook", seed), devices.find(device)
+    report, asked, threads = progress or _silent, stop or _never, _settings.check_threads("cook", threads)
+    with _settings.threads(threads, where):
+        return _cooked(recipe, job, seed, where, report, asked)
 
+
+def _cooked(recipe: Recipe, job: Any, seed: int, device: devices.Device, report: Progress, asked: Stop) -> Any:
     def tune(model: Any, what: str) -> Any:
         if recipe.fine_tune:
             _train(
@@ -248,9 +268,9 @@ def _quantized(recipe: Recipe, job: Any, model: Any, tune: Callable[[Any, str], 
 _models: OrderedDict[tuple[Any, devices.Device, str, int], Any] = OrderedDict()
 
 
-def _trained(job: Any, network: str, seed: int, device: Any, report: Progress, stop: Stop) -> Any:
+def _trained(job: Any, network: str, seed: int, device: devices.Device, report: Progress, stop: Stop) -> Any:
     """Return a copy of the task's trained network; the last few are kept."""
-    key = (job, devices.find(device), network, seed)  # the task itself: another one may have its name
+    key = (job, device, network, seed)  # the task itself: another one may have its name
     if key not in _models:
         model = _built(job, network, seed)
         _train(job, model, seed, device, stop, lambda f, _: report(f, "training"))
@@ -276,7 +296,7 @@ def _built(job: Any, network: str, seed: int) -> Any:
         return networks.mobilenet(sample.shape[1], 10, width=8)
 
 
-def _train(job: Any, model: Any, seed: int, device: Any, stop: Stop, report: Progress, *, epochs: int | None = None) -> None:
+def _train(job: Any, model: Any, seed: int, device: devices.Device, stop: Stop, report: Progress, *, epochs: int | None = None) -> None:
     result = training.fit(job, model=model, device=device, epochs=epochs, seed=seed, progress=report, stop=stop)
     if result.ended != "finished":
         raise StoppedError(f"diet: training {job.name} ended as {result.ended}; there is nothing to weigh. Run it again.")

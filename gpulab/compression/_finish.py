@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.compression import _targets
+from gpulab.errors import InputError
 
 
 def finish(model: Any) -> Any:
@@ -20,7 +21,7 @@ def finish(model: Any) -> Any:
     Raises
     ------
     InputError
-        If it is no module.
+        If it is no module, or a layer whose inputs are to be rounded by the range that training saw has seen none.
     """
     from torch.nn.utils import parametrize
 
@@ -30,6 +31,11 @@ def finish(model: Any) -> Any:
     for name, each in list(copied.named_modules()):
         if isinstance(each, _modules.Aware):
             low, high = (each.observed.low, each.observed.high) if each.observed is not None else (None, None)
+            if each.observed is not None and not bool(each.observed.seen):
+                raise InputError(
+                    f"finish: no input reached {name or 'the layer'} in training, so the range that activations='static' rounds to is not "
+                    "known; expected a trained model. Train it, or use quantize with calibration=x."
+                )
             copied = _targets.replace(copied, name, _modules.Quantized(each.layer, each.scheme, low, high).eval())
     for each in copied.modules():
         if parametrize.is_parametrized(each, "weight"):

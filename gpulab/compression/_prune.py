@@ -154,11 +154,20 @@ def sparsity(model: Any) -> float:
     import torch
 
     _targets.module("sparsity", model)
-    weights = [m.weight.detach() for m in model.modules() if _has_weight(m)]
+    weights = [_numbers(m.weight.detach()) for m in model.modules() if _has_weight(m)]
     count = sum(w.numel() for w in weights)
     if not count:
         raise InputError("sparsity: the model has no linear or convolutional layer; expected at least one. Pass the whole model.")
     return 1 - sum(int(torch.count_nonzero(w)) for w in weights) / float(count)
+
+
+def _numbers(weight: Any) -> Any:
+    """Return a weight as plain numbers: a tensor of a library's own kind (2:4, torchao) has no operator that counts its zeros."""
+    import torch
+
+    if type(weight) is torch.Tensor:
+        return weight
+    return weight.to_dense() if "SemiStructured" in type(weight).__name__ else weight.dequantize()
 
 
 def _has_weight(module: Any) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 from gpulab import _files
 from gpulab.compression import _targets
 from gpulab.compression._finish import finish
-from gpulab.errors import CheckpointError, GpulabError, InputError, MissingLibraryError, message_of, shown
+from gpulab.errors import CheckpointError, GpulabError, InputError, MissingLibraryError, message_of, pip_command, shown
 
 _MAGIC = b"gpulab-model-2\n"
 _MOST_HEADER = 1 << 26  # bytes, unpacked: a million tensors; a file can't ask for more memory than that
@@ -132,7 +132,7 @@ def _smallest(tensor: Any) -> tuple[dict[str, Any], list[bytes]]:
         booked = _book(flat)
         if booked is not None:
             forms.append(({**entry, "form": "book", "bits": booked[0]}, booked[1]))
-        zero = flat == 0
+        zero = (flat << 1 if tensor.dtype is torch.bfloat16 else flat) == 0  # of these 16 bits without the sign: a mask leaves -0 too
         if zero.any():
             rest, bits = flat[~zero], np.packbits(~zero).tobytes()
             forms.append(({**entry, "form": "mask"}, [bits, rest.tobytes()]))
@@ -263,7 +263,9 @@ def _load_foreign(content: bytes) -> Any:
             with quiet():
                 import torchao.quantization  # noqa: F401  (it tells PyTorch which of its classes are safe to load)
         except ImportError as error:
-            raise MissingLibraryError("load: the file has tensors of torchao, which is not installed. Run: pip install torchao") from error
+            raise MissingLibraryError(
+                f"load: the file has tensors of torchao, which is not installed. Run {pip_command('install torchao')}."
+            ) from error
     try:
         return torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:

@@ -2,7 +2,7 @@
 
 Only the weights of linear and convolutional layers are compressed: biases and norms are few, and an embedding is a table of
 rows that are looked up one at a time. A weight that two layers share (tied embeddings) is left alone, for a change here would
-be a change there.
+be a change there. So is one of a library's own kind (torchao's, 2:4): it is compressed already, and few operators take it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ def duplicate(function: str, model: Any) -> Any:
 
 
 def layers(model: Any) -> dict[str, Any]:
-    """Return the linear and convolutional layers by name, but for those whose weight another module shares."""
+    """Return the linear and convolutional layers by name, but for those whose weight another module shares or a library packed."""
     import torch
 
     kinds = (torch.nn.Linear, torch.nn.Conv2d)
     owners = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-    return {name: m for name, m in model.named_modules() if isinstance(m, kinds) and owners[id(weight_of(m))] == 1}
+    own = ((name, m, weight_of(m)) for name, m in model.named_modules() if isinstance(m, kinds))
+    return {name: m for name, m, weight in own if owners[id(weight)] == 1 and type(weight.data) is torch.Tensor}
 
 
 def weight_of(layer: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpulab.compression._ranges import Scheme
-from gpulab.errors import DeviceError, InputError, MissingLibraryError, message_of
+from gpulab.errors import DeviceError, InputError, MissingLibraryError, message_of, pip_command
 
 
 def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
@@ -41,7 +41,7 @@ def quantized(model: Any, found: dict[str, Any], scheme: Scheme) -> Any:
         try:
             from torchao import quantization
         except ImportError as error:
-            raise MissingLibraryError("quantize: torchao is not installed; expected it. Run: pip install torchao") from error
+            raise MissingLibraryError(f"quantize: torchao is not installed; expected it. Run {pip_command('install torchao')}.") from error
         make = quantization.Int8DynamicActivationInt8WeightConfig if scheme.activations else quantization.Int8WeightOnlyConfig
         try:
             quantization.quantize_(model, make(version=2), filter_fn=lambda _, name: name in linear)

@@ -209,7 +209,7 @@ def _model(
         label=label,
         file_bytes=max(_storage.size_on_disk(each) for each in finished),
         parameters=stored,
-        zeros=round(sparsity(finished[0]) * _weights(finished[0])) if "csr" not in facts.forms else 0,
+        zeros=_stored_zeros(finished[0]),
         forms=facts.forms,
         flops_per_item=facts.flops / facts.batch,
         operators=facts.operators,
@@ -226,7 +226,12 @@ def _model(
     )
 
 
-def _weights(model: Any) -> int:
-    from gpulab.compression._prune import _has_weight
+def _stored_zeros(model: Any) -> int:
+    """Return how many weights are zero and stored: none of a CSR layer's, but all of a layer that stayed dense beside it."""
+    import torch
 
-    return sum(m.weight.numel() for m in model.modules() if _has_weight(m))
+    from gpulab.compression._modules import Sparse
+    from gpulab.compression._prune import _has_weight, _numbers
+
+    weights = [_numbers(m.weight.detach()) for m in model.modules() if _has_weight(m) and not isinstance(m, Sparse)]
+    return sum(w.numel() - int(torch.count_nonzero(w)) for w in weights)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends
-from gpulab.devices import Device
-from gpulab.errors import InputError, MissingLibraryError, message_of
+from gpulab.devices import Device, translate
+from gpulab.errors import InputError, MissingLibraryError, message_of, pip_command
 from gpulab.hierarchy._chains import HOPS_PER_CALL, laid_out, spaced
 
 # A line of a GPU's L1 and L2 (four sectors of 32 bytes): a hop never finds its target in the line before.
@@ -62,7 +62,26 @@ def _cupy(function: str) -> Any:
     except InputError as error:
         raise MissingLibraryError(
             f"{function}: a CUDA device is measured with CuPy, which cannot be imported ({message_of(error.__cause__ or error)}); expected "
-            "it to be installed. Run `pip install cupy-cuda13x`, or cupy-cuda12x where the driver is older."
+            f"it to be installed. Run {pip_command('install cupy-cuda13x')}, or cupy-cuda12x where the driver is older."
+        ) from error
+
+
+def _kernel(function: str, device: Device, name: str) -> Any:
+    """Return one of the kernels, compiled.
+
+    Raises
+    ------
+    MissingLibraryError
+        If CuPy cannot compile it here (NVRTC is not installed, or is too old for the GPU): as without CuPy, who asked can go on.
+    """
+    try:
+        return _kernels(device.index).get_function(name)
+    except Exception as error:  # CuPy's own types of NVRTC's errors, or RuntimeError where it finds no NVRTC
+        if translate(error, "") is not None:  # of the memory or the device, and no fault of the compiler's
+            raise
+        raise MissingLibraryError(
+            f"{function}: CuPy cannot compile a kernel for {device.name} ({message_of(error)}); expected an NVRTC that it finds and that "
+            "knows this GPU. `gpulab doctor` says what to install."
         ) from error
 
 
@@ -82,7 +101,7 @@ class CudaChain:
         ring, self._order = laid_out(max(1, nbytes // LINE_BYTES), seed, LINE_BYTES)
         with self._cupy.cuda.Device(device.index):
             self._ring = self._cupy.asarray(ring)
-        self._kernel = _kernels(device.index).get_function("chase")
+        self._kernel = _kernel("latency", device, "chase")
         self.start(1)
 
     def start(self, walkers: int) -> None:
@@ -106,10 +125,10 @@ def reader(device: Device, nbytes: int) -> tuple[Callable[[], Any], int]:
     cupy = _cupy("bandwidth")
     count = max(1, nbytes // 16)
     passes = max(1, _BYTES_PER_CALL // (16 * count))
+    kernel = _kernel("bandwidth", device, "read_all")  # before the ones, which CuPy makes by a kernel of its own
     with cupy.cuda.Device(device.index):
         data, never = cupy.ones(4 * count, cupy.float32), cupy.zeros(1, cupy.float32)
         blocks = _BLOCKS_PER_SM * int(cupy.cuda.Device(device.index).attributes["MultiProcessorCount"])
-    kernel = _kernels(device.index).get_function("read_all")
 
     def work() -> None:
         with cupy.cuda.Device(device.index):

@@ -70,7 +70,7 @@ def latency(
     OutOfMemoryError
         If a size that was asked for does not fit.
     MissingLibraryError
-        If the method's library is not installed.
+        If the method's library is not installed, or CuPy cannot compile for the device.
     StoppedError
         If it was stopped before the first point.
 

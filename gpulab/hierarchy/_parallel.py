@@ -72,7 +72,7 @@ def parallel(
     how = _given.method_of("parallel", method, where)
     counts = _args.items("parallel", "chains", chains)
     for count in counts:
-        if isinstance(count, bool) or count not in _POSSIBLE:
+        if not _args.is_whole(count) or count not in _POSSIBLE:
             raise InputError(
                 f"parallel: chains holds {shown(count)}; expected powers of two from 1 to 32. Pass for example chains=[1, 4, 16]."
             )

@@ -60,7 +60,7 @@ def bandwidth(
     OutOfMemoryError
         If a size that was asked for does not fit.
     MissingLibraryError
-        If the device is a CUDA one and CuPy is not installed.
+        If the device is a CUDA one and CuPy is not installed, or cannot compile there.
     StoppedError
         If it was stopped before the first point.
 

@@ -125,10 +125,6 @@ def _remedy(launch: Occupancy) -> str:
         found = attempt(launch)
         if found is not None:
             return found
-    for attempt in (_fewer_registers, _less_shared):
-        found = attempt(launch)
-        if found is not None:
-            return found
     return "No single change of the block, its registers or its shared memory lets more warps in."
 
 

@@ -16,7 +16,7 @@ from gpulab._given import is_finite, items
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds, plural
 
 Bound = Literal["memory", "arithmetic"]
 # What gl.recorder.model_errors says of the recordings that ship; a test holds both together.
@@ -383,7 +383,7 @@ class Roofline(Result):
         slopes = [f"{roof.name} {format_bytes_per_second(roof.bytes_per_second)}" for roof in self.memory]
         codes = f", notes: {', '.join(note.code for note in self.notes)}" if self.notes else ""
         rates = ", ".join(tops + slopes) or "nothing stated"
-        return f"<roofline of {self.device} ({self.evidence.badge}): {rates}, {len(self.points)} points{codes}>"
+        return f"<roofline of {self.device} ({self.evidence.badge}): {rates}, {plural(len(self.points), 'point')}{codes}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the points; without any, the roofs, with a row that says so where nobody states one; and the notes."""

@@ -14,7 +14,7 @@ from gpulab._given import is_finite, is_whole, items, word
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 Mode = Literal["strong", "weak"]
 MODES = ("strong", "weak")
@@ -118,7 +118,7 @@ class ScalingCurve(Result):
 
     def __repr__(self) -> str:
         last = self.points[-1]
-        return f"<{self.label}: {format_ratio(last.speedup)} on {last.ranks} ranks, at most {format_ratio(self.limit_speedup)}>"
+        return f"<{self.label}: {format_ratio(last.speedup)} on {plural(last.ranks, 'rank')}, at most {format_ratio(self.limit_speedup)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a number of ranks."""

@@ -16,6 +16,8 @@ from gpulab.evidence import Evidence, Note
 from gpulab.training._words import compiling_failed
 from gpulab.units import format_ratio, format_seconds
 
+_USUAL = ("deadline", "slow-first-call", "too-short")  # how calls were sampled; the interval beside the figure says what of that matters
+
 
 @dataclass(frozen=True, repr=False)
 class CompileCost(Result):
@@ -198,9 +200,10 @@ def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline
         finally:
             torch.compiler.reset()
     eager, fast = (row.measurement for row in race.rows)
+    doubts = [Note(note.code, f"{m.label}: {note.sentence}") for m in (eager, fast) for note in m.notes if note.code not in _USUAL]
     return CompileCost(
         label, str(where), loading, compile_seconds, eager.median_seconds, fast.median_seconds, eager.interval_seconds,
-        fast.interval_seconds, race.max_relative_difference, "", race.notes, race.evidence,
+        fast.interval_seconds, race.max_relative_difference, "", (*race.notes, *doubts), race.evidence,
     )  # fmt: skip
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import MissingLibraryError
+from gpulab.errors import MissingLibraryError, pip_command
 
 _SPLIT_SEED = 20_240  # any number does; it must never change, or figures measured before would be of other data
 _TEST_DIGITS = 500
 _BRIGHTEST = 16.0  # of scikit-learn's digits
 HARD_SIDE, HARD_TRAIN, HARD_NOISE = 12, 500, 0.15  # pixels; digits with a label; standard deviation, of a range of 0 to 1
+_HARD_COPIES = 2  # of each test digit
 CONTEXT = 64  # characters a window of the prose
 _STRIDE = 16  # between the beginnings of training windows; those of the test do not overlap
 _TEST_SHARE = 0.1  # of the prose: its end
@@ -35,10 +36,13 @@ class Data:
         float32 images (n, 1, side, side) from about 0 to 1, or int64 characters (n, context).
     targets : torch.Tensor
         int64 classes (n,), or the characters that follow (n, context).
+    copies : int
+        How many of the items show one thing: item k shows it again n / copies further on. What is answered on them hangs together.
     """
 
     inputs: Any
     targets: Any
+    copies: int = 1
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -65,17 +69,17 @@ def _raw_digits() -> tuple[np.ndarray, np.ndarray]:
     except ImportError as error:
         raise MissingLibraryError(
             "training: the digits come with scikit-learn, which is not installed here; expected it. "
-            "Run `pip install scikit-learn`, or take the task 'prose-transformer', which needs nothing."
+            f"Run {pip_command('install scikit-learn')}, or take the task 'prose-transformer', which needs nothing."
         ) from error
     images, classes = load_digits(return_X_y=True)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(images))
     return images[order].reshape(-1, 8, 8).astype(np.float32) / np.float32(_BRIGHTEST), classes[order].astype(np.int64)
 
 
-def _as_data(images: np.ndarray, classes: np.ndarray) -> Data:
+def _as_data(images: np.ndarray, classes: np.ndarray, copies: int = 1) -> Data:
     import torch
 
-    return Data(torch.from_numpy(np.ascontiguousarray(images[:, None])), torch.from_numpy(classes.copy()))
+    return Data(torch.from_numpy(np.ascontiguousarray(images[:, None])), torch.from_numpy(classes.copy()), copies)
 
 
 @functools.cache
@@ -95,14 +99,15 @@ def digits() -> tuple[Data, Data]:
 def hard_digits() -> tuple[Data, Data]:
     """Return the same digits made hard: each lies anywhere on a noisy canvas of 12x12 pixels, and only 500 have a label.
 
-    The test set has every test digit twice, at two places with two noises.
+    The test set has every test digit twice, at two places with two noises. A digit that is hard to read at one is so at the other, so
+    accuracy counts them as one item with two answers.
     """
     images, classes = _raw_digits()
     random = np.random.default_rng(_SPLIT_SEED + 1)
-    train, test = images[:HARD_TRAIN], np.concatenate([images[-_TEST_DIGITS:]] * 2)
+    train, test = images[:HARD_TRAIN], np.concatenate([images[-_TEST_DIGITS:]] * _HARD_COPIES)
     return (
         _as_data(_placed(train, random), classes[:HARD_TRAIN]),
-        _as_data(_placed(test, random), np.concatenate([classes[-_TEST_DIGITS:]] * 2)),
+        _as_data(_placed(test, random), np.concatenate([classes[-_TEST_DIGITS:]] * _HARD_COPIES), _HARD_COPIES),
     )
 
 

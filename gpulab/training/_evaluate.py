@@ -33,8 +33,8 @@ def evaluate(model: Any, on: str | Task) -> Accuracy:
     Returns
     -------
     Accuracy
-        Evidence MEASURED. The interval is Wilson's where each item has one answer; where an item has many (characters of one window
-        are not independent), that of a ratio of sums over items.
+        Evidence MEASURED. The interval is Wilson's where each item has one answer; where an item has several, which are not
+        independent (the characters of one window, one digit at two places), that of a ratio of sums over items.
 
     Raises
     ------
@@ -64,7 +64,10 @@ class Answers:
     def accuracy(self) -> Accuracy:
         """Return the accuracy with its interval."""
         correct, count = int(self.right.sum()), self.each * len(self.right)
-        interval = wilson(correct, count) if self.each == 1 else clustered(self.right / self.each)
+        shares = self.right / self.each
+        # Where all items are alike their spread says nothing; Wilson's interval does.
+        alike = self.each == 1 or bool((shares == shares[0]).all())
+        interval = wilson(round(correct / self.each), len(self.right)) if alike else clustered(shares)
         evidence = Evidence.measured(self.device, samples=len(self.right))
         return Accuracy(correct, count, correct / count, interval, self.loss, self.answers, evidence)
 
@@ -98,7 +101,9 @@ def answers_of(model: Any, job: Task) -> Answers:
                     f"evaluate: the model raised {type(error).__name__} on {job.name}'s inputs {tuple(inputs.shape)} "
                     f"({message_of(error)}); expected it to take them. Pass a model with the inputs and outputs of task.make_model()."
                 ) from error
-    return Answers(np.concatenate(right), job.test.targets[0].numel(), loss / len(job.test), job.answers, devices.find(where).name)
+    copies = job.test.copies
+    together, each = np.concatenate(right).reshape(copies, -1).sum(axis=0), copies * job.test.targets[0].numel()
+    return Answers(together, each, loss / len(job.test), job.answers, devices.find(where).name)
 
 
 @contextlib.contextmanager
@@ -146,11 +151,12 @@ def difference_interval(before: np.ndarray, after: np.ndarray) -> tuple[float, f
     Notes
     -----
     Of items with one answer: the Wald interval for pairs with half an item added to each of the four cells (Agresti and Min 2005,
-    Statistics in Medicine 24, 729), so that two models that agree on all items are not called equal for certain. Else Student's t.
+    Statistics in Medicine 24, 729), so that two models that agree on all items are not called equal for certain; with several answers
+    an item it is taken where they agree on all. Else Student's t.
     """
     n = len(before)
     change = after - before
-    if not set(np.unique(np.concatenate([before, after]))) <= {0.0, 1.0}:
+    if change.any() and not set(np.unique(np.concatenate([before, after]))) <= {0.0, 1.0}:
         mean, half = float(change.mean()), _half(change)
         return max(-1.0, mean - half), min(1.0, mean + half)
     won, lost, whole = float((change > 0).sum()) + 0.5, float((change < 0).sum()) + 0.5, n + 2

@@ -7,10 +7,11 @@ lay on one.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gpulab import _given, devices
 from gpulab._result import Result
 from gpulab.errors import InputError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
+from gpulab.units import plural
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.
 # Source: PyTorch, "CUDA semantics"; torch.cuda.set_sync_debug_mode; the shapes of nonzero, masked_select and unique; torch.linalg.solve;
@@ -93,7 +95,7 @@ class HiddenWaits(Result):
         return self.count / self.calls
 
     def __repr__(self) -> str:
-        return f"<{self.label}: {self.count} waits at {len(self.sites)} place{'s' if len(self.sites) != 1 else ''}>"
+        return f"<{self.label}: {plural(self.count, 'wait')} at {plural(len(self.sites), 'place')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a place."""
@@ -151,10 +153,10 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
 
     calls = check_count("hidden_waits", "calls", calls, 1, 1000)
     where = devices.find(device)
-    watch = _watch(where.torch_type, _given.flag("hidden_waits", "count_to_cpu", count_to_cpu))
+    waits = _Waits(where.torch_type, _given.flag("hidden_waits", "count_to_cpu", count_to_cpu))
     warned = None
     try:
-        with _debug_mode(where) as caught, watch:
+        with _debug_mode(where) as caught, _operators(waits), _fetches(waits):
             for _ in range(calls):
                 fn(*args)
         warned = None if caught is None else sum(_WARNING in str(each.message) for each in caught)
@@ -163,7 +165,7 @@ def hidden_waits(fn: Callable[..., Any], *args: Any, calls: int = 1, device: Any
             f"hidden_waits: the function raised {type(error).__name__} ({message_of(error)}); expected it to run. "
             "Call it once by itself first."
         ) from error
-    sites = tuple(WaitSite(line, what, count) for (line, what), count in sorted(watch.found.items(), key=lambda item: -item[1]))
+    sites = tuple(WaitSite(line, what, count) for (line, what), count in sorted(waits.found.items(), key=lambda item: -item[1]))
     label = getattr(fn, "__name__", "the function").replace("<lambda>", "the function")
     return HiddenWaits(label, str(where), calls, sites, warned, (), Evidence.measured(where.name, calls))
 
@@ -194,53 +196,77 @@ class _debug_mode:  # noqa: N801  (a context manager, used like a function)
             self._catch.__exit__(*error)
 
 
-def _watch(device_type: str, count_to_cpu: bool) -> Any:
-    """Return a context manager that notes in ``found`` each call that waits; its classes need torch."""
-    import torch
-    from torch.multiprocessing.reductions import StorageWeakRef
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
+class _Waits:
+    """What has waited so far, and which tensors lie on the host: both modes below ask and tell it."""
 
-    found: dict[tuple[str, str], int] = {}
-    inside = [0]  # a fetch calls operators that read; they are one wait with it
-    # Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no second time. Such a reference keeps no data
-    # alive, only its address from being used twice.
-    fetched: set[Any] = set()
+    def __init__(self, device_type: str, count_to_cpu: bool) -> None:
+        self.device_type, self.count_to_cpu = device_type, count_to_cpu
+        self.found: dict[tuple[str, str], int] = {}
+        self.inside = 0  # a fetch calls operators that read; they are one wait with it
+        # Without an accelerator: where .cpu() or .to("cpu") has put what it fetched, which waits no second time. Such a reference keeps no
+        # data alive, only its address from being used twice.
+        self.fetched: set[Any] = set()
 
-    def tensors(values: Any) -> list[Any]:
-        return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
-
-    def on_host(x: Any) -> bool:
-        return bool(fetched) and x.layout is torch.strided and StorageWeakRef(x.untyped_storage()) in fetched  # type: ignore[no-untyped-call]
-
-    def there(values: Any) -> bool:
-        return any(x.device.type == device_type and not on_host(x) for x in tensors(values))
-
-    def mark(values: Any, host: bool) -> None:
-        for x in tensors(values):
-            if x.layout is torch.strided:
-                (fetched.add if host else fetched.discard)(StorageWeakRef(x.untyped_storage()))  # type: ignore[no-untyped-call]
-
-    def to_host(args: Any, kwargs: Any) -> bool:
-        # Without an accelerator "cpu" is where everything lies, so .to(device) says nothing there.
-        wanted = [x for x in (kwargs.get("device"), *args[1:2]) if isinstance(x, str if device_type == "cpu" else (str, torch.device))]
-        return (device_type != "cpu" or count_to_cpu) and any(str(x).partition(":")[0] == "cpu" for x in wanted)
-
-    def note(what: str) -> None:
+    def note(self, what: str) -> None:
+        """Count a wait at the learner's line."""
         line = _learners_line()
         if line is not None:
-            found[line, what] = found.get((line, what), 0) + 1
+            self.found[line, what] = self.found.get((line, what), 0) + 1
 
-    def one_hot(func: Any, args: Any, kwargs: Any) -> Any:
-        # A CPU reads the smallest and the largest class to check them; an accelerator reads the largest, and only where it is asked for.
-        if kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1:
-            note("one_hot: size depends on values")
-        inside[0] += 1
+    @contextlib.contextmanager
+    def one_wait(self) -> Iterator[None]:
+        """Within the block nothing is counted: it is a part of a wait that was."""
+        self.inside += 1
         try:
-            return func(*args, **kwargs)
+            yield
         finally:
-            inside[0] -= 1
+            self.inside -= 1
+
+    def there(self, values: Any) -> bool:
+        """Whether a tensor among them lies where reading it waits."""
+        return any(x.device.type == self.device_type and not self.on_host(x) for x in _tensors(values))
+
+    def on_host(self, x: Any) -> bool:
+        """Whether this tensor was fetched, or is computed of such alone."""
+        return bool(self.fetched) and _is_strided(x) and _storage(x) in self.fetched
+
+    def mark(self, values: Any, host: bool) -> None:
+        """Remember where these tensors lie from now on."""
+        for x in filter(_is_strided, _tensors(values)):
+            (self.fetched.add if host else self.fetched.discard)(_storage(x))
+
+    def asks_for_host(self, args: Any, kwargs: Any) -> bool:
+        """Whether ``.to`` is a fetch: without an accelerator "cpu" is where everything lies, so .to(device) says nothing there."""
+        import torch
+
+        words = str if self.device_type == "cpu" else (str, torch.device)
+        wanted = [x for x in (kwargs.get("device"), *args[1:2]) if isinstance(x, words)]
+        return (self.device_type != "cpu" or self.count_to_cpu) and any(str(x).partition(":")[0] == "cpu" for x in wanted)
+
+
+def _tensors(values: Any) -> list[Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+
+
+def _is_strided(x: Any) -> bool:
+    import torch
+
+    return x.layout is torch.strided
+
+
+def _storage(x: Any) -> Any:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _operators(waits: _Waits) -> Any:
+    """Return a mode that sees each operator, and notes those that read values or have a result whose size depends on them."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -251,47 +277,45 @@ def _watch(device_type: str, count_to_cpu: bool) -> Any:
                     return made
             name = func.name().partition(".")[0]
             why = _OPERATORS.get(name) or _masked(name, args) or _sized(name, args, kwargs or {})
-            if why and not inside[0] and there((args, kwargs)):
-                note(f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}")
+            if why and not waits.inside and waits.there((args, kwargs)):
+                waits.note(f"{name.removeprefix('aten::').replace('_local_scalar_dense', 'item')}: {why}")
             result = func(*args, **(kwargs or {}))
-            if fetched and (given := tensors((args, kwargs))):  # computed of fetched tensors alone, it is on the host as well
-                mark(result, host=all(map(on_host, given)))
+            if waits.fetched and (given := _tensors((args, kwargs))):  # computed of fetched tensors alone, it is on the host as well
+                waits.mark(result, host=all(map(waits.on_host, given)))
             return result
+
+    return Operators()  # type: ignore[no-untyped-call]
+
+
+def _fetches(waits: _Waits) -> Any:
+    """Return a mode that sees each call of a tensor's own, and notes those that bring its values to the host."""
+    from torch.overrides import TorchFunctionMode
 
     class Fetches(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
-            if name == "one_hot" and not inside[0] and there(args[:1]):
-                return one_hot(func, args, kwargs or {})
-            fetches = name in _FETCHES or (name == "to" and to_host(args, kwargs or {}))
-            if not fetches or inside[0] or not there(args[:1]):
+            if name == "one_hot" and not waits.inside and waits.there(args[:1]):
+                return _one_hot(waits, func, args, kwargs or {})
+            fetches = name in _FETCHES or (name == "to" and waits.asks_for_host(args, kwargs or {}))
+            if not fetches or waits.inside or not waits.there(args[:1]):
                 return func(*args, **(kwargs or {}))
-            note(f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values")
-            inside[0] += 1
-            try:
+            waits.note(f"{'print' if name in ('__repr__', '__format__') else name}: fetches the values")
+            with waits.one_wait():
                 result = func(*args, **(kwargs or {}))
-                if device_type == "cpu" and name in ("cpu", "to"):  # a tensor of its own, as one from an accelerator
+                if waits.device_type == "cpu" and name in ("cpu", "to"):  # a tensor of its own, as one from an accelerator
                     result = result.clone()
-                    mark(result, host=True)
+                    waits.mark(result, host=True)
                 return result
-            finally:
-                inside[0] -= 1
 
-    class Watch:
-        def __init__(self) -> None:
-            self.found = found
-            self._modes: tuple[Any, ...] = (Operators(), Fetches())  # type: ignore[no-untyped-call]
+    return Fetches()
 
-        def __enter__(self) -> Watch:
-            for mode in self._modes:
-                mode.__enter__()
-            return self
 
-        def __exit__(self, *error: Any) -> None:
-            for mode in reversed(self._modes):
-                mode.__exit__(*error)
-
-    return Watch()
+def _one_hot(waits: _Waits, func: Any, args: Any, kwargs: Any) -> Any:
+    """Call ``one_hot``: a CPU reads the classes to check them; an accelerator reads the largest, and only where it is asked for."""
+    if kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1:
+        waits.note("one_hot: size depends on values")
+    with waits.one_wait():
+        return func(*args, **kwargs)
 
 
 def _masked(name: str, args: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.errors import InputError, MissingLibraryError, shown
+from gpulab.errors import InputError, MissingLibraryError, pip_command, shown
 
 CLASSES = 10
 _QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some twenty kilobytes
@@ -34,7 +34,7 @@ def pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise MissingLibraryError(
-            "images: Pillow is missing; JPEG files are encoded and decoded with it. Run: pip install pillow"
+            f"images: Pillow is missing; JPEG files are encoded and decoded with it. Run {pip_command('install pillow')}."
         ) from error
     return Image
 

@@ -28,7 +28,7 @@ from gpulab.training._tasks import Task
 from gpulab.training._tasks import task as find_task
 from gpulab.training._techniques import START, Technique, techniques
 from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
-from gpulab.units import format_ratio
+from gpulab.units import format_ratio, plural
 
 Names = tuple[str, ...]
 _STEPS = 1_000_000  # no form ends by itself while turns are taken
@@ -406,7 +406,8 @@ class _Climb:
         accuracy, learned = self.learned(rungs, samples, seeds, tolerance)
         product, overstated = self.multiplied(names, names)
         if taken < FEWEST_SAMPLES:
-            self.notes.append(Note("no-interval", f"{taken} turns are too few for an interval; expected {FEWEST_SAMPLES}. Pass turns=24."))
+            few = f"{plural(taken, 'turn')} {'are' if taken != 1 else 'is'} too few for an interval"
+            self.notes.append(Note("no-interval", f"{few}; expected {FEWEST_SAMPLES}. Pass turns=24."))
         found = [
             Rung(
                 one.name, one.title, one.mends, self.told(rung), self.gain(rung, rung[:-1]), self.gain((one.name,)),
@@ -415,6 +416,8 @@ class _Climb:
             for one, rung, others, what in zip(here, rungs, without, learned, strict=True)
         ]  # fmt: skip
         recorded = {one.name: recorded_gains(one.name) for one in wanted if reasons[one.name] is not None}
+        if self.report is not None:
+            self.report(1.0, "done")
         return LadderResult(
             task=self.job.name, device=str(self.where), samples=samples,
             seeds=tuple(range(seeds if accuracy is not None else 0)), tolerance=float(tolerance),

@@ -8,6 +8,7 @@ every operator a little, so that what it adds is told and not guessed.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from bisect import bisect_right
@@ -88,7 +89,7 @@ class Profile(Result):
     steps : tuple of (float, float)
         When each step began and ended; the device had finished.
     unprofiled_seconds : float
-        What a step took without the profiler, on average over as many.
+        What a step took without the profiler, on average over as many; nan where a stop came before one.
     spans : tuple of ProfileSpan
         In the order in which they began.
     operators : tuple of OperatorCost
@@ -152,7 +153,8 @@ class Profile(Result):
         between = self.between_ratio * self.step_seconds
         rows.append(("between the operators (Python)", "", format_seconds(between), *(() if here else ("",))))
         rows.append(("a step under the profiler", "", format_seconds(self.step_seconds), *(() if here else ("",))))
-        rows.append(("a step without it", "", format_seconds(self.unprofiled_seconds), *(() if here else ("",))))
+        plain = "not measured" if math.isnan(self.unprofiled_seconds) else format_seconds(self.unprofiled_seconds)
+        rows.append(("a step without it", "", plain, *(() if here else ("",))))
         rows += [(f"note: {note.code}", note.sentence, "", *(() if here else ("",))) for note in self.notes]
         return (f"{self.label}, a step", "calls", "host, itself", *(() if here else ("its kernels on the device",))), rows
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given
+from gpulab import _given, devices
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing.statistics import t_quantile
-from gpulab.training import _interrupts
+from gpulab.training import _interrupts, _settings
 from gpulab.training._evaluate import Answers, answers_of, difference_interval, wilson
 from gpulab.training._fit import fit
 from gpulab.training._tasks import Task, check_seed
@@ -91,7 +91,8 @@ def over_seeds(
                     raise KeyboardInterrupt from None
                 raise
             runs.append(run)
-            answers.append(answers_of(model, job))
+            with _settings.switches(run.options.precision, devices.find(run.device)):  # as the run's own test: its accuracy stands beside
+                answers.append(answers_of(model, job))
             if run.ended in ("stopped", "interrupted"):
                 break
     done = chosen[: len(runs)]

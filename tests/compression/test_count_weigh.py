@@ -450,6 +450,16 @@ def test_kinds_and_parameters_of_what_took_a_layers_place():
     assert repr(kinds["csr"][2]) == "Sparse(linear, weight (4, 8))"
 
 
+def test_zeros_beside_csr_are_stored():
+    """A grouped convolution stays dense when the others become CSR, so its zeros are stored; those of a CSR layer are not."""
+    model = nn.Sequential(nn.Conv2d(4, 4, 1, groups=2, bias=False), nn.Flatten(), nn.Linear(4, 2, bias=False))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)[:3] = 0.0  # 6 of 8
+        model[2].weight.fill_(1.0)[0] = 0.0  # 4 of 8
+    found = compression.weigh({"dense": model, "csr": compression.to_sparse(model)}, inputs=torch.ones(2, 4, 1, 1), deadline=0.02)
+    assert [(each.parameters, each.zeros) for each in found.models] == [(16, 10), (12, 6)]
+
+
 def test_how_a_model_is_stored_is_told():
     """By its layers: what a library keeps for itself by the weight's class; zeros from 5 % on, and not where a format leaves them out."""
 

@@ -172,6 +172,33 @@ def test_a_seed_may_be_a_whole_number_of_numpy(steps: list[str]):
             compression.diet("digits-cnn", [recipe], seeds=[wrong])
 
 
+def test_small_steps_train_on_one_thread_and_are_weighed_on_all(monkeypatch: pytest.MonkeyPatch):
+    """A neighbour that takes one of two cores holds up each step on two threads; what a learner's own code has set is there again."""
+    during: dict[str, list[int]] = {"fit": [], "weigh": []}
+
+    def fit(*_: Any, **__: Any) -> Any:
+        during["fit"].append(torch.get_num_threads())
+        return SimpleNamespace(ended="finished")
+
+    monkeypatch.setattr(training, "fit", fit)
+    monkeypatch.setattr(_diet, "_models", type(_diet._models)())
+    monkeypatch.setattr(_diet, "weigh", lambda *_, **__: during["weigh"].append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        compression.diet("prose-transformer", [Recipe(zeros=0.5)], device="cpu")
+        compression.cook(Recipe(), "prose-transformer", seed=1, device="cpu", threads=2)
+        compression.cook(Recipe(), "prose-transformer", seed=2, device="cpu", threads=None)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert during == {"fit": [1, 1, 2, 3], "weigh": [3]}
+    with pytest.raises(InputError, match="diet: threads is 0"):
+        compression.diet("prose-transformer", [Recipe(zeros=0.5)], threads=0)
+    with pytest.raises(InputError, match="cook: threads is 0"):
+        compression.cook(Recipe(), "prose-transformer", threads=0)
+
+
 def test_what_does_not_fit_the_task_is_refused(steps: list[str]):
     """Grouped convolutions for text, no recipes, no seeds: sentences."""
     with pytest.raises(InputError, match="no images"):

@@ -218,6 +218,20 @@ def test_torchao_has_the_same_weights(activations: str | None):
         assert float((ours(x) - theirs(x)).abs().max()) < 0.02 * float(model(x).abs().max())
 
 
+def test_torchaos_weights_are_weighed_and_not_compressed_again():
+    """Its tensors count no zeros and take few operators: they are weighed as any other, and a second pruning says that nothing is left."""
+    pytest.importorskip("torchao", exc_type=ImportError)
+    model = nn.Sequential(nn.Linear(32, 32))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)[:8] = 0.0
+    theirs = compression.quantize(model, arithmetic="torchao")
+    assert compression.sparsity(theirs) == 0.25
+    found = compression.weigh({"dense": model, "torchao": theirs}, inputs=torch.ones(4, 32), deadline=0.02)
+    assert (found["torchao"].forms, found["torchao"].zeros) == (("torchao",), 256)
+    with pytest.raises(InputError, match="prune: no layer is left to compress"):
+        compression.prune(theirs)
+
+
 @pytest.mark.slow
 def test_importing_torchao_is_silent_for_the_learner():
     """What torchao tells of libraries that it cannot load stays out of the lesson, and its loggers are as they were."""
@@ -261,6 +275,15 @@ def test_the_gradient_passes_the_rounding():
         rounded.weight[:], rounded.bias[:] = compression.quantize(nn.Sequential(layer), bits=3)[0].weight, layer.bias
     rounded(x).square().sum().backward()
     torch.testing.assert_close(aware[0].layer.weight.grad, rounded.weight.grad)
+
+
+def test_a_range_that_was_never_followed_is_no_range():
+    """A model that was not trained would round all inputs to zero: finishing it says what is missing."""
+    aware = compression.quantize_aware(nn.Sequential(nn.Linear(2, 2)), activations="static")
+    with pytest.raises(InputError, match=r"finish: no input reached 0 in training.*calibration=x"):
+        compression.finish(aware)
+    aware(torch.ones(1, 2))
+    assert isinstance(compression.finish(aware)[0], _modules.Quantized)
 
 
 def test_followed_ranges_freeze_in_evaluation():

@@ -170,6 +170,22 @@ def test_sizes_by_hand():
         assert 0 <= compression.size_on_disk(each) - nbytes < 600, name
 
 
+def test_zeros_of_bfloat16_have_no_sign_that_costs():
+    """A mask leaves -0 of a negative weight: the file is as large as that of the same weights without their signs."""
+    torch.manual_seed(0)
+    size = torch.rand(64, 64) + 0.1
+    sizes = []
+    for sign in (1, -1):
+        model = nn.Sequential(nn.Linear(64, 64, bias=False)).bfloat16()
+        with torch.no_grad():
+            model[0].weight.copy_(sign * size)
+        pruned = compression.prune(model, 0.9)
+        back = _storage.unpacked(_storage.packed(pruned), "here")["0.weight"]
+        assert torch.equal(back, compression.finish(pruned)[0].weight)
+        sizes.append(compression.size_on_disk(pruned))
+    assert sizes[0] == sizes[1] < 64 * 64 * 2 / 4
+
+
 def test_a_tied_weight_is_stored_once():
     """The embedding and the head of a tied language model are one table in the file."""
     tied, loose = (networks.transformer(500, 32, 2, 1, context=8, tied=t) for t in (True, False))

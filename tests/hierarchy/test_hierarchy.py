@@ -132,6 +132,7 @@ def test_a_walk_makes_its_hops(method: str, walkers: int) -> None:
         chain.close()
 
 
+@pytest.mark.usefixtures("old_aside")
 def test_a_closed_chain_leaves_nothing_to_the_collector() -> None:
     """With the collector off, the nodes go when the chain is closed; a cycle left alone would stay."""
     gc.collect()
@@ -342,9 +343,10 @@ def test_whole_numbers_of_numpy_are_sizes(scripted: Clock) -> None:
 
 
 def test_parallel_and_bandwidth_refuse_too() -> None:
-    """Chains that are no power of two, and operations that are none."""
-    with pytest.raises(InputError, match="powers of two"):
-        hierarchy.parallel([3])
+    """Chains that are no power of two, or no whole number as NumPy's powers of 2.0 are, and operations that are none."""
+    for chains in ([3], [1, 2.0], 2.0 ** np.arange(3)):
+        with pytest.raises(InputError, match="powers of two"):
+            hierarchy.parallel(chains, 2**12, method="python", deadline=0.01)
     with pytest.raises(InputError, match="operation"):
         hierarchy.bandwidth(operation="write")
     with pytest.raises(InputError, match="stream"):
@@ -708,8 +710,27 @@ def test_a_gpu_without_cupy_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "cupy", None)  # as Python marks what cannot be imported
     for who, timed in (("latency", lambda: _latency.timed(Device("cuda"), "cupy", 4096, deadline=1.0)),
                        ("bandwidth", lambda: _streams.timed(Device("cuda"), "read", 4096, deadline=1.0))):  # fmt: skip
-        with pytest.raises(MissingLibraryError, match=f"^{who}: a CUDA device is measured with CuPy, .*`pip install cupy-cuda13x`"):
+        with pytest.raises(MissingLibraryError, match=f"^{who}: a CUDA device is measured with CuPy, .*-m pip install cupy-cuda13x`"):
             timed()
+
+
+def test_a_cupy_that_cannot_compile_is_told_as_one_that_is_not_there(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's own words where NVRTC is missing: notebook 01 goes on with a recorded GPU. A memory that is full stays what it is."""
+    monkeypatch.setattr(Device, "name", "A GPU")
+    words = "CuPy failed to load libnvrtc.so.12: OSError: libnvrtc.so.12: cannot open shared object file: No such file or directory"
+
+    def fail(name: str) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(cupy, "RawModule", lambda code: types.SimpleNamespace(get_function=fail))
+    monkeypatch.setattr(cupy, "ones", lambda *_: fail("ones"))
+    for who, timed in (("latency", lambda: _latency.timed(Device("cuda", 1), "cupy", 4096, deadline=1.0)),
+                       ("bandwidth", lambda: _streams.timed(Device("cuda", 1), "read", 4096, deadline=1.0))):  # fmt: skip
+        with pytest.raises(MissingLibraryError, match=f"^{who}: CuPy cannot compile a kernel for A GPU .*libnvrtc.*`gpulab doctor`"):
+            timed()
+    words = "CUDA out of memory"
+    with pytest.raises(OutOfMemoryError):
+        _latency.timed(Device("cuda", 1), "cupy", 4096, deadline=1.0)
 
 
 @pytest.mark.parametrize("walkers", [1, 4])

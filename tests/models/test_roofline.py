@@ -315,7 +315,7 @@ def test_roofs_and_points_as_tables_and_in_words() -> None:
     )  # fmt: skip
     rates = "float32 1.00 TFLOP/s, float16 8.00 TFLOP/s, L2 1.00 TB/s, DRAM 100 GB/s"
     assert repr(MADE) == f"<roofline of a machine (MODELLED): {rates}, 0 points>"
-    assert repr(noted.with_points([axpy])) == f"<roofline of a machine (MODELLED): {rates}, 1 points, notes: contended>"
+    assert repr(noted.with_points([axpy])) == f"<roofline of a machine (MODELLED): {rates}, 1 point, notes: contended>"
 
 
 def test_a_convolution_runs_in_tf32_where_the_roofs_have_it() -> None:

@@ -334,6 +334,7 @@ def test_curves_as_tables_and_in_words() -> None:
     assert law.table() == (
         headers, [("1", "2.00 s", "0 s", "0 s", "1.00x", "100 %"), ("9", "400 ms", "0 s", "0 s", "5.00x", "55.6 %")],
     )  # fmt: skip
+    assert repr(models.amdahl(0.1, 1)) == "<Amdahl's law: 1.00x on 1 rank, at most 10.0x>"
     assert repr(models.gustafson(0.1, 11)) == "<Gustafson's law: 10.0x on 11 ranks, at most infinite>"
     ring = models.scaling(1.0, 100, ranks=[1, 4], overlap=0.5, processors=2, **STEP)
     assert ring.label == "ring all-reduce, strong"

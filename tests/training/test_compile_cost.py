@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 import torch
 
-from gpulab import training
+from gpulab import timing, training
 from gpulab.errors import InputError
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
+from gpulab.timing import Comparison, ComparisonRow
 from gpulab.training import CompileCost, _compile_cost
 
 
@@ -63,6 +65,19 @@ def test_without_a_compiler_it_is_a_sentence(monkeypatch):
     assert "g++" in c.reason
     assert "was not compiled" in c.sentence
     assert any("g++" in cell for row in c.table()[1] for cell in row)
+
+
+def test_what_disturbed_the_race_is_told(monkeypatch):
+    """Of each form what makes its time doubtful, with its name, behind the notes on both; how its calls were sampled is no doubt."""
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    told = {"as it is": (Note("contended", "Others ran."), Note("too-short", "Short.")), "compiled": (Note("slow-first-call", "Slow."),)}
+    rows = tuple(ComparisonRow(name, dataclasses.replace(calm, label=name, notes=notes), None, None, None) for name, notes in told.items())
+    race = Comparison("it", rows, None, None, None, None, (Note("disagree", "They differ."),), calm.evidence)
+    monkeypatch.setattr(torch, "compile", lambda fn: fn)
+    monkeypatch.setattr(_compile_cost, "_load_compiler", lambda: 0.0)
+    monkeypatch.setattr(_compile_cost.timing, "compare", lambda *given, **named: race)
+    c = training.compile_cost(torch.relu, torch.ones(3), cold=False)
+    assert [str(note) for note in c.notes] == ["disagree: They differ.", "contended: as it is: Others ran."]
 
 
 def test_a_call_is_over_when_the_device_is(monkeypatch):

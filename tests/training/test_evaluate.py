@@ -101,6 +101,30 @@ def test_evaluate_counts_right_answers_and_leaves_the_model_alone() -> None:
     assert training.Accuracy.from_dict(accuracy.to_dict()) == accuracy
 
 
+def test_one_digit_at_two_places_is_no_two_items() -> None:
+    """Who always says 3 is right on both or on neither: the interval is that of 500 answers, by Student's t (1.9647 with 499 degrees)."""
+
+    class Three(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(torch.full((len(x),), 3), 10).float()
+
+    job = training.task("digits-hard-cnn")
+    accuracy = training.evaluate(Three(), job)
+    threes = int((_data.digits()[1].targets == 3).sum())
+    assert (accuracy.correct, accuracy.count, accuracy.evidence.samples) == (2 * threes, 1000, 500)
+    share = threes / 500
+    half = 1.9647 * np.sqrt(share * (1 - share) / 499)
+    assert accuracy.interval == pytest.approx((share - half, share + half), rel=1e-4)
+
+
+def test_several_answers_an_item_that_are_all_alike_leave_room() -> None:
+    """Without a mistake the interval is Wilson's of the items, and two models that agree on all are not equal for certain."""
+    assert Answers(np.full(500, 2), 2, 0.0, "digits", "cpu").accuracy().interval == (pytest.approx(wilson(500, 500)[0]), 1.0)
+    shares = np.repeat([0.5, 1.0], 250)
+    low, high = difference_interval(shares, shares)
+    assert low < 0 < high
+
+
 def test_half_precision_models_are_evaluated_as_they_are() -> None:
     """The inputs follow the model's type."""
     model = training.task("digits-mlp").make_model(0)
@@ -122,6 +146,25 @@ def test_over_seeds_is_fit_seed_by_seed() -> None:
         assert run.losses.tolist() == training.fit("digits-mlp", steps=6, seed=seed, device="cpu").losses.tolist()
     assert result.accuracy.mean == pytest.approx(np.mean([run.accuracy.ratio for run in result.runs if run.accuracy]))
     assert training.SeedsResult.from_dict(result.to_dict()) == result
+
+
+def test_over_seeds_tests_as_each_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller lets products be rounded; within a run float32 means float32, and so it does in the test of all seeds."""
+    test, seen = _seeds.answers_of, []
+
+    def answers_of(model: Any, job: Any) -> Any:
+        seen.append(torch.get_float32_matmul_precision())
+        return test(model, job)
+
+    before = torch.get_float32_matmul_precision()
+    monkeypatch.setattr(_seeds, "answers_of", answers_of)
+    torch.set_float32_matmul_precision("high")
+    try:
+        training.over_seeds("digits-mlp", seeds=1, steps=2, device="cpu")
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == ["highest"]
 
 
 @pytest.mark.parametrize("seeds_done", [0, 2])

@@ -229,6 +229,7 @@ def test_a_stop_and_the_progress_are_heard() -> None:
     seen: list[float] = []
     scripted(RESIDENT, clock=Clock(), turns=2, progress=lambda fraction, text: seen.append(fraction))
     assert seen == sorted(seen)
+    assert seen[-1] == 1.0
     with pytest.raises(StoppedError, match="stopped before"):
         scripted(RESIDENT, clock=Clock(), stop=lambda: True)
 

@@ -297,6 +297,36 @@ def test_too_little_shared_memory_is_named_before_a_worker_dies(monkeypatch):
         training.pipeline(workers=2, steps=3)
 
 
+def test_how_much_shared_memory_workers_take(monkeypatch):
+    """Each has its batches ahead and one under way: 100 bytes x 2 workers x (3 + 1) fit into 800 bytes and not into 799."""
+    rooms = iter([(2, 400), (1, 799)])
+    monkeypatch.setattr(
+        _pipeline.os, "statvfs", lambda path: SimpleNamespace(**dict(zip(("f_bavail", "f_frsize"), next(rooms), strict=True)))
+    )
+    monkeypatch.setattr(_pipeline.os.path, "isdir", lambda path: True)
+    monkeypatch.setattr(_pipeline.sys, "platform", "linux")
+    _pipeline._check_shared(100, 2, 3)
+    with pytest.raises(OutOfMemoryError) as caught:
+        _pipeline._check_shared(100, 2, 3)
+    assert str(caught.value) == (
+        "pipeline: 2 workers, each 3 batches ahead, need 800 B of shared memory, and /dev/shm has 799 B free; expected room for them. "
+        "Lower workers, prefetch or batch_size, or start the container with more (docker run --shm-size=1g)."
+    )
+    _pipeline._check_shared(100, 0, 3)  # nobody shares, and nobody is asked
+    monkeypatch.setattr(_pipeline.sys, "platform", "darwin")
+    _pipeline._check_shared(100, 2, 3)
+
+
+def test_what_is_said_of_workers_and_of_an_early_end(monkeypatch):
+    """As many workers as cores are told of nothing, one more is; a run of all its steps is not told to have stopped."""
+    monkeypatch.setattr(_pipeline.devices, "environment", lambda device: SimpleNamespace(cores=4))
+    assert _pipeline._notes(4, 10, 10) == []
+    assert [(note.code, note.sentence) for note in _pipeline._notes(5, 10, 9)] == [
+        ("contended", "5 workers share 4 cores, so each of them loads more slowly than one alone would."),
+        ("stopped", "Stopped after 9 of 10 steps; the figures are those of the part that ran."),
+    ]
+
+
 class SecondGpu:
     """A device with the number 1 whose tensors lie on the host."""
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from gpulab import training
+from gpulab import figures, training
 from gpulab.errors import InputError, StoppedError
 from gpulab.evidence import Badge, Evidence
 from gpulab.training import _profile
@@ -142,6 +142,8 @@ def test_stopping():
     p = training.profile(lambda: torch.ones(3).sum(), steps=2, warmup=1, device="cpu", stop=lambda: next(asked, True))
     assert len(p.steps) == 1
     assert [note.code for note in p.notes] == ["stopped"]
+    assert ("a step without it", "", "not measured") in p.table()[1]
+    assert " without it" not in figures.profile(p).description
 
 
 def test_bad_input():
