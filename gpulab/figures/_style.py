@@ -152,17 +152,13 @@ def badge_text(evidence: Evidence) -> str:
 def _log_ticks(low: float, high: float) -> list[float]:
     """Return three to eight round values inside (low, high), whatever the span."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    found: list[float] = []
     for steps in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
         found = [m * 10.0**e for e in range(first, last + 1) for m in steps if low <= m * 10.0**e <= high]
         if len(found) >= 3:
             return found[:: math.ceil(len(found) / 8)]
     step = 10.0 ** math.floor(math.log10((high - low) / 2))
-    for width in (5 * step, 2 * step, step, step / 2):
-        found = [k * width for k in range(math.ceil(low / width), math.floor(high / width) + 1)]
-        if len(found) >= 3:
-            return found
-    return found
+    even = ([k * w for k in range(math.ceil(low / w), math.floor(high / w) + 1)] for w in (5 * step, 2 * step, step, step / 2))
+    return next(ticks for ticks in even if len(ticks) >= 3)  # of the last there are four, as two steps fit between the ends
 
 
 def _positive(values: Iterable[float | None]) -> list[float]:

@@ -127,7 +127,8 @@ def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
             inside = left + start % _SECTOR
             used.append((inside, inside + pattern.element_bytes, bottom, bottom + _HIGH))
             label = f"{who[0]}{'+' if len(who) > 1 else ''}" if pattern.element_bytes > _NUMBERED else ""
-            whose = f"lane{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}: {pattern.element_bytes} bytes from byte {start:,}"
+            asked = f"{plural(pattern.element_bytes, 'byte')} from byte {start:,}"
+            whose = f"lane{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}: {asked}"
             texts.append((inside + pattern.element_bytes / 2, bottom + _HIGH / 2, ink(label), whose))
     return [
         _boxes(free, "", {"color": GRID, "width": 1}),
@@ -190,7 +191,7 @@ def _bars(pieces: list[tuple[float, int, str, str]], name: str, fill: str, edge:
         },
         "text": [ink(p[2]) for p in pieces], "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
         "textfont": {"size": 9}, "constraintext": "none", "customdata": [p[3] for p in pieces],
-        "hovertemplate": "%{customdata}<extra></extra>", "name": ink(name), "xaxis": "x2", "yaxis": "y2", "showlegend": True,
+        "hovertemplate": "%{customdata}<extra></extra>", "name": ink(name), "xaxis": "x2", "yaxis": "y2",
     }  # fmt: skip
 
 
@@ -199,8 +200,11 @@ def _describe(pattern: AccessPattern) -> str:
     sectors = [f"{sector * _SECTOR:,}" for sector in pattern.sector_lanes()]
     shown = ", ".join(sectors if len(sectors) <= 8 else [*sectors[:7], "...", sectors[-1]])
     where = f" The sectors begin at byte {shown}." if sectors else ""
-    counts = {bank: len(words) for part in range(_passes(pattern)) for bank, words in pattern.bank_lanes(part).items()}
-    busiest = [bank for bank, count in counts.items() if count == pattern.conflict_ways and count > 1]
+    most: dict[int, int] = {}  # of any pass: a bank that is busy in the first half-warp may be idle in the second
+    for part in range(_passes(pattern)):
+        for bank, words in pattern.bank_lanes(part).items():
+            most[bank] = max(most.get(bank, 0), len(words))
+    busiest = [bank for bank, count in most.items() if count == pattern.conflict_ways and count > 1]
     banks = (
         f" The busiest bank is {busiest[0]}." if len(busiest) == 1 else f" The busiest banks are {len(busiest)} of 32." if busiest else ""
     )

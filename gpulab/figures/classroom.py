@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HEIGHT, _ROW = 460, 26  # pixels; of one more question
 _ROOM = 4.0  # how far the roofs go beyond the outermost ridge
 _NAMED = 12  # machines that the description names
-_CLOSE = 2.0  # a prediction within this factor counts as close, as the lessons have it
+_BAND = 0.45  # of a row's height, to each side
 _QUESTION = 52  # characters of a question beside its axis
 _HIGHEST, _LOWEST = 1e4, 1e-4  # ratios beyond stand at the edge, and say so
 _ARITHMETIC = "float32"
@@ -67,7 +67,7 @@ def class_roofline(room: Classroom) -> LabFigure:
 
 
 def _usable(roof: Roofline) -> bool:
-    return bool(roof.memory) and any(each.name == _ARITHMETIC for each in roof.arithmetic)
+    return any(each.name == _ARITHMETIC for each in roof.arithmetic)
 
 
 def _machines(some: Sequence[tuple[Student, Roofline, float]], low: float, high: float, color: str, kind: str) -> list[dict[str, Any]]:
@@ -94,7 +94,8 @@ def _machines(some: Sequence[tuple[Student, Roofline, float]], low: float, high:
 def _words(student: Student, roof: Roofline, ridge: float) -> str:
     return html.escape(
         f"{student.name}: {_short(roof.device)}, {format_flops_per_second(roof.arithmetic_roof(_ARITHMETIC).flops_per_second)}, "
-        f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP a byte"
+        f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP a byte",
+        quote=False,  # plotly knows no &quot; and would show it as it is
     )
 
 
@@ -128,7 +129,7 @@ def class_predictions(room: Classroom) -> LabFigure:
     Returns
     -------
     LabFigure
-        A mark for each student who gave a number, at predicted / measured; the band is what counts as close. At the right, how many
+        A mark for each student who gave a number, at predicted / measured; its row's band is what counts as close. At the right, how many
         were close or right, for questions with choices too.
     """
     rows = [row for row in room.questions().rows if row.given]
@@ -138,7 +139,8 @@ def class_predictions(room: Classroom) -> LabFigure:
     places = list(range(len(rows), 0, -1))  # the first question on top
     shown = [(x, place) for row, place in zip(rows, places, strict=True) for x in row.ratios]
     xs = [min(max(x, _LOWEST), _HIGHEST) for x, _ in shown]
-    where = f"{len(room.students)} students' machines, as they report it"
+    several = len(room.students) != 1
+    where = f"{len(room.students)} students' machines, as they report it" if several else "1 student's machine, as it reports it"
     latest = max(student.report.date for student in room.students)
     badge = Evidence(Badge.RECORDED, where, date=latest, command="gpulab report")
     base = frame("Predictions against results", badge, _answers(rows), height=150 + _ROW * len(rows))
@@ -148,10 +150,13 @@ def class_predictions(room: Classroom) -> LabFigure:
         "marker": palette.marker(Badge.RECORDED, palette.ORANGE, size=7), "opacity": 0.8, "showlegend": False, "cliponaxis": False,
         "customdata": [f"{x:.3g} times what was measured" for x, _ in shown], "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
-    band = {
-        "type": "rect", "x0": 1 / _CLOSE, "x1": _CLOSE, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 0},
-        "fillcolor": "rgba(127,127,127,0.15)", "layer": "below",
-    }  # fmt: skip
+    bands = [
+        {
+            "type": "rect", "x0": 1 / row.close_ratio, "x1": row.close_ratio, "y0": place - _BAND, "y1": place + _BAND,
+            "line": {"width": 0}, "fillcolor": "rgba(127,127,127,0.15)", "layer": "below",
+        }
+        for row, place in zip(rows, places, strict=True) if not row.choices
+    ]  # fmt: skip
     one = {"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": MID_GREY, "width": 1}}
     notes = [
         {
@@ -164,13 +169,13 @@ def class_predictions(room: Classroom) -> LabFigure:
         "x": 1, "xref": "paper", "y": 1, "yref": "paper", "text": ink("close or right"), "showarrow": False, "xanchor": "left",
         "yanchor": "bottom", "xshift": 8, "font": {"size": 11},
     }  # fmt: skip
-    axis = count_axis([*xs, 0.1, 10.0], "predicted / measured (log scale; the band counts as close)")
+    axis = count_axis([*xs, 0.1, 10.0], "predicted / measured (log scale; a row's band counts as close)")
     upright = {
         "type": "linear", "range": [0.4, len(rows) + 0.6], "tickmode": "array", "tickvals": places, "ticktext": [ink(t) for t in labels],
         "tickprefix": "", "ticksuffix": "",
     }  # fmt: skip
     return composed(
-        base, [marks], xaxis={**plain["xaxis"], **axis}, yaxis={**plain["yaxis"], **upright}, shapes=[band, one],
+        base, [marks], xaxis={**plain["xaxis"], **axis}, yaxis={**plain["yaxis"], **upright}, shapes=[*bands, one],
         annotations=[*notes, head], margin={**plain["margin"], "r": 110},
     )  # fmt: skip
 

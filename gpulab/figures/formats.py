@@ -19,6 +19,8 @@ _STEPS = 8  # numbers of the coarser format on either side
 _MOST = 120  # numbers of one format that are drawn one by one
 _END = 1.7976931348623157e308  # what float64, and so an axis, ends at
 _ROWS = {1: (0.5,), 2: (0.72, 0.28)}
+_TICKS = 7  # of the number line, at most
+_DIGITS = 6  # of a tick's label at least; 17 tell any two numbers of float64 apart
 
 
 def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
@@ -55,7 +57,7 @@ def number_line(numbers: Number | Sequence[Number]) -> LabFigure:
     traces += [{**trace, "xaxis": "x2", "yaxis": "y2"} for trace in _line(many, low, high)]
     widest = max(n.format.bits for n in many)
     title_x = {"text": ink("the number line around it")}
-    ticks = {"tickformat": ".6~g", "nticks": 7}
+    ticks = {"tickformat": f".{_digits(low, high)}~g", "nticks": _TICKS}
     axes = {
         "xaxis": {**bare, "range": [-0.17 * max(widest, 16) - 0.8, max(widest, 16) - 0.2], "anchor": "y", "domain": [0, 1]},
         "yaxis": {**bare, "range": [0, 1], "domain": [0.56, 1], "anchor": "x"},
@@ -75,6 +77,12 @@ def _span(many: Sequence[Number]) -> tuple[float, float]:
     wide = max(steps, default=many[0].format.largest / 2 ** many[0].format.mantissa_bits)
     ends = middle - (_STEPS + 0.5) * wide, middle + (_STEPS + 0.5) * wide
     return max(ends[0], -_END), min(ends[1], _END)
+
+
+def _digits(low: float, high: float) -> int:
+    """Return the digits with which ticks between these ends read as what they are: near 1, float32's differ in the eighth."""
+    largest, step = max(abs(low), abs(high)), high / _TICKS - low / _TICKS
+    return min(max(_DIGITS, math.floor(math.log10(largest)) - math.floor(math.log10(step)) + 1), 17)
 
 
 def _bits(one: Number, place: float, named: set[str]) -> list[dict[str, Any]]:
@@ -113,7 +121,7 @@ def _line(many: Sequence[Number], low: float, high: float) -> list[dict[str, Any
         stroke = {"width": 2, "color": MID_GREY}
         if count > len(there):
             words = f"{count:,} numbers of {one.format.name}, too close to draw"
-            band = {"type": "scatter", "hoverinfo": "skip", "showlegend": False, "name": name}
+            band = {"type": "scatter", "hoverinfo": "skip", "showlegend": False}
             traces += [
                 {**band, "mode": "lines", "x": [low, high], "y": [place] * 2, "line": {"color": MID_GREY, "width": 8}},
                 {
@@ -147,7 +155,7 @@ def _line(many: Sequence[Number], low: float, high: float) -> list[dict[str, Any
             traces.append(
                 {
                     "type": "scatter", "mode": "markers+text", "x": [one.held], "y": [place], "marker": ring,
-                    "text": [ink(f"{one.format.name} {one.held:.8g}")], "textposition": "bottom right", "name": ink("the number held"),
+                    "text": [ink(f"{one.format.name} {one.held:.10g}")], "textposition": "bottom right", "name": ink("the number held"),
                     "legendgroup": "held", "showlegend": one is many[0], "cliponaxis": False,
                     "hovertemplate": f"held: {one.held:.17g}<extra></extra>",
                 }
@@ -163,7 +171,7 @@ def _given(one: Number, low: float, high: float) -> dict[str, Any]:
     line = {"type": "line", "x0": one.given, "x1": one.given, "xref": "x2", "y0": 0, "y1": 1, "yref": "y2", "line": stroke}
     words = {
         "x": one.given, "xref": "x2", "y": 1, "yref": "y2", "yanchor": "bottom", "showarrow": False,
-        "text": ink(f"asked for {one.given:.8g}"),
+        "text": ink(f"asked for {one.given:.10g}"),
     }  # fmt: skip
     return {"shapes": [line], "annotations": [words]}
 
@@ -171,6 +179,6 @@ def _given(one: Number, low: float, high: float) -> dict[str, Any]:
 def _describe(many: Sequence[Number]) -> str:
     parts = []
     for n in many:
-        around = " and ".join("nothing" if math.isnan(v) else f"{v:.8g}" for v in (n.below, n.above))
+        around = " and ".join("nothing" if math.isnan(v) else f"{v:.10g}" for v in (n.below, n.above))
         parts.append(f"{n.format.name} holds {n.held:.10g} ({n.kind}), bits {' '.join(f for f in n.fields if f)}, between {around}.")
     return f"Asked for {many[0].given:.10g}. {' '.join(parts)}"

@@ -65,7 +65,10 @@ def gradient_window(window: GradientWindow) -> LabFigure:
     edges = [(tiny - 1, "zero below"), (normal, "full digits from here"), (top, "overflow from here")]
     lines = [_edge(at) for at, _ in edges if left < at < right]
     words = [_words(at, text, left, right, k) for k, (at, text) in enumerate(edges) if left < at < right]
-    return composed(base, traces, xaxis=xaxis, yaxis=yaxis, bargap=0.08, shapes=lines, annotations=words, barmode="overlay")
+    return composed(
+        base, traces, xaxis=xaxis, yaxis=yaxis, bargap=0.08, shapes=lines, annotations=words, barmode="overlay",
+        showlegend=True,  # also where all gradients have one fate: of a single trace plotly draws none unless it is told to
+    )  # fmt: skip
 
 
 def _ends(window: GradientWindow, shift: float, tiny: int, top: int) -> tuple[float, float]:
@@ -89,7 +92,7 @@ def _bars(name: str, values: list[tuple[float, float]], shift: float) -> dict[st
             "color": "rgba(0,0,0,0)" if pattern else color, "line": {"color": color, "width": 1.5},
             "pattern": {"shape": pattern, "fgcolor": color, "size": 6, "fillmode": "replace"},
         },
-        "customdata": [f"2^{at - 0.5 - shift:.0f}" for at, _ in values], "showlegend": True,
+        "customdata": [f"2^{at - 0.5 - shift:.0f}" for at, _ in values],
         "hovertemplate": f"%{{y:.2%}} of the gradients, from %{{customdata}} before scaling: {words}<extra></extra>",
     }  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import MID_GREY, LabFigure, bytes_axis, count_axis, frame, guide, ink, more_top, rate_axis, seconds_axis
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.hierarchy import Bandwidth, Latency, Level, ParallelChains, Reported
@@ -107,10 +107,8 @@ def parallel_chains(both: ParallelChains) -> LabFigure:
     )
     figure = frame(f"Independent loads at once, {format_bytes(both.nbytes)}", both.evidence, words, height=380)
     counts, first = [p.chains for p in both.points], both.points[0].least_seconds
-    points = [
-        (p.chains, p.seconds_per_hop, p.interval_seconds, p.least_seconds, f"{p.chains} chains: {format_seconds(p.seconds_per_hop)}")
-        for p in both.points
-    ]
+    told = [f"{plural(p.chains, 'chain')}: {format_seconds(p.seconds_per_hop)}" for p in both.points]
+    points = [(p.chains, p.seconds_per_hop, p.interval_seconds, p.least_seconds, text) for p, text in zip(both.points, told, strict=True)]
     values = _add_points(figure, points, both.evidence.badge, palette.BLUE, both.device)
     ideal = [first / n for n in counts]
     figure.add_scatter(
@@ -135,7 +133,7 @@ def _add_points(figure: LabFigure, points: Sequence[tuple[Any, ...]], badge: Bad
         x=x,
         y=best,
         mode="lines",
-        line={"color": color, "width": 1.5},
+        line=palette.line(badge, color, 1.5),
         opacity=0.6,
         name=ink(f"fastest sample, {device}"),
         hoverinfo="skip",
@@ -176,7 +174,7 @@ def _add_levels(figure: LabFigure, levels: Sequence[Level], sizes: Sequence[floa
 
 def _name_caches(figure: LabFigure, reported: Sequence[Reported], sizes: Sequence[float]) -> None:
     """Draw the reported sizes that lie inside the axis, labelled above the plot, a row higher where two stand close together."""
-    span = math.log10(max(sizes) / min(sizes)) or 1.0
+    span = math.log10(max(sizes) / min(sizes))
     row, before = 0, -math.inf
     for cache in sorted((c for c in reported if min(sizes) < c.size_bytes < max(sizes)), key=lambda c: c.size_bytes):
         place = math.log10(cache.size_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpulab.figures import palette
-from gpulab.figures._style import AXIS, LabFigure, bytes_axis, frame, ink
+from gpulab.figures._style import AXIS, LabFigure, apart, bytes_axis, frame, ink
 from gpulab.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,4 +60,5 @@ def _levels(m: Machine) -> list[tuple[str, float, str, str]]:
         if gpu.memory_bytes:
             free = f", {format_bytes(gpu.free_bytes)} free" if gpu.free_bytes is not None else ""
             levels.append((f"{where} memory", gpu.memory_bytes, free, gpu.kind))
-    return levels
+    names = apart([name for name, *_ in levels])  # several GPUs may be unused
+    return [(name, size, extra, device) for name, (_, size, extra, device) in zip(names, levels, strict=True)]

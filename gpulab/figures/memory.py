@@ -65,6 +65,7 @@ def memory_timeline(t: MemoryTrace | Prediction) -> LabFigure:
         _mark_phases(figure, line)
     figure.update_xaxes(title={"text": ink("operator (in the order run)")}, range=[0, max(total.size - 1, 1)], showgrid=False)
     figure.update_yaxes(**linear_bytes_axis(1.12 * high, "live bytes"))
+    figure.update_layout(showlegend=True)  # also where all tensors are of one category
     return figure
 
 
@@ -220,8 +221,7 @@ def _name_rows(figure: LabFigure, names: Sequence[str]) -> None:
         ticksuffix="",
         showgrid=False,
     )
-    below = {"y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}  # under the axis, however low the plot is
-    figure.update_layout(barmode="stack", legend=below, margin_b=100, height=figure.layout.height + 44)
+    figure.update_layout(barmode="stack", legend_traceorder="normal", margin_b=100, height=figure.layout.height + 44)
 
 
 def memory_snapshot(s: Snapshot) -> LabFigure:

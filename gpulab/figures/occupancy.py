@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.figures import palette
 from gpulab.figures._style import MID_GREY, LabFigure, composed, frame, ink, linear_axis
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 if TYPE_CHECKING:
     from gpulab.models import Occupancy, OccupancySweep
@@ -47,7 +47,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
     """
     from gpulab.models import occupancy_sweep
 
-    held = f"{launch.blocks_per_sm} blocks x {launch.warps_per_block} warps in {launch.sm.warps} slots"
+    held = f"{plural(launch.blocks_per_sm, 'block')} x {plural(launch.warps_per_block, 'warp')} in {launch.sm.warps} slots"
     title = f"Occupancy {launch.ratio:.1%} on compute capability {launch.compute_capability}: {held}"
     sweeps = [occupancy_sweep(launch, axis) for axis in _PANELS]
     base = frame(title, launch.evidence, _describe(launch, sweeps), height=400)
@@ -66,12 +66,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
         axes[f"yaxis{end}"] = {**plain, **rises, **heading, "ticktext": texts, "anchor": f"x{end}", "domain": [0, 1]}
         traces += [{**trace, "xaxis": f"x{end}", "yaxis": f"y{end}"} for trace in _curve(one, shape, legend)]
         traces.append({**_here(launch, one), "xaxis": f"x{end}", "yaxis": f"y{end}", "showlegend": number == 1})
-    return composed(base, traces, **axes, legend=_below(base))
-
-
-def _below(base: LabFigure) -> dict[str, Any]:
-    """The legend at the figure's own edge: beside three titles that plotly makes room for, a place given by the axes would be theirs."""
-    return {**base.layout.legend.to_plotly_json(), "yref": "container", "y": 0, "yanchor": "bottom"}
+    return composed(base, traces, **axes)
 
 
 def _x_axis(one: OccupancySweep, value: int, words: str) -> dict[str, Any]:
@@ -124,7 +119,7 @@ def _here(launch: Occupancy, one: OccupancySweep) -> dict[str, Any]:
 
 
 def _words(one: OccupancySweep, k: int) -> str:
-    return f"{_value(one.axis, one.values[k])} {_NOUNS[one.axis]}: {one.blocks_per_sm[k]} blocks, {one.ratio[k]:.1%}"
+    return f"{_value(one.axis, one.values[k])} {_NOUNS[one.axis]}: {plural(one.blocks_per_sm[k], 'block')}, {one.ratio[k]:.1%}"
 
 
 def _value(axis: str, value: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ _NAMED = 0.09  # of the picture's width that a bar needs for its name to be read
 _MARGIN = 150
 _WAIT = "rgba(127,127,127,0.30)"
 _EDGE = {"color": "rgba(255,255,255,0.9)", "width": 1}  # keeps neighbours of a solid lane apart, in both themes
-_MOST_ROWS = 10  # workers that get a row of their own
+_MOST_ROWS = 10  # workers that get a row though they load none of the steps that are drawn
 
 
 def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
@@ -32,11 +33,12 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
     """
     shown = min(steps, p.steps)
     words = (
-        f"{p.steps} steps of {p.batch_size} images, {plural(p.workers, 'worker')}: {p.images_per_second:.0f} images a second. {p.sentence} "
+        f"{p.steps} steps of {plural(p.batch_size, 'image')}, {plural(p.workers, 'worker')}: {p.images_per_second:.0f} images a second. "
+        f"{p.sentence} "
         f"Loading a batch takes {format_seconds(p.loading_seconds)}, its copy {format_seconds(p.copy_seconds)} for "
         f"{format_bytes(p.batch_bytes)}, a step {format_seconds(p.compute_seconds)}."
     )
-    rows = _rows(p)
+    rows = _rows(p, shown)
     title = f"Who works when: the first {shown} steps, workers {p.workers}"
     evidence = [p.evidence] if p.evidence == p.accelerator_evidence else [p.evidence, p.accelerator_evidence]
     base = frame(title, evidence, words, height=_MARGIN + _ROW * len(rows))
@@ -48,20 +50,21 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         traces.append(_lane(lane, [span for span in spans if span.lane == lane and span.start_seconds < end], badge, end))
     axis = {**base.layout.xaxis.to_plotly_json(), **linear_seconds_axis(end, "time since the start")}
     figure = composed(base, traces, xaxis=axis, yaxis={**base.layout.yaxis.to_plotly_json(), **_rows_axis(rows)}, barmode="overlay")
-    figure.update_layout(showlegend=True, legend={"y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}, margin_b=88)
+    figure.update_layout(showlegend=True, legend_traceorder="normal", margin_b=88)
     return figure
 
 
-def _rows(p: PipelineResult) -> list[str]:
-    """Return the rows from top to bottom."""
-    workers = ["training loads"] if p.workers == 0 else [f"worker {k}" for k in range(min(p.workers, _MOST_ROWS))]
+def _rows(p: PipelineResult, shown: int) -> list[str]:
+    """Return the rows from top to bottom; every worker that loads one of the steps has its own: two in one would hide each other."""
+    busy = 1 + max(span.worker for span in p.spans if span.step < shown and span.lane == "data")
+    workers = ["training loads"] if p.workers == 0 else [f"worker {k}" for k in range(max(busy, min(p.workers, _MOST_ROWS)))]
     return [*workers, "copy", "compute"]
 
 
 def _row_of(span: StepSpan) -> str:
     if span.lane != "data":
         return span.lane
-    return "training loads" if span.worker < 0 else f"worker {span.worker % _MOST_ROWS}"
+    return "training loads" if span.worker < 0 else f"worker {span.worker}"
 
 
 def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
@@ -115,10 +118,11 @@ def profile(p: Profile, step: int = 0, depth: int = 1) -> LabFigure:
     begin, end = p.steps[step]
     lanes = _profile_lanes(p, begin, end, depth)
     idle = p.device_idle_ratio
+    plain = "" if math.isnan(p.unprofiled_seconds) else f" and {format_seconds(p.unprofiled_seconds)} without it"
     words = (
-        f"One step of {p.label} on {p.device}. On average a step took {format_seconds(p.step_seconds)} under the profiler and "
-        f"{format_seconds(p.unprofiled_seconds)} without it: {p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time "
-        "between them" + (f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else ".")
+        f"One step of {p.label} on {p.device}. On average a step took {format_seconds(p.step_seconds)} under the profiler{plain}: "
+        f"{p.operators_per_step:.0f} operators, {p.between_ratio:.0%} of the time between them"
+        + (f"; the device ran no kernel for {idle:.0%} of it." if idle is not None else ".")
     )
     base = frame(f"Inside {p.label}: one step", p.evidence, words, height=_MARGIN + _ROW * len(lanes))
     traces = [_profile_lane(name, spans, begin, end - begin) for name, spans in lanes.items()]

@@ -147,8 +147,7 @@ def pipeline_schedule(s: StageSchedule | ScheduleRun, measured: ScheduleRun | No
         height = half.stages / count * (1 - gap * (len(halves) - 1))
         traces += [{**trace, "yaxis": f"y{end}"} for trace in _stage_bars(half, evidence.badge, whole)]
         ticks = [(float(stage), f"stage {stage}, holds {held:g}") for stage, held in enumerate(half.held)]
-        every = -(-10 // row) if row < 11 else 1
-        rows = _rows_axis(ticks[::every], -0.6, half.stages - 0.4)
+        rows = _rows_axis(ticks, -0.6, half.stages - 0.4)
         axes[f"yaxis{end}"] = {**plain, **rows, "domain": [max(0.0, top - height), top], "anchor": "x" if number == len(halves) else "free",
                                "position": 0, "tickfont": {"size": 12 if row > 16 else 10}}  # fmt: skip
         top -= height + gap
@@ -239,7 +238,7 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
     return {
         "type": "bar", "orientation": "h", "name": ink(f"{_WORDS.get(kind, kind)} ({badge.value.lower()})"), "width": height,
         "marker": marker, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11},
-        "constraintext": "none", "cliponaxis": True,
+        "constraintext": "none",
     }  # fmt: skip
 
 
@@ -275,6 +274,6 @@ def _beside(x: float, text: str) -> dict[str, Any]:
 
 
 def _legend(base: LabFigure) -> dict[str, Any]:
-    legend = {**base.layout.legend.to_plotly_json(), "y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"}
+    legend = {**base.layout.legend.to_plotly_json(), "traceorder": "normal"}
     margin = {**base.layout.margin.to_plotly_json(), "b": 88}
     return {"showlegend": True, "legend": legend, "margin": margin}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, composed, count_axis, frame, ink, seconds_axis
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.models import ScalingCurve, ScalingPoint
@@ -112,10 +112,11 @@ def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
     ]  # fmt: skip
     best = next((p for p in curve.points if p.ranks == curve.best_ranks), None)
     if best is not None:
+        words = f"one more no longer helps: {plural(best.ranks, 'rank')}"
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "x": [best.ranks], "y": [_value(best, quantity)],
-                "marker": palette.marker(Badge.MODELLED, color, "star", 13), "name": ink(f"one more no longer helps: {best.ranks:,} ranks"),
+                "marker": palette.marker(Badge.MODELLED, color, "star", 13), "name": ink(words),
                 "customdata": [_curve_words(curve, best)], "hovertemplate": "%{customdata}<extra></extra>",
             }
         )  # fmt: skip
@@ -124,9 +125,8 @@ def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
 
 def _curve_words(curve: ScalingCurve, p: ScalingPoint) -> str:
     waited = f", {format_seconds(p.exposed_seconds)} of it waited for others" if p.exposed_seconds else ""
-    return (
-        f"{curve.label}, {p.ranks:,} ranks: {format_ratio(p.speedup)}, {100 * p.efficiency:.3g} %, step {format_seconds(p.seconds)}{waited}"
-    )
+    step = f"step {format_seconds(p.seconds)}{waited}"
+    return f"{curve.label}, {plural(p.ranks, 'rank')}: {format_ratio(p.speedup)}, {100 * p.efficiency:.3g} %, {step}"
 
 
 def _points(result: ScalingResult, quantity: Quantity, number: int, several: bool) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _ends(p: ScalingMeasurement, quantity: Quantity) -> tuple[float, float]:
 def _point_words(p: ScalingMeasurement, badge: Badge) -> str:
     ratio = "" if p.speedup is None else f", {format_ratio(p.speedup)}"
     bars = "" if p.speedup_interval is None else f" [{', '.join(map(format_ratio, p.speedup_interval))}]"
-    return f"{p.ranks} rank{'s' if p.ranks > 1 else ''}, {badge.value.lower()}: step {format_seconds(p.median_seconds)}{ratio}{bars}"
+    return f"{plural(p.ranks, 'rank')}, {badge.value.lower()}: step {format_seconds(p.median_seconds)}{ratio}{bars}"
 
 
 def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list[dict[str, Any]]:
@@ -194,8 +194,8 @@ def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list
 def _describe(results: Sequence[ScalingResult], curves: Sequence[ScalingCurve]) -> str:
     said = [f"{r.mode} scaling of {r.label}: " + "; ".join(_point_words(p, r.evidence.badge) for p in r.points) for r in results]
     for c in curves:
-        best = "" if c.best_ranks is None else f", best on {c.best_ranks:,} ranks"
-        said.append(f"{c.label}, modelled: {format_ratio(c.speedup)} on {c.points[-1].ranks:,} ranks{best}")
+        best = "" if c.best_ranks is None else f", best on {plural(c.best_ranks, 'rank')}"
+        said.append(f"{c.label}, modelled: {format_ratio(c.speedup)} on {plural(c.points[-1].ranks, 'rank')}{best}")
     return "Scaling over ranks. " + ". ".join(said) + "."
 
 
@@ -203,21 +203,17 @@ def global_batch(g: GlobalBatchResult) -> LabFigure:
     """Return accuracy over the global batch, one line a rule for the learning rate, with 95 % bars over seeds and test items."""
     traces = [_rule(rule, g.select(rule), _SHIFT ** (number - (len(g.rules) - 1) / 2)) for number, rule in enumerate(g.rules)]
     said = " ".join(f"{_row_words(row)}." for row in g.rows)
-    words = f"Accuracy over the global batch on {g.task}, {g.epochs} epochs each. {said}"
-    base = frame(f"{g.task}: {g.epochs} epochs with larger global batches", g.evidence, words, _HEIGHT)
+    words = f"Accuracy over the global batch on {g.task}, {plural(g.epochs, 'epoch')} each. {said}"
+    base = frame(f"{g.task}: {plural(g.epochs, 'epoch')} with larger global batches", g.evidence, words, _HEIGHT)
     plain = base.layout.to_plotly_json()
     sizes = sorted({row.global_batch for row in g.rows})
     axis = {**count_axis([float(s) for s in sizes], f"global batch = ranks x {g.batch} (log scale)"), "tickvals": sizes}
     several = {row.global_batch: row for row in g.rows}
-    texts = [f"{size}<br>{_ranks_words(several[size].ranks)}<br>{several[size].steps:,} updates" for size in sizes]
+    texts = [f"{size}<br>{plural(several[size].ranks, 'rank')}<br>{plural(several[size].steps, 'update')}" for size in sizes]
     return composed(
         base, traces, xaxis={**plain["xaxis"], **axis, "ticktext": [ink(text) for text in texts], "tickangle": 0},
         yaxis={**plain["yaxis"], "range": [0, 104], "title": {"text": ink("right answers on the test (%)")}},
     )  # fmt: skip
-
-
-def _ranks_words(ranks: int) -> str:
-    return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
 def _rule(rule: str, rows: Sequence[GlobalBatchRow], shift: float) -> dict[str, Any]:
@@ -240,4 +236,4 @@ def _row_words(row: GlobalBatchRow) -> str:
     low, high = row.accuracy.interval
     lost = f", {row.diverged} diverged" if row.diverged else ""
     right = f"{100 * row.accuracy.mean:.1f} % right [{100 * low:.1f}, {100 * high:.1f}]"
-    return f"{row.rule}, batch {row.global_batch}, rate {row.learning_rate:.3g}, {row.steps} updates: {right}{lost}"
+    return f"{row.rule}, batch {row.global_batch}, rate {row.learning_rate:.3g}, {plural(row.steps, 'update')}: {right}{lost}"

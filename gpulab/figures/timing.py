@@ -11,7 +11,7 @@ import numpy as np
 from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import AXIS, LabFigure, frame, ink, linear_axis, more_top, round_step, seconds_axis
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.timing import Comparison, ComparisonRow, Measurement
@@ -75,7 +75,8 @@ def measurement(m: Measurement) -> LabFigure:
         if m.interval_seconds is None
         else f"95 % interval {format_seconds(m.interval_seconds[0])} to {format_seconds(m.interval_seconds[1])}"
     )
-    words = f"{m.label} on {m.device}: {samples.size} samples in the order taken, median {format_seconds(m.median_seconds)}, {interval}."
+    count = plural(samples.size, "sample")
+    words = f"{m.label} on {m.device}: {count} in the order taken, median {format_seconds(m.median_seconds)}, {interval}."
     figure = frame(f"{m.label}: each sample", m.evidence, words)
     color = palette.device_color(m.device)
     index = np.arange(1, samples.size + 1)
@@ -93,8 +94,8 @@ def measurement(m: Measurement) -> LabFigure:
         line=palette.line(m.evidence.badge, color),
     )
     figure.add_scatter(
-        x=index, y=samples, mode="markers", marker=palette.marker(m.evidence.badge, color, size=6), name=ink("sample"), showlegend=False,
-        hovertemplate="sample %{x}: %{y:.3s}s<extra></extra>",
+        x=index, y=samples, mode="markers", marker=palette.marker(m.evidence.badge, color, size=6), showlegend=False,
+        hovertemplate="sample %{x:d}: %{y:.3s}s<extra></extra>",  # without a format the axis' ink would come with it
     )  # fmt: skip
     figure.add_annotation(
         x=1,
@@ -195,6 +196,6 @@ def _describe_comparison(c: Comparison, recorded: Sequence[ComparisonRow]) -> st
         if m.with_transfer_seconds is not None:
             text += f", with copies {format_seconds(m.with_transfer_seconds)}"
         if row.speedup is not None:
-            text += f", speed-up {_speedup(row).replace('<br>', ' ')}"
+            text += f", speed-up {_speedup(row)}"
         parts.append(text)
     return f"{c.label}, time per call on each device. " + "; ".join(parts) + "."

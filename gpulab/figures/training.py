@@ -12,7 +12,7 @@ from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, composed, frame, ink, linear_axis, linear_bytes_axis, linear_seconds_axis, loss_axis
 from gpulab.training.comparisons import RaceResult
 from gpulab.training.results import PHASES, format_accuracy, format_rate
-from gpulab.units import format_bytes, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.training import FitResult, Moment
@@ -38,12 +38,13 @@ def training(run: FitResult) -> LabFigure:
         As ``training.fit`` returns it.
     """
     accuracy = "" if run.accuracy is None else f", accuracy {format_accuracy(run.accuracy)}"
-    words = f"{run.task}: {run.ended} after {run.steps} steps{accuracy}; {_phases_in_words(run)}."
-    base = frame(f"{run.task}, {run.options.precision}: {run.ended} after {run.steps} steps{accuracy}", run.evidence, words, height=400)
+    ended = f"{run.ended} after {plural(run.steps, 'step')}{accuracy}"
+    words = f"{run.task}: {ended}; {_phases_in_words(run)}."
+    base = frame(f"{run.task}, {run.options.precision}: {ended}", run.evidence, words, height=400)
     color = palette.device_color(run.device)
     traces = _curve(run.losses, run.task, color, len(run.losses))
     for trace in traces:
-        trace["showlegend"] = False
+        trace |= {"showlegend": False, "name": None}
     for phase in PHASES:
         seconds = run.phase_seconds.get(phase, 0.0)
         if seconds:
@@ -62,6 +63,7 @@ def training(run: FitResult) -> LabFigure:
         "yaxis2": {**axis, "domain": [0, 0.14], "anchor": "x2", "showticklabels": False, "ticks": "", "showgrid": False},
         "barmode": "stack",
         "legend": {**base.layout.legend.to_plotly_json(), "traceorder": "normal"},
+        "showlegend": True,  # also where a step has one part
     }
     return composed(base, traces, **layout)
 
@@ -111,6 +113,7 @@ def race(r: RaceResult | Moment) -> LabFigure:
         "xaxis3": {**sides, "ticktext": _under(peaks, format_bytes), "domain": [0.85, 1.0], "anchor": "y3"},
         "yaxis3": {**axis, **linear_bytes_axis(1.08 * max((p for p in peaks if p), default=1.0), "peak memory of tensors"), "anchor": "x3"},
         "bargap": 0.35,
+        "showlegend": True,  # also where one side has no finite loss
     }
     return composed(base, traces, **layout)
 
@@ -129,7 +132,7 @@ def _curve(values: np.ndarray, name: str, color: str, steps_shown: int, width: f
     sums = np.cumsum(np.insert(kept, 0, 0.0))
     mean = (sums[window:] - sums[:-window]) / window
     every = max(1, math.ceil(len(kept) / _MOST_POINTS))
-    hover = "step %{x}: %{y:.4g}<extra></extra>"
+    hover = "step %{x:d}: %{y:.4g}<extra></extra>"  # without a format the axis' ink would come with it
     thin = {
         "type": "scatter", "mode": "lines", "x": steps[::every], "y": kept[::every], "line": {"color": color, "width": 1}, "opacity": 0.45,
         "showlegend": False, "hovertemplate": hover,
@@ -185,7 +188,7 @@ def _bars(values: Sequence[float | None], spans: Sequence[Any], axis: str, text:
 def _race_in_words(names: Sequence[str], losses: Sequence[Any], rates: Sequence[Any], spans: Sequence[Any], peaks: Sequence[Any]) -> str:
     parts = []
     for name, values, rate, span, peak in zip(names, losses, rates, spans, peaks, strict=True):
-        last = f"loss {values[-1]:.3g} after {len(values)} steps" if len(values) else "no step yet"
+        last = f"loss {values[-1]:.3g} after {plural(len(values), 'step')}" if len(values) else "no step yet"
         speed = "" if rate is None else f", {format_rate(rate, span)} samples a second"
         memory = "" if peak is None else f", peak {format_bytes(peak)}"
         parts.append(f"{name}: {last}{speed}{memory}")

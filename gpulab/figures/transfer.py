@@ -68,8 +68,10 @@ def sweep(
     figure = frame(title, evidence, _describe_sweep(sweeps, fits, links, quantity), height=440)
     values: list[float | None] = []
     sizes = [float(p.nbytes) for one in sweeps for p in one.points] or [2.0**10, 2.0**30]
-    for line in fits:
-        _add_fit(figure, line, quantity, sizes, named=len(fits) == 1)
+    for number, line in enumerate(fits):
+        _add_fit(figure, line, quantity, sizes, first=number == 0)
+    if len(fits) == 1:
+        _name_fit(figure, fits[0], quantity, sizes)
     for road in links:
         values += _add_link(figure, road, quantity, sizes)
     for one in sweeps:
@@ -162,7 +164,7 @@ def _point_words(p: SweepPoint) -> str:
     return f"{format_bytes(p.nbytes)}: {format_seconds(p.median_seconds)}, {format_bytes_per_second(p.bytes_per_second)}"
 
 
-def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float], named: bool) -> None:
+def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float], first: bool) -> None:
     x = np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)
     low, middle, high = (np.asarray(v, dtype=float) for v in fit.predict(x))
     if quantity == "rate":
@@ -175,13 +177,11 @@ def _add_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[f
         line={"width": 0},
         mode="lines",
         hoverinfo="skip",
-        showlegend=True,
         name=ink("95 % prediction interval"),
+        showlegend=first,
     )
     words = f"fit: {format_seconds(fit.latency_seconds)} + size / {format_bytes_per_second(fit.bandwidth_bytes_per_second)}"
     figure.add_scatter(x=x, y=middle, mode="lines", line=palette.line(Badge.MODELLED, MID_GREY), name=ink(words), hoverinfo="skip")
-    if named:
-        _name_fit(figure, fit, quantity, sizes)
 
 
 def _name_fit(figure: LabFigure, fit: AlphaBeta, quantity: str, sizes: Sequence[float]) -> None:
@@ -248,7 +248,7 @@ def break_even(b: BreakEven) -> LabFigure:
             marker=palette.marker(badge, color, size=8),
             name=ink(f"{name} ({badge.value.lower()})"),
             customdata=[format_seconds(v) for v in seconds],
-            hovertemplate=f"{name}, n = %{{x}}: %{{customdata}}<extra></extra>",
+            hovertemplate=f"{name}, n = %{{x:d}}: %{{customdata}}<extra></extra>",
         )
     figure.update_xaxes(**count_axis([*sizes, b.size], "size n (log scale)"))
     figure.update_yaxes(**seconds_axis([*host, *device], "time per call (log scale)"))

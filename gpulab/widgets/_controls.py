@@ -258,7 +258,8 @@ class Number(Control):
                 number = None
         fits = number is not None and math.isfinite(number) and self.minimum <= number <= self.maximum
         if number is None or not fits or (self.integer and not number.is_integer()):
-            given = "nothing was typed" if value is None or (isinstance(value, str) and not value) else f"{shown(value)} will not do"
+            # A browser sends what it cannot read as a number, such as "64k" or a comma for a point, as nothing.
+            given = "no number was typed" if value is None or (isinstance(value, str) and not value) else f"{shown(value)} will not do"
             raise InputError(f"{self.label}: {given}; expected {self._expected()}. Type one, such as {self._text(self.default)}.")
         return int(number) if self.integer else number
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpulab.kernels import Finding, Simulation
 from gpulab.kernels._simulate.report import Counts
+from gpulab.units import plural
 
 COLUMNS = ("line", "source", "active lanes", "divergent branches", "sectors / request (ideal)", "bank conflict", "requests")
 _FIRST_VALUES = 8  # of each array
@@ -60,14 +61,14 @@ def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
             "" if t.active_ratio is None else f"{t.active_ratio:.1%}",
             f"of 32 in each of {t.executed_warps:,} statements of a warp",
         ),
-        ("divergent branches", f"{t.divergent_branches:,}", f"of {t.branches:,} tests by a warp"),
+        ("divergent branches", f"{t.divergent_branches:,}", f"of {plural(t.branches, 'test')} by a warp"),
     ]
     if t.global_requests:
         rows += [
             (
                 "device memory: sectors",
                 f"{t.global_sectors:,}",
-                f"of 32 bytes, in {t.global_requests:,} requests; {t.ideal_global_sectors:,} would do",
+                f"of 32 bytes, in {plural(t.global_requests, 'request')}; {t.ideal_global_sectors:,} would do",
             ),
             ("sectors / request", f"{t.sectors_per_request:.2f}", f"ideal: {t.ideal_sectors_per_request:.2f}"),
             ("bytes moved", f"{t.global_bytes_moved:,}", f"{t.global_bytes_requested:,} asked for"),
@@ -77,7 +78,7 @@ def _totals(simulation: Simulation) -> list[tuple[str, str, str]]:
             (
                 "shared memory: wavefronts",
                 f"{t.shared_wavefronts:,}",
-                f"in {t.shared_requests:,} requests; {t.ideal_shared_wavefronts:,} would do",
+                f"in {plural(t.shared_requests, 'request')}; {t.ideal_shared_wavefronts:,} would do",
             )
         )
     if simulation.shared_bytes:

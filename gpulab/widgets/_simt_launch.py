@@ -85,7 +85,8 @@ class Launch:
         return f"{self.name}, {self.grid}, {self.block}" + "".join(f", {word}" for word in self.words or self._words())
 
     def _words(self) -> list[str]:
-        variables = {id(value): name for name, value in getattr(self._function, "__globals__", {}).items() if not name.startswith("_")}
+        there = list(getattr(self._function, "__globals__", {}).items())  # in one go: a cell may define names while the work's thread looks
+        variables = {id(value): name for name, value in there if not name.startswith("_")}
         words = []
         for k, argument in enumerate(self.arguments):
             parameter = self.parameters[k] if k < len(self.parameters) else f"argument{k}"

@@ -7,6 +7,7 @@ notebook; so the work runs in a thread of its own, and whatever happens in it is
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 import traceback
@@ -57,6 +58,9 @@ class Job:
     def start(self) -> None:
         """Begin; where the system gives no thread, the end comes at once, with a sentence."""
         _RUNNING.add(self)
+        # Work may set PyTorch's threads for its time, as a diet does, and a thread that first asks for them then keeps that number.
+        if (ask := getattr(sys.modules.get("torch"), "get_num_threads", None)) is not None:  # another thread may be importing it
+            ask()
         try:
             self._thread.start()
         except RuntimeError as error:  # a container's limit of processes counts threads too

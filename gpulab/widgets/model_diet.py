@@ -51,6 +51,7 @@ class ModelDiet(Instrument):
     def __init__(self, **values: Any) -> None:
         self._devices = devices.available()
         self._weighed: dict[tuple[Any, ...], Weighing] = {}
+        self._newest: dict[tuple[Any, ...], str] = {}  # the label; one weighed again keeps its place among the models
         super().__init__(**values)
 
     def make_controls(self) -> Sequence[Control]:
@@ -117,6 +118,7 @@ class ModelDiet(Instrument):
             deadline=_SECONDS, progress=progress, stop=stop,
         )  # fmt: skip
         kept = self._weighed.get(key)
+        self._newest[key] = new.models[-1].label
         self._weighed[key] = new if kept is None else kept.with_models(new)
         return self._weighed[key]
 
@@ -139,7 +141,9 @@ class ModelDiet(Instrument):
             return Drawing(message=" ".join(part for part in (told, _START) if part))
         headers = ("", "model", "file", "weights left", "FLOP an item", f"time for {found.batch}", "speed-up", "right", "beaten by none")
         rows = [_row(number, each, found) for number, each in enumerate(found.models, start=1)]
-        newest = found.sentences[-1] if found.sentences else ""
+        newest = next(
+            (said for m, said in zip(found.models[1:], found.sentences, strict=True) if m.label == self._newest.get(_key(values))), ""
+        )
         message = " ".join(part for part in (newest, told) if part)
         return Drawing(figures.diet(found), headers, rows, [found.evidence], found.notes, message)
 

@@ -9,6 +9,7 @@ from gpulab import figures, models, parallel
 from gpulab.errors import InputError
 from gpulab.models import StageSchedule
 from gpulab.parallel import ScheduleRun
+from gpulab.units import format_seconds
 from gpulab.widgets._controls import Choice, Control, Number, Slider
 from gpulab.widgets._instrument import Action, Drawing
 from gpulab.widgets._ranks import OnRanks
@@ -118,8 +119,8 @@ class PipelineSchedule(OnRanks):
             words = (headers[0], f"{headers[1]} (ms)", *headers[2:])
             figure = figures.pipeline_schedule(timetable, unit="ms")
             return Drawing(figure, words, rows, [timetable.evidence], message=_sentence(timetable, "measure" in self.results))
-        headers, rows = run.table()
         in_seconds = models.pipeline_schedule(**self._model_arguments(values, _MS))
+        headers, rows = run.table(in_seconds)
         return Drawing(
             figures.pipeline_schedule(in_seconds, run), headers, rows, [run.evidence, in_seconds.evidence], run.notes,
             _measured(in_seconds, run),
@@ -128,17 +129,21 @@ class PipelineSchedule(OnRanks):
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the timetable's call, or that of the run where one is shown."""
         if self._fresh is None:
-            given = self._model_arguments(values, 1.0)
-            first = f"{given.pop('stages')}, {given.pop('microbatches')}, {given.pop('schedule')!r}".replace("'", '"')
-            words = "".join(f", {name}={value:g}" for name, value in given.items())
-            return f'import gpulab as gl\n\ns = gl.models.pipeline_schedule({first}{words})\ngl.figures.pipeline_schedule(s, unit="ms")'
+            return f'import gpulab as gl\n\n{self._timetable_code(values, 1.0)}gl.figures.pipeline_schedule(s, unit="ms")'
+        beside = self._timetable_code(values, _MS) if float(values["transfer_ms"]) else ""  # without messages the run has it
         given = self._run_arguments(values)
         first = f'"{given.pop("schedule")}", {given.pop("microbatches")}'
         words = "".join(f", {name}={value:g}" for name, value in given.items())
         return (
             f"import gpulab as gl\n\nwith gl.parallel.cluster({values['stages']}) as ranks:\n"
-            f"    r = gl.parallel.run_schedule(ranks, {first}{words})\ngl.figures.pipeline_schedule(r)"
+            f"    r = gl.parallel.run_schedule(ranks, {first}{words})\n{beside}gl.figures.pipeline_schedule({'s, r' if beside else 'r'})"
         )
+
+    def _timetable_code(self, values: Mapping[str, Any], scale: float) -> str:
+        given = self._model_arguments(values, scale)
+        first = f"{given.pop('stages')}, {given.pop('microbatches')}, {given.pop('schedule')!r}".replace("'", '"')
+        words = "".join(f", {name}={value:g}" for name, value in given.items())
+        return f"s = gl.models.pipeline_schedule({first}{words})\n"
 
 
 def _sentence(s: StageSchedule, moved: bool) -> str:
@@ -162,7 +167,9 @@ def _microbatches(count: float) -> str:
 def _measured(s: StageSchedule, run: ScheduleRun) -> str:
     """Return what the ranks did beside the timetable, in words."""
     more = 100 * (run.bubble_ratio - s.bubble_ratio)
+    messages = f"messages that take another time than {format_seconds(s.transfer)}" if s.transfer else "messages"
     return (
         f"Measured, the stages wait {run.bubble_ratio:.1%} of the time; the timetable says {s.bubble_ratio:.1%}. The difference of "
-        f"{more:+.1f} points is messages, starting passes and whatever else runs here. A stage held {_microbatches(max(run.held))} at most."
+        f"{more:+.1f} points is {messages}, starting passes and whatever else runs here. "
+        f"A stage held {_microbatches(max(run.held))} at most."
     )

@@ -37,17 +37,35 @@ class _Asked:
     positions: int
     checkpoint: bool
 
+    @property
+    def rows(self) -> int:
+        """The sequences that a rank's step takes."""
+        return self.batch * (self.ranks if self.strategy.startswith("pipeline") else 1)
+
+    @property
+    def followed(self) -> tuple[int, ...]:
+        """The ranks of which one needs most: rank 0, which no other exceeds by more than a padded share, and a pipeline's last stage.
+
+        The first stage holds the embeddings and, in 1F1B, the most activations; the last one the output layer and its scores.
+        """
+        return (0, self.ranks - 1) if self.strategy.startswith("pipeline") and self.ranks > 1 else (0,)
+
     def predict(self, progress: Progress, stop: Stop) -> RankMemory:
-        """Follow the step of one rank: rank 0, which no other exceeds by more than a padded share but for a pipeline's last stage."""
+        """Follow the step of the rank that needs most."""
         import torch
 
-        rows = self.batch * (self.ranks if self.strategy.startswith("pipeline") else 1)
         with torch.device("meta"):
-            x = torch.zeros(rows, self.positions, dtype=torch.int64)
-        return parallel.predict_ranks(
-            parallel.gpt_shape(self.model).model, x, x, strategy=self.strategy, ranks=self.ranks, precision=self.precision,
-            optimizer=self.optimizer, checkpoint=self.checkpoint, progress=progress, stop=stop,
-        )  # fmt: skip
+            x = torch.zeros(self.rows, self.positions, dtype=torch.int64)
+        shape, ranks, several = parallel.gpt_shape(self.model), self.followed, []
+        for number, rank in enumerate(ranks):
+            several.append(
+                parallel.predict_ranks(
+                    shape.model, x, x, strategy=self.strategy, ranks=self.ranks, rank=rank, precision=self.precision,
+                    optimizer=self.optimizer, checkpoint=self.checkpoint, stop=stop,
+                    progress=progress if len(ranks) == 1 else _part_of(progress, number, len(ranks), f"stage {rank}"),
+                )
+            )  # fmt: skip
+        return max(several, key=lambda one: one.needed_bytes()) if len(several) > 1 else several[0]
 
 
 class ShardingExplorer(Instrument):
@@ -181,14 +199,19 @@ class ShardingExplorer(Instrument):
         """Return the prediction of the chosen strategy (of zero3 where all are chosen)."""
         strategy = "zero3" if values["strategy"] == _ALL else values["strategy"]
         a = self._asked(strategy, values)
-        rows = a.batch * (a.ranks if strategy.startswith("pipeline") else 1)
         extra = ", checkpoint=True" if a.checkpoint else ""
+        first = f'gl.parallel.predict_ranks(shape.model, x, x, strategy="{strategy}", ranks={a.ranks},'
+        rest = f'precision="{a.precision}", optimizer="{a.optimizer}"{extra})'
+        if len(a.followed) == 1:
+            predicted = f"p = {first}\n{' ' * 30}{rest}\n"
+        else:
+            predicted = f"stages = [{first} rank=rank,\n{' ' * 36}{rest} for rank in {a.followed}]\n"
+            predicted += "p = max(stages, key=gl.parallel.RankMemory.needed_bytes)\n"
         return (
             "import torch\nimport gpulab as gl\n\n"
             f'shape = gl.parallel.gpt_shape("{a.model}")\n'
-            f'x = torch.zeros({rows}, {a.positions}, dtype=torch.int64, device="meta")\n'
-            f'p = gl.parallel.predict_ranks(shape.model, x, x, strategy="{strategy}", ranks={a.ranks},\n'
-            f'                              precision="{a.precision}", optimizer="{a.optimizer}"{extra})\n'
+            f'x = torch.zeros({a.rows}, {a.positions}, dtype=torch.int64, device="meta")\n'
+            f"{predicted}"
             f'gl.figures.rank_memory([p], gl.devices.memory_sizes.memory_bytes("{values["gpu"]}"), "{values["gpu"]}")'
         )
 
@@ -219,7 +242,7 @@ def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: st
             said["fits" if one.needed_bytes() <= capacity else "does not fit"].append(one.strategy)
     words = [f"{verdict}: {', '.join(names)}" for verdict, names in said.items() if names]
     predicted = [one for one in results if isinstance(one, RankMemory)]
-    peaks = "".join(f" The peak of {one.strategy} is in its {one.peak_phase} phase, at {one.peak_operator}." for one in predicted[:2])
+    peaks = "".join(f" The peak of {_whose(one)} is in its {one.peak_phase} phase, at {one.peak_operator}." for one in predicted[:2])
     moment = (
         f"{peaks} The parts are what is alive at that moment: activations used up by then are gone. The rest is "
         "temporary tensors, what operators take inside, and a margin."
@@ -227,3 +250,8 @@ def _sentence(results: Sequence[RankMemory | RankStates], capacity: int, gpu: st
         else ""
     )
     return f"On {gpu}: {'; '.join(words)}.{moment}"
+
+
+def _whose(one: RankMemory) -> str:
+    """Return the strategy, of a pipeline with the stage that its row is of."""
+    return f"{one.strategy}, whose stage {one.rank} needs most," if one.strategy.startswith("pipeline") else one.strategy

@@ -10,7 +10,7 @@ from gpulab import devices, figures, recordings, training
 from gpulab.evidence import Note
 from gpulab.training import Moment, RaceResult, RecordedSteps
 from gpulab.training.comparisons import format_points
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 from gpulab.widgets._controls import Choice, Control, Number, Slider
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
@@ -173,7 +173,7 @@ def _of_side(name: str, notes: Sequence[Note]) -> list[Note]:
 def _verdict(r: RaceResult) -> str:
     broken = [(name, run.steps) for name, run in zip(r.names, (r.first, r.second), strict=True) if run.ended == "diverged"]
     if broken:
-        ends = " and ".join(f"{name} diverged after {steps} steps" for name, steps in broken)
+        ends = " and ".join(f"{name} diverged after {plural(steps, 'step')}" for name, steps in broken)
         return f"{ends}: how fast a run is that learns nothing says little. The notes say what to try."
     if r.speedup is None:
         return f"The race was {r.ended}; too few steps were taken for a ratio of speeds."

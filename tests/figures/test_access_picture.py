@@ -39,6 +39,14 @@ def test_a_row_of_floats_fills_four_sectors() -> None:
     assert texts(figure) == [*map(str, range(32)), "byte 0", "byte 32", "byte 64", "byte 96"]
     assert "4 sectors where 4 would do; 1 wavefront where 1 would do" in plain(figure.layout.title.text)
     assert "MODELLED" in plain(figure.layout.title.subtitle.text)
+    assert figure.description.endswith(" The sectors begin at byte 0, 32, 64, 96.")  # and no bank is busier than another
+    assert (figure.layout.xaxis.visible, figure.layout.yaxis.visible, figure.layout.xaxis2.showgrid) == (False, False, False)
+
+
+def test_a_stride_of_two_keeps_half_of_the_banks_busy() -> None:
+    """256 bytes are eight sectors, which are all named; two words of 32 meet in each even bank."""
+    words = figures.access(models.access_pattern(2)).description
+    assert words.endswith(" The sectors begin at byte 0, 32, 64, 96, 128, 160, 192, 224. The busiest banks are 16 of 32.")
 
 
 def test_a_column_of_a_tile_waits_in_one_bank() -> None:
@@ -50,7 +58,14 @@ def test_a_column_of_a_tile_waits_in_one_bank() -> None:
     assert (first.x, first.base) == ((0,), (0,))
     assert (set(more.x), more.base) == ({0}, tuple(range(1, 32)))
     assert figure.layout.yaxis2.range[1] > 32
-    assert "The busiest bank is 0." in figure.description
+    assert "The sectors begin at byte 0, 128, 256, 384, 512, 640, 768, ..., 3,968. The busiest bank is 0." in figure.description
+    assert {plain(t) for t in more.text} == {""}  # too many to be read
+
+
+def test_a_lane_may_ask_for_one_byte() -> None:
+    """int8, one after the other: lane 3 takes the fourth byte."""
+    texts = next(t for t in figures.access(models.access_pattern(1, 0, 1)).data if t.customdata)
+    assert texts.customdata[3] == "lane 3: 1 byte from byte 3"
 
 
 def test_shared_elements_are_marked_and_broadcasts_are_no_conflict() -> None:
@@ -120,3 +135,9 @@ def test_the_second_pass_of_wide_elements_stands_beside_the_first() -> None:
     assert [value - start for value in values[4:]] == list(values[:4]) == [0, 8, 16, 24]
     assert marks == ["0", "8", "16", "24"] * 2
     assert plain(figure.layout.xaxis2.title.text) == "bank, once for each half-warp"
+
+
+def test_the_busiest_banks_of_any_half_warp_are_told() -> None:
+    """17 lanes with 8 bytes each 128 bytes apart: 16 meet in banks 0 and 1, and the one of the second half-warp hides nothing."""
+    words = figures.access(models.access_pattern(16, 0, 8, active_lanes=17)).description
+    assert words.endswith(" The busiest banks are 2 of 32.")

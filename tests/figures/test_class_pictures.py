@@ -6,12 +6,15 @@ import dataclasses
 import json
 import pathlib
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from made_class import NAMES, report_of, write
 
 from gpulab import figures, lessons
+from gpulab.evidence import Badge, Evidence
+from gpulab.figures import classroom
 from gpulab.lessons._report_schema import ReportedPrediction
 
 
@@ -70,9 +73,20 @@ def test_predictions_stand_at_their_ratio(tmp_path: pathlib.Path) -> None:
     (marks,) = figure.data
     assert sorted(marks.x) == pytest.approx([0.1, 40 / 30])
     band = figure.layout.shapes[0]
-    assert (band.x0, band.x1) == (0.5, 2.0)
+    assert (band.x0, band.x1) == (1 / 3, 3.0)  # docs/misconceptions.md: "Close: within a factor of 3"
     assert "1 of 2" in [plain(a.text) for a in figure.layout.annotations]
     assert "00.3: 1 of 2 close or right" in figure.description
+
+
+def test_each_question_has_the_band_of_what_counts_as_close_there(tmp_path: pathlib.Path) -> None:
+    """1.5 times what was measured is close where a factor of 3 is (10.1), and not where 1.3 is (07.1); a choice has no factor."""
+    asked: tuple[tuple[str, Any, Any], ...] = (("07.1", 1.5, 1.0), ("09.8", "as accurate", "as accurate"), ("10.1", 1.5, 1.0))
+    rows = tuple(ReportedPrediction(id, "How?", x, "p", m, "m", "", "MEASURED", 0) for id, x, m in asked)
+    figure = figures.class_predictions(a_class(tmp_path, dataclasses.replace(report_of(0), predictions=rows)))
+    *bands, _ = figure.layout.shapes
+    found = [end for b in bands for end in (b.x0, b.x1, (b.y0 + b.y1) / 2)]
+    assert found == pytest.approx([1 / 1.3, 1.3, 3, 1 / 3, 3, 1])
+    assert [plain(a.text) for a in figure.layout.annotations[:3]] == ["0 of 1", "1 of 1", "1 of 1"]
 
 
 def test_names_are_text_in_pictures(tmp_path: pathlib.Path) -> None:
@@ -83,6 +97,23 @@ def test_names_are_text_in_pictures(tmp_path: pathlib.Path) -> None:
         drawn = json.dumps([data["data"], {key: data["layout"][key] for key in data["layout"] if key != "meta"}])
         assert "<script" not in drawn
         assert "<img" not in drawn
+
+
+def test_one_student_is_no_class(tmp_path: pathlib.Path) -> None:
+    """The badge under the title counts the machines in words."""
+    one = figures.class_predictions(a_class(tmp_path, report_of(0)))
+    two = figures.class_predictions(a_class(tmp_path, report_of(0), report_of(1)))
+    said = [plain(figure.layout.title.subtitle.text).rpartition(", ")[0] for figure in (one, two)]
+    assert said == [
+        "RECORDED on 1 student's machine, as it reports it", "RECORDED on 2 students' machines, as they report it",
+    ]  # fmt: skip
+
+
+def test_a_name_with_quotes_reads_as_it_was_typed(tmp_path: pathlib.Path) -> None:
+    """Of entities plotly's script knows only mu, amp, lt, gt, nbsp, times, plusmn, deg and numbers; another stands there as it is."""
+    room = a_class(tmp_path, report_of(0, 'Ann "Nan" O\'Neil & <Co>'))
+    (marks,) = (t for t in figures.class_roofline(room).data if t.mode == "markers")
+    assert marks.customdata[0].startswith('Ann "Nan" O\'Neil &amp; &lt;Co&gt;: Intel Core i5-8250U')
 
 
 @pytest.mark.parametrize("draw", [figures.class_roofline, figures.class_predictions])
@@ -153,7 +184,36 @@ def test_equal_predictions_lie_beside_each_other_in_their_questions_row(tmp_path
     assert list(marks.x[5:]) == pytest.approx([0.1] * 4 + [1e4])
     assert marks.customdata[9] == "1e+06 times what was measured"
     assert [(plain(a.text), a.y) for a in figure.layout.annotations[:2]] == [("5 of 5", 2), ("0 of 5", 1)]
-    assert (figure.layout.shapes[1].x0, figure.layout.shapes[1].x1) == (1, 1)
+    assert (figure.layout.shapes[-1].x0, figure.layout.shapes[-1].x1) == (1, 1)
     low, high = figure.layout.yaxis.range
     assert low < 1
     assert high > 2
+
+
+def test_many_machines_are_told_in_few_words() -> None:
+    """Twelve are named, of more only the number; 60 letters of a name; the date is that of the last report."""
+    roofs = [report_of(0).rooflines()[0]] * 13
+    dates = ["2026-01-01", "2026-03-01", *["2026-02-01"] * 11]
+    drawn: Any = [
+        (
+            SimpleNamespace(name=f"<{k}>"),
+            dataclasses.replace(roof, device="d" * (60 + k), evidence=Evidence(Badge.RECORDED, "x", date=date)),
+        )
+        for k, (roof, date) in enumerate(zip(roofs, dates, strict=True))
+    ]
+    words = classroom._describe(drawn, [5.0, 7.0, *[6.0] * 11])
+    assert words.startswith(f"Ridges from 5 to 7 FLOP a byte, median 6. <0>: {'d' * 60}, ridge 5; <1>: {'d' * 59}…, ridge 7; ")
+    assert words.endswith("ridge 6; and 1 more.")
+    assert "more" not in classroom._describe(drawn[:12], [5.0] * 12)
+    evidence = classroom._evidence(drawn)
+    assert (evidence.date, evidence.device) == ("2026-03-01", "13 machines, as the students' machines report it")
+    assert classroom._evidence(drawn[:1]).device == "1 machine, as the students' machines report it"
+    assert classroom._words(*drawn[0], 5.0).startswith(f"&lt;0&gt;: {'d' * 60}, ")
+
+
+def test_a_machine_without_both_roofs_is_not_drawn(tmp_path: pathlib.Path) -> None:
+    """Without memory, or without float32, there is no ridge: nothing to draw is said as such."""
+    whole = report_of(0)
+    for changes in ({"bytes_per_second": {}}, {"flops_per_second": {"float64": 1e11}}):
+        report = dataclasses.replace(whole, roofs=(dataclasses.replace(whole.roofs[0], **changes),))
+        assert "No report has the roofs" in figures.class_roofline(a_class(tmp_path, report)).description

@@ -1,5 +1,7 @@
 """The picture of a collective: measured points solid with their bars, models dashed, and what it is asked to show."""
 
+import dataclasses
+
 import pytest
 
 from gpulab import figures, models
@@ -32,7 +34,9 @@ def test_measured_points_are_solid_with_bars_and_models_dashed():
     assert points.marker.symbol == "circle"
     assert points.line.dash == "solid"
     assert [t.line.dash for t in models_drawn] == ["dash"] * len(models.collective_algorithms("all_reduce"))
-    assert "ring, as gloo does it" in models_drawn[0].name
+    assert ["as gloo does it" in line.name for line in models_drawn] == [True] + [False] * (len(models_drawn) - 1)
+    elsewhere = figures.collectives(dataclasses.replace(s, backend="nccl"))
+    assert not any("as " in line.name for line in elsewhere.data[:-1])
     # Made by the ring's formula, the points lie on the ring's line.
     assert models_drawn[0].y[-1] == pytest.approx(points.y[-1], rel=0.03)
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
@@ -50,13 +54,20 @@ def test_bytes_sent_are_drawn_with_the_algorithms_own_and_need_no_fit():
     assert "halving and doubling" in ring.name
     assert figures.collectives(swept(counted=False), "sent").data[-1].y == ()
     assert len(figures.collectives(s).data) == 1  # times of one size tell no latency, so no models
+    assert len(figures.collectives(swept(sizes=(2**12, 2**16))).data) == 1
+    assert len(figures.collectives(swept(sizes=(2**12, 2**16, 2**20))).data) > 1
+    bare = dataclasses.replace(s, points=tuple(dataclasses.replace(p, interval_seconds=None) for p in s.points))
+    assert set(figures.collectives(bare).data[-1].error_y.array) == {0}
 
 
 def test_bus_bandwidth_shows_the_links_own_rate():
     """The limit that was set is drawn and labelled; the rate at the largest payload is near the formula's 1 GB/s."""
     figure = figures.collectives(swept(link=5e7), "bus")
     assert figure.data[-1].y[-1] == pytest.approx(1e9, rel=0.1)
-    assert any("link 50.0 MB/s" in note.text for note in figure.layout.annotations)
+    (note,) = figure.layout.annotations
+    assert "link 50.0 MB/s" in note.text
+    assert note.x < 0.5  # at the left, where the curves are below it
+    assert note.xanchor == "left"
 
 
 def test_several_sweeps_are_told_apart_and_models_only_on_request():

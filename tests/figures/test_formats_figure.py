@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from gpulab import figures, precision
@@ -18,6 +21,8 @@ def test_every_bit_has_its_box() -> None:
     figure = figures.number_line(n)
     boxes = [trace for trace in figure.data if trace.marker.symbol == "square-open"]
     assert [len(trace.x) for trace in boxes] == [1, 5, 10]
+    for axis in (figure.layout.xaxis, figure.layout.yaxis, figure.layout.yaxis2):  # places, not quantities
+        assert (axis.showgrid, axis.showline, axis.showticklabels) == (False, False, False)
     digits = "".join(text.split(">")[1][0] for trace in boxes for text in trace.text)
     assert digits == "0010111001100110"
     two = figures.number_line([n, precision.number(0.1, "bfloat16")])
@@ -37,6 +42,21 @@ def test_the_line_holds_the_neighbours() -> None:
     assert "asked for 1.05" in asked.layout.annotations[0].text
 
 
+@pytest.mark.parametrize(("x", "name", "step"), [
+    (1.0, "float32", 5e-7), (0.1, "float32", 2e-8), (2049.0, "float32", 1e-3), (0.1, "float16", 2e-4), (2.5, "float8_e4m3fn", 1.0),
+])  # fmt: skip
+def test_no_two_ticks_of_the_line_read_alike(x: float, name: str, step: float) -> None:
+    """Beside 1.0 float32's numbers lie 1.2e-7 apart: all ticks had read 1. Steps as plotly takes them."""
+    axis = figures.number_line(precision.number(x, name)).layout.xaxis2
+    digits = re.fullmatch(r"\.(\d+)~g", axis.tickformat)  # d3's way to write what Python calls .8g
+    low, high = axis.range
+    assert (high - low) / axis.nticks <= step
+    ticks = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    written = [float(f"{tick:.{digits[1]}g}") for tick in ticks]  # type: ignore[index]
+    assert len(ticks) >= 3
+    assert written == pytest.approx(ticks, abs=0.01 * step, rel=0)
+
+
 @pytest.mark.parametrize("x", [70000.0, -1e300, float("nan"), float("inf"), 0.0, 1e-300, 448.0])
 @pytest.mark.parametrize("name", precision.formats())
 def test_every_kind_of_number_can_be_drawn(x: float, name: str) -> None:
@@ -44,7 +64,17 @@ def test_every_kind_of_number_can_be_drawn(x: float, name: str) -> None:
     figure = figures.number_line([precision.number(x, name), precision.number(x, "float8_e4m3fn")])
     low, high = figure.layout.xaxis2.range
     assert low < high
+    assert all(low <= line.x0 <= high for line in figure.layout.shapes)
     assert name in figure.description
+
+
+def test_float32_is_named_as_what_it_is_beside_what_was_asked_for() -> None:
+    """Its tenth is 0.100000001490116...: in eight digits the mark and the line beside it both read 0.1, and the next of 1000 too high."""
+    figure = figures.number_line(precision.number(0.1, "float32"))
+    assert "float32 0.1000000015" in _texts(figure)
+    assert "asked for 0.1<" in figure.layout.annotations[0].text
+    neighbours = figures.number_line(precision.number(1000.0, "float32")).description
+    assert "between 999.999939 and 1000.000061" in neighbours  # 2 ** -14 to either side
 
 
 def test_what_is_too_close_is_counted() -> None:
@@ -56,6 +86,10 @@ def test_what_is_too_close_is_counted() -> None:
 def test_the_end_of_a_format_is_named() -> None:
     """Where a number overflows, the line shows the last numbers and says where they end."""
     assert "float16 ends at 65504" in _texts(figures.number_line(precision.number(70000.0, "float16")))
+    assert "ends at" not in _texts(figures.number_line(precision.number(448.0, "float8_e4m3fn")))  # the largest is no overflow
+    for x in (1.7976931348623157e308, -1.7976931348623157e308):  # nor has an axis numbers beyond float64's own
+        low, high = figures.number_line(precision.number(x, "float64")).layout.xaxis2.range
+        assert -math.inf < low < high < math.inf
 
 
 def test_bars_are_the_histogram_shifted() -> None:
@@ -151,14 +185,24 @@ def test_the_edges_of_a_window_belong_to_the_side_that_rounding_says() -> None:
         ["zero below", "full digits from here", "overflow from here"], [-25, -14, 16],
     )  # fmt: skip
     assert [text.xanchor for text in figure.layout.annotations] == ["left", "left", "right"], "the last one would leave the picture"
+    assert [text.xshift > 0 for text in figure.layout.annotations] == [True, True, False]  # beside the line, not on it
+    heights = [text.y for text in figure.layout.annotations]
+    assert 1 >= heights[0] > heights[1] > heights[2] > 0  # a line each
     scaled = figures.gradient_window(precision.gradient_window(values, "float16", 1024))
     assert scaled.data[-1].customdata == ("2^15", "2^16")  # as they were before scaling
 
 
+def test_the_only_fate_of_gradients_is_named() -> None:
+    """Where all gradients have one fate the legend still says which: of a single trace plotly draws none unless it is told to."""
+    for value, fate in ((1.0, "normal: all digits"), (2.0**-40, "becomes zero")):
+        figure = figures.gradient_window(precision.gradient_window([value, 1.5 * value], "float16", 1))
+        assert [fate in trace.name for trace in figure.data if len(trace.x)] == [True]
+        assert figure.layout.showlegend is True
+
+
 def test_a_thin_tail_of_small_gradients_is_left_out() -> None:
     """One of ten thousand far below does not press the others together; a hundred of them are shown."""
-    many = [1.5] * 10_000
-    for few, shown in ((1, False), (100, True)):
-        window = precision.gradient_window([*many, *[1.5 * 2.0**-100] * few], "float16", 1)
+    for few, shown in ((1, False), (20, False), (21, True), (100, True)):  # a fifth of a percent may lie outside
+        window = precision.gradient_window([*[1.5] * (10_000 - few), *[1.5 * 2.0**-100] * few], "float16", 1)
         low, _ = figures.gradient_window(window).layout.xaxis.range
         assert (low < -100) is shown

@@ -29,6 +29,12 @@ def curve(evidence: Evidence = LIVE, kind: str = "cpu") -> Latency:
     return Latency("A CPU", "python", points, 1e-9, CACHES, (), evidence, environment)
 
 
+def chains() -> ParallelChains:
+    """One, two and four at once."""
+    points = tuple(ParallelPoint(n, t, None, t, 5) for n, t in ((1, 80e-9), (2, 50e-9), (4, 40e-9)))
+    return ParallelChains("A CPU", "python", 2**20, points, (), LIVE, None)
+
+
 def words(figure: go.Figure) -> str:
     """All that is written in a figure, without mark-up."""
     layout = figure.layout
@@ -58,10 +64,14 @@ def test_close_caches_have_a_row_each() -> None:
     """32 and 64 KiB stand beside each other on the axis, so the second label is a row higher."""
     labels = [a for a in figures.latency(curve()).layout.annotations if "the system says" in a.text]
     assert [label.yshift for label in labels] == [0, 16]
+    three = dataclasses.replace(curve(), reported=(*CACHES[:2], Reported("L3", 128.0 * KIB)))
+    figure = figures.latency(three)
+    assert [a.yshift for a in figure.layout.annotations if "the system says" in a.text] == [0, 16, 0]
+    assert figure.layout.margin.t - figures.parallel_chains(chains()).layout.margin.t >= 2 * 16  # room for both rows
 
 
 def test_a_recorded_curve_beside_is_hollow_and_of_another_colour() -> None:
-    """The measured marks are filled, the recorded ones of a GPU are open and in the colour of GPUs."""
+    """The measured marks are filled and their line is solid; the recorded ones of a GPU are open, dotted and in the colour of GPUs."""
     environment = dataclasses.replace(devices.environment("cpu"), device="A GPU", device_kind="cuda")
     recorded = dataclasses.replace(curve(Evidence.recorded(environment), "cuda"), device="A GPU")
     figure = figures.latency(curve(), beside=[recorded])
@@ -69,7 +79,9 @@ def test_a_recorded_curve_beside_is_hollow_and_of_another_colour() -> None:
     assert live.marker.symbol == "circle"
     assert far.marker.symbol == "circle-open"
     assert live.marker.color != far.marker.color
+    assert [t.line.dash for t in figure.data if t.mode == "lines"] == ["solid", "dot"]
     assert "RECORDED on A GPU" in words(figure)
+    assert figure.description.endswith(" Beside it A GPU, recorded: from 4.00 KiB 2.00 ns to 2.00 MiB 20.0 ns.")
 
 
 def test_a_curve_of_bandwidth() -> None:
@@ -85,11 +97,12 @@ def test_a_curve_of_bandwidth() -> None:
 
 def test_parallel_chains_beside_the_ideal() -> None:
     """Times per hop, and the dashed line of latency over chains: 80, 40 and 20 ns for one, two and four of 80 ns."""
-    points = tuple(ParallelPoint(n, t, None, t, 5) for n, t in ((1, 80e-9), (2, 50e-9), (4, 40e-9)))
-    figure = figures.parallel_chains(ParallelChains("A CPU", "python", 2**20, points, (), LIVE, None))
+    figure = figures.parallel_chains(chains())
     ideal = next(t for t in figure.data if t.line.dash == "dash")
     assert list(ideal.y) == pytest.approx([80e-9, 40e-9, 20e-9])
     assert "2.00x" in figure.layout.meta["description"]
+    marks = next(t for t in figure.data if t.mode == "markers")
+    assert marks.customdata == ("1 chain: 80.0 ns", "2 chains: 50.0 ns", "4 chains: 40.0 ns")
 
 
 def test_levels_are_named_in_the_middle_of_their_flat_part() -> None:
@@ -135,8 +148,7 @@ def test_bars_and_words_are_those_of_each_point() -> None:
     assert marks.customdata == ("8.00 KiB: 40.0 GB/s", "1.00 MiB: 10.0 GB/s")
     assert "Beside it B CPU, measured: from 8.00 KiB 40.0 GB/s to 1.00 MiB 10.0 GB/s." in rates.description
     assert [shape.x0 for shape in rates.layout.shapes] == [32 * KIB, 64 * KIB] * (len(rates.layout.shapes) // 2)
-    chains = tuple(ParallelPoint(n, t, None, t, 5) for n, t in ((1, 80e-9), (2, 50e-9), (4, 40e-9)))
-    both = figures.parallel_chains(ParallelChains("A CPU", "python", 2**20, chains, (), LIVE, None))
+    both = figures.parallel_chains(chains())
     marks = next(t for t in both.data if t.mode == "markers")
     assert (marks.x, marks.y) == ((1, 2, 4), (80e-9, 50e-9, 40e-9))
     assert list(both.layout.xaxis.tickvals) == [1, 2, 4]

@@ -36,7 +36,11 @@ def test_each_bar_goes_from_where_the_one_before_ended() -> None:
     assert [bar.line.dash for bar in bars] == [None] * 4 + ["dash"]
     assert len({bar.line.color for bar in bars[:3]}) == 3  # faster, slower, not shown
     assert bars[3].line.color == palette.device_color("cpu")
-    words = [trace.text[0] for trace in figure.data if trace.mode == "text"]
+    assert [tuple(bar.y) for bar in bars] == [(row, row) for row in range(5)]
+    texts = [trace for trace in figure.data if trace.mode == "text"]
+    assert [text.y[0] for text in texts] == [0, 1, 2, 3, 4]
+    assert [text.x[0] > end for text, end in zip(texts, (2.2, 2.0, 2.09, 2.1, 4.0), strict=True)] == [True] * 5  # right of all in its row
+    words = [text.text[0] for text in texts]
     assert [
         word in text for word, text in zip(("faster", "slower", "no difference shown", "MEASURED", "MODELLED"), words, strict=True)
     ] == [True] * 5
@@ -46,6 +50,9 @@ def test_each_bar_goes_from_where_the_one_before_ended() -> None:
     assert "MODELLED" in subtitle
     assert "third: 1.06x" in figure.description
     assert "promises more" in figure.description
+    assert figure.layout.yaxis.showgrid is False
+    (script,) = figure.layout.annotations
+    assert (script.x, script.y) == (0, 0)  # 1x, at the line's foot: over the plot it would lie on the first row's words
 
 
 def test_whiskers_are_the_intervals_over_the_script() -> None:
@@ -69,6 +76,7 @@ def test_the_three_gains_of_each_technique_stand_beside_each_other() -> None:
     assert list(end.x) == [1.2, 0.9, 1.05]
     assert len({trace.marker.symbol for trace in figure.data}) == 3
     assert alone.error_x.array[2] == 0.0
+    assert (figure.layout.annotations[0].x, figure.layout.annotations[0].y) == (0, 0)
     assert "second: alone 1.50x" in figure.description
 
 

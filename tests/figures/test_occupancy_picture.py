@@ -31,6 +31,16 @@ def test_the_launch_stands_on_each_curve() -> None:
     assert "Occupancy 50.0% on compute capability 9.0: 4 blocks x 8 warps in 64 slots" in plain(figure.layout.title.text)
     assert "MODELLED" in plain(figure.layout.title.subtitle.text)
     assert "The register file holds 32 warps" in figure.description
+    assert traces(figure, "x3")["this launch"].hovertemplate == "this launch: 4.00 KiB of shared memory, 50.0%<extra></extra>"
+
+
+def test_one_block_is_one() -> None:
+    """1,024 threads of 64 registers fill the register file alone; a block of 32 threads is one warp, and 32 blocks are the most."""
+    alone = figures.occupancy(models.occupancy(1024, 64, 0, "9.0"))
+    assert plain(alone.layout.title.text).endswith(": 1 block x 32 warps in 64 slots")
+    assert plain(figures.occupancy(models.occupancy(32, 16, 0, "9.0")).layout.title.text).endswith(": 32 blocks x 1 warp in 64 slots")
+    (told,) = [w for t in alone.data for w in t.customdata or () if w.startswith("1,024 threads")]
+    assert told == "1,024 threads: 1 block, 50.0%"
 
 
 def test_the_cliffs_of_the_register_curve() -> None:
@@ -40,6 +50,7 @@ def test_the_cliffs_of_the_register_curve() -> None:
     by_hand = {33: 6, 41: 5, 49: 4, 65: 3, 81: 2, 129: 1}  # 40 -> 6.4, 48 -> 5.3, 64 -> 4, 80 -> 3.2, 128 -> 2, 255 -> 1
     assert dict(zip(marks.x, marks.y, strict=True)) == {x: blocks / 8 for x, blocks in by_hand.items()}
     assert marks.marker.symbol == "square-open"
+    assert marks.customdata[0] == "33 registers: 6 blocks, 75.0%"
 
 
 def test_what_limits_has_its_own_symbol_and_one_entry_in_the_legend() -> None:
@@ -70,3 +81,14 @@ def test_each_axis_says_its_unit() -> None:
     assert titles == ["threads of a block", "registers of a thread", "KiB of shared memory of a block", "share of warp slots"]
     assert [plain(t) for t in layout.xaxis3.ticktext][:3] == ["0", "64", "128"]
     assert [plain(t) for t in layout.yaxis.ticktext] == ["0%", "25%", "50%", "75%", "100%"]
+
+
+def test_the_description_has_the_ends_of_each_curve() -> None:
+    """On 9.0 with 32 registers: one warp a block fills half; 255 registers leave one block of 8 warps, as 227 KiB do; 8 share 228."""
+    described = figures.occupancy(models.occupancy(256, 32, 0, "9.0")).description
+    assert described.startswith("256 threads, 32 registers and 0 B of shared memory: occupancy 100.0%. ")
+    assert described.endswith(
+        " Over the sizes of a block it lies between 50.0% and 100.0%, which the value 1,024 still reaches."
+        " Over the registers it lies between 12.5% and 100.0%, which the value 32 still reaches."
+        " Over the shared memory it lies between 12.5% and 100.0%, which the value 27.5 KiB still reaches."
+    )

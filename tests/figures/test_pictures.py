@@ -64,12 +64,37 @@ def test_a_comparison_shows_three_times_and_the_speed_up() -> None:
     bars = {t.x[0]: (t.error_x.arrayminus[0], t.error_x.array[0]) for t in marks if t.error_x.array is not None}
     assert bars[1e-3] == pytest.approx((5e-5, 5e-5))
     assert {t.marker.symbol for t in marks if round(t.y[0]) == 2} == {"line-ns-open", "circle-open", "diamond-open"}
-    assert "10.0x" in words(figure)
-    assert "[9.00x, 11.0x]" in words(figure)
+    beside = [(re.sub("<.*?>", "", a.text), a.y, a.yref) for a in figure.layout.annotations]
+    assert beside == [("10.0x [9.00x, 11.0x]", 1, "y"), ("speed-up", 1, "paper")]
+    assert figure.layout.yaxis.showgrid is False
     assert all(note.showarrow is False for note in figure.layout.annotations)  # beside the plot there is nothing to point at
     for part in ("MEASURED on A GPU", "RECORDED on Far GPU", "time per call (log scale)", "device finished"):
         assert part in words(figure)
-    assert "GPU (measured): finished after 1.00 ms" in figure.description
+    assert figure.description == (
+        "work, time per call on each device. CPU (measured): finished after 10.0 ms, returned after 5.00 ms, with copies 30.0 ms; "
+        "GPU (measured): finished after 1.00 ms, returned after 500 us, with copies 3.00 ms, speed-up 10.0x [9.00x, 11.0x]; "
+        "Far GPU (recorded): finished after 2.00 ms, returned after 1.00 ms, with copies 6.00 ms."
+    )
+    short = dataclasses.replace(rows[0].measurement, launch_seconds=0.0, with_transfer_seconds=None)
+    alone = figures.comparison(dataclasses.replace(c, rows=(dataclasses.replace(rows[0], measurement=short),)))
+    assert [t.x for t in alone.data if t.mode == "markers" and t.x[0] is not None] == [(1e-2,)]  # no time of 0 on a log axis
+    assert alone.layout.annotations == ()
+    assert alone.description.endswith("each device. CPU (measured): finished after 10.0 ms, returned after 0 s.")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", ["NVIDIA RTX PRO 6000", "Blackwell Server Edition"]),
+        (f"{'a' * 20} {'b' * 6} {'c' * 7}", [f"{'a' * 20} {'b' * 6}", "c" * 7]),
+        (f"{'a' * 26} {'b' * 20} {'c' * 6} {'d' * 9}", ["a" * 26, f"{'b' * 20} {'c' * 4}…"]),
+    ],
+)
+def test_a_rows_name_has_two_short_lines(name: str, lines: list[str]) -> None:
+    """A line ends before the word that would make it longer than 26 letters; of three the second is cut; the evidence stands below."""
+    row = ComparisonRow(name, measured("cpu", 1e-2, LIVE), None, None, None)
+    figure = figures.comparison(Comparison("work", (row,), None, None, None, None, (), LIVE))
+    assert re.sub("<[^b].*?>|</.*?>", "", figure.layout.yaxis.ticktext[0]).split("<br>") == [*lines, "measured"]
 
 
 def test_a_measurements_ticks_are_round() -> None:
@@ -93,6 +118,8 @@ def test_a_measurement_shows_every_sample() -> None:
     figure = figures.measurement(wild)
     assert figure.layout.yaxis.type == "log"
     assert "no honest interval" in words(figure)
+    single = figures.measurement(dataclasses.replace(m, samples_seconds=np.array([1e-3]), interval_seconds=None))
+    assert ": 1 sample in the order taken" in single.description
 
 
 def sweep_of(evidence: Evidence, ceiling: float | None = None) -> Sweep:
@@ -120,6 +147,19 @@ def test_a_sweep_shows_its_series_its_fit_and_half_the_bandwidth() -> None:
     assert any(t.line.dash == "dash" for t in figure.data)
     assert any(shape.x0 == pytest.approx(1e5, rel=0.02) for shape in figure.layout.shapes)
     assert "half the bandwidth at" in text
+    assert figure.description == (
+        "Transfer time over size on A GPU. host to device from pinned memory, smallest 1.00 KiB: 10.1 us, 101 MB/s, largest 1.00 GiB: "
+        "107 ms, 10.0 GB/s; device to host from pinned memory, smallest 1.00 KiB: 10.1 us, 101 MB/s, largest 1.00 GiB: 107 ms, "
+        "10.0 GB/s; the fit: latency 10.0 us, bandwidth 10.0 GB/s."
+    )
+    other = dataclasses.replace(s, device="B GPU")
+    two = figures.sweep(s, beside=[other])
+    assert "host to device, pinned, B GPU (measured)" in words(two)
+    assert "host to device from pinned memory on B GPU, smallest" in two.description
+    slow = dataclasses.replace(s, points=tuple(dataclasses.replace(p, median_seconds=2 * p.median_seconds) for p in s.points))
+    several = words(figures.sweep(s, [s.fit("to_device"), slow.fit("to_host")], quantity="rate"))
+    assert "bandwidth of the fit" not in several  # whose?
+    assert "half the bandwidth" not in several
     rate = figures.sweep(s, quantity="rate")
     assert max(rate.data[0].y) == pytest.approx(1e10, rel=0.01)
 
@@ -135,6 +175,10 @@ def test_a_fits_latency_bandwidth_and_knees_are_named() -> None:
     for quantity in ("seconds", "rate"):
         labels = [a for a in figures.sweep(s, fit, quantity).layout.annotations if "half" in a.text or "knee" in a.text]
         assert len({label.yshift or 0 for label in labels}) == len(labels) >= 2
+        # Of times they go down from the top, of rates up from the bottom; late ones of times stand before their line.
+        assert all((label.yshift or 0) * (1 if quantity == "rate" else -1) >= 0 for label in labels)
+        late = {re.sub("<.*?>", "", label.text).partition(" ")[0]: label.xanchor for label in labels}
+        assert late == {"half": "left", "knee": "left" if quantity == "rate" else "right"}
     assert re.search(r"knee at 1[5-7]\.\d MiB", words(figures.sweep(s, fit)))
     assert "bandwidth of the fit 5.00 GB/s" in words(figures.sweep(s, fit, quantity="rate"))
 
@@ -153,6 +197,7 @@ def test_a_modelled_link_is_dashed_and_a_predicted_time_has_its_interval() -> No
     (mark,) = [t for t in both.data if len(t.y) == 1]
     assert mark.y[0] == pytest.approx(110e-6, rel=0.01)
     assert mark.error_y.array[0] > 0
+    assert figures.sweep(s, s.fit("to_device"), at_bytes=1e12).layout.xaxis.range[1] > 12  # a size beyond all others has its place
 
 
 def test_free_memory_far_beyond_the_bars_is_told_and_not_drawn_to_scale() -> None:
@@ -172,6 +217,10 @@ def test_a_ceiling_is_drawn_and_named() -> None:
     figure = figures.sweep(sweep_of(LIVE, ceiling=2e10), quantity="rate")
     assert "memory bandwidth 20.0 GB/s" in words(figure)
     assert 2e10 in [shape.y0 for shape in figure.layout.shapes]
+    s = sweep_of(LIVE, ceiling=2e10)
+    names = [(re.sub("<.*?>", "", a.text).partition(" ")[0], a.x, a.yanchor) for a in figures.sweep(s, s.fit(), "rate").layout.annotations]
+    assert [(what, side) for what, _, side in names[-2:]] == [("memory", "bottom"), ("bandwidth", "top")]  # the higher one over its line
+    assert all(place < 0.5 for _, place, _ in names[-2:])  # left of where all curves meet
     far = figures.sweep(sweep_of(LIVE, ceiling=1e15), quantity="rate")
     assert far.layout.yaxis.range[1] > 15, "a line beyond all points has its place in the picture"
 
@@ -207,6 +256,10 @@ def test_an_overlap_shows_its_bars_and_both_bounds() -> None:
     copies, computes = figure.data
     assert list(copies.base) == [0.0, 1e-3]
     assert list(computes.x) == pytest.approx([1.5e-3])
+    assert list(figure.layout.yaxis.tickvals) == list(figure.layout.yaxis.categoryarray) == ["compute", "copy"]
+    ideal, serial = figure.layout.annotations
+    assert serial.y > ideal.y >= 1  # neither on the plot nor on the other
+    assert figure.layout.margin.t >= figures.measurement(measured("cpu", 1e-3, LIVE)).layout.margin.t + 30  # and both have room
     assert "ideal 2.00 ms" in words(figure)
     assert "one after the other 3.50 ms" in words(figure)
 
@@ -228,6 +281,13 @@ def test_a_timeline_stacks_its_categories_and_names_the_peak() -> None:
     assert "backward" in words(figure)
     assert not figure.data[0].fillpattern.shape
     assert figures.memory_timeline(trace([5, 6], MODEL)).data[0].fillpattern.shape == "/"
+    empty = dataclasses.replace(timeline([5, 6]), bytes_by_category={"parameters": np.full(2, 10), "inputs": np.zeros(2)})
+    without = figures.memory_timeline(dataclasses.replace(trace([5, 6]), timeline=empty, peak_by_category={"parameters": 10, "inputs": 0}))
+    assert [re.sub("<.*?>", "", t.name) for t in without.data] == ["parameters"]
+    assert without.description.endswith("the peak is 16 B in the forward (parameters 10 B).")
+    assert without.layout.xaxis.showgrid is False
+    nothing = figures.memory_timeline(dataclasses.replace(trace([1]), timeline=timeline([])))
+    assert (len(nothing.data), nothing.layout.annotations) == (0, ())
 
 
 def phased(runs: list[tuple[str, int]], steps: tuple[int, ...] = (0,)) -> MemoryTrace:
@@ -244,7 +304,8 @@ def phase_names(figure: go.Figure) -> list[tuple[str, float, int]]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "title"), [((0,), "Memory of one training step of a model"), ((0, 50), "Memory of 2 training steps of a model")]
+    ("steps", "title"),
+    [((), "Memory of a model"), ((0,), "Memory of one training step of a model"), ((0, 50), "Memory of 2 training steps of a model")],
 )
 def test_a_timeline_says_how_many_steps_it_shows(steps: tuple[int, ...], title: str) -> None:
     """The title and the description count the steps that were followed."""
@@ -329,9 +390,20 @@ def test_a_machines_memories_are_its_own() -> None:
     assert [t.x[1] for t in figure.data if t.mode == "lines"] == [size for _, size, _ in marks]
     low, high = figure.layout.xaxis.range
     assert all(low < math.log10(size) < high for _, size, _ in marks)
+    assert high - math.log10(2**36) > 0.15 * (high - low)  # the label beside the largest has its place
     assert list(figure.layout.yaxis.tickvals) == [name for name, *_ in marks]
     whole = figures.machine(dataclasses.replace(made, memory=Memory(2**34, 2**31)))
     assert [t.x[0] for t in whole.data if t.mode == "markers+text" and t.y[0] == "main memory"] == [2**34]
+
+
+def test_each_gpu_that_is_not_used_has_its_row() -> None:
+    """Four GPUs beside a PyTorch without CUDA have no names of PyTorch's: they are numbered, each with its own free memory beside it."""
+    gpus = tuple(Accelerator(None, "A GPU", "cuda", memory_bytes=2**34, free_bytes=k * 2**30) for k in range(4))
+    figure = figures.machine(dataclasses.replace(devices.machine(), accelerators=gpus))
+    marks = {t.y[0]: re.sub("<.*?>", "", t.text[0]) for t in figure.data if t.mode == "markers+text"}
+    rows = [f"cuda (unused) memory ({k})" for k in range(1, 5)]
+    assert list(figure.layout.yaxis.tickvals)[-4:] == rows
+    assert [marks[row] for row in rows] == [f"16.0 GiB, {free} free" for free in ("0 B", "1.00 GiB", "2.00 GiB", "3.00 GiB")]
 
 
 def test_a_predictions_bar_adds_up_to_what_is_needed() -> None:
@@ -345,6 +417,8 @@ def test_a_predictions_bar_adds_up_to_what_is_needed() -> None:
     assert parts["margin"] == (need - p.peak_bytes - p.scratch_bytes,) * 2
     assert all(t.y == ("one", "two") for t in figure.data)
     assert figure.layout.barmode == "stack"
+    assert {t.marker.pattern.shape for t in figure.data} == {"/"}  # modelled
+    assert list(figure.layout.yaxis.tickvals) == ["one", "two"]
     assert figure.layout.xaxis.range[1] > 3 * need
     assert "one: peak" in figure.description
     assert {*figures.memory_prediction(p).data[0].y} == {f"{p.label}, {p.precision}"}
@@ -361,6 +435,7 @@ def test_a_snapshots_parts_are_one_bar() -> None:
         ("tensors", (2**29,), ("cuda:0",)), ("free", (2**29,), ("cuda:0",)),
     ]  # fmt: skip
     assert 2**30 <= figure.layout.xaxis.range[1] < 1.2 * 2**30
+    assert {t.marker.pattern.shape for t in figure.data} == {None}  # measured
     assert figure.data[0].customdata == ("512 MiB",)
     assert figure.description == "1.00 GiB of A GPU: tensors 512 MiB, free 512 MiB, cache 0 B."
 

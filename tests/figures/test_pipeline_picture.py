@@ -34,6 +34,10 @@ def test_lanes_and_gaps_of_a_pipeline() -> None:
         (pytest.approx(0), pytest.approx(0.07)), (pytest.approx(0.1), pytest.approx(0.07)), (pytest.approx(0.2), pytest.approx(0.07))
     ]  # fmt: skip
     assert list(data.y) == ["training loads"] * 3
+    assert list(compute.y) == ["compute"] * 3
+    assert list(figure.layout.yaxis.tickvals) == ["training loads", "copy", "compute"]
+    assert [plain(text) for text in compute.text] == ["1", "2", "3"]
+    assert compute.customdata[2] == "batch 3: compute 30.0 ms"
     assert compute.marker.color == "rgba(0,0,0,0)"  # modelled is hollow
     assert "MODELLED" in plain(figure.layout.title.subtitle.text)
     assert "waits 70% of the time" in figure.description
@@ -48,6 +52,10 @@ def test_each_worker_has_a_row_and_measured_loading_is_solid() -> None:
     figure = figures.pipeline(p, steps=4)
     data = trace(figure, "load and decode (measured)")
     assert set(data.y) == {"worker 0", "worker 1"}
+    assert list(figure.layout.yaxis.tickvals) == ["worker 0", "worker 1", "copy", "compute"]
+    assert list(figure.layout.yaxis.categoryarray) == ["compute", "copy", "worker 1", "worker 0"]  # plotly counts from below
+    last = trace(figure, "compute").base[-1] + trace(figure, "compute").x[-1]
+    assert all(base < last for base in trace(figure, "the accelerator waits").base)  # no wait for a fifth step
     assert data.marker.color.startswith("#")
     assert len(trace(figure, "compute").x) == 4
     subtitle = plain(figure.layout.title.subtitle.text)
@@ -55,17 +63,35 @@ def test_each_worker_has_a_row_and_measured_loading_is_solid() -> None:
     assert "MODELLED" in subtitle
 
 
+def test_twelve_workers_have_twelve_rows() -> None:
+    """Each loads one of the first twelve batches, all at once: of two in one row the later would hide the other, under its name."""
+    figure = figures.pipeline(training.model_pipeline(0.06, 0.01, workers=12, cores=16, steps=24))
+    data = trace(figure, "load and decode")
+    assert [(row, told.split(":")[0]) for row, told in zip(data.y, data.customdata, strict=True)] == [
+        (f"worker {k}", f"batch {k + 1}") for k in range(12)
+    ]
+    assert list(figure.layout.yaxis.tickvals) == [*(f"worker {k}" for k in range(12)), "copy", "compute"]
+    few = figures.pipeline(training.model_pipeline(0.06, 0.01, workers=40, cores=64, steps=80), steps=3)
+    assert list(few.layout.yaxis.tickvals) == [*(f"worker {k}" for k in range(10)), "copy", "compute"]
+
+
 def test_a_profiled_step_has_its_marks_its_operators_and_the_device() -> None:
     """The second of two steps: rows from the marks down to the kernels, times from the step's own begin; empty rows are left out."""
     spans = (
         ProfileSpan("aten::early", "host", 0, 0.1, 0.2), ProfileSpan("forward", "mark", 0, 1.0, 1.6),
+        ProfileSpan("loss", "mark", 1, 1.3, 1.6),
         ProfileSpan("aten::mm", "host", 0, 1.1, 1.5), ProfileSpan("aten::inside", "host", 1, 1.2, 1.3),
         ProfileSpan("aten::deeper", "host", 2, 1.25, 1.26), ProfileSpan("gemm_kernel", "device", 0, 1.4, 1.9),
     )  # fmt: skip
     p = Profile("step", "cuda:0", ((0.0, 1.0), (1.0, 2.0)), 0.8, spans, (), (), Evidence.measured("A GPU"))
     figure = figures.profile(p, step=1)
     rows = {t.y[0]: t for t in figure.data}
-    assert list(rows) == ["your marks", "operators", "that they call", "device"]
+    assert list(rows) == ["your marks", "marks inside", "operators", "that they call", "device"]
+    assert [(list(rows[name].base), list(rows[name].x)) for name in ("your marks", "marks inside")] == [
+        ([0.0], [pytest.approx(0.6)]), ([pytest.approx(0.3)], [pytest.approx(0.3)]),
+    ]  # fmt: skip
+    assert list(figure.layout.yaxis.tickvals) == list(rows)
+    assert rows["operators"].customdata == ("mm: 400 ms",)
     assert list(rows["operators"].base) == pytest.approx([0.1])
     assert [plain(text) for text in rows["operators"].text] == ["mm"]
     assert list(rows["device"].x) == pytest.approx([0.5])

@@ -67,6 +67,7 @@ def test_fewer_steps_cut_the_picture(timeline: RankTimeline) -> None:
     assert list(trace(figure, "forward").base) == [0.0, 0.0]
     assert figure.layout.xaxis.range[1] < 0.11
     assert figure.layout.annotations == ()
+    assert plain(figure.layout.title.text) == "ddp on 2 ranks: who works when, one step"
     late = RankTimeline("late", 1, (RankSpan(0, "compute", "forward", 0.05, 0.3),), (0.1, 0.2), 0.3, (), HERE)
     bar = trace(figures.rank_timeline(late, steps=1), "forward")
     assert (bar.base[0], bar.x[0]) == (pytest.approx(0), pytest.approx(0.1))  # what reaches out of the step is cut at its ends
@@ -96,6 +97,8 @@ def test_the_timetable_of_a_pipeline() -> None:
     assert "The formula says 33.3%" in figure.description
     assert "unit of the costs" in plain(figure.layout.xaxis.title.text)
     assert plain(figures.pipeline_schedule(s, unit="ms").layout.xaxis.title.text) == "time (ms)"
+    one = models.pipeline_schedule(2, 1, "gpipe", forward=1, backward=1)
+    assert plain(figures.pipeline_schedule(one).layout.title.text) == "GPipe, 2 stages, 1 microbatch: bubble 50.0%"
 
 
 def split_run() -> ScheduleRun:
@@ -113,6 +116,10 @@ def test_a_run_stands_under_its_timetable() -> None:
     figure = figures.pipeline_schedule(run)
     assert plain(figure.layout.title.text) == "split by hand, 2 stages, 2 microbatches: bubble 50.0%, measured 57.0%"
     below = [t for t in figure.data if t.yaxis == "y2"]
+    assert figure.description == (
+        "In the timetable: the stages wait 50.0% of the time and hold at most 2 microbatches' activations. "
+        "Measured: the stages wait 57.0% of the time and hold at most 2 microbatches' activations. The formula says 50.0%."
+    )
     assert {plain(t.name) for t in below} == {"waits (measured)", "forward (measured)", "backward (measured)"}
     assert [plain(text) for text in trace(figure, "forward (measured)").text] == ["forward", "forward"]
     assert figure.layout.yaxis.domain[0] > figure.layout.yaxis2.domain[1]

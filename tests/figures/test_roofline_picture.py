@@ -140,3 +140,18 @@ def test_work_without_arithmetic_is_told_not_drawn() -> None:
     figure = figures.roofline(r.with_points([r.place("copy n=1", 0, 1e9, seconds=1.0, evidence=LIVE)]))
     assert marks(figure) == {}
     assert "Without a place on these axes, for lack of arithmetic or traffic: copy n=1." in figure.description
+
+
+def test_a_device_of_few_roofs_is_drawn_too() -> None:
+    """Without float32 the first roof there is; without memory one flat line and no ridge, within the axes; without arithmetic nothing."""
+    r = made("Slow CPU", LIVE)
+    half = figures.roofline(dataclasses.replace(r, arithmetic=r.arithmetic[1:]))
+    assert sorted(written(half)) == ["DRAM 100 GB/s", "L2 1.00 TB/s", "float16 8.00 TFLOP/s", "ridge 80 FLOP a byte"]
+    flat = figures.roofline(dataclasses.replace(r, memory=()))
+    (line,) = flat.data
+    assert (line.y, written(flat), flat.layout.shapes) == ((1e12, 1e12), ["float32 1.00 TFLOP/s"], ())
+    assert line.x[0] < 1 < line.x[1]
+    assert figures.roofline(dataclasses.replace(r, arithmetic=())).data == ()
+    fastest_first = figures.roofline(dataclasses.replace(r, arithmetic=r.arithmetic[::-1]))
+    assert "float32 1.00 TFLOP/s" in written(fastest_first)  # where nothing was asked for or used
+    assert "float16 8.00 TFLOP/s" not in written(fastest_first)

@@ -75,7 +75,23 @@ def test_curves_and_where_more_no_longer_helps() -> None:
     assert _trace(figure, "68 ranks")["x"] == [68]
     assert lines[0]["y"][1] == pytest.approx(1 / (0.1 + 0.9 / 8))
     assert _trace(figures.scaling(_result(speedup=False)), "(measured)")["x"] == []
-    assert figure.layout.xaxis.tickvals[:3] == (1, 4, 16) or figure.layout.xaxis.tickvals[:3] == (1, 2, 4)
+    assert figure.layout.xaxis.tickvals == (1, 4, 16, 64, 256, 1024)  # every second power of two, as eight at most have room
+    assert figures.scaling(_result()).layout.xaxis.tickvals == (1, 2, 4, 8)
+    told = [line["customdata"][2].partition(", 68 ranks: ")[2] for line in lines[::2]]
+    # Amdahl: 1 / (0.1 + 0.9 / 68). The ring: 134 messages of 10 us and 1 / 68 of 4 ms are 9.22 ms beside 1 / 68 of 100 ms.
+    assert told == ["8.83x, 13 %, step 113 ms", "9.35x, 13.8 %, step 10.7 ms, 9.22 ms of it waited for others"]
+    assert ", 1 rank: 1.00x, 100 %, step 100 ms" in lines[2]["customdata"][0]
+    words = figure.description
+    assert "best on 68 ranks" in words
+    assert words.count("best on") == 1
+
+
+def test_one_rank_is_one() -> None:
+    """A step of 1 ms with 400 MB of gradients over 1 GB/s: no second rank helps, and the curve's first point is one rank."""
+    figure = figures.scaling((), [models.scaling(1e-3, 400e6, 10e-6, 1e9, [1, 2])])
+    assert _trace(figure, "no longer helps: 1 rank<")["x"] == [1]
+    assert str(_trace(figure, "ring all-reduce")["customdata"][0]).partition(": ")[0].endswith(", 1 rank")  # type: ignore[index]
+    assert figure.description.endswith("on 2 ranks, best on 1 rank.")
 
 
 @pytest.mark.parametrize(("quantity", "last"), [("efficiency", 100 * 0.1 / 0.0316 / 4), ("seconds", 0.0316)])
@@ -87,6 +103,32 @@ def test_other_quantities(quantity: str, last: float) -> None:
     assert points["error_y"]["array"][-1] == pytest.approx(up * last, rel=0.002)
     assert points["error_y"]["arrayminus"][-1] == pytest.approx(down * last, rel=0.002)
     assert points["customdata"][0].startswith("1 rank, measured: step 100 ms")
+
+
+def test_what_no_interval_or_no_overlap_leaves() -> None:
+    """Bars of no length, one line where both predictions are the same, and the full gain in the quantity's own unit."""
+    plain = _result()
+    bare = tuple(dataclasses.replace(p, interval_seconds=None, speedup_interval=None) for p in plain.points)
+    for quantity in ("speedup", "efficiency", "seconds"):
+        points = _trace(figures.scaling(dataclasses.replace(plain, points=bare), quantity=quantity), "(measured)")  # type: ignore[arg-type]
+        assert set(points["error_y"]["array"]) == set(points["error_y"]["arrayminus"]) == {0}
+    same = figures.scaling(dataclasses.replace(plain, overlapped=plain.prediction))
+    assert [trace.name.count("predicted") for trace in same.data].count(1) == 1
+    efficiency = figures.scaling(plain, quantity="efficiency")
+    assert _trace(efficiency, "gains in full")["y"] == [100.0, 100.0]
+    low, high = efficiency.layout.yaxis.range
+    assert low == 0
+    assert 105 <= high < 120
+    seconds = figures.scaling(plain, [models.gustafson(0.1, [1, 4], seconds=3.0)], "seconds")
+    assert not any("gains in full" in trace.name for trace in seconds.data)
+    assert _trace(seconds, "Gustafson")["y"] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(("letters", "shown"), [(45, "x" * 45), (46, "x" * 42 + "...")])
+def test_a_long_name_is_cut_in_the_legend(letters: int, shown: str) -> None:
+    """45 letters have room."""
+    long = dataclasses.replace(_result(predicted=False), label="x" * letters)
+    assert f">{shown}, strong (measured)<" in str(_trace(figures.scaling([long, _result()]), f"{shown}, strong")["name"])
 
 
 def test_global_batch_lines() -> None:
@@ -106,6 +148,7 @@ def test_global_batch_lines() -> None:
     assert traces[0]["error_y"]["array"] == pytest.approx([6.0, 6.0])
     assert traces[1]["x"] == [16, 128]  # the middle rule stands where its batch is, the others beside it
     assert traces[0]["x"][0] < 16 < traces[2]["x"][0]
+    assert ">1 rank<" in str(figure.layout.xaxis.ticktext[0])
     assert "8 ranks" in str(figure.layout.xaxis.ticktext[1])
     assert "50 updates" in str(figure.layout.xaxis.ticktext[1])
     assert "linear, batch 128, rate 0.24, 50 updates: 90.0 % right [80.0, 96.0], 1 diverged." in figure.description

@@ -17,7 +17,9 @@ def test_bars_add_up_to_what_is_needed() -> None:
     assert figure.layout.barmode == "stack"
     (line,) = figure.layout.shapes
     assert (line.x0, line.x1, line.y0, line.y1) == (2**30, 2**30, 0, 1)
-    assert figure.layout.annotations[0].x == 2**30
+    assert list(figure.layout.yaxis.tickvals) == ["zero3", "ddp (states only)"]
+    (word,) = figure.layout.annotations
+    assert (word.x, word.y, word.yref) == (2**30, 1, "paper")
     assert 2**30 < figure.layout.xaxis.range[1] < 1.3 * 2**30
     assert [figures.rank_memory([states], states.total_bytes * k, "x").layout.annotations[0].xanchor for k in (0.1, 2)] == ["left", "right"]
     assert "a GPU has 1.00 GiB" in figure.description

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import itertools
 import json
 import math
 import re
+import sys
+from typing import Any
 
+import bs4
+import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +106,32 @@ def test_no_text_becomes_mark_up(text: str) -> None:
     assert inked.count("<span") == inked.count("</span>") == len(text.split("<br>"))
     rest = re.sub(r'<span style="[^"]*">|</span>|<br>', "", inked)
     assert "<" not in rest
+
+
+# As plotly.js 3 draws a plot: a tick of ours, and the label at the mouse, white on #333333 as the frame has it.
+PLOT = """
+<div class="js-plotly-plot">
+  <svg class="main-svg"><g class="xtick"><text><tspan style="fill:var(--gpulab-ink,#7C7C7C)">1 ms</tspan></text></g></svg>
+  <svg class="main-svg"><g class="hoverlayer"><g class="hovertext"><text class="nums" style="fill: #fff">CPU: 1 ms</text></g></g></svg>
+</div>
+"""
+
+
+@pytest.mark.parametrize("sheet", ["widgets/panel.css", "_html/page.css"])
+def test_a_label_at_the_mouse_keeps_its_white(sheet: str) -> None:
+    """The theme's ink, which is dark in the light one, is for what stands on the page."""
+    style = re.sub(r"/\*.*?\*/", "", (importlib.resources.files("gpulab") / sheet).read_text(encoding="utf-8"), flags=re.DOTALL)
+    forced = [who.strip() for who, what in re.findall(r"([^{}]+)\{([^{}]*)\}", style) if re.search(r"fill: var\(.*!important", what)]
+    inked = {node.get_text() for who in forced if "plotly" in who for node in bs4.BeautifulSoup(PLOT, "html.parser").select(who)}
+    assert inked == {"1 ms"}
+
+
+def test_no_number_at_the_mouse_brings_the_axis_ink() -> None:
+    """Where no format is given, plotly takes a hovered number from the axis, in our ink: dark on dark there, in the light theme."""
+    folder = importlib.resources.files("gpulab.figures")
+    sources = "".join(each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".py"))
+    assert "%{x:d}" in sources
+    assert re.findall(r"%\{{1,2}[xy]\}", sources) == []
 
 
 def test_what_is_sent_is_finite_json() -> None:
@@ -218,9 +249,37 @@ def test_a_guide_crosses_the_whole_plot_and_has_its_name_at_its_value() -> None:
         (2, 1, "x", "paper"), (1, 3, "paper", "y"), (1, 0, "x", "paper"),
     ]  # fmt: skip
     assert plain(a.text for a in figure.layout.annotations) == ["upright", "level", "low"]
+    assert [a.xanchor for a in figure.layout.annotations] == ["left", "right", "left"]
+    assert figure.layout.annotations[0].xshift > 0  # beside the line, not on it
 
 
 def test_a_recorded_badge_says_its_day_and_a_measured_one_does_not() -> None:
     """The date is what a recording must say; without a device there is no "on"."""
     assert _style.badge_text(Evidence(Badge.RECORDED, "A GPU", date="2026-03-04T05:06:07", command="x")) == "RECORDED on A GPU, 2026-03-04"
     assert _style.badge_text(Evidence(Badge.MEASURED, "A GPU", date="2026-03-04")) == "MEASURED on A GPU"
+
+
+def test_a_figure_shows_itself_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JupyterLab's extension draws it without a bar of tools, and a description is its text; Colab gets plotly's own form."""
+    published: list[Any] = []
+    monkeypatch.setattr("IPython.display.publish_display_data", published.append)
+    figure = _style.frame("", [], "What is seen.")
+    figure._ipython_display_()
+    assert published == [_style.mimebundle(figure)]
+    assert published[0][_style.PLOTLY_MIME]["config"] == {"displayModeBar": False}
+    bare = _style.LabFigure(layout={"dragmode": False})
+    assert (bare.description, _style.mimebundle(bare)["text/plain"]) == ("", "a figure")
+    asked: list[Any] = []
+    monkeypatch.setattr(go.Figure, "_repr_mimebundle_", lambda self, *given, **named: asked.append((given, named)) or {"text/html": "x"})
+    monkeypatch.setitem(sys.modules, "google.colab", sys)
+    assert figure._repr_mimebundle_({"text/html"}, {"image/png"}, width=3) == {"text/html": "x"}
+    assert asked == [(({"text/html"}, {"image/png"}, True), {"width": 3})]
+
+
+def test_a_plot_has_lines_at_its_axes_and_room_over_it_on_demand() -> None:
+    """What stands over the plot pushes it down by so many pixels."""
+    figure = _style.frame("", [], "")
+    assert (figure.layout.xaxis.showline, figure.layout.yaxis.showline) == (True, True)
+    before = figure.layout.margin.t
+    _style.more_top(figure, 20)
+    assert figure.layout.margin.t == before + 20

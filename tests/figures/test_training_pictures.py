@@ -122,6 +122,15 @@ def test_bars_say_whose_they_are_and_how_high() -> None:
     assert "b against a: step 3 of 9" in re.sub("<.*?>", "", figure.layout.title.text)
 
 
+def test_one_step_is_one(run: training.FitResult) -> None:
+    """A run of one step, in title and description, and a race at its first one."""
+    figure = figures.training(dataclasses.replace(run, losses=run.losses[:1]))
+    assert "finished after 1 step" in figure.description
+    assert "1 steps" not in f"{figure.description} {figure.layout.title.text}"
+    begun = figures.race(training.Moment(("a", "b"), ((2.0,), ()), (None, None), (None, None), 9, Evidence.measured("x")))
+    assert "a: loss 2 after 1 step; b: no step yet" in begun.description
+
+
 def test_a_long_curve_is_thinned_evenly() -> None:
     """Of 6000 losses every tenth is drawn, at its own step, and the mean of twenty ends at its last step."""
     losses = tuple(np.arange(6000.0))

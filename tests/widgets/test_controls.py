@@ -171,8 +171,8 @@ def test_a_kind_without_a_gate_of_its_own_takes_nothing() -> None:
     ],
 )  # fmt: skip
 def test_a_refused_number_is_told_the_bounds_that_there_are(bounds: dict[str, object], words: str) -> None:
-    """None, one of them, or both."""
-    with pytest.raises(InputError, match=f"^x: nothing was typed; expected {re.escape(words)}\\. Type one, such as 1\\.$"):
+    """None, one of them, or both. What is no number comes from a browser's field as nothing, so it is not said that nothing was typed."""
+    with pytest.raises(InputError, match=f"^x: no number was typed; expected {re.escape(words)}\\. Type one, such as 1\\.$"):
         Number(name="x", label="x", default=1, **bounds).check("")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^x: 'five' will not do; expected"):
         Number(name="x", label="x", default=1).check("five")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import runpy
 import signal
+import subprocess
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -752,3 +754,33 @@ def test_a_view_shows_its_own_controls_and_its_own_button() -> None:
     assert probe._results.message == "The controls have moved since this was made: press Run to make it again."
     probe.set(n=4)
     assert probe._results.message == ""
+
+
+def test_work_that_sets_the_threads_of_pytorch_leaves_the_cells_theirs() -> None:
+    """A thread of PyTorch's keeps the number that it finds at its first work: the main thread's is not that of a diet under way."""
+    script = """
+import threading
+import torch
+from gpulab.widgets._work import Job
+
+begun, seen = threading.Event(), threading.Event()
+
+def work(progress, stop):
+    before = torch.get_num_threads()
+    print(before)
+    torch.set_num_threads(1)
+    begun.set()
+    seen.wait(60)
+    torch.set_num_threads(before)
+
+job = Job(work, lambda fraction, text: None, lambda result, sentence: None, True)
+job.start()
+begun.wait(60)
+print(torch.get_num_threads())
+seen.set()
+job.join(60)
+print(torch.get_num_threads())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    usual, meanwhile, after = done.stdout.split()  # the usual number is 1 on one core, and says nothing there
+    assert meanwhile == after == usual

@@ -79,6 +79,18 @@ def test_each_run_adds_a_point(calls: list[Any]) -> None:
     assert (calls[0][2]["batch_size"], list(calls[0][2]["seeds"])) == (64, [0])
 
 
+def test_a_recipe_weighed_again_is_the_newest(calls: list[Any]) -> None:
+    """It keeps its number, and the sentence is its own, not that of the recipe below it."""
+    d = ModelDiet(zeros=0.9)
+    d.run(wait=True)
+    d.set(zeros=0.0, channels=0.5)
+    d.run(wait=True)
+    d.set(zeros=0.9, channels=0.0)
+    d.run(wait=True)
+    assert [row[1] for row in d._results.rows] == ["as trained", "90% zeros", "50% of channels gone"]
+    assert d._results.message.startswith("90% zeros: 6.80x smaller on disk, not faster")
+
+
 def test_each_task_device_batch_and_seeds_has_points_of_its_own(calls: list[Any]) -> None:
     """What was measured with another batch is not drawn beside; turning back shows it again; Clear forgets it."""
     d = ModelDiet(zeros=0.9)

@@ -256,6 +256,25 @@ def test_the_code_gives_the_same_result(core: dict[str, Any], values: dict[str, 
     monkeypatch.setattr(parallel, "run_schedule", lambda ranks, *a, **k: run(ranks, *a, **k, steps=3, progress=lambda *_: None, stop=None))
     exec(p.code, space)
     assert core["calls"] == called * 2
+    if "transfer_ms" in values:  # the timetable above the run has messages, so the code makes it too, in seconds
+        assert space["s"].duration == pytest.approx(1e-3 * p.timetable.duration)
+        assert space["s"].transfer == pytest.approx(2e-3)
+
+
+def test_the_table_beside_a_run_has_the_timetable_that_is_drawn(core: dict[str, Any]) -> None:
+    """Two stages, one microbatch, passes of 10 and 30 ms: half is bubble; with two messages of 5 ms 90 ms pass, of which 80 of 180 work."""
+    p = PipelineSchedule(schedule="1f1b", stages=2, microbatches=1, forward_ms=10, backward_ms=30)
+    p.run(wait=True)
+    told = [
+        (0, "80.0 ms", "50.0%", "points is messages, starting"),
+        (5, "90.0 ms", "55.6%", "points is messages that take another time than 5"),
+    ]
+    for milliseconds, whole, bubble, words in told:
+        p.set(transfer_ms=milliseconds)
+        (row,) = [row for row in p._results.rows if row[0] == "in the timetable"]
+        assert row[1:3] == [whole, bubble]
+        assert f"the timetable says {bubble}" in p._results.message
+        assert words in p._results.message
 
 
 def test_a_runs_notes_stand_apart_from_its_table(core: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable
 
 import pytest
@@ -85,6 +86,18 @@ def test_code_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed.peak_by_category == shown.peak_by_category
 
 
+def test_a_pipeline_fits_where_its_fullest_stage_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPipe's last stage keeps the scores of all microbatches: with 1,000 words to 128 features they weigh more than the embedding."""
+    explorer = ShardingExplorer(model="course", ranks=2, strategy="pipeline-gpipe", positions=128, batch=16, gpu="T4")
+    explorer.run(wait=True)
+    assert explorer.error == ""
+    found = explorer.predictions["pipeline-gpipe"]
+    # Two microbatches of 16 x 128 positions: their log-probabilities alone, float32, are larger than all that stage 0 keeps of states.
+    assert found.peak_by_category["activations"] > 2 * 16 * 128 * 1000 * 4 > explorer.states["pipeline-gpipe"].total_bytes
+    assert found.rank == 1
+    assert "The peak of pipeline-gpipe, whose stage 1 needs most, is in its" in explorer.draw(explorer.values).message
+
+
 def test_stop_keeps_what_was_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the third strategy, the first two are the result; stopped in the first one of the next run, they still are."""
     left = [2]
@@ -121,16 +134,19 @@ def test_old_predictions_are_forgotten_and_progress_is_of_all(monkeypatch: pytes
     """Of more than are kept the oldest go; half of the second of seven strategies is 1.5 sevenths."""
     told: list[tuple[float, str]] = []
 
-    def predict(*arguments: object, strategy: str, progress: Callable[[float, str], None], **named: object) -> str:
+    def predict(*arguments: object, progress: Callable[[float, str], None], **named: object) -> types.SimpleNamespace:
         progress(0.5, "following")
-        return strategy
+        return types.SimpleNamespace(needed_bytes=lambda: 0)
 
     monkeypatch.setattr(parallel, "predict_ranks", predict)
     monkeypatch.setattr(sharding_explorer, "_KEPT", 2)
     monkeypatch.setattr(ShardingExplorer, "draw", lambda self, values: Drawing())
     explorer = ShardingExplorer(model="course", ranks=2, positions=64, strategy="all")
     explorer.work("predict", explorer.values, lambda *said: told.append(said), lambda: False)
-    assert told[1] == (1.5 / len(told), "zero1: following")
+    assert told[1] == (1.5 / 7, "zero1: following")
+    # Of a pipeline two stages are followed: the first is half of the sixth strategy, and half of it a quarter.
+    assert told[5] == (5.25 / 7, "pipeline-gpipe: stage 0: following")
+    assert told[6] == (5.75 / 7, "pipeline-gpipe: stage 1: following")
     assert [asked.strategy for asked in explorer._found] == list(parallel.STATE_STRATEGIES)[-2:]
 
 

@@ -271,7 +271,9 @@ def test_the_table_leaves_out_what_a_kernel_does_not_use() -> None:
         ["counts afterwards", "int32 4", "8, 8, 8, 8"],
         ["x afterwards", "int32 32", "0, 1, 2, 3, 0, 1, 2, 3, ..."],
     ]
-    assert kept(SimtMicroscope(eight, 1, 8, np.zeros(8)))[-1] == ["out afterwards", "float64 8", "1, 1, 1, 1, 1, 1, 1, 1"]
+    few = kept(SimtMicroscope(eight, 1, 8, np.zeros(8)))
+    assert few[-1] == ["out afterwards", "float64 8", "1, 1, 1, 1, 1, 1, 1, 1"]
+    assert few[2] == ["device memory: sectors", "2", "of 32 bytes, in 1 request; 2 would do"]
     assert kept(SimtMicroscope(eight, 1, 8, np.zeros((9, 1)).T[0]))[-1][-1] == "1, 1, 1, 1, 1, 1, 1, 1, ..."
 
 
@@ -668,6 +670,26 @@ def test_a_launch_is_written_with_the_variables_that_hold_its_arrays() -> None:
     assert sizes == [(6, 16), (2**31 - 1, 1)]
     for wrong in (0, True, 1.0, "x", (), (2, 0)):
         assert Launch(twice, wrong, 32, ()).blocks == 1
+
+
+class Meanwhile(str):
+    """A variable's name at which, as soon as it is looked at, another thread defines one more."""
+
+    def startswith(self, *args: Any) -> bool:
+        """Define it."""
+        namespace[f"new{len(namespace)}"] = 1
+        return super().startswith(*args)
+
+
+namespace: dict[str, Any] = {}
+
+
+def test_a_cell_may_define_names_while_a_run_ends() -> None:
+    """The code is written in the work's thread, from the notebook's variables; Python ends a loop over a dict that grows meanwhile."""
+    exec("def copy(x): pass", namespace)
+    namespace.update({Meanwhile("ours"): given})
+    assert Launch(namespace["copy"], 2, 32, (given,)).code() == "copy, 2, 32, ours"
+    assert "new" in " ".join(namespace)
 
 
 # Runs.

@@ -136,6 +136,8 @@ def test_what_a_race_has_shown_is_said() -> None:
     assert _verdict(race(speedup=None)) == "The race was finished; too few steps were taken for a ratio of speeds."
     broken = race(first=run(ended="diverged"), second=run(ended="diverged"))
     assert _verdict(broken).startswith("a diverged after 20 steps and b diverged after 20 steps: how fast a run is")
+    at_once = race(first=run(ended="diverged", losses=run().losses[:1]))
+    assert _verdict(at_once).startswith("a diverged after 1 step: how fast")
     risen = run(notes=(Note("rising", "It rose."),))
     assert _verdict(race(first=risen, second=risen)).endswith("points (-1.0 to +5.0). The loss of a and b shot up on the way.")
 
