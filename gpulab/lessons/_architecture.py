@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,7 @@ def side_by_side() -> SideBySide:
     name, figures, evidence, doubts = _own(where) if where.kind == "cuda" else _of_recording() or _of_data_sheet()
     lanes, held = _vector(processor)
     cpu = (
-        f"{processor.usable_cores}",
+        _cores(processor),
         str(lanes) if lanes else "not reported",
         "1 or 2",
         f"{format_bytes(held)} of vector registers" if held else "not reported",
@@ -93,8 +94,20 @@ def side_by_side() -> SideBySide:
     )
     rows = tuple(zip(names, cpu, figures, strict=True))
     told = {note.code for note in ceilings.notes}
-    notes = (*ceilings.notes, *(note for note in doubts if note.code not in told))
+    notes = (*_pointing("cpu", ceilings.notes), *(note for note in _pointing(str(where), doubts) if note.code not in told))
     return SideBySide(processor.name, name, rows, ceilings.evidence, evidence, notes)
+
+
+def _pointing(device: str, notes: Sequence[Note]) -> list[Note]:
+    """Let the notes name the call that measures afresh: the rates are kept, and ``side_by_side`` itself has nothing to refresh."""
+    call = f'gl.devices.ceilings("{device}", refresh=True), then run this cell again,'
+    return [dataclasses.replace(note, sentence=note.sentence.replace("with refresh=True", f"with {call}")) for note in notes]
+
+
+def _cores(processor: Processor) -> str:
+    """Return how many cores this process may use: two threads of one core are listed as two processors by the system."""
+    threads, cores = processor.usable_cores, processor.physical_cores
+    return f"{threads}" if cores is None or cores >= threads else f"{cores} (with {threads} threads)"
 
 
 def _vector(processor: Processor) -> tuple[int, int]:

@@ -78,6 +78,11 @@ class QuestionRow(Result):
     choices: tuple[tuple[str, int], ...]
 
     @property
+    def close_ratio(self) -> float:
+        """Within this factor of what was measured a number counts as close, as the question has it."""
+        return _question(self.id).close_ratio
+
+    @property
     def text(self) -> str:
         """The answers in a few words, and how many wait for their measurement."""
         words = [f"{count} x {choice}" for choice, count in self.choices[:4]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab import _given, timing
+from gpulab import _given
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
@@ -27,6 +27,8 @@ class ColumnLoop(Result):
         The loop over the array as NumPy makes it; as MATLAB would keep it.
     notes : tuple of str
     evidence : Evidence
+    ratio_interval : (float, float) or None
+        95 %, of ``ratio``; None where none is honest.
     """
 
     n: int
@@ -34,6 +36,7 @@ class ColumnLoop(Result):
     columns_seconds: float
     notes: tuple[str, ...]
     evidence: Evidence
+    ratio_interval: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float:
@@ -48,7 +51,7 @@ class ColumnLoop(Result):
         rows = [
             ("row by row, as NumPy makes it (order C)", format_seconds(self.rows_seconds)),
             ("column by column, as MATLAB keeps it (order F)", format_seconds(self.columns_seconds)),
-            ("the first over the second", format_ratio(self.ratio)),
+            ("the first over the second", _live.with_interval(self.ratio, self.ratio_interval)),
         ]
         return (f"{self.n:,} x {self.n:,}, float32", "the loop takes"), rows
 
@@ -73,19 +76,21 @@ def column_loop(n: int = 4096, deadline: float = 1.0) -> ColumnLoop:
     n : int
         From 64 on.
     deadline : float
-        Seconds of sampling for each.
+        Seconds of sampling for each; up to four times as long where the ratio would have no interval else.
 
     Raises
     ------
     InputError
-        If n is no whole number from 64 on.
+        If n is no whole number from 64 on, or the deadline no finite number above 0.
     """
     if not _given.is_whole(n) or n < 64:
         raise InputError(f"column_loop: n={shown(n)}; expected a whole number from 64 on. Pass for example n=4096.")
     n = int(n)
     by_rows = np.random.default_rng(0).random((n, n), dtype=np.float32)
     by_columns = np.asfortranarray(by_rows)
-    c = timing.compare({"rows": lambda: sum_columns(by_rows), "columns": lambda: sum_columns(by_columns)}, deadline=deadline)
+    c = _live.compared("column_loop", {"rows": lambda: sum_columns(by_rows), "columns": lambda: sum_columns(by_columns)}, deadline)
     found = {row.name: row.measurement for row in c.rows}
     notes = tuple(f"{name}: {code}" for name, m in found.items() for code in _live.doubts(m))
-    return ColumnLoop(n, found["rows"].median_seconds, found["columns"].median_seconds, notes, c.rows[0].measurement.evidence)
+    return ColumnLoop(
+        n, found["rows"].median_seconds, found["columns"].median_seconds, notes, c.rows[0].measurement.evidence, c.rows[1].speedup_interval
+    )

@@ -289,7 +289,8 @@ class FusionGain(Result):
 
     def _raced(self) -> str:
         """The speed-up with its interval and what to know of it, such as "2.9x [2.6x, 3.2x] (contended)"."""
-        codes = ", ".join(dict.fromkeys(note.code for note in self.notes))
+        bare = self.speedup_interval is None  # what stands there says so, and needs no code
+        codes = ", ".join(dict.fromkeys(note.code for note in self.notes if not (bare and note.code == "no-interval")))
         said = "no speed-up" if self.speedup is None else f"{format_ratio(self.speedup)} {format_ratio_interval(self.speedup_interval)}"
         return said + (f" ({codes})" if codes else "")
 
@@ -335,7 +336,12 @@ def fusion_gain(fn: Callable[..., Any], fused: Callable[..., Any], *args: Any) -
 
     race = timing.compare({"one by one": fn, "fused": fused}, *args, devices=[_device(args)], deadline=_RACE_SECONDS)
     slow, fast = (row.measurement for row in race.rows)
-    notes = (*race.notes, *(note for m in (slow, fast) for note in m.notes if note.code in _live.doubts(m)))
+    of_forms: dict[Note, list[str]] = {}  # the same is often true of both
+    for row in race.rows:
+        for note in row.measurement.notes:
+            if note.code in _live.doubts(row.measurement):
+                of_forms.setdefault(note, []).append(row.name)
+    notes = (*race.notes, *(Note(note.code, f"{' and '.join(names)}: {note.sentence}") for note, names in of_forms.items()))
     return FusionGain(
         label, moved.nbytes, moved.compulsory_bytes, slow.median_seconds, fast.median_seconds, "", race.evidence,
         race.speedup, race.speedup_interval, notes,

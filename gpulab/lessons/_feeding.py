@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import _given, devices, timing, transfer
+from gpulab import _given, devices, transfer
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, known_errors
@@ -39,6 +39,8 @@ class Feeding(Result):
         What to know of the figures.
     evidence : Evidence
         MODELLED where TensorFlow is not installed.
+    ratio_interval : (float, float) or None
+        95 %, of ``ratio``; None where it is modelled, or none is honest.
     """
 
     nbytes: int
@@ -48,6 +50,7 @@ class Feeding(Result):
     boundary_seconds: float | None
     notes: tuple[str, ...]
     evidence: Evidence
+    ratio_interval: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float:
@@ -65,7 +68,7 @@ class Feeding(Result):
              format_seconds(self.fed_seconds)),
             *([] if on is None else [(f"fed, from a {_BOUNDARY_BYTES}-byte boundary", "none, if used in place", format_seconds(on))]),
             ("kept in a Variable", "none", format_seconds(self.kept_seconds)),
-            ("fed over kept", "", format_ratio(self.ratio)),
+            ("fed over kept", "", _live.with_interval(self.ratio, self.ratio_interval)),
         ]  # fmt: skip
         return (f"session.run on {self.device}", "copied in each run", "time of a run"), rows
 
@@ -82,7 +85,7 @@ def feeding(nbytes: int = 64 * 2**20, deadline: float = 0.7) -> Feeding:
     nbytes : int
         Of the array, from 4 KiB on.
     deadline : float
-        Seconds of sampling for each way.
+        Seconds of sampling for each way; up to four times as long where the ratio would have no interval else.
 
     Returns
     -------
@@ -97,7 +100,7 @@ def feeding(nbytes: int = 64 * 2**20, deadline: float = 0.7) -> Feeding:
     if not _given.is_whole(nbytes) or nbytes < 4096:
         raise InputError(f"feeding: nbytes={shown(nbytes)}; expected a whole number from 4096 on. Pass for example 64 * 2**20.")
     nbytes = int(nbytes)
-    why = _library.missing("tensorflow")
+    why = _library.unusable("tensorflow")
     return _modelled(nbytes, why) if why else _measured(nbytes, deadline)
 
 
@@ -128,14 +131,16 @@ def _measured(nbytes: int, deadline: float) -> Feeding:
         }
         if where == "CPU":
             runs["fed from a boundary"] = lambda: session.run(from_fed, feed_dict={fed: on})
-        c = timing.compare(runs, deadline=deadline)
+        c = _live.compared("feeding", runs, deadline)
     seconds = {row.name: row.measurement for row in c.rows}
     doubts = tuple(f"{name}: {code}" for name, m in seconds.items() for code in _live.doubts(m))
     device = devices.default() if where == "GPU" else devices.find("cpu")
+    over_kept = next(row.speedup_interval for row in c.rows if row.name == "fed")  # of kept over fed: "kept" is the first
     medians = {name: m.median_seconds for name, m in seconds.items()}
     return Feeding(
-        nbytes, device.name, medians["fed"], medians["kept"], medians.get("fed from a boundary"), doubts, Evidence.measured(device.name)
-    )
+        nbytes, device.name, medians["fed"], medians["kept"], medians.get("fed from a boundary"), doubts, Evidence.measured(device.name),
+        None if over_kept is None else (1 / over_kept[1], 1 / over_kept[0]),
+    )  # fmt: skip
 
 
 def _arrays(nbytes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -367,7 +367,7 @@ def _executed(source: str, idiom: Idiom, names: Names) -> Any:
 def _why_not_theirs(idiom: Idiom) -> str:
     if idiom.needs_gpu and devices.default().torch_type != "cuda":
         return f"{idiom.tongue}'s own line needs a CUDA device"
-    return _library.missing(idiom.library) if idiom.library else ""
+    return _library.unusable(idiom.library) if idiom.library else ""
 
 
 def _theirs(idiom: Idiom) -> tuple[str, str]:
@@ -377,8 +377,6 @@ def _theirs(idiom: Idiom) -> tuple[str, str]:
     if why_not := _why_not_theirs(idiom):
         return NOT_HERE, why_not
     names = inputs()
-    if idiom.library:
-        _library.load(idiom.library)
     try:
         result = _executed(idiom.theirs, idiom, names)
     except _refusals() as error:

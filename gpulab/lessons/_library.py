@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from gpulab import _backends
-from gpulab.errors import MissingLibraryError
+from gpulab.errors import GpulabError, MissingLibraryError
 
 
 def missing(name: str) -> str:
@@ -23,13 +23,28 @@ def missing(name: str) -> str:
     return "" if importlib.util.find_spec(name) is not None else _backends.missing(name)
 
 
+def unusable(name: str) -> str:
+    """Import a library; return in one sentence why it cannot be used, since it is not installed or its import fails; "" where it can.
+
+    Parameters
+    ----------
+    name : str
+        As for ``missing``, which imports nothing.
+    """
+    try:
+        load(name)
+    except GpulabError as error:
+        return str(error)
+    return ""
+
+
 def load(name: str) -> Any:
     """Return the library itself, imported without its chatter.
 
     Raises
     ------
     MissingLibraryError
-        If it is not installed; the sentence says how to get it.
+        If it is not installed, or its import fails; the sentence says how to get it.
     """
     why = missing(name)
     if why:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import devices, timing, transfer, workloads
+from gpulab import devices, recordings, timing, transfer, workloads
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence, known_errors
 from gpulab.timing import Measurement
-from gpulab.timing.recorded import recorded
+from gpulab.timing.recorded import measurement
 from gpulab.units import format_bytes_per_second, format_seconds
 
 _POINT_SECONDS = 0.25
@@ -268,13 +268,24 @@ def _opponent(works: list[workloads.Workload]) -> tuple[str, Evidence, Times]:
     device = devices.default()
     if not device.is_cpu:
         return device.name, Evidence.measured(device.name), lambda work: _live(work, device)
-    found = [recorded(work.name, work.n, work.dtype) for work in works]
+    found = [_recorded(work) for work in works]
     for machine in sorted(set.intersection(*(set(each) for each in found))):
         there = {work.n: each[machine] for work, each in zip(works, found, strict=True)}
         if all(m.environment.device_kind != "cpu" and m.with_transfer_seconds is not None for m in there.values()):
             evidence = there[works[0].n].evidence
             return evidence.device, evidence, functools.partial(_looked_up, there)
     return _modelled(transfer.processor(_PROCESSOR), transfer.link(_LINK, memory="pageable"))
+
+
+def _recorded(work: workloads.Workload) -> dict[str, Measurement]:
+    """Return what each recorded machine measured for a workload; a recording that cannot be read is left out, as in all notebooks."""
+    found = {}
+    for name, recording in recordings.readable().items():
+        entry = recording.find("catalogue", workload=work.name, n=work.n, dtype=work.dtype)
+        m = None if entry is None else measurement(recording, entry)
+        if m is not None:
+            found[name] = m
+    return found
 
 
 def _modelled(chip: transfer.ProcessorModel, link: transfer.Link) -> tuple[str, Evidence, Times]:

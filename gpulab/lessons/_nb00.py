@@ -21,7 +21,7 @@ RETURNS = Question(
     (
         Reading(
             lambda predicted, measured: predicted > 20 * measured,
-            "That is nearer to the time of the work. The clock was read when the call came back, and the call only put "
+            "A time that long counts the work, or a part of it. The clock was read when the call came back, and the call only put "
             "the work into a queue: that a call has returned does not mean that it is done.",
         ),
     ),
@@ -343,6 +343,8 @@ def _judge(result: Any, slow: tuple[float, float, float], fast: tuple[float, flo
     if abs(ratio * s / f - 1) < 1e-6 and abs(s / f - 1) > 1e-6:
         raise Refused(f"{case}: that is upside down. A speed-up is the slow time over the fast time, {format_ratio(s / f)}.")
     if abs(ratio / (s / f) - 1) > 1e-6:
+        if format_ratio(ratio) == format_ratio(s / f):  # a rounded one: in three digits both would read alike
+            raise Refused(f"For {times} you said {ratio:.8g}; the medians' ratio is {s / f:.8g}. Return it as it is, not rounded.")
         raise Refused(f"{case}; the medians' ratio is {format_ratio(s / f)}. Use m.median_seconds of both.")
     said = f"{case} [{low:.3f}, {high:.3f}]"
     if low > high:

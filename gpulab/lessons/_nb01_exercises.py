@@ -192,6 +192,8 @@ def _best() -> float:
 def _check_block(answer: Any) -> str:
     from gpulab import models
 
+    if isinstance(answer, (tuple, list)) and any(map(_guard.is_stub, answer)):
+        raise NotAttempted
     if not isinstance(answer, (tuple, list)) or len(answer) != 2 or not isinstance(answer[1], str):
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects {_PAIR}.")
     word = answer[1].strip().lower()

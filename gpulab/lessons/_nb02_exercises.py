@@ -36,7 +36,7 @@ def wasteful(device: Any, a: np.ndarray) -> Any:
 
 
 def _modelled() -> Any:
-    from gpulab import transfer
+    from gpulab import arrays, transfer
 
     class Watched(transfer.ModelledDevice):
         """Knows what it has sent back."""
@@ -45,7 +45,7 @@ def _modelled() -> Any:
 
         def to_host(self, a: Any) -> Any:
             host = super().to_host(a)
-            self.fetched.append(host.copy())  # what the learner computes in the array afterwards is not fetched
+            self.fetched.append(arrays.to_host(host).copy())  # also of a tensor; what the learner computes in it afterwards is not fetched
             return host
 
     device = Watched(EXERCISE_LINK, processor="nvidia-h200")

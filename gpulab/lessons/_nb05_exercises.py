@@ -216,7 +216,7 @@ def _check_policy(answer: Any) -> str:
     truth = _truth()
     for name in OPERATORS:
         said = answer[name]
-        if _guard.is_stub(said):
+        if _guard.is_stub(said) or (isinstance(said, (tuple, list)) and any(map(_guard.is_stub, said))):
             raise NotAttempted
         pair = isinstance(said, (tuple, list)) and len(said) == 2
         if not pair or not all(isinstance(word, str) and word in _CHOICES for word in said):

@@ -12,7 +12,6 @@ from gpulab.lessons._nb06_exercises import BOTTLENECKS, BREAK_EVEN, FRUGAL, STAL
 from gpulab.lessons._nb06_memory import BUDGET, RECOVER
 from gpulab.memory import MemoryTrace
 from gpulab.training import CompileCost, PipelineResult, RaceResult
-from gpulab.units import format_ratio
 
 
 def _sides(p: Any) -> dict[str, Evidence]:
@@ -36,20 +35,10 @@ def _gain_of_runs(pair: Any) -> Any:
         return pair
     first, second = (p.images_per_second_interval for p in pair)
     between = None if first is None or second is None else (second[0] / first[1], second[1] / first[0])
-    return _sure(_gain(pair), between, _WORKERS_CLOSE, "runs both pipelines")
+    return _live.judged(_gain(pair), between, _WORKERS_CLOSE, "runs both pipelines")
 
 
 _WORKERS_CLOSE, _CHECKPOINT_CLOSE = 1.4, 1.2
-
-
-def _sure(ratio: float, interval: tuple[float, float] | None, close: float, cell: str) -> float:
-    """Return a measured ratio whose 95 % interval is no wider than what counts as close to it; else a prediction cannot be judged."""
-    if interval is None:
-        raise Unmeasured(_live.DISTURBED.format(cell))
-    if interval[0] < ratio / close or interval[1] > ratio * close:
-        low, high = map(format_ratio, interval)
-        raise Unmeasured(f"the times jumped about so much that it may be {low} or {high}. {_live.AGAIN.format(cell)}")
-    return ratio
 
 
 STALL_SHARE = Question(
@@ -168,7 +157,7 @@ def _slower(race: Any) -> Any:
     if not race.speedup:
         raise Unmeasured("too few steps were made to time one. Run the cell above again.")
     between = None if race.speedup_interval is None else (1 / race.speedup_interval[1], 1 / race.speedup_interval[0])
-    return _sure(1 / race.speedup, between, _CHECKPOINT_CLOSE, "races")
+    return _live.judged(1 / race.speedup, between, _CHECKPOINT_CLOSE, "races")
 
 
 CHECKPOINT = Question(

@@ -12,7 +12,7 @@ from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.lessons._nb06_timelines import timeline
 from gpulab.training import break_even_calls, hidden_waits, model_pipeline
 from gpulab.training._pipeline_results import BUSY_STALL_RATIO
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 # -- 06.4: name the bottleneck ------------------------------------------------------------------------------------------------
 
@@ -29,6 +29,8 @@ def _check_bottlenecks(answer: Any) -> str:
         raise NotAttempted
     if not isinstance(answer, (tuple, list)) or len(answer) != 3:
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects three words, for A, B and C.")
+    if any(map(_guard.is_stub, answer)):
+        raise NotAttempted
     for letter, word in zip("ABC", answer, strict=True):
         if not isinstance(word, str) or word not in _WORDS:
             raise Refused(f"For {letter} you gave {_guard.describe(word)}; the check expects one of {', '.join(_WORDS)}.")
@@ -176,7 +178,7 @@ def _check_frugal(answer: Any) -> str:
             f"The host would wait {waits.count} times in {_BATCHES} steps, most often at `{waits.sites[0].line.partition(': ')[2]}`. "
             "Add up tensors in the loop, and read them behind it."
         )
-    return f"{waits.count} waits in all instead of {2 * _BATCHES}, with the same numbers: the accelerator never runs dry."
+    return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES}, with the same numbers: the accelerator never runs dry."
 
 
 _LOOP_HEAD = '''def frugal(model, optimizer, batches):

@@ -103,9 +103,10 @@ def _judge(n: int, size: int, reports: Sequence[dict[str, Any]]) -> None:
         if each["collectives"]:
             raise Refused(f"Your function calls {each['collectives'][0]}. Use only send and receive (dist.isend, dist.recv).")
         if not each["shape"]:
-            raise Refused(
-                f"{where}: rank {each['rank']} got {with_article(each['kind'])}; the check expects a tensor with the sums, on every rank."
-            )
+            one = each["kind"] == "Tensor"  # of no dimension: x.sum()
+            got = "a tensor of one number" if one else with_article(each["kind"])
+            why = " The sum goes over the ranks, place by place, and so has the shape of x." if one else ""
+            raise Refused(f"{where}: rank {each['rank']} got {got}; the check expects a tensor with the sums, on every rank.{why}")
         if each["shape"] != (size,):
             raise Refused(
                 f"{where}: rank {each['rank']} returned the shape {each['shape']}; the check expects ({size},). "

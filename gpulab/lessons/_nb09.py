@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpulab.lessons import _live
 from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb09_exercises import FEWEST, MAY_SAY, SAMPLES, TOGETHER
 from gpulab.lessons._nb09_script import SCRIPT
 from gpulab.training import Gain, LadderResult
+
+_CLOSE = 1.3
+_TOO_FEW = "too few turns were taken for an interval. Pass turns=24."
+
+
+def _together(found: Any) -> Any:
+    """Return how many times as fast all techniques made the script, where the interval allows to judge a prediction."""
+    if not isinstance(found, LadderResult):
+        return found
+    if found.together.interval is None:
+        raise Unmeasured(_TOO_FEW)
+    return _live.judged(found.together.ratio, found.together.interval, _CLOSE, "climbs the ladder")
+
 
 TOGETHER_GAIN = Question(
     "09.1",
@@ -23,8 +37,8 @@ TOGETHER_GAIN = Question(
             "gets smaller, so that each further saving is a larger share of it.",
         ),
     ),
-    outcome=lambda found: found.together.ratio if isinstance(found, LadderResult) else found,
-    close_ratio=1.3,
+    outcome=_together,
+    close_ratio=_CLOSE,
 )
 
 
@@ -70,7 +84,7 @@ def _product(found: Any) -> Any:
         return found
     verdict = found.overstated.verdict
     if verdict == "no interval":
-        raise Unmeasured("too few turns were taken for an interval. Pass turns=24.")
+        raise Unmeasured(_TOO_FEW)
     return {"faster": MORE, "slower": LESS}.get(verdict, SAME)
 
 
@@ -93,6 +107,16 @@ PRODUCT = Question(
     outcome=_product,
 )
 
+
+def _still(found: Any) -> Any:
+    """Return how many techniques are still missed at the end; without intervals nobody can say of one that it is not."""
+    if not isinstance(found, LadderResult):
+        return found
+    if any(rung.removed.interval is None for rung in found.rungs):
+        raise Unmeasured(_TOO_FEW)
+    return sum(rung.removed.verdict == "faster" for rung in found.rungs)
+
+
 STILL = Question(
     "09.6",
     (
@@ -106,7 +130,7 @@ STILL = Question(
             "What is left at the end is small, so a saving that hardly showed in the slow script is a larger share now.",
         ),
     ),
-    outcome=lambda found: sum(r.removed.verdict == "faster" for r in found.rungs) if isinstance(found, LadderResult) else found,
+    outcome=_still,
     close_ratio=1.01,
 )
 

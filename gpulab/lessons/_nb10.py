@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpulab.evidence import Badge
+from gpulab.lessons import _live
 from gpulab.lessons._columns import ColumnLoop
 from gpulab.lessons._content import Lesson, Question, Reading
 from gpulab.lessons._feeding import Feeding
@@ -28,6 +30,16 @@ SPREAD = Question(
     close_ratio=3.0,
 )
 
+_COLUMNS_CLOSE, _FEEDING_CLOSE = 1.6, 2.0
+
+
+def _ratio(found: ColumnLoop | Feeding, close: float, cell: str) -> float:
+    """Return a ratio that a prediction can be held against: measured with an interval that is narrow enough, or modelled."""
+    if found.evidence.badge is Badge.MODELLED:
+        return found.ratio
+    return _live.judged(found.ratio, found.ratio_interval, close, cell)
+
+
 COLUMNS = Question(
     "10.3",
     (
@@ -41,8 +53,8 @@ COLUMNS = Question(
             "Most of what a line brings is not wanted now, but caches keep some lines until the next columns need them.",
         ),
     ),
-    outcome=lambda found: found.ratio if isinstance(found, ColumnLoop) else found,
-    close_ratio=1.6,
+    outcome=lambda found: _ratio(found, _COLUMNS_CLOSE, "times the loop") if isinstance(found, ColumnLoop) else found,
+    close_ratio=_COLUMNS_CLOSE,
 )
 
 FEEDING = Question(
@@ -61,8 +73,8 @@ FEEDING = Question(
             "The copy outweighs the work by more than you thought: adding up is little work for each byte.",
         ),
     ),
-    outcome=lambda found: found.ratio if isinstance(found, Feeding) else found,
-    close_ratio=2.0,
+    outcome=lambda found: _ratio(found, _FEEDING_CLOSE, "times both") if isinstance(found, Feeding) else found,
+    close_ratio=_FEEDING_CLOSE,
 )
 
 

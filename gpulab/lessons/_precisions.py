@@ -11,7 +11,7 @@ from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
 from gpulab.lessons._recorded_gpus import caption_of, with_captions
-from gpulab.units import format_flops_per_second, format_ratio
+from gpulab.units import format_flops_per_second, format_ratio, plural
 
 _EXPERIMENT = "precision"
 _SIDES = (4096, 4095, 512, 511)  # of the experiment's, the pair that fills a GPU, and the CPU's pair
@@ -58,17 +58,21 @@ class RecordedPrecisions(Result):
     refused: tuple[tuple[str, int, str], ...] = ()
 
     @property
-    def evidence(self) -> Evidence | None:
-        """That of the first row; None where nothing is recorded."""
-        return self.rows[0].evidence if self.rows else None
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Of each machine, without a number of samples, which differs from row to row; empty where nothing is recorded."""
+        lines: dict[str, Evidence] = {}
+        for row in self.rows:
+            one = replace(row.evidence, samples=None)
+            lines.setdefault(one.sentence, one)
+        return tuple(lines.values())
 
     def __repr__(self) -> str:
         kind = "measured" if self._live else "recorded"
-        return f"<{len(self.rows)} {kind} products>" if self.rows else "<products on a GPU: not recorded yet>"
+        return f"<{plural(len(self.rows), f'{kind} product')}>" if self.rows else "<products on a GPU: not recorded yet>"
 
     def caption(self) -> str:
-        """Return the badge lines: a machine's samples differ from row to row, so no number of them stands there."""
-        return caption_of([replace(row.evidence, samples=None) for row in self.rows])
+        """Return the badge lines."""
+        return caption_of(self.evidence)
 
     def _repr_html_(self) -> str:
         return with_captions(self)
@@ -143,12 +147,12 @@ def recorded_precisions() -> RecordedPrecisions:
     for name, recording in recordings.readable().items():
         if recording.environment.device_kind == "cpu":
             continue
-        rates: dict[tuple[int, str], tuple[float, Evidence]] = {}
+        rates: dict[tuple[int, str], tuple[float, Evidence, tuple[str, ...]]] = {}
         for entry in recording.entries:
             if entry.experiment == _EXPERIMENT and entry.timing is not None and entry.timing.flops:
                 rate = entry.timing.flops / entry.timing.median_seconds
-                rates[int(entry.params["n"]), str(entry.params["format"])] = rate, recording.evidence(entry)
-        for (side, format_name), (rate, evidence) in sorted(rates.items()):
+                rates[int(entry.params["n"]), str(entry.params["format"])] = rate, recording.evidence(entry), _live.doubts(entry.timing)
+        for (side, format_name), (rate, evidence, notes) in sorted(rates.items()):
             base = rates.get((side, "float32"))
-            rows.append(RecordedProduct(name, format_name, side, rate, rate / base[0] if base else None, evidence))
+            rows.append(RecordedProduct(name, format_name, side, rate, rate / base[0] if base else None, evidence, notes))
     return RecordedPrecisions(tuple(rows))

@@ -90,16 +90,19 @@ def recorded_under_roof(works: Iterable[workloads.Workload]) -> tuple[Roofline, 
     InputError
         If one is no workload.
     """
-    wanted, found = _works("recorded_under_roof", works), []
-    for recording in recorded_gpus().values():
-        try:
-            roofs = models.roofline(recording)
-        except InputError:
-            continue
-        points = [roofs.place_workload(work, m) for work in wanted if (m := _seen(recording, work)) is not None]
-        if points:
-            found.append(roofs.with_points(points))
-    return tuple(found)
+    wanted = _works("recorded_under_roof", works)
+    found = (_under_roof(recording, wanted) for recording in recorded_gpus().values())
+    return tuple(roofs for roofs in found if roofs is not None)
+
+
+def _under_roof(recording: Recording, works: Sequence[workloads.Workload]) -> Roofline | None:
+    """Return one recording's roofs with the work under them; None where it lacks the roofs, or all of the work."""
+    try:
+        roofs = models.roofline(recording)
+    except InputError:
+        return None
+    points = [roofs.place_workload(work, m) for work in works if (m := _seen(recording, work)) is not None]
+    return roofs.with_points(points) if points else None
 
 
 def _works(who: str, works: Iterable[workloads.Workload]) -> list[workloads.Workload]:
@@ -212,7 +215,7 @@ def recorded_gains(here: Roofline, works: Iterable[workloads.Workload]) -> Recor
     rows, evidence = [], [here.points[0].evidence if here.points else here.evidence]
     for name, recording in recorded_gpus().items():
         evidence.append(recording.evidence())
-        roofs = next((one for one in recorded_under_roof(wanted) if one.device == recording.environment.device), None)
+        roofs = _under_roof(recording, wanted)  # of this recording: a class's own GPU may have the name of the one that ships
         least = {} if roofs is None else {point.label: point.attainable_seconds for point in roofs.points}
         for point, work in zip(here.points, wanted, strict=True):
             m = _seen(recording, work)

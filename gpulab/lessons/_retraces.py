@@ -79,7 +79,7 @@ def retraces(batches: Sequence[int] = (32, 32, 32, 17, 32, 17, 64, 1)) -> Retrac
     if wrong is not None or not given:
         raise InputError(f"retraces: batches hold {shown(wrong)}; expected whole numbers from 1 on. Pass for example [32, 32, 17].")
     sizes = tuple(int(rows) for rows in given)
-    why = _library.missing("jax")
+    why = _library.unusable("jax")
     if why:
         made = Evidence.modelled("one program for each shape that is new, none for one that is known", _SOURCE, _KNOWN_ERROR)
         return Retraces(sizes, len(set(sizes)), None, None, why, made)

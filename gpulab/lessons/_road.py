@@ -14,7 +14,7 @@ import numpy as np
 from gpulab import devices, recordings, timing, transfer
 from gpulab._result import Result
 from gpulab.evidence import Evidence, known_errors
-from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 _NBYTES = 64 * 2**20
 
@@ -104,9 +104,7 @@ class Pinning(Result):
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return both ways of sending the buffer once, and when pinning has paid."""
         copies = None if self.copies_to_pay is None else math.ceil(self.copies_to_pay)
-        pays = (
-            "never: a pinned copy is no faster" if copies is None else f"after {copies} {'copy' if copies == 1 else 'copies'} of the buffer"
-        )
+        pays = "never: a pinned copy is no faster" if copies is None else f"after {plural(copies, 'copy', 'copies')} of the buffer"
         rows = [
             ("plain copy from pageable memory", format_seconds(self.pageable_seconds)),
             ("pin the buffer", format_seconds(self.pin_seconds)),

@@ -102,7 +102,7 @@ def sharded(devices_wanted: int = 4) -> Sharded:
     MeasurementError
         If JAX failed, which the sentence tells in its last words, or took minutes.
     """
-    why = _library.missing("jax")
+    why = _library.unusable("jax")
     if why:
         return Sharded((), (), 0, why, None)
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices_wanted}".strip()

@@ -5,6 +5,8 @@ The machines are data sheets and round numbers, the answers the course's own sol
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import linecache
 import os
@@ -51,8 +53,13 @@ def answer_of(exercise: Exercise, source: str) -> Any:
 
 def check_of(id: str, source: str, state: str, attempts: int = 1) -> ReportedCheck:
     """An exercise's entry with the answer that a source defines."""
-    exercise = _content.exercise(id)
-    return ReportedCheck(id, state, attempts, 0, False, _answers.keep(answer_of(exercise, source)), None)
+    return ReportedCheck(id, state, attempts, 0, False, copy.deepcopy(_kept(id, source)), None)
+
+
+@functools.cache
+def _kept(id: str, source: str) -> dict[str, Any]:
+    """What is kept of an answer: many students give the same."""
+    return _answers.keep(answer_of(_content.exercise(id), source))
 
 
 def report_of(number: int, name: str | None = None, checks: tuple[ReportedCheck, ...] | None = None, **changed: Any) -> StudentReport:

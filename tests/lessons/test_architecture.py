@@ -42,7 +42,7 @@ def test_side_by_side_tells_the_published_figures_of_an_h200(monkeypatch: pytest
     assert [row[2] for row in s.rows] == ["132", "128", "2,048", "256 KiB", "228 KiB", "4.80 TB/s", "67.0 TFLOP/s"]
     assert s.evidence.badge is Badge.MODELLED
     assert s.cpu_evidence.badge is Badge.MEASURED
-    assert s.rows[0][1] == str(devices.machine().processor.usable_cores)
+    assert s.rows[0][1] == _architecture._cores(devices.machine().processor)
 
 
 def test_a_recorded_gpu_comes_before_the_data_sheet() -> None:
@@ -62,6 +62,11 @@ def test_a_recorded_gpu_comes_before_the_data_sheet() -> None:
     assert shown[6] == f"{product['flops'] / product['median_seconds'] / 1e12:.1f} TFLOP/s"
     assert "the GPU's rates" in s.caption()
     assert "gpulab record" in s.caption()
+
+
+# What the ceilings advise, and what 01's table makes of it: the call that there is.
+_ADVICE = "far too low; measure again with refresh=True when it is quiet."
+_REFRESH = 'gl.devices.ceilings("{}", refresh=True), then run this cell again, when it is quiet.'
 
 
 def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +93,12 @@ def test_a_gpu_of_ones_own_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert s.evidence.badge is Badge.MEASURED
     assert "the GPU's rates" in s.caption()
     assert [note.code for note in s.notes].count("throttled") == 1
+    advice = f"far too low; measure again with {_REFRESH}"
+    monkeypatch.setattr(devices, "ceilings", lambda device: dataclasses.replace(
+        host if device == "cpu" else shown, notes=(Note("contended" if device == "cpu" else "throttled", f"So {_ADVICE}"),)
+    ))  # fmt: skip
+    cells = [row[1] for row in lessons.side_by_side().table()[1] if row[0].startswith("note")]
+    assert cells == [f"So {advice.format(name)}" for name in ("cpu", "cuda:1")]
     for unknown in ("6.1", None):  # older than the table of limits, or not reported
         machine.accelerators[1].compute_capability = unknown
         assert [row[2] for row in lessons.side_by_side().rows][2:5] == ["not known"] * 3
@@ -107,12 +118,20 @@ def test_vector_registers_by_the_manuals(simd: tuple[str, ...], architecture: st
     assert _architecture._vector(processor) == (numbers, nbytes)  # type: ignore[arg-type]
 
 
+def test_cores_are_counted_once_however_many_threads_they_run() -> None:
+    """Eight cores of two threads each, six processors of a machine with eight cores, and a system that does not tell its cores."""
+    for usable, physical, words in ((16, 8, "8 (with 16 threads)"), (6, 8, "6"), (8, 8, "8"), (4, None, "4")):
+        processor = types.SimpleNamespace(usable_cores=usable, physical_cores=physical)
+        assert _architecture._cores(processor) == words  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_the_column_of_the_cpu(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a processor whose figures are known, and of one that tells nothing."""
     processor = types.SimpleNamespace(
         name="A CPU",
         usable_cores=6,
+        physical_cores=8 if known else None,
         simd=("avx2",) if known else (),
         architecture="x86_64",
         caches=("L1 32 KiB", "L2 1 MiB") if known else (),

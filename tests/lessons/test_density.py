@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -165,10 +166,26 @@ def test_a_raced_fusion_shows_its_interval_and_its_notes():
     assert repr(RACED) == "<f: one by one / fused 2.90x [2.60x, 3.20x] (contended, stalled) (MEASURED)>"
 
 
+def test_a_doubt_about_both_forms_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    """Two forms that took turns beside the same programs have the same note: one row with both names, not the sentence twice."""
+    both, one = Note("contended", "others were at work."), Note("drifting", "it became slower.")
+    rows = [
+        SimpleNamespace(name=name, measurement=SimpleNamespace(median_seconds=1e-3, notes=notes))
+        for name, notes in (("one by one", (both, Note("deadline", "quiet"))), ("fused", (both, one)))
+    ]
+    race = SimpleNamespace(rows=rows, notes=(), evidence=SAID[1], speedup=1.0, speedup_interval=(0.9, 1.1))
+    monkeypatch.setattr(_density.timing, "compare", lambda *_, **__: race)
+    gain = lessons.fusion_gain(_smooth, _smooth, torch.ones(64))
+    assert gain.table()[1][3:] == [
+        ("note: contended", "one by one and fused: others were at work.", ""),
+        ("note: drifting", "fused: it became slower.", ""),
+    ]
+
+
 def test_a_fusion_without_an_interval_answers_nothing():
-    """A ratio of two moments is no answer: the reveal says so, and what to run again."""
-    bare = dataclasses.replace(RACED, speedup_interval=None)
-    assert "(no interval)" in bare.table()[1][2][-1]
+    """A ratio of two moments is no answer: the reveal says so, and what to run again. The row says once that there is no interval."""
+    bare = dataclasses.replace(RACED, speedup_interval=None, notes=(Note("no-interval", "too few"), *RACED.notes))
+    assert bare.table()[1][2][-1] == "2.90x (no interval) (contended, stalled)"
     shown = lessons.reveal("03.7", bare)
     assert shown.measured is None
     assert "Run the cell that races, and this one, again" in shown.measured_text

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from answered import said, solved
 
 from gpulab.evidence import Evidence
@@ -37,6 +38,38 @@ def given_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_material, "_claims", _material.Claims(tuple(_material.Claim(a, "x", b, c) for a, b, c in claims), 20e9, MADE))
     roofs = (ArithmeticRoof("float32", 1e11, "x", HERE),), (MemoryRoof("DRAM", 2e10, math.inf, "x", HERE),)
     monkeypatch.setattr(_density, "_kept", Roofline("A CPU", *roofs, (), (), HERE))
+
+
+def test_a_call_of_ten_times_twenty_is_not_said_to_be_near_the_work() -> None:
+    """150 us beside a call of 5 us and a work of 15 ms: 100 times too short for the work, 30 times too long for the call."""
+    reading = next(one for one in _nb00.RETURNS.readings if one.when(150e-6, 5e-6))
+    assert "nearer" not in reading.sentence
+    assert "a call has returned does not mean that it is done" in reading.sentence
+
+
+def test_a_speedup_that_was_rounded_is_told_so() -> None:
+    """5 ms over 5.02 ms are 0.99601594; with two decimals that is 1, and both would read 1.00x."""
+
+    def speedup(slow: Any, fast: Any) -> tuple[float, ...]:
+        (a, b), (c, d) = slow.interval_seconds, fast.interval_seconds
+        return tuple(round(each, 2) for each in (slow.median_seconds / fast.median_seconds, a / d, b / c))
+
+    state, message = said("00.9", speedup)
+    assert state == "wrong"
+    assert message.endswith("you said 1; the medians' ratio is 0.99601594. Return it as it is, not rounded.")
+
+
+def test_the_loop_may_send_a_tensor() -> None:
+    """02.2 in PyTorch's arrays, as a notebook that imports torch invites: two copies in place of 200, the same numbers."""
+
+    def frugal(device: Any, a: np.ndarray) -> np.ndarray:
+        there = device.to_device(torch.from_numpy(a))
+        for _ in range(100):
+            there = device.run(lambda v: 3.9 * v * (1 - v), there)
+        return device.to_host(there).numpy()
+
+    state, message = said("02.2", frugal)
+    assert (state, message[:25]) == ("passed", "200 copies became 2, and ")
 
 
 def test_a_rate_at_the_ceiling_can_be_true_and_one_above_cannot() -> None:
@@ -90,7 +123,7 @@ SLOW, FAST = (10.0, 9.5, 10.6), (2.0, 1.95, 2.06)  # a ratio of 5, at least 9.5 
     [
         (5.0, 9.5 / 2.06, 10.6 / 1.95, ""),
         (5.0 * (1 + 0.9e-6), 4.612, 5.436, ""),
-        (5.0 * (1 + 1.05e-6), 4.612, 5.436, "the medians' ratio is 5.00x"),
+        (5.0 * (1 + 1.05e-6), 4.612, 5.436, "you said 5.0000053; the medians' ratio is 5. Return it as it is"),
         (5.0, 4.612 * 0.9905, 5.436 * 1.0095, ""),
         (5.0, 4.612 * 0.9893, 5.436, "wider than both"),
         (5.0, 4.612, 5.436 * 1.0107, "wider than both"),

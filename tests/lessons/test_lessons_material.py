@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gpulab import arrays, devices, lessons, timing, transfer, workloads
+from gpulab import arrays, devices, lessons, recordings, timing, transfer, workloads
 from gpulab.devices import Device
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence, Note
@@ -249,11 +251,27 @@ def test_a_recorded_opponent_is_an_accelerator_with_its_copies(monkeypatch: pyte
         )
 
     there = {"a": machine("cpu", 3.0), "b": machine("cuda", None), "d": machine("rocm", 3.0)}
-    monkeypatch.setattr(_material, "recorded", lambda name, n, dtype: there | ({"c": machine("xpu", 3.0)} if n == 16 else {}))
+    monkeypatch.setattr(_material, "_recorded", lambda work: there | ({"c": machine("xpu", 3.0)} if work.n == 16 else {}))
     monkeypatch.setattr(devices, "default", lambda: Device("cpu"))
     works = [workloads.get("matmul")(n=n) for n in (16, 32)]
     name, evidence, times = _material._opponent(works)
     assert (name, evidence.device, times(works[1])) == ("the rocm", "the rocm", (1.0, 2.0, 3.0))
+
+
+def test_a_damaged_recording_of_a_class_leaves_the_contest_its_opponent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Half a file in the folder of a class's recordings: the recorded GPU that ships stands there all the same, as without the folder."""
+    (tmp_path / "ours.json").write_text('{"schema_version": 1, "name": "ou', encoding="utf-8")
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path))
+    monkeypatch.setattr(devices, "default", lambda: Device("cpu"))
+    works = [workloads.get("matmul")(n=n) for n in (64, 1024)]
+    _, evidence, times = _material._opponent(works)
+    (taken,) = (
+        entry["timing"]
+        for entry in json.loads((recordings.directory() / "nvidia-h200.json").read_text(encoding="utf-8"))["entries"]
+        if entry["experiment"] == "catalogue" and entry["params"] == {"workload": "matmul", "n": 1024, "dtype": "float32"}
+    )
+    assert evidence.badge is Badge.RECORDED
+    assert times(works[1])[1:] == (taken["median_seconds"], taken["with_transfer_seconds"])
 
 
 def test_a_contest_of_nothing_is_refused():

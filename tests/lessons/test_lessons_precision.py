@@ -134,9 +134,10 @@ def test_the_share_of_memory_and_the_bytes_of_a_parameter() -> None:
 
 def _recording(device_kind: str) -> Recording:
     def entry(name: str, n: int, seconds: float) -> Entry:
+        told = (Note("throttled", "The clock fell."), Note("deadline", "Too soon.")) if n == 4095 else ()
         timing = Timing(
             samples_seconds=np.array([seconds]), sample_count=1, median_seconds=seconds, interval_seconds=None, first_call_seconds=seconds,
-            launch_seconds=seconds, with_transfer_seconds=None, calls_per_sample=1, flops=2.0 * n**3, nbytes=None, notes=(),
+            launch_seconds=seconds, with_transfer_seconds=None, calls_per_sample=1, flops=2.0 * n**3, nbytes=None, notes=told,
         )  # fmt: skip
         return Entry("precision", {"format": name, "n": n}, timing)
 
@@ -157,6 +158,7 @@ def test_recorded_products(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Pa
     assert rows["bfloat16", 4096].flops_per_second == pytest.approx(2 * 4096**3 / 1e-3)
     assert rows["bfloat16", 4095].over_float32_ratio is None
     assert "A GPU" in rows["float32", 4096].evidence.sentence
+    assert [row.notes for row in rows.values()] == [("throttled",) if side == 4095 else () for _, side in rows]
     assert "not recorded yet" in RecordedPrecisions(())._repr_html_()
 
 
@@ -183,8 +185,7 @@ def test_products_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.over_float32_ratio for row in found.rows] == pytest.approx([1, 4])
     assert found.table()[0][0] == "device (MEASURED)"
     assert "no such kernel" in found._repr_html_()
-    assert found.evidence is not None
-    assert found.evidence.badge is Badge.MEASURED
+    assert [one.badge for one in found.evidence] == [Badge.MEASURED]
     monkeypatch.setattr(_precisions._live.devices, "default", lambda: _precisions._live.devices.find("cpu"))
     monkeypatch.setattr(recordings, "readable", dict)
     assert products().rows == ()

@@ -136,6 +136,14 @@ def test_what_was_fetched_once_may_be_read_often(end: str) -> None:
     assert "2 waits in all" in _nb06_exercises._check_frugal(_frugal(end))
 
 
+def test_a_loop_that_fetches_both_numbers_at_once_waits_once() -> None:
+    """06.7 as the exercise is called: one fetch of both is one wait, in the singular."""
+    end = "return torch.stack([sum(losses), sum(hits).float()]).tolist()"
+    assert _nb06_exercises._check_frugal(_frugal(end)).startswith("1 wait in all instead of 16, ")
+    found = training.hidden_waits(lambda: torch.ones(3).sum().item(), device="cpu")
+    assert "1 wait at 1 place" in repr(found)
+
+
 def test_each_loss_read_by_itself_waits_by_itself() -> None:
     """06.7: kept in lists and read behind the loop, eight losses and eight counts are sixteen waits."""
     with pytest.raises(Refused, match="would wait 16 times in 8 steps"):

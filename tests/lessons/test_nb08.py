@@ -282,6 +282,7 @@ _REPORT = {"rank": 1, "sent": 0, "collectives": [], "kind": "Tensor", "shape": (
         ([_REPORT | {"rank": k, "equal": False} for k in range(3)], "on ranks 0, 1, 2 the sums are wrong. Which part"),
         ([_REPORT | {"rank": k, "equal": False, "own": True} for k in range(3)], "Each rank has its own x still"),
         ([_REPORT | {"shape": (), "kind": "int"}], "rank 1 got an int"),
+        ([_REPORT | {"shape": ()}], "rank 1 got a tensor of one number; the check expects a tensor with the sums"),  # x.sum()
         ([_REPORT | {"shape": (9,)}], "returned the shape (9,); the check expects (10,). 3 does not divide 10"),
         ([_REPORT | {"collectives": ["all_reduce"]}], "calls all_reduce"),
     ],

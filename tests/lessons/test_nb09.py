@@ -28,7 +28,7 @@ def learned(verdict: str) -> Learned:
     return Learned(accuracy, -0.1, (-0.2, -0.05), 10, False, verdict)
 
 
-def ladder(overstated: Gain, verdict: str = "kept") -> LadderResult:
+def ladder(overstated: Gain, verdict: str = "kept", together: Gain = Gain(2.5, (2, 3))) -> LadderResult:  # noqa: B008 - frozen
     """Two rungs: the first gains most alone, the second alone still gives something at the end."""
     sure, none = Gain(1.5, (1.4, 1.6)), Gain(1.1, (0.9, 1.3))
     rungs = (
@@ -36,7 +36,7 @@ def ladder(overstated: Gain, verdict: str = "kept") -> LadderResult:
         Rung("batch", "larger batch", "x", _FORM, sure, sure, sure, learned(verdict)),
     )
     return LadderResult(
-        "digits", "cpu", 1, (0,), 0.02, _FORM, None, rungs, Gain(2.5, (2, 3)), Gain(4.5, (3, 6)), overstated, (), (), 24, (),
+        "digits", "cpu", 1, (0,), 0.02, _FORM, None, rungs, together, Gain(4.5, (3, 6)), overstated, (), (), 24, (),
         Evidence.measured("A CPU"), devices.environment("cpu"),
     )  # fmt: skip
 
@@ -60,6 +60,27 @@ def test_a_ladder_answers_the_questions() -> None:
     with pytest.raises(Unmeasured, match=r"3\.44x \(no interval\): too few steps"):
         _nb09.GRAPH.outcome(Gain(3.44, None))
     assert _nb09.GRAPH.outcome(Gain(3.44, (3.0, 4.0))) == 3.44
+
+
+@pytest.mark.parametrize(
+    ("interval", "says"),
+    [(None, "too few turns"), ((1.9, 2.6), "it may be 1.90x or 2.60x"), ((2.4, 3.3), "it may be 2.40x or 3.30x")],
+)
+def test_a_gain_together_without_a_narrow_interval_judges_nobody(interval: Any, says: str) -> None:
+    """A prediction is close within a factor of 1.3: of 2.5x that is 1.92x to 3.25x; an interval beyond it, or none, leaves it open."""
+    shown = ladder(Gain(1.8, None), together=Gain(2.5, interval))
+    with pytest.raises(Unmeasured, match=says):
+        _nb09.TOGETHER_GAIN.outcome(shown)
+    assert _nb09.TOGETHER_GAIN.outcome(4.0) == 4.0
+
+
+def test_without_intervals_nobody_is_told_that_no_technique_counts_at_the_end() -> None:
+    """From fewer than 20 turns no ratio has an interval: what is still missed is not known, and no answer is 0."""
+    made = ladder(Gain(1.8, None))
+    rungs = tuple(dataclasses.replace(rung, removed=Gain(1.5, None)) for rung in made.rungs)
+    with pytest.raises(Unmeasured, match="too few turns"):
+        _nb09.STILL.outcome(dataclasses.replace(made, rungs=rungs))
+    assert _nb09.STILL.outcome(3) == 3
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -17,7 +19,7 @@ from gpulab import _backends, devices, lessons, recordings, transfer
 from gpulab.devices import Device
 from gpulab.errors import InputError, MeasurementError, MissingLibraryError
 from gpulab.evidence import Badge
-from gpulab.lessons import _columns, _feeding, _idioms, _library, _nb10, _nb10_exercises, _retraces, _sharded
+from gpulab.lessons import _columns, _feeding, _idioms, _library, _live, _nb10, _nb10_exercises, _retraces, _sharded
 from gpulab.lessons._old_session import OldModel, OldSession
 from gpulab.lessons._promises import PromisingFunction
 
@@ -137,6 +139,27 @@ def test_without_the_libraries_the_rows_here_still_run(neither: None) -> None:
             _library.load(name)
 
 
+@pytest.mark.parametrize("error", [ImportError("DLL load failed"), RuntimeError("DLL load failed")], ids=["ImportError", "RuntimeError"])
+def test_a_library_that_is_installed_and_broken_ends_no_cell(
+    error: Exception, neither: None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its import fails, as where a DLL or a matching jaxlib lacks: the cells go on without it, and none says that it is not installed."""
+    monkeypatch.setattr(_backends, "_broken", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("jax", "tensorflow"):
+        monkeypatch.delitem(sys.modules, name)
+        (tmp_path / f"{name}.py").write_text(f"raise {type(error).__name__}('DLL load failed')\n")
+    words = f"installed here, but cannot be imported ({type(error).__name__}: DLL load failed); expected"
+    with pytest.raises(MissingLibraryError, match=re.escape(words)):
+        _library.load("jax")
+    assert words in lessons.feeding(4096).notes[0]
+    assert all(words in found.reason for found in (lessons.retraces([1, 2, 2]), lessons.sharded(2)))
+    for tongue, idiom in (("JAX", "vmap"), ("TensorFlow", ".numpy()")):
+        (row,) = lessons.rosetta(tongue).only(idiom).run().rows
+        assert (row.state, row.theirs) == ("agrees", "not run here")
+        assert words in row.reason
+
+
 def test_five_times_take_all_libraries_that_are_here() -> None:
     """Each row has five times and the right product; who is absent says how to be got; the recorded GPU stands beside them."""
     found = lessons.five_times(n=64, deadline=0.1)
@@ -210,6 +233,7 @@ def test_feeding_is_measured_with_tensorflow() -> None:
     found = _feeding.feeding(32 * 2**20, deadline=0.4)
     assert found.evidence.badge is Badge.MEASURED
     assert found.ratio > 1.3
+    assert found.ratio_interval is None or found.ratio_interval[0] <= found.ratio <= found.ratio_interval[1]
     if found.device == devices.find("cpu").name:
         assert found.boundary_seconds is not None
         assert found.boundary_seconds < found.fed_seconds / 1.3
@@ -297,20 +321,26 @@ def test_the_loop_over_columns_adds_up_each_and_its_times_are_told(monkeypatch: 
     assert _columns.sum_columns(np.array([[1, 2, 3], [10, 20, 30]])).tolist() == [11, 22, 33]
     times = {"rows": (6.0, (Note("deadline", "x"), Note("contended", "x"), Note("contended", "y"))), "columns": (2.0, ())}
 
-    def compare(runs: dict[str, Any], deadline: float) -> types.SimpleNamespace:
-        assert (deadline, {name: len(run()) for name, run in runs.items()}) == (7.0, {"rows": 64, "columns": 64})
+    def compare(limits: Any, runs: dict[str, Any], args: tuple[Any, ...], fewest: int, patience: float) -> types.SimpleNamespace:
+        assert (args, fewest, patience, limits.relative_width) == ((), 20, 28.0, 0.02)
+        assert (limits.deadline, {name: len(run()) for name, run in runs.items()}) == (7.0, {"rows": 64, "columns": 64})
         rows = [
-            types.SimpleNamespace(name=name, measurement=types.SimpleNamespace(median_seconds=s, notes=n, evidence=Evidence.measured(name)))
+            types.SimpleNamespace(name=name, measurement=types.SimpleNamespace(median_seconds=s, notes=n, evidence=Evidence.measured(name)),
+                                  speedup_interval=(2.5, 3.5) if name == "columns" else None)
             for name, (s, n) in times.items()
         ]  # fmt: skip
         return types.SimpleNamespace(rows=rows)
 
-    monkeypatch.setattr(_columns.timing, "compare", compare)
+    monkeypatch.setattr(_live, "compare_within", compare)
     found = lessons.column_loop(64, 7.0)
-    assert found == _columns.ColumnLoop(64, 6.0, 2.0, ("rows: contended",), Evidence.measured("rows"))
+    assert found == _columns.ColumnLoop(64, 6.0, 2.0, ("rows: contended",), Evidence.measured("rows"), (2.5, 3.5))
+    assert found.table()[1][-1] == ("the first over the second", "3.00x [2.50x, 3.50x]")
     for wrong in (63, 64.5, "x"):
         with pytest.raises(InputError, match="from 64 on"):
             lessons.column_loop(wrong)  # type: ignore[arg-type]
+    for wrong in ("1 s", None, -1.0, float("nan")):  # named by what the learner called
+        with pytest.raises(InputError, match="column_loop: deadline"):
+            lessons.column_loop(64, wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("best", "name"), [("cuda:1", "cuda:1"), (None, "cpu")])
@@ -334,7 +364,7 @@ def test_what_jax_says_at_last_is_told_where_it_failed(printed: str, monkeypatch
             return types.SimpleNamespace(returncode=0, stdout=f"noise\n{answer}\n", stderr="")
         return types.SimpleNamespace(returncode=1, stdout="", stderr=printed)
 
-    monkeypatch.setattr(_sharded._library, "missing", lambda name: "")
+    monkeypatch.setattr(_sharded._library, "unusable", lambda name: "")
     monkeypatch.setattr(_sharded.subprocess, "run", run)
     monkeypatch.setenv("XLA_FLAGS", "--mine")
     last = printed[-300:-100] or "nothing was printed"

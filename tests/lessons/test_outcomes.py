@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,8 +67,8 @@ TRACED = {"parameters": 2, "gradients": 3, "optimizer": 4, "activations": 9, "ot
         ("06.10", made(MemoryTrace, peak_by_category=TRACED), "activations"),
         ("06.10", made(MemoryTrace, peak_by_category={"optimizer": 4, "parameters": 3}), "optimizer"),
         ("07.8", SimpleNamespace(ratio=0.25), 25.0),
-        ("10.3", ColumnLoop(8, 6.0, 2.0, (), HERE), 3.0),
-        ("10.5", Feeding(8, "x", 6.0, 2.0, None, (), HERE), 3.0),
+        ("10.3", ColumnLoop(8, 6.0, 2.0, (), HERE, (2.0, 4.5)), 3.0),
+        ("10.5", Feeding(8, "x", 6.0, 2.0, None, (), HERE, (2.0, 5.9)), 3.0),
     ],
 )
 def test_an_outcome_by_hand(id: str, given: Any, answer: Any) -> None:
@@ -74,6 +76,24 @@ def test_an_outcome_by_hand(id: str, given: Any, answer: Any) -> None:
     outcome = _content.question(id).outcome
     assert outcome is not None
     assert outcome(given) == (answer if isinstance(answer, str) else pytest.approx(answer))
+
+
+@pytest.mark.parametrize(
+    ("id", "found", "says"),
+    [
+        ("10.3", ColumnLoop(8, 6.0, 2.0, (), HERE), "for an interval. Run the cell that times the loop"),
+        ("10.3", ColumnLoop(8, 6.0, 2.0, (), HERE, (1.8, 4.0)), "it may be 1.80x or 4.00x"),  # close is from 1.9 to 4.8
+        ("10.5", Feeding(8, "x", 6.0, 2.0, None, (), HERE), "for an interval. Run the cell that times both"),
+        ("10.5", Feeding(8, "x", 6.0, 2.0, None, (), HERE, (1.6, 6.1)), "it may be 1.60x or 6.10x"),  # close is from 1.5 to 6
+    ],
+)
+def test_a_ratio_without_a_narrow_interval_judges_nobody(id: str, found: Any, says: str) -> None:
+    """A prediction is held against a measured ratio whose interval says no more than "close" does; a modelled one has none."""
+    outcome = _content.question(id).outcome
+    with pytest.raises(Unmeasured, match=re.escape(says)):
+        outcome(found)  # type: ignore[misc]
+    modelled = dataclasses.replace(found, evidence=Evidence.modelled("a link", "a book"), ratio_interval=None)
+    assert outcome(modelled) == 3.0  # type: ignore[misc]
 
 
 def test_curves_and_chains_tell_their_own_ratios(monkeypatch: pytest.MonkeyPatch) -> None:

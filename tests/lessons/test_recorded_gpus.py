@@ -184,6 +184,7 @@ def test_each_recorded_gpu_has_its_own_badge(monkeypatch: pytest.MonkeyPatch) ->
         lines = table.caption().splitlines()
         assert ["NVIDIA H200" in lines[0], "Another GPU" in lines[1], len(lines)] == [True, True, 2]
         assert "Another GPU" in table._repr_html_().rpartition("</table>")[2]
+        assert [one.device for one in table.evidence] == ["NVIDIA H200", "Another GPU"]
 
 
 def test_two_recordings_of_one_gpu_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +219,26 @@ def test_gains_divide_what_was_measured_by_what_was_recorded() -> None:
     for not_measured in (roof, roof.with_points([roof.place_workload(work) for work in works]), roof.with_points(points[:1])):
         with pytest.raises(InputError, match="expected one measured point a work"):
             lessons.recorded_gains(not_measured, works)
+
+
+def test_each_of_two_recordings_of_one_gpu_is_held_to_its_own_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is half as fast in all stands as near to its roofs, which are half as high: the least time is twice the other's."""
+    first = recordings.read(recordings.directory() / "nvidia-h200.json")
+    work = workloads.get("matmul")(n=1024)
+
+    def slower(entry: recordings.Entry) -> recordings.Entry:
+        timing = dataclasses.replace(entry.timing, median_seconds=2 * entry.timing.median_seconds, interval_seconds=None)
+        return dataclasses.replace(entry, timing=timing)
+
+    kept = [entry for entry in (*first.select("ceilings"), *first.select("catalogue", workload="matmul")) if entry.timing is not None]
+    second = dataclasses.replace(first, name="other", entries=tuple(map(slower, kept)))
+    monkeypatch.setattr(recordings, "readable", lambda: {one.name: one for one in (first, second)})
+    roof = models.roofline("H200")
+    point = dataclasses.replace(roof.place_workload(work), seconds=1.0, evidence=LIVE)
+    found = lessons.recorded_gains(roof.with_points([point]), [work])
+    assert [row.machine for row in found.rows] == ["nvidia-h200", "other"]
+    assert found.rows[1].least_seconds == pytest.approx(2 * found.rows[0].least_seconds)
+    assert found.table()[1][0][-1] == found.table()[1][1][-1]
 
 
 def test_tuning_lists_each_option_and_marks_the_fastest() -> None:

@@ -144,7 +144,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         RecordedPrecisions((RecordedProduct("here", "tf32", 4096, 1e14, 2.0, LIVE, ("contended", "stalled")),)),
         ("device (MEASURED)", "format", "side", "rate", "over float32"),
         [("here", "tf32", "4,096", "100 TFLOP/s (contended, stalled)", "2.00x")],
-        "<1 measured products>",
+        "<1 measured product>",
     ),
     "no products": (
         RecordedPrecisions(()),

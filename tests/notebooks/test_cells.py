@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import linecache
@@ -17,6 +18,7 @@ import gpulab
 from gpulab import kernels
 from gpulab.kernels import ladder
 from gpulab.kernels._compile import _libraries
+from gpulab.units import plural
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 # The kernels of notebook 01, by the group of threads that takes a branch together.
@@ -333,6 +335,18 @@ def test_the_profile_of_the_plain_optimizer_stays_that_of_the_plain_one(capsys: 
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["not", "fused"] * 2
 
 
+def test_the_step_that_is_profiled_finds_its_own_network_after_the_whole_notebook() -> None:
+    """Run again after Run All, its cells read the names of the cells above them: no later cell may have given one of these away."""
+    cells = json.loads((FOLDER / "06_training_pipeline.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = {cell["id"]: ast.parse("".join(cell["source"])) for cell in cells[2:] if cell["cell_type"] == "code"}
+    names = {id: [node for node in ast.walk(tree) if isinstance(node, ast.Name)] for id, tree in code.items()}
+    made = {id: {node.id for node in nodes if isinstance(node.ctx, ast.Store)} for id, nodes in names.items()}
+    read = {node.id for id in ("c41", "c42", "c46") for node in names[id] if isinstance(node.ctx, ast.Load)} - made["c46"]
+    order = list(code)
+    assert "model" in read & made["c33"]
+    assert not read & set().union(*(made[id] for id in order[order.index("c46") + 1 :]))
+
+
 def test_the_block_that_is_compiled_by_hand() -> None:
     """Of the row (1, 3): norm (-1, 1), and x + y / (1 + exp(-1.702 y))."""
     import torch
@@ -354,6 +368,31 @@ def test_the_network_is_calibrated_where_the_images_are() -> None:
     )
     run("07_lighter_models", "calibration", gl=gl, model=model, job=SimpleNamespace(train=np.array([[5.0]])))
     assert given == [("on the CPU", 5.0), ("on the CPU", 0.5)]
+
+
+@pytest.mark.parametrize("id", ["weigh-masked", "channels"])
+def test_models_are_weighed_where_the_notebook_trains(id: str) -> None:
+    """After Run All the network lies on the CPU, where its weights were rounded: run again, a cell must not leave the GPU for it."""
+    asked: list[str | None] = []
+
+    def weigh(models: dict[str, str], on: str, device: str | None = None) -> None:
+        asked.append(device)
+
+    gl = SimpleNamespace(
+        compression=SimpleNamespace(prune=lambda model, amount, structured: "on the CPU", weigh=weigh),
+        training=SimpleNamespace(fit=lambda job, **_: None),
+    )
+    run("07_lighter_models", id, gl=gl, model="on the CPU", pruned="on the GPU", job="digits", device="cuda:0")
+    assert asked == ["cuda:0"]
+
+
+def test_one_core_is_not_told_as_several(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line of notebook 08's first cell, on a machine with one core and on one with 16."""
+    (cell,) = (c for c in json.loads((FOLDER / "08_parallelism.ipynb").read_text(encoding="utf-8"))["cells"] if c["id"] == "setup")
+    for cores, words in ((1, "1 core"), (16, "16 cores")):
+        machine = SimpleNamespace(processor=SimpleNamespace(usable_cores=cores))
+        exec(cell["source"][-1], {"gl": SimpleNamespace(machine=lambda machine=machine: machine), "plural": plural})
+        assert capsys.readouterr().out == f"The four ranks of this notebook will share {words}.\n"
 
 
 def test_two_reasons_for_several_devices_by_hand(capsys: pytest.CaptureFixture[str]) -> None:

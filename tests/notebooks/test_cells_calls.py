@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import linecache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
-from gpulab import kernels, units
+from gpulab import kernels, models, units
 from gpulab.lessons import _content
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -322,11 +324,215 @@ def test_four_ways_to_save_memory(capsys: Capsys) -> None:
         log.append((len(windows), len(targets), option))
         return SimpleNamespace(peak_bytes=len(log), evidence=SimpleNamespace(badge="MODELLED"))
 
-    names = {"model": None, "windows": [0] * 32, "following": [1] * 32, "loss_of": None}
+    names = {"transformer": None, "windows": [0] * 32, "following": [1] * 32, "loss_of": None}
     run(
         "06_training_pipeline", "c73", gl=SimpleNamespace(memory=SimpleNamespace(predict=predict)), format_bytes=lambda n: f"{n} B", **names
     )
     assert log == [(32, 32, {}), (8, 8, {}), (32, 32, {"checkpoint": True}), (32, 32, {"precision": "bfloat16"})]
     assert [line.rsplit(None, 3)[0].strip() for line in capsys.readouterr().out.splitlines()] == [
         "as it is", "accumulate=4", "checkpoint", "bfloat16",
+    ]  # fmt: skip
+
+
+class Told(MagicMock):
+    """Stands for whatever a cell calls, and keeps the calls."""
+
+    def __format__(self, form: str) -> str:
+        return "told"
+
+
+def calls_of(notebook: str, id: str) -> list[tuple[str, dict[Any, Any]]]:
+    """What a cell calls, with what by position and by name: all that it does not make itself is told of."""
+    text, everything = text_of(notebook, id), Told()
+    everything.task.train.__getitem__.return_value = "inputs", "targets"
+    read = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} - set(vars(builtins))
+    exec(compile(text, f"<{id}>", "exec"), {name: getattr(everything, name) for name in read})
+    return [(name, {**dict(enumerate(given)), **named}) for name, given, named in everything.mock_calls]
+
+
+def question(notebook: str, id: str) -> str:
+    """What a prediction asks."""
+    cells = json.loads((FOLDER / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "code" and f'predict("{id}"' in text:
+            call = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+            return str(ast.literal_eval(call.args[1]))
+    raise KeyError(id)
+
+
+# Notebook, question, its words, the cell that answers it, and what that cell has to do to be an answer.
+ASKED: list[tuple[str, str, tuple[str, ...], str, list[tuple[str, dict[Any, Any]]]]] = [
+    ("04_custom_kernels", "04.16", ("256 threads with 127 registers",), "occupancy", [("gl.models.occupancy", {0: 256, 1: 127})]),
+    ("05_mixed_precision", "05.1", ("everything in float16", "30 steps"), "naive",
+     [("gl.training.fit", {"steps": 30}), ("gl.training.fit", {"steps": 30, "precision": "pure-float16", "loss_scale": 1})]),
+    ("05_mixed_precision", "05.5", ("naive float16 run", "times a scale"), "scaled-naive",
+     [("gl.training.fit", {"steps": 30, "precision": "pure-float16", "loss_scale": 1})]),
+    ("05_mixed_precision", "05.6", ("After 400 steps", "float16"), "gradients",
+     [("gl.training.fit", {"steps": 400}), ("gl.precision.gradient_window", {1: "float16"})]),
+    ("06_training_pipeline", "06.3", ("Two workers instead of none",), "c5", [("gl.training.pipeline", {"workers": 0})]),
+    ("06_training_pipeline", "06.3", ("Two workers instead of none",), "c15", [("gl.training.pipeline", {"workers": 2})]),
+    ("06_training_pipeline", "06.11", ("With checkpointing",), "c70", [("gl.training.race", {1: {}, 2: {"checkpoint": True}})]),
+    ("07_lighter_models", "07.1", ("90 % of the weights are zero",), "prune", [("gl.compression.prune", {1: 0.9})]),
+    ("07_lighter_models", "07.4", ("Half of the channels",), "channels", [("gl.compression.prune", {1: 0.5, "structured": True})]),
+    ("07_lighter_models", "07.9", ("64 rows",), "integers", [("torch.randn", {0: 64})]),
+    ("08_parallelism", "08.7", ("four ranks",), "ranks", [("gl.parallel.cluster", {"n": 4})]),
+    ("08_parallelism", "08.6", ("16 ranks instead of one", "its 16 digits"), "batch",
+     [("gl.parallel.global_batch", {"ranks": (1, 16), "batch": 16})]),
+    ("09_speedup_ladder", "09.8", ("A batch of 128",), "huge", [("gl.training.Technique", {3: {"batch_size": 128}})]),
+    ("10_rosetta", "10.3", ("4,096 x 4,096",), "columns", [("gl.lessons.column_loop", {0: 4096})]),
+    ("10_rosetta", "10.5", ("64 MiB",), "feeding", [("gl.lessons.feeding", {0: 64 * 2**20})]),
+    ("10_rosetta", "10.7", ("32, 32, 32, 17, 32, 17, 64 and 1 rows",), "retraces",
+     [("gl.lessons.retraces", {0: [32, 32, 32, 17, 32, 17, 64, 1]})]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("notebook", "id", "words", "cell", "wanted"), ASKED, ids=[f"{row[1]}-{row[3]}" for row in ASKED])
+def test_a_cell_does_what_its_question_says(notebook: str, id: str, words: tuple[str, ...], cell: str, wanted: list[Any]) -> None:
+    """The numbers of the question are those of the cell below it: else the answer would be another question's."""
+    assert all(each in question(notebook, id) for each in words)
+    made = calls_of(notebook, cell)
+    for name, given in wanted:
+        assert any(called == name and {key: mine.get(key) for key in given} == given for called, mine in made), name
+
+
+def test_a_ring_of_1024_ranks_and_a_tenth_that_stays(capsys: Capsys) -> None:
+    """By hand: each sends 2 x 1023 / 1024 of the data; of 100 ms 10 stay, so 16 ranks take 10 + 90 / 16 ms and are 6.4 times as fast."""
+    log: list[Any] = []
+    gl = SimpleNamespace(models=models, lessons=lessons(log))
+    run("08_parallelism", "reveal-sent", gl=gl)
+    assert log == [("08.2", pytest.approx(2 * 1023 / 1024))]
+    (point,) = (p for p in run("08_parallelism", "amdahl", gl=gl)["law"].points if p.ranks == 16)
+    assert (point.seconds, point.speedup) == (pytest.approx(0.010 + 0.090 / 16), pytest.approx(6.4))
+    assert all(words in question("08_parallelism", "08.11") for words in ("a step of 100 ms, 10 ms", "16 ranks"))
+    sweep = SimpleNamespace(message=lambda: (1.0, 1e6))
+    run("08_parallelism", "ways", gl=gl, sweep=sweep)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [(line[0], line[1]) for line in lines] == [
+        (way, size) for way in ("direct", "tree", "ring") for size in ("100,000,000", "1,000")
+    ]
+    # 1 s a message and 1 MB/s: 6 and 2,046 messages of a 4th and a 1,024th of 1 kB around a ring, 4 and 20 whole ones in a tree.
+    assert [[line[3], line[6]] for line in lines if line[1] == "1,000"][1:] == [["4.0040", "20.0200"], ["6.0015", "2046.0020"]]
+
+
+def test_three_points_in_a_row_waste_two_thirds(capsys: Capsys) -> None:
+    """32 lanes that read every third float use 128 of 12 x 32 bytes."""
+    log: list[Any] = []
+    run("04_custom_kernels", "reveal-points", gl=SimpleNamespace(models=models, lessons=lessons(log)))
+    assert capsys.readouterr().out == "128 of 384 bytes used\n"
+    assert [(id, points.sectors) for id, points in log] == [("04.17", 12)]
+
+
+def test_one_rank_alone_learns_as_by_hand() -> None:
+    """Twenty batches of 64 and plain descent at 0.1; with all of each batch for its part, the ranks' function gives the same losses."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    class Train:
+        def __getitem__(self, chosen: list[int]) -> Any:
+            numbers = torch.tensor(chosen, dtype=torch.float32)
+            return torch.stack([torch.sin(numbers), torch.cos(numbers)], 1), (numbers % 3).long()
+
+    def make_model(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return torch.nn.Linear(2, 3)
+
+    job = SimpleNamespace(make_model=make_model, train=Train(), loss=lambda model, batch: cross_entropy(model(batch[0]), batch[1]))
+    parts = [list(range(64 * step, 64 * step + 64)) for step in range(20)]
+    model, losses = make_model(0), []
+    for part in parts:
+        loss = job.loss(model, job.train[part])
+        losses.append(loss.item())
+        with torch.no_grad():
+            for p, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                p.sub_(0.1 * gradient)
+    gl = SimpleNamespace(training=SimpleNamespace(task=lambda name: job))
+    assert run("08_parallelism", "alone", gl=gl, torch=torch)["alone"] == pytest.approx(losses, rel=1e-5)
+    names = run("08_parallelism", "data-parallel", gl=gl, torch=torch)
+    names["my_part"], names["average_gradients"] = parts.__getitem__, lambda model: None
+    assert names["data_parallel"]() == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.parametrize(("room", "outcome"), [(4000, "it fits"), (1000, "out of memory again")])
+def test_which_batches_are_tried_in_too_little_room(room: int, outcome: str, capsys: Capsys) -> None:
+    """8,192, then 1,024 inside the except block and behind it, as the question says; what fits is told."""
+    tried: list[int] = []
+
+    def train_step(batch: int) -> None:
+        tried.append(batch)
+        if batch > room:
+            raise MemoryError
+
+    names: dict[str, Any] = {
+        "torch": SimpleNamespace(OutOfMemoryError=MemoryError), "train_step": train_step, "small": MagicMock(live_bytes=7),
+        "format_bytes": lambda n: f"{n} B",
+    }  # fmt: skip
+    assert all(words in question("06_training_pipeline", "06.13") for words in ("batch of 8192", "a batch of 1024"))
+    assert run("06_training_pipeline", "c81", **names)["outcome"] == outcome
+    assert tried == [8192, 1024]
+    run("06_training_pipeline", "c78", **names)
+    assert "kept" not in run("06_training_pipeline", "c86", **names)
+    assert tried == [8192, 1024, 8192, 8192]
+    if room == 4000:
+        capsys.readouterr()
+        run("06_training_pipeline", "c84", **names)
+        assert tried[4:] == [8192, 1024]
+        assert capsys.readouterr().out == "held behind the except block: 7 B\na batch of 1024 fits\n"
+
+
+def test_fewer_bits_with_a_scale_for_each_channel_or_for_all(capsys: Capsys) -> None:
+    """Four rows; the columns are the two ways to scale, in the order of the heading, in percent."""
+    made = {(kind, bits): bits / 10 - (kind == "per-tensor") / 20 for kind in ("per-channel", "per-tensor") for bits in (8, 4, 3, 2)}
+    gl = SimpleNamespace(
+        compression=SimpleNamespace(quantize=lambda model, kind, bits: (kind, bits)),
+        training=SimpleNamespace(evaluate=lambda each, job: SimpleNamespace(ratio=made[each], interval=(0.0, made[each] + 0.1))),
+    )
+    run("07_lighter_models", "bits", gl=gl, start=None, hard=None)
+    head, *rows = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert head == "bits per channel per tensor"
+    assert rows == [
+        "8 80.0 % [0.0, 90.0] 75.0 % [0.0, 85.0]", "4 40.0 % [0.0, 50.0] 35.0 % [0.0, 45.0]",
+        "3 30.0 % [0.0, 40.0] 25.0 % [0.0, 35.0]", "2 20.0 % [0.0, 30.0] 15.0 % [0.0, 25.0]",
+    ]  # fmt: skip
+
+
+def test_the_codes_of_the_narrowest_channel(capsys: Capsys) -> None:
+    """Channels whose largest weights are 2 and 0.5: with one scale the second uses 127 / 4 = 32 codes; what has no weights is left out."""
+    import torch
+
+    layer = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, -2.0], [0.5, 0.25]]))
+    gl = SimpleNamespace(compression=SimpleNamespace(finish=lambda model: torch.nn.Sequential(layer, torch.nn.ReLU())))
+    run("07_lighter_models", "ranges", gl=gl, model=None, torch=torch)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("0.500 to 2.000; with one scale the narrowest channel uses codes up to 32")
+
+
+def test_both_ways_to_prune_have_the_same_zeros_and_the_same_training() -> None:
+    """At the end four of five weights are zero, after ten epochs: in one go, or half of the weights and half of the epochs first."""
+    made = calls_of("07_lighter_models", "gradual")
+    zeros = [given[1] for name, given in made if name == "gl.compression.prune"]
+    epochs = [given.get("epochs") for name, given in made if name == "gl.training.fit"]
+    assert (zeros, epochs) == ([0.8, 0.5, 0.8], [None, 10, 5, 5])
+
+
+def test_what_still_counts_at_the_end_comes_first(capsys: Capsys) -> None:
+    """By what the rest loses without it; then what each learned, and why some were left out."""
+
+    def gain(ratio: float, verdict: str) -> Any:
+        return type("Gain", (SimpleNamespace,), {"__str__": lambda self: f"{self.ratio}x"})(ratio=ratio, verdict=verdict)
+
+    def rung(title: str, ratio: float, same: bool) -> SimpleNamespace:
+        learned = type("Learned", (SimpleNamespace,), {"__str__": lambda self: f"learned {title}"})(same_losses=same)
+        return SimpleNamespace(title=title, alone=gain(9.0, "faster"), removed=gain(ratio, "slower"), learned=learned)
+
+    left = [SimpleNamespace(title="c", reason="None here.", alone=None), SimpleNamespace(title="d", reason="Nor here.", alone="4x")]
+    ladder = SimpleNamespace(rungs=[rung("a", 1.5, False), rung("b", 2.5, True)], left_out=left, start_accuracy=SimpleNamespace(mean=0.905))
+    for cell in ("still", "accuracy", "left-out"):
+        run("09_speedup_ladder", cell, ladder=ladder)
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "b alone faster at the end 2.5x slower", "a alone faster at the end 1.5x slower",
+        "the script 90.5 %", "a learned a", "b learned b (same losses)",
+        "c None here.", "d Nor here. Alone: 4x.",
     ]  # fmt: skip

@@ -15,20 +15,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked_ranks import Forks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpulab import arrays, lessons, models, parallel
-from gpulab.errors import CopyRequiredError
+from gpulab.errors import CopyRequiredError, RankError
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
-from gpulab.lessons import _answers, _architecture, _content, _density, _material, _nb08_ring
+from gpulab.lessons import _answers, _architecture, _content, _density, _material, _nb08_export, _nb08_ring
 from gpulab.lessons._content import Exercise, Usual
 from gpulab.lessons._regrade import Regrader
+from gpulab.training import _scripts
+from gpulab.training._evaluate import Answers
 
 EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
-# The exercise whose answers run on real ranks.
-ON_RANKS = "08.3"
+# The exercise whose answers run on real ranks, and the one whose answers are scripts for torchrun.
+ON_RANKS, UNDER_TORCHRUN = "08.3", "08.15"
 # Libraries whose first import takes a second or more on a crowded machine.
 HEAVY = {"torch", "torchao", "sklearn", "scipy", "numba", "cupy", "triton", "pandas", "PIL", "ipyparallel"}
 
@@ -71,6 +74,41 @@ def ranks_of_the_notebook(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     exercise = request.node.callspec.params.get("exercise") if hasattr(request.node, "callspec") else None
     if exercise is not None and exercise.id == ON_RANKS and "junk" not in request.node.name and "no_value" not in request.node.name:
         monkeypatch.setattr(sys.modules["__main__"], "ranks", request.getfixturevalue("started_ranks"), raising=False)
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """What stands in for torchrun, the libraries loaded once."""
+    with Forks() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def torchrun_of_wrong_answers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solution's script is started by torchrun, on two ranks and on one; those of usual wrong answers run on ranks that are forked."""
+    given = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if "usual" in given and given["exercise"].id == UNDER_TORCHRUN and sys.platform == "linux":
+        monkeypatch.setattr(_nb08_export, "_run", request.getfixturevalue("forks").run)
+
+
+BEGINNERS: dict[int, Answers] = {}
+
+
+@pytest.fixture(autouse=True)
+def beginners_script_is_trained_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """09.11: what an answer is held against learns the same each time, by its seed; and what is a value starts no thread to wait for."""
+    trained = _scripts._Script.trained
+
+    def once(one: _scripts._Script, seed: int) -> Answers:
+        if one.script is not lessons.beginners_script:
+            return trained(one, seed)
+        if seed not in BEGINNERS:
+            BEGINNERS[seed] = trained(one, seed)
+        return BEGINNERS[seed]
+
+    monkeypatch.setattr(_scripts._Script, "trained", once)
+    if "junk" in request.node.name or "no_value" in request.node.name:
+        monkeypatch.setattr(_scripts, "_WATCHED_SECONDS", 0.0)
 
 
 # n, CPU, accelerator, with copies: the CPU wins at 32 and 64, only the copies stop the accelerator at 128, it wins from 256 on.
@@ -118,6 +156,33 @@ def test_the_stub_is_not_attempted(exercise: Exercise):
     """An unanswered stub runs and counts as no attempt; nothing is said about it."""
     result = lessons.check(exercise.id, _answer(exercise, exercise.stub))
     assert (result.state, result.message) == ("not attempted", "")
+
+
+# Those whose answer is several parts, which a learner fills in one after the other.
+PARTS = (
+    "01.3", "01.6", "01.7", "01.9", "02.9", "03.3", "03.10", "05.11", "05.13", "06.4", "06.5", "06.12", "07.5", "08.8", "08.12", "08.14",
+    "09.3", "09.7",
+)  # fmt: skip
+
+
+def _without_the_last(answer: Any) -> Any:
+    """An answer whose last part still holds the stub's dots."""
+    if isinstance(answer, dict):
+        return {**answer, list(answer)[-1]: ...}
+    return type(answer)([*answer[:-1], ...])
+
+
+@pytest.mark.parametrize("exercise", [each for each in EXERCISES if each.id in PARTS], ids=lambda exercise: exercise.id)
+def test_an_answer_that_is_filled_in_by_half_is_no_attempt(exercise: Exercise):
+    """Checked between two parts, with the right ones before it, and between the two halves of a part."""
+    answer: Any = _answer(exercise, exercise.solution)
+    halves = [_without_the_last(answer)]
+    if isinstance(answer, dict):
+        last = list(answer)[-1]
+        halves += [{**answer, last: _without_the_last(answer[last])}] if isinstance(answer[last], (tuple, list)) else []
+    for half in halves:
+        result = lessons.check(exercise.id, half)
+        assert (result.state, result.message) == ("not attempted", ""), half
 
 
 def _watched(exercise: Exercise, answer: object, monkeypatch: pytest.MonkeyPatch) -> tuple[lessons.CheckResult, set[str]]:
@@ -191,6 +256,21 @@ def test_a_usual_wrong_answer_is_refused_with_its_message(exercise: Exercise, us
     result = lessons.check(exercise.id, _answer(exercise, usual.source))
     assert result.state == "wrong", result.message
     assert usual.says in result.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks ranks")
+def test_a_script_that_fails_on_forked_ranks_fails_as_under_torchrun(forks: Forks, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """What stands in for torchrun ends the others when a rank has failed, and passes on how that ended and what it said."""
+    monkeypatch.setattr(_nb08_export, "_run", forks.run)
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no')\n"
+        "if os.environ['WORLD_SIZE'] == '2':\n    time.sleep(600)\n"
+    )
+    with pytest.raises(RankError, match="on 2 processes ended with 1: ValueError: no; expected results"):
+        _nb08_export.torchrun(script, 2)
+    with pytest.raises(RankError, match="on 1 process ended with 0: nothing was printed"):
+        _nb08_export.torchrun(script, 1)
 
 
 @pytest.mark.parametrize("library", ["cupy", "jax"])
