@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpulab.devices import Device
+from gpulab.devices._ceilings import _has_tf32
+from gpulab.errors import InputError
 from gpulab.recorder._foretell import refuse_long
 from gpulab.recorder._registry import FIRST, Case, Experiment, register
 from gpulab.timing import Measurement, measure
@@ -65,6 +67,8 @@ def _gemm_case(device: Device, dtype: str, n: int) -> Case:
     def time(deadline_seconds: float) -> Measurement:
         import torch
 
+        if dtype == "tf32" and device.kind == "cuda" and not _has_tf32(device):  # never record one thing under the name of another
+            raise InputError(f"matrix product tf32: {device.name} has none here; expected compute capability 8.0 or newer. Left out.")
         kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
         generator = torch.Generator().manual_seed(0)  # random data: products of zeros draw less power and run faster
         a, b = (torch.randn(n, n, generator=generator).to(kind).to(str(device)) for _ in range(2))

@@ -43,10 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.out:
         raise InputError("record: no file was given; expected --out FILE, such as --out my-machine.json.")
     asked_to_stop, line_is_open = False, False
+    reader_gone: BrokenPipeError | None = None
 
     def show(fraction: float, text: str) -> None:
-        nonlocal line_is_open
-        _show(fraction, text)
+        nonlocal line_is_open, reader_gone
+        try:
+            _show(fraction, text)
+        except BrokenPipeError as error:  # ``gpulab record | head``: what is recorded is saved first, then it ends as any command does
+            reader_gone = error
+            return
         line_is_open = fraction < 1 and sys.stdout.isatty()
 
     def ask(number: int, frame: Any) -> None:
@@ -68,12 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
             **({} if arguments.visits is None else {"visits": arguments.visits}),
             command=_command(arguments),
             progress=show,
-            stop=lambda: asked_to_stop,
+            stop=lambda: asked_to_stop or reader_gone is not None,
         )
     finally:
         signal.signal(signal.SIGINT, before)
         if line_is_open:  # the budget ended before the last case: what comes next would stand behind the progress
             print(flush=True)
+    if reader_gone is not None:
+        raise reader_gone
     missing = recording.missing()
     planned = len(recording.entries)
     print(f"{planned - len(missing)} of {planned} cases recorded on {recording.environment.device} in {arguments.out}")

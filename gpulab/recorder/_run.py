@@ -221,6 +221,12 @@ def record(
     visits = _given.whole("record", "visits", visits, 1, MOST_VISITS)
     progress, stop = _given.callback("record", "progress", progress), _given.callback("record", "stop", stop)
     target = _target(out)
+    plan = _plan(where, only)
+    if not plan:
+        raise InputError(
+            f"record: none of the experiments asked for can run on {where.name}; expected one that can. Choose others (gpulab record "
+            "--list names them), or another device."
+        )
     machine = devices.machine()
     base = Recording(
         name=label,
@@ -230,12 +236,6 @@ def record(
         gpulab_version=gpulab.__version__,
         entries=(),
     )
-    plan = _plan(where, only)
-    if not plan:
-        raise InputError(
-            f"record: none of the experiments asked for can run on {where.name}; expected one that can. Choose others (gpulab record "
-            "--list names them), or another device."
-        )
     with _alone(target):
         old = None if restart else _previous(target, base)
         done = {} if old is None else {item.key: item for item in old.entries if item.recorded}
@@ -299,11 +299,11 @@ def _loop(run: _Run, device: Device, *, budget: float, progress: Progress | None
             _let_go(device)
             run.save()
             if progress is not None:
-                total = len(run.plan)
+                total, tried = len(run.plan), len(run.done.keys() & run.plan.keys())  # a file that is continued may have others
                 again = f" · visit {number} of {run.visits}" if run.visits > 1 else ""
                 progress(
                     sum(map(run.visited, run.plan)) / (run.visits * total),
-                    f"{len(run.done)} of {total} · {key}{again} · {max(0.0, budget - (run.clock() - begin)):.0f} s left",
+                    f"{tried} of {total} · {key}{again} · {max(0.0, budget - (run.clock() - begin)):.0f} s left",
                 )
     finally:
         run.save_all()

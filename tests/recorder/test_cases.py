@@ -15,7 +15,7 @@ import torch
 from gpulab import training, workloads
 from gpulab.compression._modules import Sparse
 from gpulab.devices import Device
-from gpulab.errors import DeviceError, OutOfMemoryError
+from gpulab.errors import DeviceError, InputError, OutOfMemoryError
 from gpulab.kernels import ladder
 from gpulab.recorder import (
     _catalogue,
@@ -81,6 +81,14 @@ def test_the_products_of_the_ceilings(dtype: str) -> None:
     assert (a.dtype, timed.said["flops"]) == (torch.bfloat16 if dtype == "bfloat16" else torch.float32, 2 * 64**3)
     assert allowed == ["high" if dtype == "tf32" else "highest"]
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_gpu_before_ampere_records_no_float32_as_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A T4 (compute capability 7.5) has no TF32, whatever the switch says: the case is kept with that reason."""
+    monkeypatch.setattr("gpulab.devices._facts.accelerator", lambda device: types.SimpleNamespace(compute_capability="7.5"))
+    device: Any = types.SimpleNamespace(is_cpu=False, kind="cuda", name="Tesla T4")
+    with pytest.raises(InputError, match=r"tf32: Tesla T4 has none here; expected compute capability 8\.0"):
+        _ceilings._gemm_case(device, "tf32", 64).time(0.5)
 
 
 def test_launches_are_captured_after_the_side_stream_has_warmed_them_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +100,65 @@ def test_a_case_is_timed(two: RankProcesses, monkeypatch: pytest.MonkeyPatch) ->
     assert _parallel.SESSION._timer is not None
     _parallel.SESSION._timer.cancel()
     _parallel._parameter_bytes.cache_clear()
+
+
+class Played:
+    """Ranks that note what they are asked, and answer with what the next turn of each function is given here."""
+
+    def __init__(self, answers: dict[Any, Iterator[Any]]) -> None:
+        self.answers, self.asked = answers, list[tuple[Any, ...]]()
+
+    def run(self, function: Any, *given: Any) -> Any:
+        """Answer one call."""
+        self.asked.append((function, *given))
+        return next(self.answers.get(function, itertools.repeat(None)))
+
+    @contextlib.contextmanager
+    def lent(self, n: int, backend: str) -> Iterator[Played]:
+        """Stand for the session's ranks."""
+        self.asked.append((n, backend))
+        yield self
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "each"), [(Device("cpu"), "strong", 1), (Device("cpu"), "weak", 1), (Device("cuda", 0), "weak", 10)]
+)
+def test_a_step_by_hand(monkeypatch: pytest.MonkeyPatch, device: Device, mode: str, each: int) -> None:
+    """Two of three ranks step, and the slower one counts; a turn takes four, sampled until there are three; the job ends at the end."""
+    step = _scaling_step
+    seconds = iter([[1.0, 5.0, 3.0, 4.0], [2.0, 4.0, 3.0, 5.0], [99.0] * 4])
+    turns = [SimpleNamespace(seconds={2: mine}) for mine in seconds]
+    ranks = Played({step.first_seconds: iter([[7.0, 8.0, 9.0]]), step.turns: iter([turns])})
+    monkeypatch.setattr(_parallel, "SESSION", SimpleNamespace(ranks=ranks.lent))
+    here = gl.devices.environment("cpu")
+    monkeypatch.setattr(_parallel.devices, "environment", lambda device: here)
+    monkeypatch.setattr(Device, "name", "a processor")
+    m = _parallel._step_case(device, "mlp", mode, 2, 3, "gloo", 0).time(0.0)
+    (_, token, spec), model = ranks.asked[1], step.MODELS["mlp"]
+    assert spec == step.StepSpec(model, model.batch, mode == "weak", (2,), steps_a_sample=each)
+    assert ranks.asked == [
+        (3, "gloo"), (step.begin, token, spec), (step.first_seconds, token), (step.turns, token, 1, 4), (step.end, token),
+    ]  # fmt: skip
+    assert (m.label, m.samples_seconds.tolist()) == (f"{mode} scaling, mlp, 2 ranks", [2.0, 4.0, 3.0, 5.0])
+    assert (m.median_seconds, m.launch_seconds, m.first_call_seconds, m.calls_per_sample) == (3.5, 3.5, 7.0, each)
+    assert (m.flops, m.nbytes, m.with_transfer_seconds, m.evidence.samples) == (None, None, None, 4)
+    assert (m.interval_seconds is None) == m.has_note("no-interval")
+
+
+def test_a_collective_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call apart, then turns of eight until there are three and the time is up; a call is over when the last rank is."""
+    clock = iter([0.0, 1.0, 2.0, 3.0])
+    monkeypatch.setattr(_parallel, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    times = [[[9.0], [8.0]], [[1.0], [2.0]], [[4.0], [3.0]], [[5.0, 6.0], [1.0, 1.0]], [[7.0], [7.0]]]
+    ranks = Played({_scaling_step.collective_times: iter(times)})
+    monkeypatch.setattr(_parallel, "SESSION", SimpleNamespace(ranks=ranks.lent))
+    monkeypatch.setattr(_scaling_step, "call_seconds", lambda of_ranks: np.max(of_ranks, axis=0).tolist())
+    m = _parallel._collective_case(Device("cpu"), "all_gather", 4096, 2, "gloo", 0).time(2.0)
+    asked = [(_scaling_step.collective_times, "all_gather", 4096, repeats) for repeats in (1, 8, 8, 8, 8)]
+    assert ranks.asked == [(2, "gloo"), *asked]
+    assert (m.label, m.first_call_seconds) == ("all_gather of 4096 bytes, 2 ranks", 9.0)
+    assert m.samples_seconds.tolist() == [2.0, 4.0, 5.0, 6.0, 7.0]
+    assert (m.nbytes, m.calls_per_sample, m.median_seconds) == (4096.0, 1, 5.0)
 
 
 def test_the_terminals_ctrl_c_is_the_recorders_alone(two: RankProcesses) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import functools
 import itertools
 import json
@@ -206,6 +207,16 @@ def test_progress_says_how_far_and_how_long(bench, tmp_path):
     bench.run(tmp_path / "s.json", minutes=2, visits=2, progress=lambda fraction, text: seen.append((fraction, text)))
     assert ["visit 1 of 2" in text for _, text in seen] == [True, True, False, False]
     assert "visit 2 of 2" in seen[-1][1]
+
+
+def test_progress_counts_the_cases_of_this_run(bench, tmp_path):
+    """Where a file with others is continued, those are none of the two that were asked for."""
+    bench("a", [0] * 3)
+    bench.run(tmp_path / "r.json", minutes=1)
+    bench("b", [0] * 2)
+    seen = []
+    bench.run(tmp_path / "r.json", minutes=1, only=["b"], progress=lambda fraction, text: seen.append(text.partition(" · ")[0]))
+    assert seen == ["1 of 2", "2 of 2"]
 
 
 def test_a_case_gets_a_bounded_share_of_what_is_left(bench, tmp_path):
@@ -553,6 +564,26 @@ def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch
         _command.run(argparse.Namespace(**{**vars(arguments), "out": tmp_path / "s.json"}))
 
 
+def test_a_reader_that_goes_away_ends_a_recording_as_any_other_command(bench, tmp_path, monkeypatch):
+    """`gpulab record --out FILE | head -1`: the case in flight is kept, the rest is for the next run, and nobody is told of progress."""
+    bench("a", [0] * 3, seconds=0.0)
+    told = []
+
+    def show(fraction, text):
+        told.append(text)
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(_command, "_show", show)
+    with pytest.raises(BrokenPipeError):  # what `gpulab` makes of it is in tests/test_cli.py
+        _command.run(
+            argparse.Namespace(
+                list=False, out=tmp_path / "r.json", minutes=8.0, only=None, name=None, device="cpu", restart=False, visits=1
+            )
+        )
+    assert (len(bench.log), len(told)) == (1, 1)
+    assert [entry.recorded for entry in recordings.read(tmp_path / "r.json").entries] == [True, False, False]
+
+
 def test_progress_ends_its_line_at_the_end(capsys, monkeypatch):
     """In a terminal one line that is written over, ended where all is done; elsewhere a line each."""
     _command._show(0.25, "1 of 4")
@@ -598,3 +629,12 @@ def test_every_figure_of_a_measurement_is_kept():
         3.0,
         8.0,
     )
+
+
+def test_a_day_is_the_longest_budget(tmp_path):
+    """It is taken, as the refusal of what comes after it shows; half a minute more is not."""
+    with pytest.raises(InputError, match=r"^record: name 'My Box'; expected lower-case"):
+        recorder.record(tmp_path / "r.json", minutes=24 * 60, name="My Box", device="cpu")
+    for minutes in (24 * 60 + 0.5, 0):
+        with pytest.raises(InputError, match=rf"^record: minutes = {minutes}; expected more than 0, and a day at most"):
+            recorder.record(tmp_path / "r.json", minutes=minutes, name="box", device="cpu")

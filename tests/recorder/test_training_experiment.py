@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from gpulab import networks, recorder, training
 from gpulab.devices import Device
 from gpulab.errors import InputError
-from gpulab.recorder import _training
+from gpulab.recorder import _speedup, _training
 from gpulab.recorder._training import MEANS, _cases
+from gpulab.training._graph import _EAGER_STEPS
 
 
 def named(device: Device) -> set[tuple]:
@@ -86,3 +87,59 @@ def test_steps_of_a_minute_are_left_out_before_they_run(monkeypatch: pytest.Monk
     with pytest.raises(InputError, match=r"training, cnn, float32, plain: a step takes about \d+ s here"):
         _training._case(Device("cpu"), "cnn", "float32", "plain", 0).time(0.1)
     assert sizes == [_training.MODELS["cnn"]().batch_size // 16]
+
+
+class PlayedRun:
+    """A run that notes its steps; what it is over and what it left out are given here."""
+
+    made: ClassVar[list[PlayedRun]] = []
+
+    def __init__(self, task: training.Task, **options: Any) -> None:
+        self.task, self.options, self.log = task, options, list[Any]()
+        self.is_over, self.notes, self.losses, self.parts_every = False, [], [], 10
+        self.made.append(self)
+
+    def advance(self, steps: int = 1) -> None:
+        """Note the steps; between two looks at the parts there must be none, since each look waits for the device."""
+        assert self.parts_every == 0
+        self.log.append(steps)
+
+    def close(self) -> None:
+        """Note the end."""
+        self.log.append("closed")
+
+
+@pytest.mark.parametrize("device", [Device("cpu"), Device("cuda", 0)], ids=str)
+def test_steps_are_timed_without_a_look_at_their_parts(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warmed up, then one step a call on a CPU and ten on a GPU; a step that is foretold runs alone, twice; each run is closed."""
+    said: list[Any] = []
+
+    def measure(fn: Any, *args: Any, **named: Any) -> str:
+        fn(*args)
+        said.append(named)
+        return "measured"
+
+    for module, case in (
+        (_training, _training._case(device, "cnn", "bfloat16", "fused", 2)),
+        (_speedup, _speedup._case(device, "alone", "fused", (known("fused"), known("lighter")), 3)),
+    ):
+        monkeypatch.setattr(module, "measure", measure)
+        monkeypatch.setattr(module.training, "Run", PlayedRun)
+        PlayedRun.made.clear()
+        assert case.time(0.5) == "measured"
+        *foretold, run = PlayedRun.made
+        each = 1 if device.is_cpu else 10
+        assert [one.log for one in foretold] == ([[1, 1, "closed"]] if device.is_cpu and module is _training else [])
+        warm, *rest = run.log
+        assert (warm > _EAGER_STEPS or device.is_cpu, rest) == (True, [each, "closed"])
+        assert (run.options["device"], run.options["fused"], case.params["steps"]) == (device, True, each)
+        assert (case.rank, case.shares) == (2 if module is _training else 3, 1 if device.is_cpu else 4)
+    assert [(one["device"], one["deadline"], one["label"]) for one in said] == [
+        (device, 0.5, "cnn, bfloat16, fused"), (device, 0.5, "speed-up ladder, fused alone"),
+    ]  # fmt: skip
+    assert any(getattr(part, "groups", 1) > 1 for part in run.task.make_model(0).modules())  # depthwise: the lighter network
+
+
+def known(name: str) -> training.Technique:
+    """One of the course's techniques, with the size that these images ask for."""
+    return next(one for one in _speedup._techniques() if one.name == name)
