@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import pathlib
+import pickle
 import re
 import signal
 import subprocess
@@ -202,6 +203,37 @@ def test_a_torchrun_that_takes_too_long_is_told(tmp_path: pathlib.Path, monkeypa
     assert _nb08_export._heard(talking, 60, threading.Event()) == "first\nlast\n"
 
 
+def _of_torchrun(printed: str, rank: int, code: str, signal: str) -> str:
+    """What torchrun 2.13 prints of a rank that ended so, its traceback shortened to the lines that name an error."""
+    return f"""{printed}E1124 01:51:54.735000 3881 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) \
+local_rank: {rank} (pid: 3889) of binary: /home/me/python
+Traceback (most recent call last):
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\x20
+======================================================
+work.py FAILED
+------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-24_01:51:55
+  host      : localhost
+  rank      : 5 (local_rank: 5)
+  exitcode  : -15 (pid: 3890)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 3890
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-24_01:51:54
+  host      : localhost
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : {code} (pid: 3889){signal}
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+======================================================
+"""
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -209,8 +241,13 @@ def test_a_torchrun_that_takes_too_long_is_told(tmp_path: pathlib.Path, monkeypa
         ("  raise ValueError('a')\n  File \"torch/distributed/run.py\" RankError\nlast line", "last line"),
         ("", "nothing was printed"),
         ("KeyError: 'x'", "KeyError: 'x'"),
+        (_of_torchrun("", 1, "-11", "  (SIGSEGV)"), "rank 1 was ended by signal 11 (SIGSEGV)"),
+        (_of_torchrun("[rank 0] [2.3]\nno exception\n", 0, "-6", "  (SIGABRT)"),
+         "rank 0 was ended by signal 6 (SIGABRT) after printing 'no exception'"),
+        (_of_torchrun("", 0, "3", " "), "rank 0 left with exit code 3"),
+        (_of_torchrun("ValueError: mine\n", 0, "1", " "), "ValueError: mine"),
     ],
-)
+)  # fmt: skip
 def test_the_last_words_of_a_run_are_its_error(said: str, words: str):
     """The rank's own error, without the prefix of torchrun and without torchrun's own lines; else the last line."""
     assert _nb08_export._last_words(said) == words
@@ -265,6 +302,30 @@ def test_losses_that_are_right_on_two_processes_must_be_on_one(
         return
     with pytest.raises(Refused, match=re.escape(says)):
         _nb08_export._check_export(script)
+
+
+@pytest.mark.parametrize(("code", "crashes", "right"), [("-6", 1, True), ("-6", 2, False), ("1", 1, False)])
+def test_a_rank_that_a_signal_ended_is_started_once_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, code: str, crashes: int, right: bool
+):
+    """A library that crashes as a process leaves, once in hundreds of runs, is no wrong answer; an exit code of Python is one at once."""
+    runs = []
+
+    def run(command: list[str], *_: Any) -> tuple[int, str]:
+        runs.append(command)
+        if len(runs) <= crashes:
+            return 1, _of_torchrun("", 0, code, "")
+        pathlib.Path(command[-1]).write_bytes(pickle.dumps([[1.0] * 20] * int(command[-4][-1])))
+        return 0, ""
+
+    monkeypatch.setattr(_nb08_export, "_run", run)
+    script = tmp_path / "work.py"
+    if right:
+        assert _nb08_export._results(script, 2) == [[1.0] * 20] * 2
+    else:
+        with pytest.raises(Refused, match=r"rank 0 (was ended by signal 6 \(SIGABRT\)|left with exit code 1); expected results"):
+            _nb08_export._results(script, 2)
+    assert len(runs) == (2 if code == "-6" else 1)
 
 
 _REPORT = {"rank": 1, "sent": 0, "collectives": [], "kind": "Tensor", "shape": (10,), "equal": True, "own": False}
