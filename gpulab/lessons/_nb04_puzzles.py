@@ -220,17 +220,20 @@ _SOFTMAX = '''\
 def softmax(x, y):
     """y[row] = exp(x[row] - its largest) / the sum of these; one block of 128 threads for each row."""
 '''
-_SOFTMAX_SHAPES = ((3, 1000), (2, 100), (2, 320))
+# (rows, columns, what their elements lie near, what a row of such elements asks for)
+_SOFTMAX_ROWS = (
+    (3, 1000, 0, ""),
+    (2, 100, 0, ""),
+    (2, 320, 1000, "whose exponentials overflow unless the largest is subtracted first"),
+    (2, 200, -1000, "whose exponentials all vanish unless the largest is subtracted first: it is one of the row's, and not 0"),
+)
 
 
 def _softmax_trials() -> list[Trial]:
     trials = []
-    for seed, (rows, columns) in enumerate(_SOFTMAX_SHAPES):
-        x = np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
-        words = f"for rows of {columns} elements"
-        if seed == len(_SOFTMAX_SHAPES) - 1:
-            x += np.float32(1000)
-            words = "for rows of elements near 1,000, whose exponentials overflow unless the largest is subtracted first"
+    for seed, (rows, columns, near, why) in enumerate(_SOFTMAX_ROWS):
+        x = np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32) + np.float32(near)
+        words = f"for rows of elements near {near:,}, {why}" if why else f"for rows of {columns} elements"
         wide = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
         trials.append(Trial(rows, 128, (x, np.zeros_like(x)), {1: wide / wide.sum(1, keepdims=True)}, words, 1e-5))
     return trials
@@ -239,9 +242,9 @@ def _softmax_trials() -> list[Trial]:
 def _check_softmax(answer: Any) -> str:
     found = run_trials(answer, _SOFTMAX + "    ...", _softmax_trials)
     # Three walks by whole warps; 128 threads leave up to four warps part of the way at a row's end.
-    most = 3 * sum(rows * (columns // 32 + 4) for rows, columns in _SOFTMAX_SHAPES)
+    most = 3 * sum(rows * (columns // 32 + 4) for rows, columns, *_ in _SOFTMAX_ROWS)
     loads = totals(found, "global_load_requests")
-    walks = _loaded(found) / (4 * sum(rows * columns for rows, columns in _SOFTMAX_SHAPES))
+    walks = _loaded(found) / (4 * sum(rows * columns for rows, columns, *_ in _SOFTMAX_ROWS))
     if loads > most:
         words = f"The results are right, but warps load {loads:,} times; three walks over the rows need at most {most:,}."
         if _loaded(found) / 4 / loads >= LEAST_LANES:
@@ -303,6 +306,7 @@ SOFTMAX = Exercise(
     check=_check_softmax,
     usual=(
         Usual(_SOFTMAX_HEAD + _SOFTMAX + _softmax_text(largest="float32(0)"), "overflow unless the largest is subtracted"),
+        Usual(_SOFTMAX_HEAD + _SOFTMAX + _softmax_text().replace("best = x[row, 0]", "best = float32(0)"), "and not 0"),
         Usual(_SOFTMAX_HEAD + _SOFTMAX + _softmax_text(first=""), "There is a race"),
         Usual(_SOFTMAX_HEAD + _SOFTMAX + _softmax_text(divisor="total"), "The result is wrong"),
         Usual(
