@@ -66,7 +66,7 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
     NotAttempted
         If it is the stub.
     Refused
-        If it cannot run, has a finding, or leaves wrong results.
+        If it cannot run, has a finding, changes what it is only to read, or leaves wrong results.
     """
     if _guard.is_stub(answer):
         raise NotAttempted
@@ -83,7 +83,7 @@ def run_trials(answer: Any, stub: str, trials: Callable[[], Sequence[Trial]]) ->
         raise NotAttempted
     if len(source.parameters) != len(names):
         raise Refused(f"It takes {plural(len(source.parameters), 'argument')}; it is launched with {len(names)}: {', '.join(names)}.")
-    return [_run(answer, trial) for trial in trials()]
+    return [_run(answer, trial, names) for trial in trials()]
 
 
 def _body(tree: ast.FunctionDef) -> list[str]:
@@ -96,13 +96,18 @@ def returns(answer: Any) -> bool:
     return any(isinstance(node, ast.Return) for node in ast.walk(read_source(answer).tree))
 
 
-def _run(answer: Any, trial: Trial) -> Simulation:
+def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
+    given = {k: each.copy() for k, each in enumerate(trial.arguments) if k not in trial.expected}
     try:
         found = simulate(answer, trial.grid, trial.block, *trial.arguments, max_steps=_MOST_STEPS)
     except (KernelError, InputError) as error:
         raise Refused(f"The microscope cannot run it {trial.words}: {error}") from error
     if found.findings:
         raise Refused(_sentence(found.findings, trial))
+    for number, before in given.items():
+        if not np.array_equal(trial.arguments[number], before):
+            results = " and ".join(names[k] for k in trial.expected)
+            raise Refused(f"Your kernel changes {names[number]}, which others may still need; only {results} may change.")
     for number, expected in trial.expected.items():
         _compare(trial, np.asarray(trial.arguments[number]), expected)
     return found

@@ -322,6 +322,13 @@ SOFTMAX = Exercise(
             .replace("y[row, k] = math.exp(x[row, k] - largest) / tile[0]", "y[row, k] = y[row, k] / tile[0]"),
             "reading y again counts as one",
         ),
+        Usual(
+            _SOFTMAX_HEAD + _SOFTMAX + _softmax_text()
+            .replace("total += math.exp(x[row, k] - largest)", "part = math.exp(x[row, k] - largest)\n        total += part\n"
+                     "        x[row, k] = part")
+            .replace("y[row, k] = math.exp(x[row, k] - largest) / tile[0]", "y[row, k] = x[row, k] / tile[0]"),
+            "changes x, which others may still need; only y may change",
+        ),
     ),
 )  # fmt: skip
 

@@ -157,6 +157,12 @@ SECTORS = Exercise(
             "        out[row, column] = a[row, column] - mean[column]",
             "out of an array's bounds",
         ),
+        Usual(
+            HEAD + _CENTRE + "    for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):\n"
+            "        row, column = k // a.shape[1], k % a.shape[1]\n        a[row, column] -= mean[column]\n"
+            "        out[row, column] = a[row, column]",
+            "Your kernel changes a, which others may still need; only out may change",
+        ),
     ),
 )
 
