@@ -82,21 +82,23 @@ _MOST_SECTORS = 4.05
 LEAST_LANES = 16
 
 
+_CENTRE_SHAPES = ((128, 64), (100, 96), (33, 256))  # of whole warps, whose requests are counted
+_UNEVEN_SHAPE = (70, 50)  # where a warp that takes neighbours runs into the next row: only the results count
+
+
 def _centre_trials() -> list[Trial]:
     trials = []
-    for seed, (rows, columns) in enumerate(((128, 64), (100, 96), (33, 256))):
+    for seed, (rows, columns) in enumerate((*_CENTRE_SHAPES, _UNEVEN_SHAPE)):
         rng = np.random.default_rng(seed)
         a, mean = whole(rng, rows, columns), whole(rng, columns)
-        trials.append(
-            Trial(
-                -(-rows // 64), 64, (a, mean, np.zeros_like(a)), {2: a - mean}, f"for {rows} x {columns} elements in blocks of 64 threads"
-            )
-        )
+        words = f"for {rows} x {columns} elements in blocks of 64 threads"
+        # What out held before is not to be added to.
+        trials.append(Trial(-(-rows // 64), 64, (a, mean, np.full_like(a, 77)), {2: a - mean}, words))
     return trials
 
 
 def _check_centre(answer: Any) -> str:
-    found = run_trials(answer, _CENTRE_STUB, _centre_trials)
+    found = run_trials(answer, _CENTRE_STUB, _centre_trials)[: len(_CENTRE_SHAPES)]
     worst = max(s.totals.sectors_per_request or 0.0 for s in found)
     if worst > _MOST_SECTORS:
         raise Refused(
@@ -151,6 +153,17 @@ SECTORS = Exercise(
             HEAD + _CENTRE + "    k = cuda.grid(1)\n    if k < a.size:\n        row, column = k // a.shape[1], k % a.shape[1]\n"
             "        out[row, column] = a[row, column] - mean[column]",
             "The result is wrong",
+        ),
+        Usual(
+            HEAD + _CENTRE + "    warp, lane = cuda.grid(1) // 32, cuda.grid(1) % 32\n"
+            "    for row in range(warp, a.shape[0], cuda.gridsize(1) // 32):\n        for k in range(a.shape[1] // 32):\n"
+            "            column = 32 * k + lane\n            out[row, column] = a[row, column] - mean[column]",
+            "The result is wrong for 70 x 50 elements in blocks of 64 threads: 1,260 of 3,500 elements",
+        ),
+        Usual(
+            HEAD + _CENTRE + "    for k in range(cuda.grid(1), a.size, cuda.gridsize(1)):\n"
+            "        row, column = k // a.shape[1], k % a.shape[1]\n        out[row, column] += a[row, column] - mean[column]",
+            "The result is wrong for 128 x 64 elements",
         ),
         Usual(
             HEAD + _CENTRE + "    column = cuda.grid(1)\n    for row in range(a.shape[0]):\n"
