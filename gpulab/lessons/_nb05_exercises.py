@@ -25,6 +25,8 @@ _DEMANDS = (
     (40000.0, 1e-4, 0.2),
     (200.0, 1e-6, 1e-3),
     (1e300, 1.0, 1e-3),
+    (1000.0, 1e-3, 1e-9),  # float64 for its digits
+    (1.0, 1e-42, 1e-2),  # and for its smallest numbers
 )
 
 
@@ -91,6 +93,16 @@ def choose(largest, smallest, error):
             _CHOOSE_HEAD + _NAMES + "        if largest <= f.largest and smallest >= f.smallest_normal and error >= f.epsilon:\n"
             "            return name",
             "half of epsilon at most",
+        ),
+        Usual(
+            _CHOOSE_HEAD + _NAMES.replace(', "float64"', "") + "        if largest <= f.largest and smallest >= f.smallest_normal and "
+            'error >= f.epsilon / 2:\n            return name\n    return "float32" if largest < 3.4e38 else "float64"',
+            "choose(1000, 0.001, 1e-09): float32 rounds by up to",
+        ),
+        Usual(
+            _CHOOSE_HEAD + _NAMES + '        smallest_kept = f.smallest_normal if "8" in name or name == "float16" else 0.0\n'
+            "        if largest <= f.largest and smallest >= smallest_kept and error >= f.epsilon / 2:\n            return name",
+            "choose(1, 1e-42, 0.01): below 1.2e-38 the numbers of bfloat16 are subnormal",
         ),
         Usual('def choose(largest, smallest, error):\n    return "half"', "expects one of"),
     ),
