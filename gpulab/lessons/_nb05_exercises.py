@@ -111,15 +111,24 @@ def choose(largest, smallest, error):
 # -- 05.7: the safe scales -----------------------------------------------------------------------------------------------
 
 
+_INFINITE_FROM = 65_520  # in float16: half-way from 65,504 to 2^16
+
+
 def _gradient_sets() -> list[np.ndarray]:
-    """Gradients as a network has them: of both signs, some exactly zero; the ends differ from set to set."""
+    """Gradients as a network has them: of both signs, some exactly zero; the ends differ from set to set.
+
+    Of each set the smallest and the largest lie beside a power of two: a thousandth away; exactly at it, where half of the smallest number
+    still becomes zero; and so close below it that 65,520 is passed before 2^16 is. Either may be the negative one.
+    """
     rng = np.random.default_rng(5)
     sets = []
-    for low, high in ((-34, -4), (-29, 3), (-40, -18), (-26, 9)):
+    for low, high, smallest, largest in (
+        (-34, -4, -1.001, 0.999), (-29, 3, 1.001, -0.999), (-40, -18, -1.0, 0.999), (-26, 9, 1.001, 0.9999),
+    ):  # fmt: skip
         powers = rng.uniform(low + 2.5, high - 2.5, 500)
         values = rng.choice([-1.0, 1.0], 500) * 2.0**powers
         values[:40] = 0.0
-        values[40:42] = -(2.0**low) * 1.001, 2.0**high * 0.999
+        values[40:42] = smallest * 2.0**low, largest * 2.0**high
         sets.append(values)
     return sets
 
@@ -149,9 +158,10 @@ def _check_scales(answer: Any) -> str:
             )
         top = precision.gradient_window(gradients, "float16", high, tolerance=0.0)
         if top.overflowing_share > 0:
-            raise Refused(
-                f"At your highest scale, {high:g}, {ends}, the largest becomes {sizes.max() * high:.6g}: beyond 65,504, infinite."
-            )
+            signed = float(gradients.max()) * high < _INFINITE_FROM
+            largest = (-1 if signed else 1) * sizes.max() * high
+            why = "A negative one: take the sizes without their sign." if signed else "Rounding ends at infinity from 65,520 on."
+            raise Refused(f"At your highest scale, {high:g}, {ends}, the largest becomes {largest:.6g}: beyond 65,504, infinite. {why}")
         if high < (top.highest_scale or 0.0):
             raise Refused(f"Your highest scale {ends} is {high:g}, and twice as much would still not overflow.")
     return (
@@ -191,6 +201,9 @@ def scales(gradients):
         ),
         Usual(_SCALES_HEAD + _LOW + "    return low, low", "twice as much"),
         Usual(_SCALES_HEAD + _LOW + "    return low, 2.0**40", "infinite"),
+        Usual(_SCALES_HEAD + _LOW + _HIGH.replace("sizes.max()", "gradients.max()") + "    return low, high", "A negative one"),
+        Usual(_SCALES_HEAD + _LOW + _HIGH.replace("65520", "65536") + "    return low, high", "the largest becomes 65529.4: beyond 65,504"),
+        Usual(_SCALES_HEAD + _LOW.replace("<=", "<") + _HIGH + "    return low, high", "2^-25, and less rounds to zero"),
         Usual(_SCALES_HEAD + "    return 2.0**-25 / sizes.min(), 65504 / sizes.max()", "a power of two"),
         Usual("def scales(gradients):\n    return 65536.0", "(lowest, highest)"),
     ),
