@@ -305,8 +305,9 @@ def _made(median: float, low: float, high: float) -> Measurement:
     from gpulab import devices
     from gpulab.evidence import Evidence
 
-    samples = np.array([low, median, high])
-    evidence = Evidence.measured("an example", 3)
+    # Calls spread far wider than the interval of their median: who takes their ends for the interval's is found out.
+    samples = np.array([low * 0.8, low, median, high, high * 1.3])
+    evidence = Evidence.measured("an example", samples.size)
     where = devices.environment("cpu")
     return Measurement("example", "cpu", samples, median, (low, high), median, median, None, 1, None, None, (), evidence, where)
 
@@ -408,6 +409,11 @@ SPEEDUP = Exercise(
             "def speedup(slow, fast):\n    (a, b), (c, d) = slow.interval_seconds, fast.interval_seconds\n"
             "    return slow.median_seconds / fast.median_seconds, b / c, a / d",
             "low is above high",
+        ),
+        Usual(
+            "def speedup(slow, fast):\n    a, b = slow.samples_seconds, fast.samples_seconds\n"
+            "    return slow.median_seconds / fast.median_seconds, a.min() / b.max(), a.max() / b.min()",
+            "wider than both intervals allow",
         ),
         Usual("def speedup(slow, fast):\n    return min(slow) / min(fast)", "TypeError"),
     ),
