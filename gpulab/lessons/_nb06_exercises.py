@@ -120,6 +120,7 @@ STALL = Exercise(
 
 _BATCHES = 8
 _MOST_WAITS = 3
+_MORE_EPOCHS = 16  # as one long epoch: a loop that reads every 100th loss waits but once in 8 steps
 
 
 def _training() -> tuple[Any, Any, Any]:
@@ -177,6 +178,14 @@ def _check_frugal(answer: Any) -> str:
         raise Refused(
             f"The host would wait {waits.count} times in {_BATCHES} steps, most often at `{waits.sites[0].line.partition(': ')[2]}`. "
             "Add up tensors in the loop, and read them behind it."
+        )
+    mine, mine_optimizer, batches = _training()
+    longer = hidden_waits(answer, mine, mine_optimizer, batches * _MORE_EPOCHS, device="cpu", count_to_cpu=True)
+    if longer.count > _MOST_WAITS:
+        raise Refused(
+            f"In {_BATCHES} steps the host would wait {plural(waits.count, 'time')}, in {_BATCHES * _MORE_EPOCHS} steps "
+            f"{longer.count} times, most often at `{longer.sites[0].line.partition(': ')[2]}`. What is read every so many steps waits "
+            "more often in a longer epoch."
         )
     return f"{plural(waits.count, 'wait')} in all instead of {2 * _BATCHES}, with the same numbers: the accelerator never runs dry."
 
@@ -238,6 +247,12 @@ FRUGAL = Exercise(
             _IMPORT + _LOOP_HEAD + "    right = 0\n" + _LOOP_BODY + "        right = right + (scores.argmax(1) == labels).sum()\n"
             "    return loss.item(), right.item()",
             "the losses add up to",
+        ),
+        Usual(
+            _IMPORT + _LOOP_HEAD + "    total, right, step = 0.0, 0, 0\n" + _LOOP_BODY + "        total = total + loss.detach()\n"
+            "        right = right + (scores.argmax(1) == labels).sum()\n        if step % 100 == 0:\n            print(loss.item())\n"
+            "        step += 1\n    return total.item(), right.item()",
+            "In 8 steps the host would wait 3 times, in 128 steps 4 times, most often at",
         ),
         Usual(_IMPORT + _LOOP_HEAD + "    return 8.7, 40", "does not train"),
         Usual(
