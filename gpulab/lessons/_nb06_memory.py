@@ -132,7 +132,7 @@ def _check_recover(answer: Any) -> str:
         raise NotAttempted
     if not callable(answer):
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects a function to call.")
-    for first, right in ((1024, 256), (100, 100), (4096, 256)):
+    for first, right in ((1024, 256), (100, 100), (4096, 256), (1000, 250)):
         diary = _Attempts()
         said = f"Begun with a batch of {first}, in {format_bytes(_ROOM)},"
         try:
@@ -161,7 +161,10 @@ def _check_recover(answer: Any) -> str:
         if diary.done[-1] != right:
             raise Refused(f"{said} a batch of {right} fits when you halve; your last step had {diary.done[-1]}.")
     _check_hopeless(answer)
-    return "Begun with 1,024 and with 4,096 it ends at 256, which fits; 100 fits at once; and nothing of the failed steps was left alive."
+    return (
+        "Begun with 1,024 and with 4,096 it ends at 256, which fits, and with 1,000 at 250; 100 fits at once; and nothing of the failed "
+        "steps was left alive."
+    )
 
 
 def _check_hopeless(answer: Any) -> None:
@@ -219,6 +222,11 @@ RECOVER = Exercise(
             "no step was finished",
         ),
         Usual(_RECOVER + "    step(1)\n    return 1", "your last step had 1"),
+        Usual(
+            "import torch\n\n\n" + _RECOVER + "    while batch >= 1:\n        try:\n            step(batch)\n            return batch\n"
+            "        except torch.OutOfMemoryError:\n            pass\n        batch -= 256\n    raise torch.OutOfMemoryError('none fits')",
+            "Begun with a batch of 1000, in 8.00 MiB, a batch of 250 fits when you halve; your last step had 232",
+        ),
         Usual(
             "import torch\n\n\n" + _RECOVER + "    while True:\n        try:\n            step(batch)\n            return 0\n"
             "        except torch.OutOfMemoryError:\n            pass\n        batch //= 2",
