@@ -6,6 +6,7 @@ so that a right answer is right on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,7 @@ TRANSLATED = Exercise(
 # -- 10.6: the copies of a TensorFlow 1 loop ---------------------------------------------------------------------------------
 
 _STEPS = 20
+_OTHER_STEPS = 7  # so that what was asked for is made, and not a number that is written down
 
 
 def wasteful(session: Any, model: Any, x: np.ndarray, steps: int) -> Any:
@@ -251,16 +253,22 @@ def wasteful(session: Any, model: Any, x: np.ndarray, steps: int) -> Any:
 
 
 def _check_frugal(answer: Any) -> str:
+    ask = _guard.in_turn(answer)
+    praise = [_frugal_bill(ask, steps) for steps in (_STEPS, _OTHER_STEPS)]
+    return praise[0]
+
+
+def _frugal_bill(ask: Callable[..., Any], steps: int) -> str:
     x = np.random.default_rng(6).standard_normal((400, 32)).astype(np.float32)
     before, after = OldSession(), OldSession()
     model = OldModel(x.shape)
-    expected = float(wasteful(before, model, x.copy(), _STEPS))
-    found = _guard.number(_guard.call(answer, after, model, x.copy(), _STEPS), "the loss")
+    expected = float(wasteful(before, model, x.copy(), steps))
+    found = _guard.number(ask(f"For {steps} steps", after, model, x.copy(), steps), "the loss")
     bill = f"{after.runs} runs, {format_bytes(after.fed_bytes)} fed and {format_bytes(after.fetched_bytes)} fetched"
     if after.runs == 0:
         raise Refused("Your function never called session.run: nothing was trained.")
-    if after.steps != _STEPS or abs(found - expected) > 1e-5 * abs(expected):
-        raise Refused(f"You made {after.steps} of {_STEPS} steps, and your loss is {found:.6g}; the loop ends with {expected:.6g}.")
+    if after.steps != steps or abs(found - expected) > 1e-5 * abs(expected):
+        raise Refused(f"You made {after.steps} of {steps} steps, and your loss is {found:.6g}; the loop ends with {expected:.6g}.")
     if after.fed_bytes > x.nbytes:
         raise Refused(
             f"{bill}: the data ({format_bytes(x.nbytes)}) still travel {after.fed_bytes / x.nbytes:.0f} times. Let model.load keep them on "
@@ -344,6 +352,11 @@ TRAIN = Exercise(
             _TRAIN + "    session.run(model.load, feed_dict={model.x: x})\n    session.run(model.step_kept)\n"
             "    return session.run(model.loss_kept)",
             "You made 1 of 20 steps",
+        ),
+        Usual(
+            _TRAIN + "    session.run(model.load, feed_dict={model.x: x})\n    for _ in range(20):\n"
+            "        session.run(model.step_kept)\n    return session.run(model.loss_kept)",
+            "You made 20 of 7 steps",
         ),
         Usual(
             _TRAIN + "    for _ in range(steps):\n        session.run(model.step_kept)\n    return session.run(model.loss_kept)",

@@ -44,7 +44,7 @@ def _returns(exercise: Exercise) -> bool:
 
 RETURNING = [exercise for exercise in EXERCISES if _returns(exercise)]
 # Those whose function is called for one case after another, each of its own.
-SEVERAL_CASES = ("00.9", "02.5", "03.8", "03.11", "05.3", "05.7", "06.9", "07.2", "07.6", "07.10", "07.11", "08.10")
+SEVERAL_CASES = ("00.9", "02.5", "03.8", "03.11", "05.3", "05.7", "06.9", "07.2", "07.6", "07.10", "07.11", "08.10", "10.6")
 USUAL = [(exercise, usual) for exercise in EXERCISES for usual in exercise.usual]
 
 
