@@ -383,6 +383,7 @@ _WORK = (
     ("a thin matrix product that stays on the GPU", 1e10, 1e9, 0.0),
     ("a sum of two arrays that begin and end in main memory", 1e8, 1.2e9, 1.2e9),
     ("a large matrix product that begins and ends in main memory", 1e12, 1.2e9, 1.2e9),
+    ("a sum of two arrays that begin in main memory, and whose result stays on the GPU", 1e8, 1.2e9, 0.8e9),
 )
 _SAME = 0.01
 
@@ -452,6 +453,11 @@ GAIN = Exercise(
         Usual(
             _GAIN + "    return (flops / cpu[0] + nbytes / cpu[1]) / (flops / gpu[0] + nbytes / gpu[1] + copied / link)",
             "the longer of",
+        ),
+        Usual(
+            _GAIN + "    there = max(flops / gpu[0], nbytes / gpu[1]) + (nbytes / link if copied else 0)\n"
+            "    return max(flops / cpu[0], nbytes / cpu[1]) / there",
+            "whose result stays on the GPU you say 1.24 times. Add the copies to the GPU's time: copied / link seconds.",
         ),
         Usual(_GAIN + '    return "much"', "one number"),
     ),
