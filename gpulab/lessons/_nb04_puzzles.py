@@ -10,7 +10,7 @@ import numpy as np
 from gpulab.kernels import Simulation
 from gpulab.lessons._content import Exercise, Refused, Usual
 from gpulab.lessons._kernel_checks import Trial, run_trials, totals
-from gpulab.lessons._nb04_repairs import HEAD, LEAST_LANES, whole
+from gpulab.lessons._nb04_repairs import HEAD, LEAST_LANES, held, whole
 from gpulab.units import format_bytes
 
 
@@ -40,7 +40,7 @@ def _scan_trials() -> list[Trial]:
     for seed, n in enumerate(_SCAN_SIZES):
         x = whole(np.random.default_rng(seed), n)
         sums = np.concatenate([np.cumsum(x[k : k + 128]) for k in range(0, n, 128)])
-        trials.append(Trial(-(-n // 128), 128, (x, np.zeros(n, np.float32)), {1: sums}, f"for {n} elements"))
+        trials.append(Trial(-(-n // 128), 128, (x, held(x)), {1: sums}, f"for {n} elements"))
     return trials
 
 
@@ -147,7 +147,7 @@ def _blur_trials() -> list[Trial]:
         wide = np.pad(a, 1)
         sums = a + wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]
         grid = (-(-columns // 16), -(-rows // 16))
-        trials.append(Trial(grid, (16, 16), (a, np.zeros_like(a)), {1: sums}, f"for {rows} x {columns} elements"))
+        trials.append(Trial(grid, (16, 16), (a, held(a)), {1: sums}, f"for {rows} x {columns} elements"))
     return trials
 
 
@@ -211,6 +211,10 @@ STENCIL = Exercise(
             HEAD + _BLUR + _BLUR_TILE + _BLUR_FILL + "    cuda.syncthreads()\n" + _BLUR_SUM.replace(" + tile[ty, tx + 1]", ""),
             "The result is wrong",
         ),
+        Usual(
+            HEAD + _BLUR + _BLUR_TILE + _BLUR_FILL + "    cuda.syncthreads()\n" + _BLUR_SUM.replace("out[y, x] =", "out[y, x] +="),
+            "The result is wrong for 48 x 48 elements: 2,304 of 2,304 elements.",
+        ),
     ),
 )  # fmt: skip
 
@@ -235,7 +239,7 @@ def _softmax_trials() -> list[Trial]:
         x = np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32) + np.float32(near)
         words = f"for rows of elements near {near:,}, {why}" if why else f"for rows of {columns} elements"
         wide = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
-        trials.append(Trial(rows, 128, (x, np.zeros_like(x)), {1: wide / wide.sum(1, keepdims=True)}, words, 1e-5))
+        trials.append(Trial(rows, 128, (x, held(x)), {1: wide / wide.sum(1, keepdims=True)}, words, 1e-5))
     return trials
 
 

@@ -17,6 +17,11 @@ def whole(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(-9, 10, shape).astype(np.float32)
 
 
+def held(like: np.ndarray) -> np.ndarray:
+    """Return an array for results that holds other numbers before: what is not written, or only added to, shows."""
+    return np.full_like(like, 77)
+
+
 # -- 04.2: stay inside ---------------------------------------------------------------------------------------------------
 
 _DIFFERENCE = '''\
@@ -31,7 +36,7 @@ def _difference_trials() -> list[Trial]:
     trials = []
     for seed, n in enumerate((100, 256, 1000, 1)):
         x = whole(np.random.default_rng(seed), n)
-        trials.append(Trial(-(-n // 128), 128, (x, np.full(n, 77, np.float32)), {1: np.append(np.diff(x), 0)}, f"for {n:,} elements"))
+        trials.append(Trial(-(-n // 128), 128, (x, held(x)), {1: np.append(np.diff(x), 0)}, f"for {n:,} elements"))
     return trials
 
 
@@ -92,8 +97,7 @@ def _centre_trials() -> list[Trial]:
         rng = np.random.default_rng(seed)
         a, mean = whole(rng, rows, columns), whole(rng, columns)
         words = f"for {rows} x {columns} elements in blocks of 64 threads"
-        # What out held before is not to be added to.
-        trials.append(Trial(-(-rows // 64), 64, (a, mean, np.full_like(a, 77)), {2: a - mean}, words))
+        trials.append(Trial(-(-rows // 64), 64, (a, mean, held(a)), {2: a - mean}, words))
     return trials
 
 
@@ -269,7 +273,7 @@ def _rotate_trials() -> list[Trial]:
     for seed, n in enumerate((128, 100, 65, 30)):
         x = whole(np.random.default_rng(seed), n)
         turned = np.concatenate([np.roll(x[k : k + 64], -1) for k in range(0, n, 64)])
-        trials.append(Trial(-(-n // 64), 64, (x, np.zeros(n, np.float32)), {1: turned}, f"for {n} elements"))
+        trials.append(Trial(-(-n // 64), 64, (x, held(x)), {1: turned}, f"for {n} elements"))
     return trials
 
 
@@ -315,6 +319,11 @@ BARRIER = Exercise(
             HEAD + _ROTATE + "    if i < x.size:\n        tile[t] = x[i]\n    cuda.syncthreads()\n    if i < x.size:\n"
             "        out[i] = tile[(t + size - 1) % size]",
             "The result is wrong",
+        ),
+        Usual(
+            HEAD + _ROTATE + "    if i < x.size:\n        tile[t] = x[i]\n    cuda.syncthreads()\n    if i < x.size:\n"
+            "        out[i] += tile[(t + 1) % size]",
+            "The result is wrong for 128 elements: 128 of 128 elements.",
         ),
     ),
 )
