@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.kernels import Simulation
+from gpulab.kernels._simulate._source import read_source
 from gpulab.lessons._content import Exercise, Refused, Usual
 from gpulab.lessons._kernel_checks import Trial, run_trials, totals
 from gpulab.lessons._nb04_repairs import HEAD, LEAST_LANES, held, whole
@@ -19,8 +20,11 @@ def _loaded(simulations: Sequence[Simulation]) -> int:
     return _requested(simulations, "load")
 
 
-def _requested(simulations: Sequence[Simulation], kind: str) -> int:
-    return sum(a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind)
+def _requested(simulations: Sequence[Simulation], kind: str, array: str = "") -> int:
+    """Return the bytes of one kind of access to global memory; of one array, by the kernel's own name for it, or of all."""
+    return sum(
+        a.bytes_requested for s in simulations for a in s.accesses if a.space == "global" and a.kind == kind and array in ("", a.array)
+    )
 
 
 # -- 04.8: a running sum -------------------------------------------------------------------------------------------------
@@ -383,6 +387,12 @@ def _check_matmul(answer: Any) -> str:
                 f"{count.sectors_per_request:.1f} sectors where 4 are possible. Neighbouring tx should take neighbouring columns of a, b "
                 "and c (as in 04.4)."
             )
+        again = _requested(found[:1], "load", read_source(answer).parameters[2])
+        if again and moved - again <= _MOST_MOVED:
+            raise Refused(
+                f"{words} {format_bytes(again)} of them are c itself, which is loaded to be added to: c may hold anything before. Begin "
+                "the sum at 0, and store it with =."
+            )
         stored = _requested(found[:1], "store")
         if stored > 2 * _STORED:  # twice: a zero first, then the sum
             raise Refused(
@@ -450,6 +460,10 @@ MATMUL = Exercise(
                 "tile_a[tx, ty] = a[row + tx, first + ty] if row + tx < a.shape[0] and first + ty < a.shape[1]",
             ),
             "neighbouring columns of a",
+        ),
+        Usual(
+            HEAD + _MATMUL + _matmul_text().replace("c[i, j] = total", "c[i, j] += total"),
+            "16.0 KiB of them are c itself, which is loaded to be added to",
         ),
         Usual(HEAD + _MATMUL + _matmul_text(last=""), "There is a race"),
         Usual(HEAD + _MATMUL + _matmul_text(guard=False), "out of an array's bounds"),
