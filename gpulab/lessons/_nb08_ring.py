@@ -13,25 +13,28 @@ from gpulab.lessons import _guard, _parallel_checks
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 
 RANKS = 4
-# (ranks that take part, numbers that each has): sizes that no number of ranks divides, a prime, and one smaller part than others.
-_CASES = ((4, 10_007), (4, 6), (3, 1_000), (2, 7))
+_WIDE, _NARROW = "float64", "float32"
+# (ranks that take part, numbers that each has, of which kind): sizes that no number of ranks divides, a prime, and one smaller part than
+# others; the last in another dtype, so that what is right follows x.
+_CASES = ((4, 10_007, _WIDE), (4, 6, _WIDE), (3, 1_000, _WIDE), (2, 7, _WIDE), (2, 7, _NARROW))
+_BYTES = {_WIDE: 8, _NARROW: 4}
 _LIMIT_SECONDS = 60.0  # of the whole call; how long a message waits is the cluster's own timeout
-_FLOAT64 = 8
 _MESSAGES = ("send", "recv", "send and recv")
 
 
-def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int, str]]) -> list[dict[str, Any]]:
     """Run on each rank: call the learner's function for each case and set it beside ``dist.all_reduce``."""
     import torch
     import torch.distributed as dist
 
     rank, found = dist.get_rank(), []
-    for n, size in cases:
+    for n, size, dtype in cases:
         group = dist.new_group(list(range(n)))  # every rank makes it; the first n take part
         if rank >= n:
             continue
         generator = torch.Generator().manual_seed(100 * size + rank)
-        mine = torch.randint(-1000, 1000, (size,), generator=generator).double()  # whole numbers: any order of adding gives the same
+        whole = torch.randint(-1000, 1000, (size,), generator=generator)  # any order of adding gives the same
+        mine = whole.to(getattr(torch, dtype))
         expected, given = mine.clone(), mine.clone()
         dist.all_reduce(expected, group=group)
         with parallel.observe() as seen:
@@ -43,7 +46,8 @@ def probe(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> lis
             "sent": sum(call.input_bytes for call in seen.calls if call.name == "send"),
             "collectives": [call.name for call in seen.calls if call.name not in _MESSAGES],
             "kind": type(result).__name__, "shape": tuple(result.shape) if is_tensor else (),
-            "equal": values is not None and torch.equal(values, expected), "own": values is not None and torch.equal(values, mine),
+            "equal": values is not None and torch.equal(values, expected.double()),
+            "own": values is not None and torch.equal(values, mine.double()), "dtype": dtype,
         })  # fmt: skip
         if found[-1]["collectives"]:  # the first cases are for all ranks, so all end here; later a rank outside would be waited for
             return found
@@ -65,13 +69,14 @@ def _check_ring(answer: Any) -> str:
         except RankDiedError as error:
             ranks.recover()
             raise Refused(
-                f"{error} A message larger than its buffer ends the process: sender and receiver must mean the same part."
+                f"{error} A message larger than its buffer ends the process: sender and receiver must mean the same part, "
+                "and a buffer takes x's dtype (torch.empty_like)."
             ) from error
         except GpulabError as error:
             ranks.recover()
             raise Refused(f"On the ranks your function failed: {error}") from error
     for case in _CASES:
-        _judge(*case, [each for report in reports for each in report if (each["n"], each["size"]) == case])
+        _judge(*case, [each for report in reports for each in report if (each["n"], each["size"], each["dtype"]) == case])
     return f"The same sums as dist.all_reduce, on 2, 3 and 4 ranks, and with {RANKS} ranks each sent 1.5 times the data: a ring."
 
 
@@ -97,8 +102,8 @@ def _screen(answer: Any) -> None:
         raise Refused(f"With one rank alone your function returned {_guard.describe(result)}; the check expects a tensor: the sum.")
 
 
-def _judge(n: int, size: int, reports: Sequence[dict[str, Any]]) -> None:
-    where = f"{size:,} numbers on {n} ranks"
+def _judge(n: int, size: int, dtype: str, reports: Sequence[dict[str, Any]]) -> None:
+    where = f"{size:,} numbers of {dtype} on {n} ranks" if dtype == _NARROW else f"{size:,} numbers on {n} ranks"
     for each in reports:
         if each["collectives"]:
             raise Refused(f"Your function calls {each['collectives'][0]}. Use only send and receive (dist.isend, dist.recv).")
@@ -114,19 +119,22 @@ def _judge(n: int, size: int, reports: Sequence[dict[str, Any]]) -> None:
             )
     wrong = [each["rank"] for each in reports if not each["equal"]]
     if wrong:
-        if all(each["own"] for each in reports):
+        if dtype == _NARROW:  # as many float64 were right
+            why = "With float64 they were right: do your buffers take the dtype of x, as torch.empty_like makes them?"
+        elif all(each["own"] for each in reports):
             why = "Each rank has its own x still."
         elif len(wrong) < n:
             why = "The sum has to reach every rank: after adding up, each part goes around once more."
         else:
             why = "Which part does a rank send in a step, which one does it receive, and is that one added or already the result?"
         raise Refused(f"{where}: on rank{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong))} the sums are wrong. {why}")
-    most = 2 * (n - 1) * math.ceil(size / n) * _FLOAT64  # both rounds of a ring, with the largest part
+    data = size * _BYTES[dtype]
+    most = 2 * (n - 1) * math.ceil(size / n) * _BYTES[dtype]  # both rounds of a ring, with the largest part
     greedy = max(reports, key=lambda each: each["sent"])
     if greedy["sent"] > most:
         raise Refused(
             f"{where}: the sums are right, but rank {greedy['rank']} sends {greedy['sent']:,} bytes, "
-            f"{greedy['sent'] / (size * _FLOAT64):.2f} times the data. In a ring nobody sends more than {most:,}: only one part at a time."
+            f"{greedy['sent'] / data:.2f} times the data. In a ring nobody sends more than {most:,}: only one part at a time."
         )
 
 
@@ -190,6 +198,10 @@ RING = Exercise(
             + _STUB
             + _RING.replace("sending = dist.isend(parts[k], right)", "dist.send(parts[k], right)").replace("        sending.wait()\n", ""),
             "if all send first",
+        ),
+        Usual(
+            _IMPORT + _STUB + _RING.replace("torch.empty_like(parts[k - 1])", "torch.empty(parts[k - 1].shape, dtype=torch.float64)"),
+            "do your buffers take the dtype of x",
         ),
         Usual(_IMPORT + "def all_reduce(x):\n    return x", "takes these three"),
         Usual("all_reduce = 'sum'", "expects a function"),

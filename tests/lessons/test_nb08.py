@@ -351,10 +351,19 @@ _REPORT = {"rank": 1, "sent": 0, "collectives": [], "kind": "Tensor", "shape": (
 def test_a_ring_is_judged_by_its_sums_and_its_bytes(reports: list[dict[str, Any]], says: str):
     """Ten numbers on three ranks: a ring hands on 2 (n - 1) parts, the largest of 4 numbers (by hand)."""
     if not says:
-        _nb08_ring._judge(3, 10, reports)
+        _nb08_ring._judge(3, 10, "float64", reports)
         return
     with pytest.raises(Refused, match=re.escape(says)):
-        _nb08_ring._judge(3, 10, reports)
+        _nb08_ring._judge(3, 10, "float64", reports)
+
+
+def test_a_ring_of_narrower_numbers_sends_half_as_much():
+    """Four bytes each, by hand: 2 (3 - 1) parts of 4 numbers; sums that are wrong only then are those of buffers of another dtype."""
+    _nb08_ring._judge(3, 10, "float32", [_REPORT | {"sent": 64}] * 2)
+    with pytest.raises(Refused, match=r"rank 1 sends 65 bytes, 1\.62 times the data\. In a ring nobody sends more than 64"):
+        _nb08_ring._judge(3, 10, "float32", [_REPORT | {"sent": 65}] * 2)
+    with pytest.raises(Refused, match=r"^10 numbers of float32 on 3 ranks: on rank 1 the sums are wrong. With float64 they were right"):
+        _nb08_ring._judge(3, 10, "float32", [_REPORT | {"equal": False}])
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["messages only", "a collective"])
@@ -372,7 +381,6 @@ def test_a_ring_is_watched_on_each_rank_that_takes_part(alone: bool, monkeypatch
     calls = [*sent, *([] if alone else [SimpleNamespace(name="all_reduce", input_bytes=1)])]
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "new_group", list)
-    monkeypatch.setattr(dist, "all_reduce", lambda x, group: x.mul_(2))
     monkeypatch.setattr(dist, "barrier", lambda group: log.append(group))  # noqa: PLW0108  (its name is given)
     monkeypatch.setattr(_nb08_ring.parallel, "observe", lambda: contextlib.nullcontext(SimpleNamespace(calls=calls)))
 
@@ -380,10 +388,15 @@ def test_a_ring_is_watched_on_each_rank_that_takes_part(alone: bool, monkeypatch
         log.append((rank, n))
         return {2: x * 2, 3: x, 4: x[:1], 5: 7}[n]
 
-    found = _nb08_ring.probe(function, [(1, 9), (2, 5), (3, 5), (4, 5), (5, 5)])
+    kinds: list[Any] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda x, group: (kinds.append(x.dtype), x.mul_(2)))
+    found = _nb08_ring.probe(
+        function, [(n, size, "float32" if n == 2 else "float64") for n, size in ((1, 9), (2, 5), (3, 5), (4, 5), (5, 5))]
+    )
+    assert kinds == [torch.float32, *[torch.float64] * 3][: 4 if alone else 1]
     expected = [
         {"rank": 1, "n": n, "size": 5, "sent": 32, "collectives": [] if alone else ["all_reduce"], "kind": kind, "shape": shape,
-         "equal": n == 2, "own": n == 3}
+         "equal": n == 2, "own": n == 3, "dtype": "float32" if n == 2 else "float64"}
         for n, kind, shape in ((2, "Tensor", (5,)), (3, "Tensor", (5,)), (4, "Tensor", (1,)), (5, "int", ()))
     ]  # fmt: skip
     assert found == (expected if alone else expected[:1])
