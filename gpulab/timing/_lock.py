@@ -127,7 +127,11 @@ def _open(name: str) -> int:
     except FileNotFoundError:
         # Created apart from opened: Linux refuses O_CREAT on another user's file in a sticky folder (fs.protected_regular).
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o644))
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o644)
+            if sys.platform != "win32":
+                with contextlib.suppress(OSError):  # a file system without such modes
+                    os.fchmod(made, 0o644)  # whatever the umask: where it is 077, as on many servers, nobody else could open it
+            os.close(made)
         file = os.open(path, access | flags)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)

@@ -222,12 +222,16 @@ def test_what_is_no_file_is_no_lock_and_stays_open_nowhere(tmp_path):
     assert (len([*fds.iterdir()]) if before else 0) == before
 
 
-def test_a_lock_file_is_for_all_users(tmp_path, monkeypatch):
-    """Made where no folder is yet, written by its owner alone and read by all; opened to read, through no link, and not by children."""
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_lock_file_is_for_all_users(tmp_path, monkeypatch, umask):
+    """Made where no folder is yet, written by its owner alone and read by all, also of a student whose umask keeps others out.
+
+    It is opened to read, through no link, and not by children.
+    """
     monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path / "some" / "where"))
     opened, real = [], os.open
     monkeypatch.setattr(os, "open", lambda path, flags, *mode: opened.append(flags) or real(path, flags, *mode))
-    mask = os.umask(0o022)
+    mask = os.umask(umask)
     try:
         with _lock.turn("cpu") as turn:
             assert turn.taken
