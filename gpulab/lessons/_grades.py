@@ -384,7 +384,9 @@ def _student(
             reason = check.kept.get("reason") if isinstance(check.kept, dict) else None
             found, message = OPEN, exercise.unkept or (reason if isinstance(reason, str) else "the report holds no answer")
         full = rules.of(exercise.id)
-        left_out = found == OPEN and rules.open_share is None and (bool(exercise.unkept) or message in _NOT_THE_STUDENTS)
+        # By what was found here: a report that gives one of these reasons itself would take the exercise out of its points.
+        not_checked = exercise.id in outcomes and message in _NOT_THE_STUDENTS
+        left_out = found == OPEN and rules.open_share is None and (bool(exercise.unkept) or not_checked)
         most = 0.0 if left_out else full
         share = 1.0 if found == PASSED else (rules.open_share or 0.0) if found == OPEN and claimed == PASSED else 0.0
         grades.append(Grade(exercise.id, claimed, found, line(message, 600), share * full, most))

@@ -359,6 +359,15 @@ def test_what_was_left_out_by_the_student_is_no_gain(folder: pathlib.Path) -> No
     assert (half.points, half.most) == (1.5, exercises)
 
 
+@pytest.mark.parametrize("reason", _grades._NOT_THE_STUDENTS)
+def test_a_reason_of_the_graders_own_in_a_report_takes_no_exercise_out_of_its_points(reason: str, folder: pathlib.Path) -> None:
+    """A file that says in the place of its answer that code is not run here, or that grading was stopped, gains nothing by it."""
+    gone = ReportedCheck("02.8", "passed", 1, 0, False, {"kind": "nothing", "reason": reason}, None)
+    write(folder, "a.json", report_of(1, checks=(gone,)))
+    (one,) = lessons.grade(lessons.classroom(folder), lessons.Rubric(notebooks=("02",), prediction_points=0.0)).students
+    assert (one.points, one.most) == (0.0, len(_content.lessons()[2].exercises))
+
+
 def test_without_code_only_values_are_graded(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """With run_code=False no source runs: a function stays open and out of the points, a value is graded."""
     trace = tmp_path / "ran"
