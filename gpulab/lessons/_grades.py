@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ _STOPPED, _NOT_RUN = "the grading was stopped before this answer", "the answer i
 _NOT_THE_STUDENTS = (_STOPPED, _NOT_RUN)
 # A spreadsheet takes a cell that begins so for a formula and runs it; the wide forms are turned into these by some.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# Where a comma parts the digits of a number, spreadsheets part cells at semicolons, also inside of a cell of ours.
+_NEW_CELL = re.compile(rf""";(?=[\s"]*[{re.escape("".join(_FORMULAS))}])""")
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,7 @@ class Failing(Result):
 
 def _plain(text: str) -> str:
     """Return a cell's text so that no spreadsheet takes it for a formula."""
+    text = _NEW_CELL.sub(";'", text)
     return f"'{text}" if text.lstrip(" \u00a0").startswith(_FORMULAS) else text
 
 

@@ -134,6 +134,18 @@ def test_a_name_is_text_wherever_it_is_shown(name: str, folder: pathlib.Path) ->
     assert cell.lstrip()[0] not in "=+-@"
 
 
+@pytest.mark.parametrize("name", ["Anna;=1+1", "Anna; +1", 'Anna;"@SUM(A1)"', "Anna;－1"])
+def test_no_cell_begins_a_formula_where_cells_are_parted_at_semicolons(name: str) -> None:
+    """Excel does so in half of Europe, and reads our file without a question; quotation marks end nothing there in the middle of a cell."""
+    one = StudentGrades(name, (f"{name}.json",), (), 0, 0, 0.0)
+    row = Grades((one,), lessons.Rubric(), False, 0, 0).csv().splitlines()[1]
+    pieces = [piece.lstrip(' "') for piece in row.split(";")]
+    assert len(pieces) == 3
+    assert not any(piece.startswith(("=", "+", "-", "@", "－")) for piece in pieces)
+    plain = Grades((dataclasses.replace(one, name="Anna; Ben", files=("a;b.json",)),), lessons.Rubric(), False, 0, 0)
+    assert plain.csv().splitlines()[1].startswith("Anna; Ben,a;b.json,"), "what begins no formula stays as it is"
+
+
 def test_the_later_file_of_a_student_counts_and_that_is_said(folder: pathlib.Path) -> None:
     """Anna hands in twice, once written in another case; of other notebooks her files are put together."""
     early = report_of(1, "Anna Berg", date="2026-03-01T10:00:00+00:00")
