@@ -205,6 +205,8 @@ def _machine_fault(report: StudentReport) -> str:
     rates = [rate for each in report.roofs for rate in (*each.flops_per_second.values(), *each.bytes_per_second.values())]
     if not all(_RATES[0] <= rate <= _RATES[1] for rate in rates) or len(report.roofs) > 8 or len(rates) > 200:
         return "Its roofs are rates that no machine has"
+    if not all(each.device for each in report.roofs):
+        return "Its roofs are of no device"
     machine = report.machine
     if not (1 <= machine.cores <= 100_000 and 1 <= machine.memory_bytes <= 2**60):
         return f"Its machine has {shown(machine.cores, 20)} cores and {shown(machine.memory_bytes, 20)} bytes of memory"

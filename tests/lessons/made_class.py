@@ -145,6 +145,7 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "future_date": (_changed(lambda d: d.update(date="9999-01-01T00:00:00+00:00")), "in the future (or that computer's clock is wrong)"),
     "nan": (_swapped('"cores": 16', '"cores": NaN'), "bare word NaN"),
     "nan_word": (_changed(lambda d: d["roofs"][0]["flops_per_second"].update(float32="nan")), "no machine has"),
+    "nameless_roofs": (_changed(lambda d: d["roofs"][0].update(device="")), "of no device"),
     "overflow": (_swapped('"cores": 16', '"cores": 1e999'), "no float"),
     "huge_number": (_swapped('"cores": 16', f'"cores": {"9" * 5000}'), "not JSON"),
     "long_name": (_changed(lambda d: d.update(name="A" * 50_000)), "characters"),
