@@ -27,6 +27,7 @@ MOST_BYTES = 8 * 2**20  # a report of the whole course has some 100 kB, one with
 MOST_FILES = 5_000
 _MOST_ENTRIES = 1_000
 _LONGEST = 1_000  # characters of any text that is shown
+_LONGEST_PLACE = 100  # of where a file lies
 _RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
 # A kept answer has at most 20 levels, of three of JSON's each, and lies a few below the top.
 _DEEPEST = 100
@@ -68,7 +69,7 @@ def classroom(folder: str | os.PathLike[str], progress: Callable[[int, int], Non
     read: list[tuple[str, StudentReport]] = []
     refused: list[RefusedFile] = []
     for number, file in enumerate(files, 1):
-        name = line(file.relative_to(root).as_posix())
+        name = _place(file.relative_to(root).as_posix())
         try:
             read.append((name, read_report(file)))
         except RecordingError as error:
@@ -87,7 +88,7 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
     others = 0
     for folder, folders, names in os.walk(root, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        links += [line(Path(folder, name).relative_to(root).as_posix()) for name in folders if Path(folder, name).is_symlink()]
+        links += [_place(Path(folder, name).relative_to(root).as_posix()) for name in folders if Path(folder, name).is_symlink()]
         for name in sorted(names):
             if name.startswith("."):
                 continue
@@ -99,12 +100,18 @@ def _files(root: Path) -> tuple[list[Path], list[str]]:
             break
     remarks = [f"{others} file{'s' if others != 1 else ''} that {'are' if others != 1 else 'is'} not .json passed over."] if others else []
     for error in closed:
-        where = line(os.path.relpath(error.filename or root, root))
+        where = _place(os.path.relpath(error.filename or root, root))
         remarks.append(f"The folder {where} cannot be opened ({error.strerror or error}), so what lies in it was not read.")
     remarks += [f"The folder {name} is a link, which is not followed." for name in links]
     if len(found) > MOST_FILES:
         remarks.append(f"Only the first {MOST_FILES:,} files were read; divide the folder.")
     return found[:MOST_FILES], remarks
+
+
+def _place(path: str) -> str:
+    """Return a path below the folder as it may be shown; of a long one the end, for a platform's archive begins all with one long name."""
+    plain = line(path, len(path))
+    return plain if len(plain) <= _LONGEST_PLACE else f"…{plain[1 - _LONGEST_PLACE :]}"
 
 
 def read_report(path: str | os.PathLike[str]) -> StudentReport:
@@ -232,9 +239,9 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
     One without predictions and exercises, as before class, tells of the machine and takes no other's place.
     """
     groups: dict[str, list[tuple[str, StudentReport]]] = {}
-    for file, report in read:
+    for number, (file, report) in enumerate(read):
         name = line(report.name)
-        key = unicodedata.normalize("NFKC", name).casefold() if name else f"\0{file}"
+        key = unicodedata.normalize("NFKC", name).casefold() if name else f"\0{number}"  # by no words: two files may be shown alike
         groups.setdefault(key, []).append((file, report))
     students, remarks = [], []
     for group in groups.values():

@@ -206,6 +206,22 @@ def test_students_without_a_name_stay_apart(folder: pathlib.Path) -> None:
     assert [each.name for each in lessons.classroom(folder).students] == ["(no name) 1.json", "(no name) 2.json"]
 
 
+def test_students_without_a_name_stay_apart_below_a_long_path(folder: pathlib.Path) -> None:
+    """A learning platform's archive puts all below one long name: the end of the path is shown, and where it is alike all are kept."""
+    course = folder / f"Course {'x' * 120}"
+    for number in (1, 2):
+        (course / f"Student {number}" / f"sheet {'y' * 110}").mkdir(parents=True)
+        write(course / f"Student {number}", "report.json", report_of(number, ""))
+        write(course / f"Student {number}" / f"sheet {'y' * 110}", "report.json", report_of(number + 2, ""))
+    (course / "bad.json").write_text("{")
+    room = lessons.classroom(folder)
+    assert len(room.students) == 4
+    assert [each.name[-22:] for each in room.students if "Student" in each.name] == ["/Student 1/report.json", "/Student 2/report.json"]
+    assert room.refused[0].file.endswith("x/bad.json")
+    assert all(len(file) == 100 for each in room.students for file in each.files)
+    assert room.remarks == ()
+
+
 def test_an_empty_folder_says_what_to_do_and_a_missing_one_is_an_error(folder: pathlib.Path) -> None:
     """With nothing to read every table still shows; a path that is no folder is refused."""
     room = lessons.classroom(folder)
