@@ -20,7 +20,7 @@ from typing import Any
 from gpulab.errors import InputError, RecordingError, message_of, shown
 from gpulab.lessons._answers import MOST_CHARACTERS
 from gpulab.lessons._classroom import Classroom, RefusedFile, Student, line
-from gpulab.lessons._report_schema import StudentReport
+from gpulab.lessons._report_schema import ReportedMachine, StudentReport
 from gpulab.units import format_bytes
 
 MOST_BYTES = 8 * 2**20  # a report of the whole course has some 100 kB, one with every answer at its limit 3 MB
@@ -257,18 +257,17 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
         if len(used) > 1:
             files, machines = ", ".join(file for file, _ in used), _two(*(report for _, report in used))
             remarks.append(f"{name} handed in {len(used)} files for different notebooks: {files} are put together.{machines}")
-        report = _together([report for _, report in used])
+        report = _together([report for _, report in used], latest[0][1].machine)
         if latest[0] not in used:
             remarks.append(f"{name}: of {latest[0][0]}, which has no predictions and no exercises, only the machine counts.")
             used.insert(0, latest[0])
-            report = dataclasses.replace(report, machine=latest[0][1].machine)
         students.append(Student(name, tuple(file for file, _ in used), report))
     return tuple(sorted(students, key=lambda each: each.name.casefold())), [*remarks, *_versions(students)]
 
 
 def _two(*reports: StudentReport) -> str:
     """Return the doubt where files of one name come from different machines; "" where they do not."""
-    machines = {(report.machine.system, report.machine.processor, report.machine.memory_bytes) for report in reports}
+    machines = {_identity(report.machine) for report in reports}
     return " They come from different machines: perhaps two students." if len(machines) > 1 else ""
 
 
@@ -284,17 +283,30 @@ def _versions(students: Sequence[Student]) -> list[str]:
     return [f"The versions of gpulab differ: {most[0]} ({len(most[1])} of {len(students)} students), {', '.join(words)}."]
 
 
-def _together(reports: Sequence[StudentReport]) -> StudentReport:
-    """One report of several, the latest first: what a later one does not have is taken from an earlier one."""
+def _together(reports: Sequence[StudentReport], machine: ReportedMachine) -> StudentReport:
+    """One report of several, the latest first, and of a machine: what a later one does not have is taken from an earlier one.
+
+    Roofs are of the machine that made their file: those of another one would stand under this one's processor, as a CPU's.
+    """
     latest = reports[0]
-    if len(reports) == 1:
-        return latest
 
     def union(name: str) -> tuple[Any, ...]:
         found = {entry.id: entry for report in reversed(reports) for entry in getattr(report, name)}
         return tuple(found.values())
 
-    roofs = next((report.roofs for report in reports if report.roofs), ())
+    roofs = next((report.roofs for report in reports if report.roofs and _is_same(report.machine, machine)), ())
+    if len(reports) == 1:
+        return dataclasses.replace(latest, machine=machine, roofs=roofs)
     return dataclasses.replace(
-        latest, notebook="", roofs=roofs, predictions=union("predictions"), checks=union("checks"), measurements=union("measurements")
-    )
+        latest, notebook="", machine=machine, roofs=roofs, predictions=union("predictions"), checks=union("checks"),
+        measurements=union("measurements"),
+    )  # fmt: skip
+
+
+def _is_same(one: ReportedMachine, other: ReportedMachine) -> bool:
+    """Whether two files tell of one machine with one best device; what is free, installed or updated there may have changed."""
+    return _identity(one) == _identity(other) and one.device == other.device
+
+
+def _identity(machine: ReportedMachine) -> tuple[str, str, int]:
+    return machine.system, machine.processor, machine.memory_bytes

@@ -179,6 +179,24 @@ def test_a_file_without_work_never_displaces_one_with_work(folder: pathlib.Path)
     assert room.remarks == ("Anna: of Anna-doctor.json, which has no predictions and no exercises, only the machine counts.",)
 
 
+def test_roofs_stay_with_the_machine_that_showed_them(folder: pathlib.Path) -> None:
+    """Anna's later file tells of another machine, without roofs: the earlier machine's would be drawn as a CPU's, on the later one's name.
+
+    Ben's later file, of the same machine, lacks them, and his earlier one has them.
+    """
+    write(folder, "1.json", report_of(3, "Anna", notebook="02", date="2026-03-01T10:00:00+00:00"))
+    write(folder, "2.json", report_of(2, "Anna", notebook="03", date="2026-03-02T10:00:00+00:00", roofs=()))
+    write(folder, "3.json", report_of(3, "Ben", date="2026-03-01T10:00:00+00:00"))
+    write(folder, "4.json", report_of(3, "Ben", date="2026-03-02T10:00:00+00:00", predictions=(), checks=(), roofs=()))
+    write(folder, "5.json", report_of(3, "Cem", date="2026-03-01T10:00:00+00:00"))
+    write(folder, "6.json", report_of(4, "Cem", date="2026-03-02T10:00:00+00:00", predictions=(), checks=(), roofs=()))
+    room = lessons.classroom(folder)
+    machines = [(each.report.machine.device, [roof.device for roof in each.report.rooflines()]) for each in room.students]
+    gpu = "NVIDIA GeForce RTX 4070"
+    assert machines == [("Apple GPU (Apple M2)", []), (gpu, [gpu]), ("NVIDIA H200", [])]
+    assert [roof.device_kind for roof in room.rooflines()] == ["cuda"]
+
+
 def test_one_name_on_two_machines_may_be_two_students(folder: pathlib.Path) -> None:
     """The later file counts, and the doubt is said; from one machine there is none."""
     for number, name in ((1, "Anna"), (2, "Anna"), (8, "Ben")):
