@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from gpulab.models import Roofline
 from gpulab.units import format_bytes
 
 _LONGEST_LINE = 100  # characters of a name in a table
+_LONGEST_QUESTION = 400  # as a report has it
 
 
 @dataclass(frozen=True)
@@ -271,11 +273,12 @@ class Classroom(Result):
         for id, entries in _by_id(self.students):
             given = [p for _, p in entries if p.predicted is not None]
             ratios = [r for p in given if (r := _ratio(p)) is not None]
-            chosen = [p.predicted for p in given if isinstance(p.predicted, str)]
+            chosen = [line(p.predicted, _LONGEST_QUESTION) for p in given if isinstance(p.predicted, str)]
             counts = sorted(((word, chosen.count(word)) for word in dict.fromkeys(chosen)), key=lambda pair: -pair[1])
             judged = sum(_verdict(p) != "not measured" for p in given)
             right = sum(_verdict(p) in ("close", "right") for p in given)
-            question = next((p.question for _, p in entries if p.question), "")
+            asked = Counter(line(p.question, _LONGEST_QUESTION) for _, p in entries if p.question)
+            question = asked.most_common(1)[0][0] if asked else ""  # as most have it: one file may say anything
             answered = sum(p.measured is not None for _, p in entries)
             rows.append(QuestionRow(id, question, len(given), judged, right, answered, tuple(ratios), tuple(counts)))
         return Questions(tuple(rows))

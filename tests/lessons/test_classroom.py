@@ -269,6 +269,17 @@ def test_verdicts_and_misconceptions_are_worked_out_again(folder: pathlib.Path) 
     assert (found.students, found.given, found.sentence) == (2, 3, reading)
 
 
+def test_one_file_words_no_question_for_the_class(folder: pathlib.Path) -> None:
+    """The words that most files have stand in the table, and what cannot be seen, or turns the line, is in no question and no choice."""
+    first = dataclasses.replace(_prediction("02.1", "the\u202e GPU\n", "the CPU"), question="Who fails this class?")
+    write(folder, "0.json", report_of(0, predictions=(first,)))
+    for number in (1, 2):
+        write(folder, f"{number}.json", report_of(number, predictions=(_prediction("02.1", "the CPU", "the CPU"),)))
+    (row,) = lessons.classroom(folder).questions().rows
+    assert (row.question, row.choices) == ("?", (("the CPU", 2), ("the GPU", 1)))
+    assert (row.given, row.right) == (3, 2)
+
+
 @pytest.mark.parametrize(("predicted", "measured"), [(1e-300, 1e300), (1e300, 1e-300), (5e-324, 1.0), (1.0, 5e-324)])
 def test_numbers_too_far_apart_for_a_ratio_end_no_table(predicted: float, measured: float, folder: pathlib.Path) -> None:
     """What is typed may be 5e-324: such a prediction is off, and has no ratio that a median could take."""
