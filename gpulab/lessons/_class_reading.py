@@ -131,7 +131,8 @@ def read_report(path: str | os.PathLike[str]) -> StudentReport:
             raise RecordingError(
                 f"It has {format_bytes(about.st_size)}; expected at most {format_bytes(MOST_BYTES)}. No report is so large."
             )
-        content = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_bare_word, parse_float=_finite)
+        # As bytes: by the first ones it is known how Windows' own tools wrote it, where a student has looked into the file and saved it.
+        content = json.loads(file.read_bytes(), parse_constant=_bare_word, parse_float=_finite)
     except OSError as error:
         raise RecordingError(f"It cannot be read ({error.strerror or error}); expected a file that you may read.") from error
     except UnicodeDecodeError as error:

@@ -446,6 +446,14 @@ def test_a_report_is_read_back_as_it_was(folder: pathlib.Path) -> None:
         _class_reading.read_report(folder / "none.json")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_report_that_was_saved_again_on_windows_is_read(encoding: str, folder: pathlib.Path) -> None:
+    """Notepad and PowerShell put a mark before the text, and write lines' ends of their own: a student was asked to look before sending."""
+    text = json.dumps(report_of(3, "Zoë").to_dict(), indent=1, ensure_ascii=False).replace("\n", "\r\n")
+    (folder / "a.json").write_bytes(text.encode(encoding))
+    assert _class_reading.read_report(folder / "a.json").name == "Zoë"
+
+
 def test_points_follow_the_rubric() -> None:
     """By hand: one of two points for an exercise, a share for what is open, predictions for being given."""
     grades = (Grade("02.2", "passed", "passed", "", 2.0, 2.0), Grade("02.5", "passed", "wrong", "why", 0.0, 1.0))
