@@ -112,7 +112,7 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> dict[str, Any]:
 def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:
     """Return the content, and what is wrong with the file (None: nothing)."""
     try:
-        text = where.read_bytes().decode("utf-8")
+        text = where.read_bytes().decode("utf-8-sig")  # with the mark that Windows' own editors put before a text that they saved
     except FileNotFoundError:
         return empty(), None
     except UnicodeDecodeError:

@@ -28,6 +28,16 @@ def test_a_change_is_read_back(progress_file: pathlib.Path):
     assert _store.read()["exercises"] == {"00.1": {"attempts": 1}}
 
 
+def test_a_file_that_was_mended_by_hand_on_windows_is_read(progress_file: pathlib.Path):
+    """An editor there may put a mark before the text: nothing is set aside, and the next change is kept beside what was there."""
+    _store.change(_mark("00.1"))
+    progress_file.write_bytes(progress_file.read_text().replace("\n", "\r\n").encode("utf-8-sig"))
+    assert _store.fault() is None
+    _store.change(_mark("00.2"))
+    assert set(_store.read()["exercises"]) == {"00.1", "00.2"}
+    assert [file.name for file in progress_file.parent.glob("*set-aside*")] == []
+
+
 def test_the_default_place_is_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     """Without GPULAB_PROGRESS the file is .gpulab/progress.json where the kernel runs."""
     monkeypatch.delenv("GPULAB_PROGRESS")
