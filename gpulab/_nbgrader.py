@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulab import _lab, lessons
 from gpulab._files import write_atomically
-from gpulab._given import is_finite
+from gpulab._given import expanded, is_finite
 from gpulab.errors import InputError, shown
 
 _CONFIG = '''"""An nbgrader course of gpulab's notebooks, written by `gpulab nbgrader`.
@@ -89,7 +89,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     if not is_finite(points) or points < 0:
         raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
     chosen = lessons._content.chosen(notebook, "nbgrader")
-    folder, originals = Path(out), _lab.find_originals()
+    folder, originals = expanded("nbgrader", out), _lab.find_originals()
     written = []
     try:
         write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())

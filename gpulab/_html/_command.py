@@ -27,13 +27,18 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab html``; return the exit code."""
+    from gpulab._given import expanded
     from gpulab._html._pages import write_course
     from gpulab._lab import find_originals
     from gpulab.units import plural
 
-    source = arguments.notebooks or find_originals()
+    def folder(path: Path | None) -> Path | None:
+        """A shell writes a ~ out only where it begins a word, and not in --out=~/pages."""
+        return None if path is None else expanded("html", path)
+
+    source, executed = folder(arguments.notebooks) or find_originals(), folder(arguments.executed)
     written = write_course(
-        source, arguments.out, only=tuple(arguments.only), executed=arguments.executed, solutions=arguments.solutions, say=print
+        source, expanded("html", arguments.out), only=tuple(arguments.only), executed=executed, solutions=arguments.solutions, say=print
     )
     print(f"{plural(written.pages, 'page')}, {written.nbytes / 1e6:.1f} MB, {written.seconds:.0f} s. Open {written.index}")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 
@@ -55,10 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refuse_unwritable(path: str) -> None:
     from gpulab._files import refuse_unwritable
+    from gpulab._given import expanded
     from gpulab.errors import InputError, shown
 
     try:
-        refuse_unwritable(Path(path))
+        refuse_unwritable(expanded("class", path))
     except OSError as error:
         raise InputError(
             f"class: {shown(path)} cannot be written ({error.strerror or error}); expected a file in a folder of yours. Change --grades."

@@ -210,12 +210,13 @@ class Grades(Result):
         InputError
             If nothing can be written there.
         """
-        file = Path(path)
+        file = _given.expanded("write_csv", path)
         try:
             write_atomically(file, self.csv().encode("utf-8-sig"))  # so that spreadsheets read names with accents
         except OSError as error:
             raise InputError(
-                f"write_csv: {shown(str(path))} cannot be written ({error.strerror or error}); expected a folder of yours. Pass another."
+                f"write_csv: {shown(str(path))} cannot be written ({error.strerror or error}); expected a file in a folder of yours. "
+                "Pass another."
             ) from error
         return file
 

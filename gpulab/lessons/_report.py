@@ -16,6 +16,7 @@ from typing import Any
 import gpulab
 from gpulab import devices
 from gpulab._files import write_atomically
+from gpulab._given import expanded
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _answers, _content, _store
@@ -211,7 +212,7 @@ def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callabl
     ----------
     made : StudentReport
     path : path
-        The file; a folder that is missing is made.
+        The file; a folder that is missing is made, and ~ is your home.
     say : callable
         Takes the sentences.
 
@@ -220,13 +221,14 @@ def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callabl
     InputError
         If nothing can be written there.
     """
-    file = pathlib.Path(path)
+    file = expanded("report", path)
     text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         write_atomically(file, text.encode("utf-8", "replace"))
     except OSError as error:
         raise InputError(
-            f"report: {file} cannot be written ({error.strerror or error}); expected a folder of yours. Pass another one with --out."
+            f"report: {file} cannot be written ({error.strerror or error}); expected a file in a folder of yours. "
+            "Pass another one with --out."
         ) from error
     for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *contents(made)):
         say(sentence)

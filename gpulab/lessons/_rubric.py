@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpulab import _given
 from gpulab._result import Result
@@ -85,8 +84,9 @@ class Rubric(Result):
         InputError
             If it cannot be read, or says what no rubric can.
         """
+        file = _given.expanded("Rubric.read", path)
         try:
-            content = json.loads(Path(path).read_bytes())  # which knows by its first bytes how Windows' own tools wrote it
+            content = json.loads(file.read_bytes())  # which knows by its first bytes how Windows' own tools wrote it
             if not isinstance(content, dict):
                 raise InputError(f"it holds {kind_of(content)}")
             strange = sorted(set(content) - {one.name for one in dataclasses.fields(cls)})

@@ -15,6 +15,7 @@ import made_class
 import pytest
 
 from gpulab import cli, devices, lessons
+from gpulab._html import _pages
 from gpulab.devices import Accelerator
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
@@ -328,6 +329,33 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: pathlib.Path, c
     """A folder in the file's place: exit code 2, the reason, and what to do."""
     assert cli.main(["report", "--no-measure", "--out", str(tmp_path)]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_home_is_written_out_where_a_shell_does_not(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves the ~ of --out=~/file as it is, and a cell has no shell: nothing is written into a folder called ~."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir(), here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.chdir(here)
+    assert cli.main(["report", "--no-measure", "--out=~/reports/r.json"]) == 0
+    (home / "rubric.json").write_text('{"notebooks": ["02"]}')
+    assert cli.main(["class", "~/reports", "--grades=~/g.csv", "--rubric=~/rubric.json"]) == 0
+    lessons.grade(lessons.classroom("~/reports")).write_csv("~/more.csv")
+    assert cli.main(["nbgrader", "--out=~/course", "--notebook", "02"]) == 0
+    asked: list[Any] = []
+
+    def written(source: pathlib.Path, out: pathlib.Path, **named: Any) -> _pages.Written:
+        asked.append((source, out, named["executed"]))
+        return _pages.Written(out, 0, 0, 0.0)
+
+    monkeypatch.setattr(_pages, "write_course", written)
+    assert cli.main(["html", "--out=~/pages", "--notebooks=~/n", "--executed=~/e"]) == 0
+    assert asked == [(home / "n", home / "pages", home / "e")]
+    assert sorted(each.name for each in home.iterdir()) == ["course", "g.csv", "more.csv", "reports", "rubric.json"]
+    assert [each.name for each in here.iterdir()] == []
+    with pytest.raises(InputError, match="begins with the home of a user that is not here"):
+        lessons.Rubric.read("~nobody-of-this-name/r.json")
 
 
 def test_the_progress_of_the_working_copy_is_found(
