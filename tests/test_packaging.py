@@ -197,3 +197,14 @@ def test_the_container_gets_the_shared_memory_that_loading_asks_for(page: str) -
     commands = re.findall(r"docker run [^`\n]+", (ROOT / page).read_text(encoding="utf-8"))
     assert commands
     assert all(wanted[1] in command for command in commands)
+
+
+def test_what_names_students_is_in_no_image() -> None:
+    """Reports, grades and nbgrader's course, which git leaves out by name, are left out of what the container is built from too."""
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").partition("# What names students")[2].splitlines()[1:]
+    left_out = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert len(ignored) > 5
+    for pattern in (*ignored, ".gpulab/"):  # which holds the answers, below any folder of notebooks
+        # Docker's patterns begin at the top, git's only where they begin with a slash.
+        there = pattern.strip("/") if pattern.startswith("/") else f"**/{pattern.strip('/')}"
+        assert there in left_out, pattern
