@@ -11,11 +11,12 @@ import importlib
 import io
 import json
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab.errors import GpulabError
+from gpulab.errors import GpulabError, InputError
 
 # The command's name, the module that has its add_parser, and the line that the help shows.
 _COMMANDS = {
@@ -77,6 +78,17 @@ def _show_every_character() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def _refuse_lost_folder() -> None:
+    """Say so where the folder that the command was called in is no longer there: each command looks for something in it."""
+    try:
+        pathlib.Path.cwd()
+    except OSError as error:
+        raise InputError(
+            f"the folder in which this command was called is gone ({error.strerror or error}); expected one that is there. "
+            "Go to it once more with cd, or to another one, and run the command again."
+        ) from error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -95,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = next((word for word in words if not word.startswith("-")), None)
     try:
         arguments = _parser(asked).parse_args(words)
+        _refuse_lost_folder()
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code

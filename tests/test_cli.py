@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -83,6 +84,18 @@ def test_an_error_of_ours_gives_its_sentence_and_2(monkeypatch, capsys):
     monkeypatch.setattr(devices, "checkup", _raising(InputError("measure: no such thing; expected another. Do that.")))
     assert cli.main(["doctor"]) == 2
     assert capsys.readouterr().err == "gpulab: measure: no such thing; expected another. Do that.\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a folder in which a program stands cannot be removed")
+@pytest.mark.parametrize("words", [["doctor"], ["report"], ["class", "reports"]])
+def test_a_folder_that_is_gone_is_one_sentence(words, tmp_path, monkeypatch, capsys):
+    """Cloned anew while a terminal stood in the old folder: no command has a traceback for it."""
+    (tmp_path / "old").mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    (tmp_path / "old").rmdir()
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert re.match(r"gpulab: the folder in which this command was called is gone \(No such file.* Go to it once more with cd", said)
 
 
 def test_a_bug_is_not_hidden(monkeypatch):

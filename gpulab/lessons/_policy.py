@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 from dataclasses import dataclass
 
 from gpulab._given import expanded
 from gpulab.errors import InputError
+from gpulab.lessons import _store
 
 POLICIES = ("show", "after-attempt", "withhold")
 
@@ -34,7 +34,7 @@ def policy() -> Policy:
         return _valid(chosen, "", "GPULAB_SOLUTIONS")
     named = os.environ.get("GPULAB_CLASS")
     try:
-        where = expanded("GPULAB_CLASS", named) if named else pathlib.Path.cwd() / ".gpulab" / "class.json"
+        where = expanded("GPULAB_CLASS", named) if named else _store.here() / ".gpulab" / "class.json"
     except InputError as error:
         return Policy("withhold", f"{error} Ask your instructor.")
     if not named and not where.exists():

@@ -29,6 +29,14 @@ Edit = Callable[[dict[str, Any]], None]
 _pending: dict[str, list[Edit]] = {}  # path -> the changes that could not be written yet
 
 
+def here() -> pathlib.Path:
+    """Return the working directory; "." where it was removed under a running kernel: there is nothing in it, and nothing can be written."""
+    try:
+        return pathlib.Path.cwd()
+    except OSError:
+        return pathlib.Path()
+
+
 def path() -> pathlib.Path:
     """Return the progress file: ``GPULAB_PROGRESS``, or ``.gpulab/progress.json`` in the working directory.
 
@@ -38,7 +46,7 @@ def path() -> pathlib.Path:
         If GPULAB_PROGRESS names the home of a user who is not here.
     """
     chosen = os.environ.get("GPULAB_PROGRESS")
-    return expanded("GPULAB_PROGRESS", chosen) if chosen else pathlib.Path.cwd() / ".gpulab" / "progress.json"
+    return expanded("GPULAB_PROGRESS", chosen) if chosen else here() / ".gpulab" / "progress.json"
 
 
 def now() -> str:

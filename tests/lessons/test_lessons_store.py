@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpulab.lessons import _store
+from gpulab.lessons import _policy, _store
 
 
 def _mark(id: str):
@@ -43,6 +43,24 @@ def test_the_default_place_is_the_working_directory(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("GPULAB_PROGRESS")
     monkeypatch.chdir(tmp_path)
     assert _store.path() == tmp_path / ".gpulab" / "progress.json"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a folder in which a program stands cannot be removed")
+def test_a_folder_that_was_removed_under_the_kernel_stops_no_lesson(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """What is answered there is kept in memory, and said once; solutions are shown, for there is no file that withholds them."""
+    monkeypatch.delenv("GPULAB_PROGRESS")
+    monkeypatch.delenv("GPULAB_CLASS")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    said: list[str] = []
+    _store.change(_mark("00.1"), said.append)
+    _store.change(_mark("00.2"), said.append)
+    assert [sentence.partition(";")[0] for sentence in said] == [
+        f"progress: {pathlib.Path('.gpulab', 'progress.json')} cannot be written (No such file or directory)"
+    ]
+    assert set(_store.read()["exercises"]) == {"00.1", "00.2"}
+    assert _policy.policy() == _policy.Policy("show", "")
 
 
 def test_a_truncated_file_is_set_aside_and_said(progress_file: pathlib.Path):
