@@ -30,6 +30,7 @@ _BAND = 0.45  # of a row's height, to each side
 _QUESTION = 52  # characters of a question beside its axis
 _HIGHEST, _LOWEST = 1e4, 1e-4  # ratios beyond stand at the edge, and say so
 _ARITHMETIC = "float32"
+_DISTURBANCES = ("contended", "stalled", "throttled")  # codes of notes by which a roof may be too low
 _KINDS = {palette.BLUE: "CPU", palette.VERMILLION: "GPU"}
 
 
@@ -94,9 +95,15 @@ def _machines(some: Sequence[tuple[Student, Roofline, float]], low: float, high:
 def _words(student: Student, roof: Roofline, ridge: float) -> str:
     return html.escape(
         f"{student.name}: {_short(roof.device)}, {format_flops_per_second(roof.arithmetic_roof(_ARITHMETIC).flops_per_second)}, "
-        f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP a byte",
+        f"{format_bytes_per_second(roof.memory[-1].bytes_per_second)}, ridge {ridge:.3g} FLOP a byte{_doubts(roof)}",
         quote=False,  # plotly knows no &quot; and would show it as it is
     )
+
+
+def _doubts(roof: Roofline) -> str:
+    """Return what made a machine's roofs doubtful when its report was made, such as thirty students on one server who report at once."""
+    codes = [note.code for note in roof.notes if note.code in _DISTURBANCES]
+    return f" (measured while {' and '.join(codes)})" if codes else ""
 
 
 def _short(text: str, most: int = 60) -> str:
@@ -111,7 +118,8 @@ def _evidence(drawn: Sequence[tuple[Student, Roofline]]) -> Evidence:
 
 
 def _describe(drawn: Sequence[tuple[Student, Roofline]], ridges: Sequence[float]) -> str:
-    named = [f"{student.name}: {_short(roof.device)}, ridge {x:.3g}" for (student, roof), x in zip(drawn, ridges, strict=True)][:_NAMED]
+    some = [(student, roof, x) for (student, roof), x in zip(drawn, ridges, strict=True)][:_NAMED]
+    named = [f"{student.name}: {_short(roof.device)}, ridge {x:.3g}{_doubts(roof)}" for student, roof, x in some]
     more = f"; and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else ""
     return (
         f"Ridges from {min(ridges):.3g} to {max(ridges):.3g} FLOP a byte, median {statistics.median(ridges):.3g}. {'; '.join(named)}{more}."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpulab._result import Result
-from gpulab.evidence import Environment, Evidence
+from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 from gpulab.units import format_bytes
 
@@ -234,7 +234,7 @@ def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
             for name, rate in roofs.bytes_per_second.items()
         ),
         points=(),
-        notes=(),
+        notes=tuple(Note(code, NOTE_CODES[code]) for code in dict.fromkeys(roofs.notes) if code in NOTE_CODES),
         evidence=evidence,
         device_kind=kind,
     )

@@ -52,6 +52,20 @@ def test_each_machine_has_its_roofs_and_its_ridge(tmp_path: pathlib.Path) -> Non
     assert "from 5 to 10 FLOP a byte" in figure.description
 
 
+def test_a_machine_that_was_disturbed_says_so(tmp_path: pathlib.Path) -> None:
+    """Of thirty who report at once from one server each disturbs the others: the mark and the description have it, as no other code."""
+    report = with_roofs(0, 1e11, 2e10)
+    notes = ("contended", "skipped", "throttled", "contended", "<b>no code</b>")
+    report = dataclasses.replace(report, roofs=(dataclasses.replace(report.roofs[0], notes=notes),))
+    room = a_class(tmp_path, report, with_roofs(4, 4e13, 4e12))
+    assert [note.code for note in room.rooflines()[0].notes] == ["contended", "skipped", "throttled"]
+    figure = figures.class_roofline(room)
+    cpu, gpu = (next(iter(t.customdata)) for t in figure.data if t.mode == "markers")
+    assert cpu.endswith("ridge 5 FLOP a byte (measured while contended and throttled)")
+    assert gpu.endswith("ridge 10 FLOP a byte")
+    assert "ridge 5 (measured while contended and throttled); " in figure.description
+
+
 def test_processors_and_accelerators_are_counted_apart(tmp_path: pathlib.Path) -> None:
     """Three CPUs, one of them with graphics in its name, an Apple GPU and two of NVIDIA's, by the kind that each report tells."""
     reports = [report_of(k) for k in range(6)]
