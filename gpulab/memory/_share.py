@@ -45,9 +45,10 @@ def apply_share(environment: Any = None) -> str:
         return ""
     _backends.leave_memory()
     try:
-        for index in range(torch.cuda.device_count()):
-            total = int(torch.cuda.get_device_properties(index).total_memory)
-            torch.cuda.set_per_process_memory_fraction(_share(wanted, total), index)
+        totals = [int(torch.cuda.get_device_properties(index).total_memory) for index in range(torch.cuda.device_count())]
+        # All before the first is set: a size that the smallest GPU lacks caps nothing, as the sentence says.
+        for index, share in enumerate([_share(wanted, total) for total in totals]):
+            torch.cuda.set_per_process_memory_fraction(share, index)
     except (InputError, RuntimeError, ValueError, OverflowError) as error:
         return (
             f"{VARIABLE}={shown(wanted)} caps nothing ({error}); expected a size such as '10 GiB' or a share such as '25 %'. "

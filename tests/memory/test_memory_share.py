@@ -44,6 +44,14 @@ def test_what_is_no_share_is_said_and_a_kernel_starts(asked: list[tuple[float, i
     assert asked == []
 
 
+def test_a_size_that_one_gpu_lacks_caps_none(asked: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 GiB on GPUs of 80 and 16 GiB: the first one must not be capped while the sentence says that nothing is."""
+    sizes = (TOTAL, 16 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: types.SimpleNamespace(total_memory=sizes[index]))
+    assert "caps nothing (the GPU has 16.0 GiB)" in apply_share({"GPULAB_GPU_MEMORY": "20 GiB"})
+    assert asked == []
+
+
 def test_who_takes_a_share_leaves_the_rest_of_the_gpu(asked: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX and TensorFlow are asked for no more than they need, by the variables of their manuals; what a learner has set stays."""
     monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
