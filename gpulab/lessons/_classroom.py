@@ -316,10 +316,10 @@ def _student_row(student: Student) -> tuple[str, ...]:
     given = [p for p in report.predictions if p.predicted is not None]
     judged = sum(_verdict(p) != "not measured" for p in given)
     close = sum(_verdict(p) in ("close", "right") for p in report.predictions)
-    passed = sum(c.state == "passed" for c in report.checks)
+    passed, tried = sum(c.state == "passed" for c in report.checks), sum(c.tried for c in report.checks)
     return (
         student.name, line(report.machine.device), str(report.machine.cores), format_bytes(report.machine.memory_bytes),
-        f"{len(given)}, {close} of {judged} close or right", f"{passed} of {len(report.checks)} tried",
+        f"{len(given)}, {close} of {judged} close or right", f"{passed} of {tried} tried",
         ", ".join(map(line, report.machine.to_fix)) or "nothing",
     )  # fmt: skip
 

@@ -345,7 +345,9 @@ def grade(
 def _counts(lesson: _content.Lesson, room: Classroom, rules: Rubric) -> bool:
     if rules.notebooks:
         return any(lesson.notebook.startswith(each) for each in rules.notebooks)
-    worked_on = {c.id for s in room.students for c in s.report.checks} | {p.id for s in room.students for p in s.report.predictions}
+    # Run All alone leaves a revealed question without a prediction, and a hint an exercise without an attempt.
+    worked_on = {c.id for s in room.students for c in s.report.checks if c.tried}
+    worked_on |= {p.id for s in room.students for p in s.report.predictions if p.predicted is not None}
     return not worked_on.isdisjoint({*lesson.exercises, *lesson.questions})
 
 

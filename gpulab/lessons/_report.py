@@ -240,11 +240,12 @@ def contents(made: StudentReport) -> list[str]:
     sources = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") in ("code", "file")]
     kept = sum(isinstance(check.kept, dict) and check.kept.get("kind") != "nothing" for check in made.checks)
     given = sum(prediction.predicted is not None for prediction in made.predictions)
+    tried = sum(check.tried for check in made.checks)
     missing = [check.id for check in made.checks if isinstance(check.kept, dict) and check.kept.get("kind") == "nothing"]
     of_machine = [made.machine.device, "versions of its libraries", "what gpulab doctor looked at", *(["its roofs"] if made.roofs else [])]
     lines = [
         f"In it: {f'the name {made.name!r}' if made.name else 'no name'}; this machine ({', '.join(of_machine)}); "
-        f"{given} prediction{'s' if given != 1 else ''}; {len(made.checks)} checked exercise{'s' if len(made.checks) != 1 else ''}, "
+        f"{given} prediction{'s' if given != 1 else ''}; {tried} checked exercise{'s' if tried != 1 else ''}, "
         f"{kept} with your answer.",
         "Not in it: your user name, this machine's name, paths, serial numbers.",
     ]

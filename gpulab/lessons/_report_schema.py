@@ -137,6 +137,11 @@ class ReportedCheck(Result):
     kept: Any
     seen: Any
 
+    @property
+    def tried(self) -> bool:
+        """Whether an answer was checked; one of which only a hint or the solution was looked at has an entry too."""
+        return self.attempts > 0 or self.state != "not attempted"
+
 
 @dataclass(frozen=True)
 class ReportedMeasurement(Result):

@@ -22,10 +22,10 @@ from made_class import check_of, report_of, write
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _answers, _content, _grader, _grades, _regrade
+from gpulab.lessons import _answers, _content, _grader, _grades, _regrade, _report
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._regrade import Regrader
-from gpulab.lessons._report_schema import ReportedCheck
+from gpulab.lessons._report_schema import ReportedCheck, ReportedPrediction
 
 LIMIT = 30.0  # seconds for an answer in these tests: a busy machine decides nothing
 SHORT = 1.5  # where the end of the time is the point
@@ -520,6 +520,19 @@ def test_the_caption_says_which_notebooks_counted_and_why(folder: pathlib.Path) 
     assert "03, 09 (because the rubric names them)." in named.caption()
     (folder / "a.json").unlink()
     assert "No notebook counted." in lessons.grade(lessons.classroom(folder)).caption()
+
+
+def test_run_all_and_a_hint_make_no_notebook_count(folder: pathlib.Path) -> None:
+    """Both leave an entry: of one curious student's Run All in 09 the whole class would have had points to lose."""
+    revealed = ReportedPrediction("09.1", "How many times?", None, "", 3.0, "3.00x", "no prediction", "MEASURED", 0)
+    hinted = ReportedCheck("10.2", "not attempted", 0, 2, True, None, None)
+    tried = check_of("02.8", "chunks = 16", "passed")
+    made = report_of(1, "Anna", predictions=(revealed,), checks=(tried, hinted))
+    write(folder, "a.json", made)
+    room = lessons.classroom(folder)
+    assert lessons.grade(room, run_code=False).notebooks == ("02",)
+    assert "1 of 1 tried" in room.table()[1][0]
+    assert "0 predictions; 1 checked exercise, 1 with your answer." in _report.contents(made)[0]
 
 
 @pytest.mark.parametrize("changed", [{"seconds": 0}, {"seconds": "x"}, {"memory_bytes": 5}, {"run_code": "yes"}, {"rubric": 5}])
