@@ -237,7 +237,7 @@ def _text_fault(report: StudentReport) -> str:
 def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student, ...], list[str]]:
     """Put the files of one student together; the later file of the same notebooks counts.
 
-    One without predictions and exercises, as before class, tells of the machine and takes no other's place.
+    One in which nothing was predicted or tried, as before class, tells of the machine and takes no other's place.
     """
     groups: dict[str, list[tuple[str, StudentReport]]] = {}
     for number, (file, report) in enumerate(read):
@@ -249,7 +249,7 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
         latest = sorted(group, key=lambda pair: datetime.datetime.fromisoformat(pair[1].date), reverse=True)
         name = line(latest[0][1].name) or f"(no name) {latest[0][0]}"
         used: list[tuple[str, StudentReport]] = []
-        for file, report in [pair for pair in latest if pair[1].predictions or pair[1].checks] or latest:
+        for file, report in [pair for pair in latest if _has_work(pair[1])] or latest:
             same = next((pair for pair in used if pair[1].notebook == report.notebook), None)
             if same is None:
                 used.append((file, report))
@@ -264,6 +264,11 @@ def _students(read: Sequence[tuple[str, StudentReport]]) -> tuple[tuple[Student,
             used.insert(0, latest[0])
         students.append(Student(name, tuple(file for file, _ in used), report))
     return tuple(sorted(students, key=lambda each: each.name.casefold())), [*remarks, *_versions(students)]
+
+
+def _has_work(report: StudentReport) -> bool:
+    """Whether something was predicted or tried: Run All alone, on another machine, leaves revealed questions without a prediction."""
+    return any(p.predicted is not None for p in report.predictions) or any(check.tried for check in report.checks)
 
 
 def _two(*reports: StudentReport) -> str:

@@ -179,6 +179,19 @@ def test_a_file_without_work_never_displaces_one_with_work(folder: pathlib.Path)
     assert room.remarks == ("Anna: of Anna-doctor.json, which has no predictions and no exercises, only the machine counts.",)
 
 
+def test_a_later_run_all_never_displaces_work(folder: pathlib.Path) -> None:
+    """Anna's file from home has every question revealed, none predicted, and a hint: what she did in class stays."""
+    write(folder, "class.json", report_of(3, "Anna", date="2026-03-01T10:00:00+00:00"))
+    revealed = dataclasses.replace(report_of(3).predictions[0], predicted=None, predicted_text="", verdict="no prediction")
+    hinted = dataclasses.replace(report_of(3).checks[0], state="not attempted", attempts=0, hints=1, kept=None)
+    write(folder, "home.json", report_of(3, "Anna", (hinted,), predictions=(revealed,), date="2026-03-02T10:00:00+00:00"))
+    room = lessons.classroom(folder)
+    (anna,) = room.students
+    assert (anna.files, len(anna.report.checks)) == (("home.json", "class.json"), 5)
+    assert sum(p.predicted is not None for p in anna.report.predictions) == 3
+    assert room.remarks == ("Anna: of home.json, which has no predictions and no exercises, only the machine counts.",)
+
+
 def test_roofs_stay_with_the_machine_that_showed_them(folder: pathlib.Path) -> None:
     """Anna's later file tells of another machine, without roofs: the earlier machine's would be drawn as a CPU's, on the later one's name.
 
