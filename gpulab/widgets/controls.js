@@ -91,11 +91,11 @@ function boxes(id, type, onInput) {
 }
 
 /** Sends to the kernel: one message under way for each control, and then the newest value, however fast the slider moves. */
-function outbox(model, view, onWaiting) {
+function outbox(kernel, view, onWaiting) {
   let seq = 0;
   const waiting = new Set(); // the numbers that are not answered yet
   const busy = new Map(); // name -> {seq, raw, next}
-  const send = (what) => { waiting.add(++seq); onWaiting(true); model.send({ ...what, view, seq }); return seq; };
+  const send = (what) => { waiting.add(++seq); onWaiting(true); kernel.send({ ...what, view, seq }); return seq; };
   const post = (name, raw) => { busy.set(name, { seq: send({ do: "set", name, raw }), raw, next: undefined }); };
   return {
     set(name, raw) {
@@ -125,7 +125,9 @@ function outbox(model, view, onWaiting) {
 
 function render({ model, el }) {
   const uid = unique("gpulab");
-  const out = outbox(model, uid, (waits) => { root.dataset.busy = waits; });
+  let gone = false; // the kernel is not there any more
+  const kernel = line(model, el, lose);
+  const out = outbox(kernel, uid, (waits) => { root.dataset.busy = waits && !gone; });
   const fields = new Map();
   let asked = null; // a button was pressed and the kernel has not answered yet
 
@@ -136,18 +138,19 @@ function render({ model, el }) {
   const text = element("span", { class: "gpulab-progress-text" });
   const said = element("span", { class: "gpulab-hidden", role: "status" });
   const error = element("div", { class: "gpulab-error", role: "alert" });
+  const lost = element("div", { class: "gpulab-error", id: `${uid}-lost`, hidden: true }, GONE); // no alert: a restart would speak it for every panel
   const heading = element("div", { class: "gpulab-heading" });
   const title = element("div", { class: "gpulab-title", id: `${uid}-title` });
   const summary = element("div", { class: "gpulab-summary" });
   const stop = element("button", { type: "button", class: "gpulab-stop" }, "Stop");
   const running = element("div", { class: "gpulab-running" }, buttons, bar, text, said);
   heading.append(title, summary);
-  const root = element("div", { class: "gpulab", role: "group", "aria-labelledby": `${uid}-title` }, heading, grid, help, running, error);
+  const root = element("div", { class: "gpulab", role: "group", "aria-labelledby": `${uid}-title` }, heading, grid, help, running, error, lost);
   el.append(root);
   keepKeys(root);
 
   const showHelp = (words) => setText(help, words || "Point at a control, or move to it with Tab: this line says what it does.");
-  const state = () => (asked && model.get("state") === "idle" ? "asked" : model.get("state"));
+  const state = () => (gone ? "idle" : asked && model.get("state") === "idle" ? "asked" : model.get("state"));
 
   function makeField(item) {
     const id = `${uid}-${item.name}`;
@@ -224,15 +227,15 @@ function render({ model, el }) {
   function drawState() {
     const now = state();
     const idle = now === "idle";
-    for (const button of buttons.querySelectorAll(".gpulab-run")) button.setAttribute("aria-disabled", String(!idle));
+    for (const button of buttons.querySelectorAll(".gpulab-run")) button.setAttribute("aria-disabled", String(!idle || gone));
     const hadFocus = stop.getRootNode().activeElement === stop;
     stop.hidden = now === "idle" || now === "asked";
     if (stop.hidden && hadFocus) buttons.querySelector(".gpulab-run")?.focus();
     stop.setAttribute("aria-disabled", String(now === "stopping"));
     bar.hidden = idle;
     bar.value = model.get("fraction");
-    setText(text, now === "asked" ? `${asked.label}: asking the kernel` : model.get("progress"));
-    if (now !== "running") setText(said, now === "idle" ? model.get("progress") : text.textContent);
+    setText(text, gone ? "" : now === "asked" ? `${asked.label}: asking the kernel` : model.get("progress"));
+    if (now !== "running") setText(said, text.textContent);
     root.setAttribute("aria-busy", String(!idle));
     root.dataset.ended = model.get("ended");
   }
@@ -241,6 +244,16 @@ function render({ model, el }) {
     setText(error, model.get("error"));
     error.hidden = !model.get("error");
     drawValues();
+  }
+
+  // Nothing on the screen may wait for an answer, or look as if it could give one.
+  function lose() {
+    gone = true;
+    root.dataset.busy = false;
+    lost.hidden = false;
+    for (const button of buttons.querySelectorAll(".gpulab-run")) button.setAttribute("aria-describedby", lost.id);
+    for (const { box } of fields.values()) for (const input of box.querySelectorAll("select, input")) input.disabled = true;
+    drawState();
   }
 
   function drawHeading() {
@@ -257,7 +270,7 @@ function render({ model, el }) {
   };
   const listeners = {
     "change:spec": drawFields, "change:values": drawValues, "change:actions": drawButtons, "change:first": drawFirst, "change:error": drawError, "change:error_control": drawError,
-    "change:title": drawHeading, "change:summary": drawHeading, "msg:custom": onMessage,
+    "change:title": drawHeading, "change:summary": drawHeading, "msg:custom": onMessage, ...kernel.reactions,
   };
   for (const name of ["state", "action", "fraction", "progress", "ended"]) listeners[`change:${name}`] = drawState;
   const end = listen(model, listeners);
@@ -267,6 +280,7 @@ function render({ model, el }) {
   drawFields();
   drawButtons();
   drawError();
+  kernel.look();
   return end;
 }
 

@@ -37,3 +37,21 @@ function listen(model, reactions) {
   for (const [name, react] of Object.entries(reactions)) model.on(name, react);
   return () => { for (const [name, react] of Object.entries(reactions)) model.off(name, react); };
 }
+
+const GONE = "The kernel that made this is gone: it was restarted or shut down, or the notebook was only opened again. Run the cells up to this one again.";
+
+/** The way to the kernel. `lost` is called once, when it is known that nobody will answer any more; what is sent after that goes nowhere. */
+function line(model, el, lost) {
+  let live = true;
+  const end = () => { if (live) { live = false; lost(); } };
+  return {
+    // anywidget shows no comm. A restart is this event of the model, which ipywidgets fires for nothing else once there is a view.
+    reactions: { comm_live_update: end },
+    // A view of a model that never had a kernel, or has lost it before, bears this class of ipywidgets from the start.
+    look() { if (el.classList.contains("jupyter-widgets-disconnected")) end(); },
+    send(message) {
+      if (!live) return;
+      try { model.send(message); } catch { end(); } // the kernel was shut down
+    },
+  };
+}

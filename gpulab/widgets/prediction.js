@@ -9,7 +9,8 @@ function render({ model, el }) {
   const save = element("button", { type: "submit", class: "gpulab-first" }, "Save");
   const error = element("div", { class: "gpulab-error", role: "alert", id: `${uid}-error` });
   const status = element("div", { class: "gpulab-kept", role: "status", tabindex: -1 });
-  const root = element("div", { class: "gpulab gpulab-predict", role: "group", "aria-labelledby": `${uid}-question` }, eyebrow, question, form, error, status);
+  const lost = element("div", { class: "gpulab-error", id: `${uid}-lost`, hidden: true }, GONE);
+  const root = element("div", { class: "gpulab gpulab-predict", role: "group", "aria-labelledby": `${uid}-question` }, eyebrow, question, form, error, lost, status);
   let answer;
 
   if (choices.length) {
@@ -28,16 +29,23 @@ function render({ model, el }) {
   el.append(root);
   keepKeys(root);
 
+  let gone = false;
+  const kernel = line(model, el, () => {
+    gone = true;
+    for (const input of form.querySelectorAll("input, button")) input.disabled = true;
+    draw();
+  });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     setText(status, "Saving");
-    model.send({ do: "answer", value: answer() });
+    kernel.send({ do: "answer", value: answer() });
   });
 
   function draw() {
     const shown = model.get("revealed");
     if (shown && form.contains(document.activeElement)) status.focus();
     form.hidden = shown;
+    lost.hidden = !gone || shown;
     setText(save, model.get("answered") ? "Save another" : "Save");
     save.classList.toggle("gpulab-first", !model.get("answered"));
     setText(status, model.get("status"));
@@ -46,8 +54,9 @@ function render({ model, el }) {
   }
 
   draw();
-  const reactions = { "msg:custom": draw };
+  const reactions = { "msg:custom": draw, ...kernel.reactions };
   for (const name of ["status", "error", "answered", "revealed"]) reactions[`change:${name}`] = draw;
+  kernel.look();
   return listen(model, reactions);
 }
 

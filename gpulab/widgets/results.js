@@ -86,16 +86,20 @@ function render({ model, el }) {
     message.hidden = !model.get("message");
     caption.hidden = !model.get("caption");
     details.hidden = !model.get("code");
-    root.setAttribute("aria-busy", String(model.get("busy")));
-    root.classList.toggle("gpulab-old", model.get("busy"));
+    const busy = model.get("busy") && !gone;
+    root.setAttribute("aria-busy", String(busy));
+    root.classList.toggle("gpulab-old", busy);
   }
 
-  const listeners = { "change:headers": drawTable, "change:rows": drawTable, "change:label": drawTable, "change:evidence": drawStatus, "change:notes": drawStatus };
+  let gone = false; // no kernel will say that the work is over
+  const kernel = line(model, el, () => { gone = true; drawTexts(); });
+  const listeners = { ...kernel.reactions, "change:headers": drawTable, "change:rows": drawTable, "change:label": drawTable, "change:evidence": drawStatus, "change:notes": drawStatus };
   for (const name of ["message", "caption", "code", "busy"]) listeners[`change:${name}`] = drawTexts;
   const end = listen(model, listeners);
   drawTable();
   drawStatus();
   drawTexts();
+  kernel.look();
   return () => { watch.disconnect(); end(); };
 }
 

@@ -107,10 +107,20 @@ function render({ model, el }) {
 
   // One step under way, and then the newest wish, however fast the slider moves.
   let seq = 0, busy = 0, wish = null, playing = null;
+  let gone = false; // the kernel is not there any more; the controls above say so
+  const kernel = line(model, el, () => {
+    gone = true;
+    busy = 0;
+    wish = null;
+    root.dataset.busy = false;
+    pause();
+    drawPosition();
+    for (const number of wrap.querySelectorAll("button.gpulab-line")) number.disabled = true;
+  });
   const position = () => model.get("position");
   const steps = () => position().steps ?? 0;
   const now = () => wish ?? (busy ? Number(slider.value) : position().step ?? 0);
-  const post = (message) => { busy = ++seq; root.dataset.busy = true; model.send({ ...message, view: uid, seq }); };
+  const post = (message) => { busy = ++seq; root.dataset.busy = true; kernel.send({ ...message, view: uid, seq }); };
   function go(step) {
     const there = Math.max(1, Math.min(steps(), step));
     slider.value = there;
@@ -131,7 +141,7 @@ function render({ model, el }) {
   play.addEventListener("click", () => (playing ? pause() : begin()));
 
   function begin() {
-    if (!steps()) return;
+    if (gone || !steps()) return;
     if (now() >= steps()) go(1);
     words.setAttribute("aria-live", "off"); // a screen reader would be talked over
     setText(play, "Pause");
@@ -197,10 +207,10 @@ function render({ model, el }) {
     slider.max = Math.max(at.steps ?? 1, 1);
     if (!busy && wish === null) slider.value = at.step ?? 1;
     name();
-    able(previous, (at.step ?? 0) > 1);
-    able(next, (at.step ?? 0) < (at.steps ?? 0));
-    able(play, Boolean(at.steps));
-    slider.disabled = !at.steps;
+    able(previous, !gone && (at.step ?? 0) > 1);
+    able(next, !gone && (at.step ?? 0) < (at.steps ?? 0));
+    able(play, !gone && Boolean(at.steps));
+    slider.disabled = gone || !at.steps;
     root.hidden = !at.steps && !model.get("source").length;
     if (at === drawn) return;
     drawn = at;
@@ -237,9 +247,10 @@ function render({ model, el }) {
     root.dataset.busy = false;
     if (wish !== null) { const step = wish; wish = null; go(step); } else drawPosition();
   };
-  const end = listen(model, { "change:source": drawSource, "change:position": drawPosition, "msg:custom": onMessage });
+  const end = listen(model, { "change:source": drawSource, "change:position": drawPosition, "msg:custom": onMessage, ...kernel.reactions });
   drawSource();
   drawPosition();
+  kernel.look();
   return () => { pause(); watch.disconnect(); end(); };
 }
 

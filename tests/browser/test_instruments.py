@@ -369,6 +369,32 @@ def test_a_cell_run_again_stops_its_old_work(notebook: NotebookPage) -> None:
     assert state(notebook, "old is probe, old._job.join(5), old.running") == "False True False"
 
 
+def test_a_kernel_that_was_restarted_is_waited_for_by_nothing(
+    notebook_of: Callable[..., NotebookPage], probe_cells: list[str], tmp_path: Any
+) -> None:
+    """What the old kernel made says what to do, and takes no more clicks; its cell run again, it works."""
+    path = str(tmp_path / "progress.json")
+    ask = "import gpulab as gl\n%load_ext gpulab\ngl.lessons.predict('90.1', 'How long?', unit='us')"
+    notebook = notebook_of([*probe_cells, f"import os; os.environ['GPULAB_PROGRESS'] = {path!r}\n{ask}"], fresh=True)
+    area = notebook.output(0)
+    area.get_by_role("button", name="Count").click()
+    area.get_by_role("button", name="Stop").wait_for(timeout=WAIT)
+    notebook.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    shown(notebook, "The kernel that made this is gone")
+    expect(area.get_by_role("button", name="Stop")).to_have_count(0)
+    expect(area.get_by_role("button", name="Count")).to_have_attribute("aria-disabled", "true")
+    expect(area.locator(".gpulab-progress-text")).to_have_text("")
+    expect(area.locator(".gpulab-old")).to_have_count(0)
+    for label in ("What", "well", "Size", "Number", "a", "Fails"):
+        expect(area.get_by_label(label, exact=True)).to_be_disabled()
+    shown(notebook, "The kernel that made this is gone", cell=1)
+    expect(notebook.output(1).get_by_label("Your prediction (us)")).to_be_disabled()
+    expect(notebook.output(1).get_by_role("button", name="Save")).to_be_disabled()
+    notebook.run_all()
+    area.get_by_label("What").select_option("gamma")
+    shown(notebook, "what=gamma")
+
+
 def test_two_views_of_one_instrument_agree(notebook_of: Callable[..., NotebookPage], probe_cells: list[str]) -> None:
     """An instrument shown twice is one instrument: a control moved in one view moves in the other."""
     notebook = notebook_of([*probe_cells, "probe"])
