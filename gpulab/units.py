@@ -130,6 +130,15 @@ def format_ratio(ratio: float) -> str:
     return f"{_digits(ratio)}x" if words is None else words
 
 
+def format_number(value: float) -> str:
+    """Return a number without a unit: three significant digits, and a whole number from a thousand on, where they would take an exponent.
+
+    >>> format_number(9.876), format_number(10), format_number(999.6), format_number(18765.4)
+    ('9.88', '10', '1,000', '18,765')
+    """
+    return f"{value:,.0f}" if math.isfinite(value) and abs(value) >= 999.5 else f"{value:.3g}"
+
+
 def plural(count: int, noun: str, several: str | None = None) -> str:
     """Return a whole number with its noun: ``1 block``, ``2 blocks``; ``several`` is the noun of several, where an s does not make it.
 

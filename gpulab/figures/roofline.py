@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure, composed, count_axis, frame, ink, rate_axis
-from gpulab.units import format_bytes_per_second, format_flops_per_second
+from gpulab.units import format_bytes_per_second, format_flops_per_second, format_number
 
 if TYPE_CHECKING:
     from gpulab.models import MemoryRoof, Roofline, RooflinePoint
@@ -99,7 +99,7 @@ def _ridge(one: Roofline, tops: Sequence[str]) -> tuple[float, float, str] | Non
         return None
     level = one.memory[-1]
     x = one.ridge_flops_per_byte(tops[0], level.name)
-    return x, one.arithmetic_roof(tops[0]).flops_per_second, f"ridge {x:.3g} FLOP a byte"
+    return x, one.arithmetic_roof(tops[0]).flops_per_second, f"ridge {format_number(x)} FLOP a byte"
 
 
 def _crossings(one: Roofline, tops: Sequence[str]) -> list[float]:

@@ -16,7 +16,7 @@ from gpulab._given import is_finite, items
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, Note
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds, plural
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_number, format_seconds, plural
 
 Bound = Literal["memory", "arithmetic"]
 # What gl.recorder.model_errors says of the recordings that ship; a test holds both together.
@@ -141,16 +141,15 @@ class RooflinePoint(Result):
     def explanation(self) -> str:
         """One or two sentences: which roof binds, and how far beneath it the point lies."""
         roof = self.memory if self.bound_by == "memory" else self.arithmetic
-        what = (
-            "no arithmetic" if not self.flops else "no traffic" if not self.nbytes else f"{self.intensity_flops_per_byte:.3g} FLOP a byte"
-        )
+        intensity = f"{format_number(self.intensity_flops_per_byte)} FLOP a byte"
+        what = "no arithmetic" if not self.flops else "no traffic" if not self.nbytes else intensity
         least = f"{self.label}: {what}, so {roof} binds: at least {format_seconds(self.attainable_seconds)}."
         if self.seconds is None or self.share_of_roof is None:
             return least
         if float(f"{self.share_of_roof:.3g}") > 1.0:  # as it is shown: half a per cent more is the roof itself
-            over = f"It took {format_seconds(self.seconds)}, above the roof by {self.share_of_roof:.3g} times"
+            over = f"It took {format_seconds(self.seconds)}, above the roof by {format_number(self.share_of_roof)} times"
             return f"{least} {over}: a cache helps, the roof is too low, or the count or the clock is wrong."
-        return f"{least} It took {format_seconds(self.seconds)}: {100 * self.share_of_roof:.3g} % of the roof."
+        return f"{least} It took {format_seconds(self.seconds)}: {format_number(100 * self.share_of_roof)} % of the roof."
 
     def __repr__(self) -> str:
         return f"<{self.explanation.rstrip('.')}>"
@@ -170,11 +169,11 @@ def _row(point: RooflinePoint) -> tuple[str, ...]:
             return "not measured"
         return format_flops_per_second(flops) if point.flops else format_bytes_per_second(nbytes)
 
-    share = "" if point.share_of_roof is None else f"{100 * point.share_of_roof:.3g} % ({point.evidence.badge})"
+    share = "" if point.share_of_roof is None else f"{format_number(100 * point.share_of_roof)} % ({point.evidence.badge})"
     roof = point.memory if point.bound_by == "memory" else point.arithmetic
     attainable = rate(point.attainable_flops_per_second, point.attainable_bytes_per_second)
     reached = rate(point.flops_per_second, point.bytes_per_second)
-    return point.label, f"{point.intensity_flops_per_byte:.3g}", f"{point.bound_by} ({roof})", attainable, reached, share
+    return point.label, format_number(point.intensity_flops_per_byte), f"{point.bound_by} ({roof})", attainable, reached, share
 
 
 @dataclass(frozen=True, repr=False)

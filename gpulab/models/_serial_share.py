@@ -12,7 +12,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.models._scaling import MOST_RANKS
-from gpulab.units import format_seconds
+from gpulab.units import format_number, format_seconds
 
 _Z = 1.959963984540054  # the normal distribution's 97.5 % quantile
 
@@ -63,7 +63,7 @@ class SerialShare(Result):
             return f"{known}: more ranks gained more than their number, as they do when each one's part fits into a faster memory."
         if low <= 0:
             return f"{known}: it is not told from none, so Amdahl's law sets no limit."
-        return f"{known}; by Amdahl's law no number of ranks is more than {self.limit_speedup:.3g} times as fast."
+        return f"{known}; by Amdahl's law no number of ranks is more than {format_number(self.limit_speedup)} times as fast."
 
     def __repr__(self) -> str:
         return f"<serial share: {self.sentence}>"

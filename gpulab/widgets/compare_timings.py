@@ -11,7 +11,7 @@ from gpulab.evidence import Badge, Note
 from gpulab.timing import Comparison, ComparisonRow
 from gpulab.timing.recorded import recorded
 from gpulab.transfer import BreakEven
-from gpulab.units import format_seconds
+from gpulab.units import format_number, format_seconds
 from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, Switch, pairs
 from gpulab.widgets._instrument import Action, Drawing, Instrument
 from gpulab.widgets._work import Progress, Stop
@@ -224,5 +224,5 @@ def _verdict(c: Comparison) -> str:
         )
     if c.speedup is None:
         return agreement + ("One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported.")
-    interval = "" if c.speedup_interval is None else f" (95 % interval {c.speedup_interval[0]:.3g} to {c.speedup_interval[1]:.3g})"
-    return f"{agreement}The fastest other device is {c.speedup:.3g} times as fast as {c.rows[0].name}{interval}."
+    interval = "" if c.speedup_interval is None else " (95 % interval {} to {})".format(*map(format_number, c.speedup_interval))
+    return f"{agreement}The fastest other device is {format_number(c.speedup)} times as fast as {c.rows[0].name}{interval}."

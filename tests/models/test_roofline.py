@@ -292,6 +292,15 @@ def test_a_placed_measurement_keeps_its_interval() -> None:
     assert MADE.place_workload(work).interval_seconds is None
 
 
+def test_large_figures_are_written_out() -> None:
+    """By hand: 4 TFLOP over 1 GB take 4 s under the roof of 1 TFLOP/s, 2,000 times the 2 ms that a wrong clock told."""
+    point = MADE.place("train", 4e12, 1e9, seconds=0.002, evidence=MEASURED)
+    assert "train: 4,000 FLOP a byte" in point.explanation
+    assert "above the roof by 2,000 times" in point.explanation
+    ((_, intensity, *_, share),) = point.table()[1]
+    assert (intensity, share) == ("4,000", "200,000 % (MEASURED)")
+
+
 def test_roofs_and_points_as_tables_and_in_words() -> None:
     """By hand: 2 GFLOP over 12 GB at 100 GB/s; a copy in its own unit; a register loop on its roof; notes below; rates with units."""
     axpy = MADE.place("axpy", 2e9, 12e9, seconds=0.15, evidence=MEASURED)

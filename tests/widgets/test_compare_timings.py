@@ -126,6 +126,8 @@ def test_whether_the_results_agree_is_said_first(changes: dict[str, Any], words:
     one = "The fastest other device is 10 times as fast as Slow CPU"
     assert compare_timings._verdict(c) == f"{words}{one} (95 % interval 9 to 11)."
     assert compare_timings._verdict(dataclasses.replace(c, speedup_interval=None)) == f"{words}{one}."
+    much = compare_timings._verdict(dataclasses.replace(c, speedup=1234.4, speedup_interval=(998.0, 2345.6)))
+    assert much.endswith("is 1,234 times as fast as Slow CPU (95 % interval 998 to 2,346).")
     assert compare_timings._verdict(dataclasses.replace(c, speedup=None)) == f"{words}No speed-up is reported."
     alone = dataclasses.replace(c, speedup=None, rows=c.rows[:1])
     assert compare_timings._verdict(alone) == f"{words}One device, so no speed-up."
