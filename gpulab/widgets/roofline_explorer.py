@@ -168,7 +168,7 @@ class RooflineExplorer(Instrument):
         figure = figures.roofline(there[0], there[1:], arithmetic=dtype)
         headers, rows = _table(there)
         evidence = [e for one in there for e in (one.evidence, *(p.evidence for p in one.points))]
-        return Drawing(figure, headers, rows, _apart(evidence), [*(live.notes if live else ()), *notes], message)
+        return Drawing(figure, headers, rows, _apart(evidence), [*_pointing(live.notes if live else ()), *notes], message)
 
     def code_for(self, values: Mapping[str, Any]) -> str:
         """Return the loop over the workloads: measure, place, draw."""
@@ -190,6 +190,13 @@ class RooflineExplorer(Instrument):
         beside = ", [far.with_points(others)]" if name != _NONE else ""
         lines.append(f"gl.figures.roofline(roof.with_points(points){beside})")
         return "\n".join(lines)
+
+
+def _pointing(notes: Sequence[Note]) -> list[Note]:
+    """Let the notes name the button here instead of an argument: pressed again, Run measures disturbed roofs afresh."""
+    return [
+        dataclasses.replace(note, sentence=note.sentence.replace("measure again with refresh=True", "press Run again")) for note in notes
+    ]
 
 
 def _part_of(progress: Progress, done: int, steps: int, name: str) -> Progress:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpulab import devices, models, recordings, timing, workloads
+from gpulab.devices import _ceilings
 from gpulab.errors import InputError, MeasurementError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
@@ -88,6 +89,17 @@ def test_a_run_places_each_workload_under_the_live_roofs(calls: list[Any]) -> No
     r.set(dtype="float64")
     assert "controls have moved" in r._results.message
     assert "float32 100 GFLOP/s" in str(r._picture.outputs)  # the roof of what was measured, not of the moved control
+
+
+def test_disturbed_roofs_name_the_button_that_measures_them_again(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instrument has no argument ``refresh``; the result, which a cell may look at, keeps the sentence of the core."""
+    words = f"Two programs wanted the cores. {_ceilings._ADVICE}"
+    monkeypatch.setattr(models, "roofline", lambda device, stop: dataclasses.replace(ROOFS, notes=(Note("contended", words),)))
+    r = RooflineExplorer(workloads=["add"], beside="none")
+    r.run(wait=True)
+    told = "Two programs wanted the cores. So these figures may be far too low; press Run again when it is quiet."
+    assert r._results.notes[0] == {"code": "contended", "sentence": told}
+    assert r.result.notes[0].sentence == words
 
 
 def test_what_cannot_run_is_left_out_and_said(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
