@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -379,6 +379,12 @@ class SimtMicroscope(Instrument):
         self._microscope.write(position=self._walk.show(warp, min(values["step"], max(len(steps), 1))))
         headers = ("", "count", "meaning")
         return Drawing(None, headers, self._rows, [s.evidence], (), verdict(s))
+
+    def _set_from_panel(self, name: str, raw: Any) -> None:
+        """Leave out a step that the browser sent before it heard of a shorter walk: the slider has no field that a refusal could mark."""
+        if name == "step" and isinstance(raw, int) and raw > cast("Number", self.controls["step"]).maximum:
+            return
+        super()._set_from_panel(name, raw)
 
     def _on_step(self, _: Any, content: Any, __: Any) -> None:
         """Handle what the browser sent from the step's own controls; nothing that arrives here may end the instrument."""

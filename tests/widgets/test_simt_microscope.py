@@ -406,6 +406,22 @@ def test_a_step_that_was_overtaken_is_not_taken() -> None:
     assert m.step == 3
 
 
+def test_a_step_of_the_longer_walk_before_is_no_error() -> None:
+    """Play or a fast hand sends one more step while the kernel goes to a warp with fewer: it is answered, and Run works afterwards."""
+    m = SimtMicroscope("block_sum")
+    m.wait()
+    last = m.steps
+    m._panel._handle_custom_msg({"do": "set", "name": "warp", "raw": 3, "seq": 1, "view": "a"}, [])
+    before = m.step
+    assert m.steps < last
+    assert send(m, do="set", name="step", raw=last, seq=1, view="b") == [{"ack": 1, "view": "b"}]
+    assert (m.error, m.step) == ("", before)
+    job = m._job
+    m._panel._handle_custom_msg({"do": "run", "action": "run", "values": [], "seq": 2, "view": "a"}, [])
+    m.wait()
+    assert m._job is not job
+
+
 def test_a_step_neither_simulates_nor_sends_the_source_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moving is only looking: what costs time is done once."""
     m = SimtMicroscope("block_sum")
