@@ -20,7 +20,8 @@ const KINDS = {
 
   slider(id, onInput) {
     const range = element("input", { id, type: "range", min: 0, step: 1 });
-    const shown = element("output", { for: id, class: "gpulab-shown" });
+    // An output is a live region of its own: a screen reader would tell each value twice, here and as the slider's own text.
+    const shown = element("output", { for: id, class: "gpulab-shown", "aria-live": "off" });
     let texts = [];
     const name = () => { setText(shown, texts[range.value] ?? ""); range.setAttribute("aria-valuetext", texts[range.value] ?? ""); };
     range.addEventListener("input", () => { name(); onInput(Number(range.value)); });

@@ -96,6 +96,7 @@ def test_every_control_moves_the_state_and_the_picture(notebook: NotebookPage) -
     expect(area.get_by_label("well")).to_be_checked()
     expect(area.get_by_label("Size", exact=True)).to_have_value("0")
     expect(area.get_by_label("Size", exact=True)).to_have_attribute("aria-valuetext", "1")
+    expect(area.locator("output.gpulab-shown")).to_have_attribute("aria-live", "off")  # the slider tells it already
     expect(area.get_by_label("Number")).to_have_value("2")
     expect(area.get_by_label("a", exact=True)).not_to_be_checked()
     expect(area.locator(".js-plotly-plot .main-svg").first).to_be_visible()
