@@ -48,9 +48,7 @@ class MachineCard(Instrument):
 
     def draw(self, values: Mapping[str, Any]) -> Drawing:
         """Return the table with the problems first, and the sizes of the memories."""
-        m: Machine | None = self.results.get("refresh")
-        if m is None:
-            return Drawing(message="Press Refresh to ask the machine.")
+        m: Machine = self.results.get("refresh", self._first)
         _, rows = m.table()
         severities = ("error: ", "warning: ")
         problems = [list(row) for row in rows if row[0].startswith(severities)]

@@ -63,10 +63,12 @@ class NumberFormats(Instrument):
     def __init__(self, **values: Any) -> None:
         self._special: int | None = None  # the bits of an infinity or nan, which no number field can hold
         super().__init__(**values)
+
+    def _assign(self, values: Mapping[str, Any]) -> None:
+        """Tick the bits of the number also where nothing was given, before the browser is told."""
+        super()._assign(values)
         if "bits" not in values:
-            with self._lock:
-                self._tick()
-                self._send_controls()
+            self._tick()
 
     def changed(self, name: str) -> None:
         """Keep number and bits together: the one that moved decides."""

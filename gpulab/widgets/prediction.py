@@ -36,10 +36,11 @@ class PredictionPanel(Panel):
     def __init__(self, prediction: Prediction) -> None:
         self._prediction = prediction
         p = prediction
-        super().__init__(id=p.id, question=p.question, unit=p.unit, choices=list(p.choices), example=p.example)
+        super().__init__(later=True, id=p.id, question=p.question, unit=p.unit, choices=list(p.choices), example=p.example)
         self._unsubscribe = prediction.observe(self._follow)
         self._follow(prediction)
         self.on_msg(self._on_message)
+        self.open_now()
         _cells.register(self)
 
     def submit(self, value: str | float) -> None:

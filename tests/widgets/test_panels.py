@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pathlib
 from typing import Any
 
 import anywidget
 import pytest
 import traitlets
 
+from gpulab import lessons
 from gpulab.figures import palette
-from gpulab.widgets import _controls
+from gpulab.widgets import MachineCard, NumberFormats, _controls
 from gpulab.widgets._panels import ControlsPanel, Panel, ResultsPanel, script
 from gpulab.widgets._simt_panel import MicroscopePanel
+from gpulab.widgets.prediction import PredictionPanel
 
 
 class Made(Panel):
@@ -42,6 +45,26 @@ def test_a_panel_for_later_is_told_as_it_is_by_then(opened: list[str]) -> None:
     assert opened == ["by then"] * 2
     Made(text="here")
     assert opened[2:] == ["here"]
+
+
+def test_instruments_and_forms_come_with_their_whole_first_state(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """The machine in the card, the ticked bits, an answer kept earlier: none of it is an update behind the panel, which may be lost."""
+    monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "progress.json"))
+    asked = lessons.predict("91.9", "How long?", unit="us")
+    asked.submit("5")
+    told: list[tuple[Panel, dict[str, Any]]] = []
+    opens = anywidget.AnyWidget.open
+
+    def note(panel: Panel) -> None:
+        if panel.comm is None:  # a box opens its parts once more
+            told.append((panel, panel.get_state()))
+        opens(panel)
+
+    monkeypatch.setattr(anywidget.AnyWidget, "open", note)
+    made = [MachineCard(), NumberFormats(), PredictionPanel(asked)]
+    assert len(told) == 5, "the card and the formats have two panels each"
+    assert [(panel, panel.get_state()) for panel, _ in told] == told
+    assert (made[2].answered, made[2].status) == (True, asked.status)
 
 
 def test_what_is_equal_is_not_sent_again() -> None:
