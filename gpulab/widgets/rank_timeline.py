@@ -153,7 +153,7 @@ def _verdict(r: StrategyResult) -> str:
     beside = sum(r.timeline.overlap_seconds(rank) for rank in range(r.ranks))
     hidden = f", {beside / total[1]:.0%} of that beside compute" if total[1] > 0 else ""
     return (
-        f"{r.strategy} on {r.ranks} ranks {same} (losses differ by at most {r.loss_difference:.0e}). The ranks compute "
+        f"{r.strategy} on {r.ranks} ranks {same} (losses differ by at most {r.loss_difference:.1g}). The ranks compute "
         f"{total[0] / whole:.0%} of the time, messages move {total[1] / whole:.0%}{hidden}, and they wait {total[2] / whole:.0%}."
     )
 

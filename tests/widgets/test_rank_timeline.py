@@ -77,7 +77,7 @@ def test_a_run_is_drawn_with_its_seconds_shares_and_bytes(core: dict[str, Any]) 
         "rank 1", "60.0 ms (60%)", "30.0 ms (30%)", "20.0 ms (20%)", "20.0 ms (20%)", "1.00 MiB", "3.00 MiB",
     ]  # fmt: skip
     assert t._results.message == (
-        "ddp on 2 ranks computes what one process computes (losses differ by at most 0e+00). The ranks compute 60% of the time, messages "
+        "ddp on 2 ranks computes what one process computes (losses differ by at most 0). The ranks compute 60% of the time, messages "
         "move 30%, 67% of that beside compute, and they wait 20%."
     )
     assert "ddp on 2 ranks" in t._results.caption
@@ -113,7 +113,7 @@ def test_ranks_that_send_nothing_and_disagree_are_told_so(core: dict[str, Any]) 
     spans = tuple(span for span in whole.timeline.spans if span.kind != "communication")
     apart = dataclasses.replace(whole, timeline=dataclasses.replace(whole.timeline, spans=spans), losses=np.array([3.0, 2.0, 1.5]))
     assert _verdict(apart) == (
-        "single on 2 ranks does not compute what one process computes (losses differ by at most 5e-01). The ranks compute 60% of the time, "
+        "single on 2 ranks does not compute what one process computes (losses differ by at most 0.5). The ranks compute 60% of the time, "
         "messages move 0%, and they wait 20%."
     )
 
