@@ -37,16 +37,18 @@ const KINDS = {
     const input = element("input", { id, type: "number", autocomplete: "off" });
     let suggestions = [];
     let typing = false; // from the first key until Enter or the way out: what others change meanwhile must not overwrite it
+    let missed = null; // what they changed it to; shown where the reader leaves what was there before, which is no change of his
+    const typed = () => { typing = false; missed = null; };
     input.addEventListener("input", () => { typing = true; });
-    input.addEventListener("blur", () => { typing = false; });
-    input.addEventListener("change", () => { typing = false; onInput(input.value); });
+    input.addEventListener("blur", () => { if (missed !== null) input.value = missed; typed(); });
+    input.addEventListener("change", () => { typed(); onInput(input.value); });
     input.addEventListener("keydown", (event) => {
       const up = event.key === "ArrowUp";
       if (!suggestions.length || !(up || event.key === "ArrowDown")) return;
       event.preventDefault();
       const now = Number(input.value);
       const next = up ? suggestions.find((s) => s > now) : suggestions.findLast((s) => s < now);
-      if (next !== undefined) { typing = false; input.value = next; onInput(input.value); }
+      if (next !== undefined) { typed(); input.value = next; onInput(input.value); }
     });
     return {
       nodes: [input],
@@ -56,7 +58,7 @@ const KINDS = {
         input.step = item.integer ? 1 : "any";
         for (const bound of ["min", "max"]) item[bound] === null ? input.removeAttribute(bound) : input.setAttribute(bound, item[bound]);
       },
-      show(raw) { if (!typing) input.value = raw; },
+      show(raw) { if (typing) missed = raw; else input.value = raw; },
     };
   },
 

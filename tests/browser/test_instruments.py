@@ -116,6 +116,14 @@ def test_what_is_being_typed_is_not_overwritten(notebook: NotebookPage) -> None:
     notebook.run_in_kernel("probe.set(n=5)")
     shown(notebook, "n=5")
     expect(number).to_have_value("5")
+    number.blur()
+    assert state(notebook, "probe.values['n']") == "5"
+    number.fill("7")
+    notebook.run_in_kernel("probe.set(n=6)")
+    shown(notebook, "n=6")
+    number.fill("5")
+    number.blur()  # as it was when the field was entered, so the browser tells of no change
+    expect(number).to_have_value("6")
 
 
 def test_a_button_works_with_what_is_on_the_screen(notebook: NotebookPage) -> None:
