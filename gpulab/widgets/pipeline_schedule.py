@@ -133,7 +133,7 @@ class PipelineSchedule(OnRanks):
         beside = self._timetable_code(values, _MS) if float(values["transfer_ms"]) else ""  # without messages the run has it
         given = self._run_arguments(values)
         first = f'"{given.pop("schedule")}", {given.pop("microbatches")}'
-        words = "".join(f", {name}={value:g}" for name, value in given.items())
+        words = "".join(f", {name}={value:.12g}" for name, value in given.items())  # all digits that the arguments are rounded to
         return (
             f"import gpulab as gl\n\nwith gl.parallel.cluster({values['stages']}) as ranks:\n"
             f"    r = gl.parallel.run_schedule(ranks, {first}{words})\n{beside}gl.figures.pipeline_schedule({'s, r' if beside else 'r'})"
@@ -142,7 +142,7 @@ class PipelineSchedule(OnRanks):
     def _timetable_code(self, values: Mapping[str, Any], scale: float) -> str:
         given = self._model_arguments(values, scale)
         first = f"{given.pop('stages')}, {given.pop('microbatches')}, {given.pop('schedule')!r}".replace("'", '"')
-        words = "".join(f", {name}={value:g}" for name, value in given.items())
+        words = "".join(f", {name}={value:.12g}" for name, value in given.items())  # all digits that the arguments are rounded to
         return f"s = gl.models.pipeline_schedule({first}{words})\n"
 
 

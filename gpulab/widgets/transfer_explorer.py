@@ -321,10 +321,11 @@ class TransferExplorer(Instrument):
         direction, _, memory = series.partition(" ")
         chosen = f"{_literal(direction)}, {_literal(memory)}" if series else ""
         far = values["recorded"] if self._recorded[values["recorded"]] else _NONE
+        mebibytes = self.controls["predict_mebibytes"].raw(values["predict_mebibytes"])  # as the field shows it: six digits are too few
         source = "far" if where == "recorded" else "s"
         lines = [f"s = gl.transfer.sweep({_literal(values['device'])}, deadline={values['deadline']})"]
         lines += [f"far = gl.transfer.recorded_sweep(gl.recordings.load({_literal(far)}))"] if far != _NONE else []
-        lines += [f"fit = {source}.fit({chosen})", f"low, expected, high = fit.predict({values['predict_mebibytes']:g} * 2**20)"]
+        lines += [f"fit = {source}.fit({chosen})", f"low, expected, high = fit.predict({mebibytes} * 2**20)"]
         lines += [road] if values["link_shown"] else []
         quantity = "" if values["quantity"] == "seconds" else ', quantity="rate"'
         beside = "" if far == _NONE else ", beside=[far]"

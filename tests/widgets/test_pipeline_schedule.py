@@ -236,7 +236,9 @@ def test_a_lent_cluster_is_used_and_never_ended(core: dict[str, Any], monkeypatc
         PipelineSchedule().use(4)
 
 
-@pytest.mark.parametrize("values", [{"schedule": "1f1b"}, {"schedule": "interleaved", "chunks": 3, "transfer_ms": 2}])
+@pytest.mark.parametrize(
+    "values", [{"schedule": "1f1b"}, {"schedule": "interleaved", "chunks": 3, "transfer_ms": 2}, {"forward_ms": 123.456789}]
+)
 def test_the_code_gives_the_same_result(core: dict[str, Any], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is shown as code makes the same timetable, and after a run the same call on as many ranks."""
     p = PipelineSchedule(stages=2, microbatches=4, **values)

@@ -103,6 +103,7 @@ def test_a_sweep_is_drawn_with_its_fit_and_the_predicted_time(calls: list[Any]) 
     t.set(quantity="rate")
     assert "memory bandwidth 20.0 GB/s" in picture(t)
     assert "bandwidth of the fit 10.0 GB/s" in picture(t)
+    assert "fit.predict(9.5367431640625 * 2**20)" in t.code, "the same bytes, also where six digits are too few"
 
 
 def test_each_sweep_has_a_fit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
