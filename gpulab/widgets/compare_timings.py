@@ -213,14 +213,19 @@ def _notes(c: Comparison) -> list[Note]:
     return [*c.notes, *rows]
 
 
+def _small(value: float) -> str:
+    """Return a relative difference in words: a power of ten, and no power of ten for none."""
+    return f"{value:.1e}" if value else "0"
+
+
 def _verdict(c: Comparison) -> str:
     """Return in one sentence what the comparison found, agreement first."""
     agreement = ""
     if c.max_relative_difference is not None and c.tolerance is not None:
         agrees = c.max_relative_difference <= c.tolerance
         agreement = (
-            f"The results {'agree' if agrees else 'disagree'}: the largest relative difference is {c.max_relative_difference:.1e}, "
-            f"{'within' if agrees else 'beyond'} the tolerance {c.tolerance:.1e}. "
+            f"The results {'agree' if agrees else 'disagree'}: the largest relative difference is {_small(c.max_relative_difference)}, "
+            f"{'within' if agrees else 'beyond'} the tolerance {_small(c.tolerance)}. "
         )
     if c.speedup is None:
         return agreement + ("One device, so no speed-up." if len(c.rows) == 1 else "No speed-up is reported.")

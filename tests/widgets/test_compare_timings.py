@@ -116,6 +116,10 @@ def test_rows_notes_and_verdict_are_those_of_the_comparison(calls: list[dict[str
             {"max_relative_difference": 2e-5},
             "The results disagree: the largest relative difference is 2.0e-05, beyond the tolerance 1.0e-05. ",
         ),
+        (
+            {"max_relative_difference": 0.0, "tolerance": 0.0},
+            "The results agree: the largest relative difference is 0, within the tolerance 0. ",
+        ),
         ({"max_relative_difference": None}, ""),
         ({"tolerance": None}, ""),
     ],
