@@ -63,6 +63,16 @@ def test_the_index_lists_pages_questions_and_each_machine_once() -> None:
     assert "@" not in text
 
 
+def test_a_notebook_of_ones_own_is_reached_whatever_its_name() -> None:
+    """A # would begin a place in the page and a ? a question; letters of other alphabets are written as UTF-8 (RFC 3986)."""
+    own = page(GPU, "# Mine", "11_Übung 1#2")
+    url = "11_%C3%9Cbung%201%232.html"
+    assert f'<a href="{url}">Mine</a>' in _pages._index([own], {})
+    assert f'<a href="{url}">Mine</a>' in _pages._index([], {own.file: "Mine"})
+    assert _pages.render(page(GPU), own, own).count(f'href="{url}"') >= 2  # before and next
+    assert "Übung 1#2" not in _pages.render(page(GPU), own, own)
+
+
 def test_a_page_names_its_machine_and_takes_no_device_for_what_was_measured() -> None:
     """On a machine with a GPU the CPU is measured too: no line says that an output was measured on the GPU."""
     made = page(GPU)

@@ -7,6 +7,7 @@ import html
 import importlib.resources
 import re
 import time
+import urllib.parse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ class Page:
     def file(self) -> str:
         """The page's file name."""
         return f"{self.name}.html"
+
+    @property
+    def url(self) -> str:
+        """The page's address, beside the other pages."""
+        return _url(self.file)
 
 
 def write_course(
@@ -247,22 +253,25 @@ def _earlier(out: Path, files: Collection[str]) -> dict[str, str]:
 
 def _index(pages: Sequence[Page], earlier: Mapping[str, str]) -> str:
     """The first page: what there is, and where it was made."""
-    rows = {
-        file: f'<li><h2><a href="{file}">{html.escape(title)}</a></h2><p>From an earlier run: its page says where it was made.</p></li>'
-        for file, title in earlier.items()
-    }
+    old = "<p>From an earlier run: its page says where it was made.</p>"
+    rows = {file: f'<li><h2><a href="{_url(file)}">{html.escape(title)}</a></h2>{old}</li>' for file, title in earlier.items()}
     for page in pages:
         time_needed = _fact(page.notebook, r"\*\*Time:\*\*\s*([^.*]+)")
         asks = _questions(page.notebook)
         listed = "".join(f"<li>{html.escape(text)}</li>" for text in asks)
         rows[page.file] = (
-            f'<li><h2><a href="{page.file}">{html.escape(page.title)}</a></h2>'
+            f'<li><h2><a href="{page.url}">{html.escape(page.title)}</a></h2>'
             f"{f'<p>{html.escape(time_needed)}</p>' if time_needed else ''}{f'<ul>{listed}</ul>' if listed else ''}</li>"
         )
     machines = {short_stamp(page.where): page.where for page in pages}
     tables = "".join(f"<dl class=facts>{_pairs(facts(where))}</dl>" for where in machines.values())
     template = (_HERE / "template" / "index.html").read_text(encoding="utf-8")
     return template.replace("@PAGES@", "".join(rows[file] for file in sorted(rows))).replace("@MACHINES@", tables)
+
+
+def _url(file: str) -> str:
+    """A file's name as an address: a # in it would begin a place in the page, and a ? what is asked for."""
+    return urllib.parse.quote(file)
 
 
 def _pairs(rows: Sequence[tuple[str, str]]) -> str:
