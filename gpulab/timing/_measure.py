@@ -49,8 +49,9 @@ def measure(
     Parameters
     ----------
     fn : callable
-        Called many times with ``args``; its result is dropped. Arrays may be of any library that gpulab knows. Let a function of JAX
-        return its result: its calls return before the work is done, and only the result can be waited for.
+        Called many times with ``args``; its result is dropped. Arrays may be of any library that gpulab knows; those of others on a CUDA
+        device, such as Numba's own, are waited for too. Let a function of JAX return its result: its calls return before the work is done,
+        and only the result can be waited for.
     device : None, str or Device, optional
         Where ``fn`` works. None looks at the arrays among the arguments, those that ``fn`` holds, and its first result.
         Nothing is moved there (but with ``transfer``): where the arrays are on another accelerator, that is waited for too, with a note.

@@ -80,22 +80,43 @@ def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | No
 
     One array on an accelerator decides: where host and device arrays are mixed, the device is what must be waited for.
     """
-    return _deciding(arrays_in(args)) or _deciding(array for held in _reached_by(fn) for array in arrays_in(held))
+    return _deciding((args,)) or _deciding(_reached_by(fn))
 
 
 def device_of_result(result: Any) -> Device | None:
     """Return the device of the arrays in a result, or None where there are none."""
-    return _deciding(arrays_in(result))
+    return _deciding((result,))
 
 
-def _deciding(arrays: Iterable[Any]) -> Device | None:
+def _deciding(values: Iterable[Any]) -> Device | None:
     found: Device | None = None
-    for array in arrays:
-        device = _devices.find(_backends.backend_of(array).device_of(array))  # type: ignore[union-attr]
-        if not device.is_cpu:
-            return device
-        found = device
+    for value in values:
+        for array in arrays_in(value):
+            device = _devices.find(_backends.backend_of(array).device_of(array))  # type: ignore[union-attr]
+            if not device.is_cpu:
+                return device
+            found = device
+        if _has_foreign(value):
+            gpu = _devices.default()
+            if gpu.torch_type == "cuda":
+                return gpu
     return found
+
+
+def _has_foreign(value: Any, depth: int = _DEPTH) -> bool:
+    """Return whether a value is or holds an array on a CUDA device of a library that gpulab has no adapter for, such as Numba's own.
+
+    Such an array says where its memory is, but not on which of several GPUs: the first one is taken, as ``gpulab.kernels.launch`` does.
+    """
+    if _backends.backend_of(value) is not None:
+        return False
+    if hasattr(type(value), "__cuda_array_interface__"):  # asked of the type: an object may do anything when it is asked itself
+        return True
+    if depth > 0 and isinstance(value, (tuple, list)):
+        return any(_has_foreign(item, depth - 1) for item in value[:_WIDTH])
+    if depth > 0 and isinstance(value, Mapping):
+        return any(_has_foreign(item, depth - 1) for item in list(value.values())[:_WIDTH])
+    return False
 
 
 def array_bytes(*values: Any) -> int:

@@ -871,6 +871,47 @@ def test_an_array_elsewhere_decides_the_device(monkeypatch):
     assert str(_work.device_of_result({"y": [here]})) == "cpu"
 
 
+class _OfNumba:
+    """An array on a GPU as Numba's own are: no library that gpulab has an adapter for, and the interface on its type."""
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+
+def test_arrays_of_a_gpu_that_no_adapter_knows_are_waited_for(monkeypatch):
+    """A kernel of 4 ms that is started in 1 ms on Numba's own arrays takes 5 ms, wherever they show; without CUDA nothing is waited for."""
+    from gpulab.devices import Device
+    from gpulab.timing import _work
+    from gpulab.timing._job import Job
+
+    clock, there, here = Clock(), _OfNumba(), np.ones(4)
+
+    def start(*_arrays):
+        clock.now += 1e-3
+
+    def wait():
+        clock.now += 4e-3
+
+    monkeypatch.setattr(_work, "waiter", lambda device: _work.nothing if device.is_cpu else wait)
+    monkeypatch.setattr(_work._devices, "default", lambda: Device("cuda", 0))
+    assert str(device_of(start, (1.0, there))) == "cuda:0"
+    assert str(device_of(start, (here, [{"x": there}]))) == "cuda:0"
+    assert str(device_of(lambda: start(there))) == "cuda:0"
+    assert str(device_of(len, (here,))) == "cpu"
+    assert device_of(lambda: _OfNumba) is None  # a class is no array
+    job = Job(lambda: start() or (there,), (), Device("cpu"), False, "a launch that returns its arrays", clock, None)
+    job.first_call()
+    assert str(job.device) == "cuda:0"
+    assert job.loops().work(1) == pytest.approx((1e-3, 5e-3))
+    named = Job(start, (there,), Device("cpu"), True, "named otherwise", clock, None)
+    named.first_call()
+    assert named.loops().work(1) == pytest.approx((1e-3, 5e-3))
+    assert any("on cuda:0, and cpu was named" in note.sentence for note in named.notes)
+    monkeypatch.setattr(_work._devices, "default", lambda: Device("cpu"))
+    assert device_of(start, (there,)) is None
+
+
 def test_labels_of_functions():
     """The innermost of partials, "call" for what has no name of its own, the type's name where asking fails."""
     import functools
