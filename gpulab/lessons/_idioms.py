@@ -22,9 +22,8 @@ from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
+from gpulab.timing._agreement import tolerance_for
 
-# What a row's arithmetic in float32 may differ from NumPy's in float64, as a share of the largest value.
-_TOLERANCE = 1e-4
 AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 1em 0.3em 0"
@@ -94,6 +93,8 @@ class Idiom:
         Whether ``theirs`` needs a CUDA device.
     exact : bool
         Whether the result must be equal, not only close.
+    operation : str
+        "matmul" or "convolution" where the line makes one of float32, which a GPU may compute in TF32; "" for everything else.
     within : float
         For a time: the factor that the result may be away from an independent clock's; 0 for everything else.
     seconds : float
@@ -112,6 +113,7 @@ class Idiom:
     library: str = ""
     needs_gpu: bool = False
     exact: bool = False
+    operation: str = ""
     within: float = 0.0
     seconds: float = 0.0
 
@@ -349,10 +351,11 @@ def _refusals() -> tuple[type[Exception], ...]:
     """Return what a row's libraries raise for what this device does not have.
 
     The suite runs every row on a CPU, so there another error is a row's fault. Elsewhere it may be a thing that PyTorch has not made for
-    that device: Apple's GPU has no float64, and says so with a TypeError.
+    that device: Apple's GPU has no float64, and says so with a TypeError. Or a part of a library does not load, as CuPy's of cuBLAS: CuPy
+    is imported without it, and the first product raises an ImportError.
     """
     tried = devices.default().kind == "cpu"
-    return (GpulabError,) if tried else (GpulabError, TypeError, RuntimeError)  # a NotImplementedError is a RuntimeError
+    return (GpulabError,) if tried else (GpulabError, TypeError, RuntimeError, ImportError)  # a NotImplementedError is a RuntimeError
 
 
 def _executed(source: str, idiom: Idiom, names: Names) -> Any:
@@ -381,12 +384,25 @@ def _theirs(idiom: Idiom) -> tuple[str, str]:
         result = _executed(idiom.theirs, idiom, names)
     except _refusals() as error:
         return NOT_HERE, message_of(error)
-    _, reason = _held(idiom, result, idiom.expected(names))
+    _, reason = _held(idiom, result, idiom.expected(names), idiom.library)
     return (DIFFERS if reason else AGREES), ""
 
 
-def _held(idiom: Idiom, result: Any, expected: Any) -> tuple[float | None, str]:
-    """Return how far a result is from what is expected, and the words for it if that is too far."""
+def _tolerance(idiom: Idiom, library: str) -> float:
+    """Return how far a row's arithmetic in float32 may be from NumPy's in float64, as a share of the largest value.
+
+    JAX and TensorFlow let a GPU multiply in TF32 unless they are told otherwise, PyTorch only in convolutions.
+    """
+    if idiom.exact:
+        return 0.0
+    kind = devices.default().kind
+    if not idiom.operation or kind == "cpu":
+        return tolerance_for(("float32",), tf32=False)
+    return tolerance_for(("float32",), library in ("jax", "tensorflow") or "tf32" in devices.arithmetic("float32", kind, idiom.operation))
+
+
+def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[float | None, str]:
+    """Return how far a result of PyTorch, or of another library, is from what is expected, and the words for it if that is too far."""
     if idiom.within:
         ratio = float(result) / float(expected)
         near = 1 / idiom.within <= ratio <= idiom.within
@@ -401,7 +417,7 @@ def _held(idiom: Idiom, result: Any, expected: Any) -> tuple[float | None, str]:
         return 0.0, ""
     scale = float(np.max(np.abs(right.astype(np.complex128)))) or 1.0
     difference = float(np.max(np.abs(got.astype(np.complex128) - right))) / scale
-    wrong = difference > (0.0 if idiom.exact else _TOLERANCE)
+    wrong = difference > _tolerance(idiom, library)
     return difference, f"it is off by {difference:.1e} of the largest value" if wrong else ""
 
 

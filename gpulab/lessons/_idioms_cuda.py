@@ -40,6 +40,7 @@ _CUPY: tuple[dict[str, Any], ...] = (
         "where": "on the GPU",
         "leaves_out": "CuPy's current stream may be another than PyTorch's.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
+        "operation": "matmul",
     },
     {
         "name": "cupyx.profiler.benchmark",
@@ -104,6 +105,7 @@ _CUDA: tuple[dict[str, Any], ...] = (
         "where": "they stay",
         "leaves_out": "An error of an earlier kernel shows up here, in both.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
+        "operation": "matmul",
     },
     {
         "name": "cudaEventElapsedTime",

@@ -37,6 +37,7 @@ _ROWS: tuple[dict[str, Any], ...] = (
         "leaves_out": "JAX returns before the work is done on a CPU, too, where PyTorch does not. gl.measure waits for "
         "every result of JAX.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
+        "operation": "matmul",
     },
     {
         "name": "jit",
@@ -72,6 +73,7 @@ result = len(traces)""",
         "where": "on the device",
         "leaves_out": "Neither loops: the function is rewritten for the whole batch.",
         "expected": lambda names: (float64_of(names) ** 2).sum(axis=1),
+        "operation": "matmul",
     },
     {
         "name": "grad",

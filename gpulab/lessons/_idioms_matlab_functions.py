@@ -82,6 +82,7 @@ result = P @ Q  # pages along the first dimension""",
         "leaves_out": "Pages come last in MATLAB and first here: permute once, when the data arrive. pagefun(@mldivide, P, b) is "
         "torch.linalg.solve(P, b).",
         "expected": lambda names: np.einsum("pij,pjk->pik", float64_of(names).reshape(2, 3, 4), float64_of(names, "b").reshape(2, 4, 3)),
+        "operation": "matmul",
     },
     {
         "name": "mtimes",
@@ -91,6 +92,7 @@ result = P @ Q  # pages along the first dimension""",
         "where": _STAYS,
         "leaves_out": "* is the matrix product there, and element by element here; .* there is * here.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
+        "operation": "matmul",
     },
     {
         "name": "mldivide",
@@ -146,6 +148,7 @@ result = torch.nn.functional.conv2d(A[None, None], flipped[None, None], padding=
         "another picture. It takes batches "
         "and channels, hence the two None.",
         "expected": _conv2,
+        "operation": "convolution",
     },
     {
         "name": "sum",

@@ -67,6 +67,7 @@ result = tf.DeviceSpec.from_string(C.device).device_type == ("GPU" if tf.config.
         "leaves_out": "TensorFlow takes nearly all of a GPU's memory at its first operation, unless set_memory_growth was called "
         "before; where gpulab loads TensorFlow, TF_FORCE_GPU_ALLOW_GROWTH has it take what it needs.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
+        "operation": "matmul",
     },
     {
         "name": ".numpy()",
@@ -91,6 +92,7 @@ result = C""",
         "where": "on the device",
         "leaves_out": "Nothing to wait for on a CPU.",
         "expected": lambda names: np.einsum("ik,jk->ij", float64_of(names), float64_of(names, "b")),
+        "operation": "matmul",
     },
     {
         "name": "tf.function",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab import _backends, devices, lessons, recordings, transfer
+from gpulab import _backends, devices, lessons, precision, recordings, transfer
 from gpulab.devices import Device
 from gpulab.errors import InputError, MeasurementError, MissingLibraryError
 from gpulab.evidence import Badge
@@ -83,13 +83,15 @@ def test_the_rows_agree_on_a_gpu(tongue: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda"])
-@pytest.mark.parametrize("error", ["TypeError", "RuntimeError", "NotImplementedError"])
+@pytest.mark.parametrize("error", ["TypeError", "RuntimeError", "NotImplementedError", "ImportError"])
 def test_what_a_device_does_not_have_is_the_reason_and_not_an_error(error: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch says with a TypeError that Apple's GPU has no float64: the row was not run. Where every row was run, it is a row's fault."""
+    """PyTorch says with a TypeError that Apple's GPU has no float64, CuPy with an ImportError that cuBLAS does not load: the row was not
+    run. Where every row was run, it is a row's fault.
+    """
     gather = next(row for row in IDIOMS if row.name == "gather")
     bad = f'raise {error}("MPS has no float64")'
     lacking, theirs = dataclasses.replace(gather, here=bad), dataclasses.replace(gather, runs_theirs=True, theirs=bad)
-    with pytest.raises((TypeError, RuntimeError), match="float64"):
+    with pytest.raises((TypeError, RuntimeError, ImportError), match="float64"):
         _idioms.execute(lacking)
     names = _idioms.inputs()
     monkeypatch.setattr(_idioms, "inputs", lambda: dict(names))
@@ -98,6 +100,40 @@ def test_what_a_device_does_not_have_is_the_reason_and_not_an_error(error: str, 
     assert (found.state, found.reason) == ("not run here", "MPS has no float64")
     found = _idioms.execute(theirs)
     assert (found.state, found.theirs, found.reason) == ("agrees", "not run here", "MPS has no float64")
+
+
+def _in_tf32(x: np.ndarray) -> np.ndarray:
+    """Round float32 to the ten bits that TF32 keeps, to nearest."""
+    return ((x.astype(np.float32).view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def test_what_a_gpu_computes_in_tf32_agrees_where_its_library_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch lets a GPU's convolutions use TF32 unless told otherwise, JAX and TensorFlow its products too; on a CPU nothing is TF32."""
+    rows = {(row.tongue, row.name): row for row in IDIOMS}
+    conv2, mtimes, matmul = rows["MATLAB", "conv2"], rows["MATLAB", "mtimes"], rows["TensorFlow", "matmul"]
+    names = _idioms.inputs()
+    rounded = names | {name: _in_tf32(names[name]) for name in ("a", "b")}
+
+    def agrees(row: _idioms.Idiom, library: str = "") -> bool:
+        return not _idioms._held(row, row.expected(rounded), row.expected(names), library)[1]
+
+    assert not agrees(conv2)
+    assert not agrees(matmul, "tensorflow")
+    monkeypatch.setattr(_idioms.devices, "default", lambda: Device("cuda"))
+    with precision.tf32(matmul=False, convolution=True):
+        assert agrees(conv2)
+        assert not agrees(mtimes)
+        assert agrees(matmul, "tensorflow")
+    with precision.tf32(matmul=True, convolution=False):
+        assert not agrees(conv2)
+        assert agrees(mtimes)
+    assert not agrees(dataclasses.replace(conv2, operation=""))  # what is neither a product nor a convolution has no such room
+
+
+def test_every_product_in_float32_is_marked_as_one() -> None:
+    """By its text: a row with a matrix product or a convolution of tensors says so, but where it is timed or gives no such array."""
+    made = {row.name for row in IDIOMS if re.search(r" @ |conv2d|matmul\(", row.here) and not row.within and row.name != ".device"}
+    assert {row.name for row in IDIOMS if row.operation} == made
 
 
 def test_a_time_of_the_wrong_unit_differs() -> None:
