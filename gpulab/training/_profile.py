@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,8 @@ _MARK = "gpulab step "
 # More spans than a picture shows; a step of a large network has some ten thousand operators.
 _MOST_SPANS = 20_000
 _ROWS = 12
+# The driver's own calls are on the host's lane as well; these do no work, and the one at the end of each step is ours.
+_WAIT = re.compile(r"(cuda|cu|hip)[A-Z]\w*Synchronize")
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,9 @@ class Profile(Result):
 
     @property
     def operators_per_step(self) -> float:
-        """How many operators the program called in a step; those that they called in turn are not counted."""
-        return sum(1 for span in self.spans if span.lane == "host" and span.depth == 0) / len(self.steps)
+        """How many operators the program called in a step; those that they called in turn are not counted, nor are waits for the device."""
+        called = (span for span in self.spans if span.lane == "host" and span.depth == 0)
+        return sum(1 for span in called if not _WAIT.match(span.name)) / len(self.steps)
 
     @property
     def between_ratio(self) -> float:

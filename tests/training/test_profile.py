@@ -39,6 +39,16 @@ def test_shares_by_hand():
     assert Profile.from_dict(json.loads(json.dumps(p.to_dict()))) == p
 
 
+def test_the_wait_at_the_end_of_a_step_is_no_operator():
+    """On a GPU the profiler lists the driver's calls beside the operators: a product, its launch, and the wait that ends the step."""
+    spans = (
+        ProfileSpan("aten::mm", "host", 0, 0, 4), ProfileSpan("cudaLaunchKernel", "host", 1, 1, 3),
+        ProfileSpan("cudaDeviceSynchronize", "host", 0, 5, 9), ProfileSpan("kernel", "device", 0, 2, 9),
+    )  # fmt: skip
+    p = Profile("step", "cuda:0", ((0.0, 10.0),), 9.0, spans, (), (), Evidence.measured("a GPU"))
+    assert p.operators_per_step == 1
+
+
 def test_a_step_of_known_operators():
     """Two products and a ReLU: three operators a step in their order, and the marks around them."""
     x = torch.ones(64, 64)
