@@ -78,16 +78,26 @@ class GraphedStep:
         graph = torch.cuda.CUDAGraph()
         try:
             # By default what another thread does can break the recording, and the one that loads ahead pins memory meanwhile.
-            # The stream is ours: PyTorch's own for recordings is made once, on the device that was current then.
-            with torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
+            # The stream is ours: PyTorch's own for recordings is made once, on the device that was current then. It is entered here too,
+            # for where the recording is spoilt its end raises as well, and then PyTorch leaves the recording's stream the current one:
+            # kernels of CuPy and Numba, on the device's own stream, would from then on not wait for PyTorch's work.
+            with (
+                torch.cuda.stream(self._side),
+                torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"),
+            ):
                 self._loss = self._step.run(self._inputs, lambda phase: None)
         except Exception as error:  # an operator that waits for the device, or an optimizer that is not capturable
             self._failed = True
             torch.cuda.synchronize()
             self._step.optimizer.zero_grad(set_to_none=True)
-            sentence = (
-                f"the step could not be recorded as a CUDA graph ({message_of(error, 120)}), so it was launched operator by operator."
-            )
+            reason = message_of(_first(error), 120)
+            sentence = f"the step could not be recorded as a CUDA graph ({reason}), so it was launched operator by operator."
             self._notes.append(Note("skipped", sentence))
             return
         self._graph = graph
+
+
+def _first(error: Exception) -> Exception:
+    """Return what spoilt a recording: its end says only that something did (cudaErrorStreamCaptureInvalidated)."""
+    before = error.__context__
+    return before if isinstance(before, Exception) and "previous error during capture" in str(error) else error

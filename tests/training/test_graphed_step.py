@@ -106,6 +106,50 @@ def test_a_step_that_cannot_be_recorded_runs_on_as_it_is(log: list[str], monkeyp
     assert (graphed.has_failed, graphed.is_recorded) == (True, False)
 
 
+def test_a_recording_that_cannot_be_ended_leaves_the_callers_stream_the_current_one(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``torch.cuda.graph`` does: what waits for the device spoils the recording, ending it raises too, and its stream is not left. The
+    reason that is told is the first one.
+    """
+    current = ["the caller's"]
+
+    class Stream:
+        def __init__(self, other: Any) -> None:
+            self.other = other
+
+        def __enter__(self) -> None:
+            self.before, current[0] = current[0], f"of GPU {self.other.index}"
+
+        def __exit__(self, *raised: object) -> None:
+            current[0] = self.before
+
+    class Graph:
+        def __init__(self, _: Any, *, stream: Any, capture_error_mode: str) -> None:
+            self.context = torch.cuda.stream(stream)
+
+        def __enter__(self) -> None:
+            self.context.__enter__()
+            step.recording = True
+
+        def __exit__(self, *raised: object) -> None:
+            step.recording = False
+            if raised[0] is not None:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            self.context.__exit__(None, None, None)
+
+    step = Step(log, refuses=True)
+    monkeypatch.setattr(torch.cuda, "stream", Stream)
+    monkeypatch.setattr(torch.cuda, "graph", Graph)
+    notes: list[Note] = []
+    graphed = GraphedStep(step, notes)
+    for number in range(5):
+        graphed.run(batch(number), lambda phase: None)
+        assert current == ["the caller's"]
+    assert (log.count("run"), graphed.has_failed) == (5, True)
+    assert ["operation not permitted when stream is capturing" in note.sentence for note in notes] == [True]
+
+
 def test_a_run_whose_step_cannot_be_recorded_is_told_as_one_without_a_graph(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """From the fourth step on its options say so; its losses are those of a plain run."""
 
