@@ -11,13 +11,14 @@ import numpy as np
 
 from gpulab import _backends, arrays, devices
 from gpulab.errors import InputError, KernelError, MissingLibraryError, message_of, pip_command, shown
-from gpulab.kernels._compile import _libraries, compile_cuda
+from gpulab.kernels._compile import _libraries, _names, compile_cuda
 from gpulab.kernels._compile._cuda import checked_source, checked_texts
 from gpulab.kernels._launch import Backend, Launcher, made_launcher, the_device
 from gpulab.kernels._launch_arguments import DEVICE, NUMBER, UNASKED_SHARED_BYTES, Argument, checked_extents, sorted_arguments
 from gpulab.kernels._simulate._geometry import Extent
 
 _POINTER_BYTES = 8
+_EXTERN_C = re.compile(r'\bextern\s+"C"\s*(\{?)')
 
 
 def launch_cuda(
@@ -143,6 +144,36 @@ def _check_size(who: str, source: str, name: str, arguments: Sequence[Argument],
         )
 
 
+def has_c_name(source: str, name: str) -> bool:
+    """Return whether a kernel's own definition, or the block around it, is ``extern "C"``: another's may be, and a comment may say it.
+
+    Examples
+    --------
+    >>> has_c_name('extern "C" __global__ void f() {} __global__ void g() {}', "g")
+    False
+    """
+    text = _names.blanked(source)  # literals too, so "C" is looked for in the source, and whether it is code in here
+    marks = [mark for mark in _EXTERN_C.finditer(source) if text.startswith("extern", mark.start())]
+    found = re.search(rf"(?<=[\s*&)]){re.escape(name)}(?=\s*\()", text)
+    if found is None:  # a macro made it
+        return bool(marks)
+    begin = max(text.rfind(end, 0, found.start()) for end in ";}") + 1
+    return any(
+        begin <= mark.start() < found.start() or (mark.group(1) and mark.end() <= found.start() < _block_end(text, mark.end()))
+        for mark in marks
+    )
+
+
+def _block_end(text: str, begin: int) -> int:
+    """Return where the block ends that has begun before a place."""
+    depth = 1
+    for brace in re.finditer(r"[{}]", text[begin:]):
+        depth += 1 if brace.group() == "{" else -1
+        if not depth:
+            return begin + brace.start()
+    return len(text)
+
+
 def _backend(who: str, source: str, name: str, options: tuple[str, ...], index: int) -> Backend:
     return CupyBackend(who, source, name, options, index)
 
@@ -179,7 +210,7 @@ class CupyBackend:
         """Compile, and return what launches; CuPy sees tensors as its own arrays, without a copy."""
         with self._translated(), self._cupy.cuda.Device(self._index):
             values = tuple(self._seen(value) for value in arguments)
-            plain = re.search(r'extern\s+"C"', self._source) is not None and "<" not in self._name
+            plain = not re.search("[<:]", self._name) and has_c_name(self._source, self._name)
             headers = [f"-I{folder}" for folder in _libraries.include_folders()] if "#include" in self._source else []
             module = self._cupy.RawModule(
                 code=self._source, options=("--std=c++17", *self._options, *headers), name_expressions=None if plain else [self._name]

@@ -643,6 +643,32 @@ def test_what_cupy_is_told_of_a_source(
     assert next(entry for entry in cupy.log if isinstance(entry, tuple))[-2:] == (shared, limit)
 
 
+_G = "__global__ void g(float* x) { if (x) { x[0] = 1; } }"
+
+
+@pytest.mark.parametrize(
+    ("source", "plain"),
+    [
+        (f'extern "C" {_G}', True),
+        ('extern "C"\n__global__ void __launch_bounds__(256) g(float* x) {}', True),
+        (f'extern "C" __global__ void f(float* x) {{}}\n{_G}', False),  # another's
+        (f'{_G}\nextern "C" __global__ void f(float* x) {{}}', False),
+        (f'// no extern "C" here\n{_G}', False),
+        (f'extern "C" {{\n__global__ void f(float* x) {{}}\n{_G}\n}}', True),  # a block around several
+        (f'extern "C" {{ __global__ void f(float* x) {{}} }}\n{_G}', False),
+        (f'extern "C" __global__ void g(float* x);\n__global__ void f(float* x) {{}}\n{_G}', True),  # as it was declared
+        (f'extern "C" __global__ void big(float* x) {{}}\n{_G}', False),  # a name that ends alike
+        ('#define KERNEL(n) extern "C" __global__ void n ## _of(float* x) {}\nKERNEL(some)', True),  # by a macro
+        (_G, False),
+    ],
+)
+def test_a_kernel_has_a_c_name_where_its_own_definition_says_so(cupy: Cupy, source: str, plain: bool) -> None:
+    """A C++ name is mangled: CuPy finds no kernel by the plain one, and needs an expression, whatever stands around the kernel."""
+    name = "g" if " g(" in source else "some_of"
+    _launch_cuda.CupyBackend("launch_cuda", source, name, (), 0).ready((1, 1, 1), (32, 1, 1), 0, [])
+    assert cupy.asked["name_expressions"] == (None if plain else [name])
+
+
 @pytest.mark.parametrize(("static", "dynamic", "limit"), [(8192, 40960, None), (8192, 40961, 40961), (49152, 0, None)])
 def test_the_other_shared_arrays_count_towards_what_must_be_asked_for(cupy: Cupy, static: int, dynamic: int, limit: int | None) -> None:
     """48 KiB are those of a block: what fits into them is not asked for, and one byte more of dynamic shared memory is."""
