@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import types
 from typing import Any
@@ -88,6 +89,7 @@ def test_a_gpu_keeps_the_share() -> None:
     """On a GPU, what passes the share raises an out-of-memory error, and what fits does not."""
     before = torch.cuda.get_per_process_memory_fraction() if hasattr(torch.cuda, "get_per_process_memory_fraction") else 1.0
     try:
+        gc.collect()
         torch.cuda.empty_cache()  # what an earlier test left in the allocator would be given out without asking the cap
         assert apply_share({"GPULAB_GPU_MEMORY": "1 GiB"})
         assert torch.empty(2**28, dtype=torch.uint8, device="cuda").numel() == 2**28
