@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -9,6 +10,9 @@ from gpulab.errors import message_of
 from gpulab.evidence import Note
 
 _EAGER_STEPS = 3  # PyTorch's notes on CUDA graphs ask for a few on a side stream, so that libraries and the optimizer have their state
+
+
+_spoilt: list[Any] = []  # graphs whose recording was spoilt: PyTorch's allocator goes on asking them whether they record
 
 
 class GraphedStep:
@@ -93,8 +97,26 @@ class GraphedStep:
             reason = message_of(_first(error), 120)
             sentence = f"the step could not be recorded as a CUDA graph ({reason}), so it was launched operator by operator."
             self._notes.append(Note("skipped", sentence))
+            if _first(error) is not error:
+                _spoilt.append(graph)
+                self._record_whole()
             return
         self._graph = graph
+
+    def _record_whole(self) -> None:
+        """Record a graph that nobody replays: a spoilt recording keeps CUDA's generator, in some versions of PyTorch, until one is whole.
+
+        Dropout and every other graph's replay would raise from then on ("Offset increment outside graph capture").
+        """
+        import torch
+
+        assert self._inputs is not None
+        with (
+            contextlib.suppress(RuntimeError),  # what was to be mended is told by the next step that needs it
+            torch.cuda.stream(self._side),
+            torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._side, capture_error_mode="thread_local"),
+        ):
+            self._inputs[0].zero_()
 
 
 def _first(error: Exception) -> Exception:

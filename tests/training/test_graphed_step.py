@@ -110,9 +110,9 @@ def test_a_recording_that_cannot_be_ended_leaves_the_callers_stream_the_current_
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As ``torch.cuda.graph`` does: what waits for the device spoils the recording, ending it raises too, and its stream is not left. The
-    reason that is told is the first one.
+    reason that is told is the first one. CUDA's generator is taken out of the spoilt recording by one that is whole.
     """
-    current = ["the caller's"]
+    current, ended = ["the caller's"], []
 
     class Stream:
         def __init__(self, other: Any) -> None:
@@ -134,6 +134,7 @@ def test_a_recording_that_cannot_be_ended_leaves_the_callers_stream_the_current_
 
         def __exit__(self, *raised: object) -> None:
             step.recording = False
+            ended.append("spoilt" if raised[0] is not None else "whole")
             if raised[0] is not None:
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
             self.context.__exit__(None, None, None)
@@ -147,6 +148,7 @@ def test_a_recording_that_cannot_be_ended_leaves_the_callers_stream_the_current_
         graphed.run(batch(number), lambda phase: None)
         assert current == ["the caller's"]
     assert (log.count("run"), graphed.has_failed) == (5, True)
+    assert ended == ["spoilt", "whole"]
     assert ["operation not permitted when stream is capturing" in note.sentence for note in notes] == [True]
 
 
