@@ -7,6 +7,7 @@ import gc
 import os
 import pathlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -96,8 +97,12 @@ def _let_go(device: Device) -> None:
     if device.torch_type == "cuda":
         import torch
 
+        cupy = sys.modules.get("cupy")
         with devices.guard(f"record: emptying the cache of {device}"):
             torch.cuda.empty_cache()
+            if cupy is not None and cupy.cuda.is_available():
+                with cupy.cuda.Device(device.index):
+                    cupy.get_default_memory_pool().free_all_blocks()
 
 
 class _Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -512,11 +513,16 @@ def test_the_devices_clock_is_kept_in_megahertz():
 
 
 def test_an_accelerators_memory_is_let_go_between_cases(monkeypatch):
-    """Cycles first, then the allocator's cache; a CPU needs neither."""
+    """Cycles first, then the caches of PyTorch and of CuPy, whose pool keeps gigabytes of a sweep; a CPU needs none of them."""
     done = []
+    cupy = SimpleNamespace(
+        cuda=SimpleNamespace(is_available=lambda: True, Device=lambda index: contextlib.nullcontext(done.append(f"device {index}"))),
+        get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: done.append("pool")),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(_run.gc, "collect", lambda: done.append("collect"))
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: done.append("empty"))
-    for kind, wanted in (("cpu", []), ("xpu", ["collect"]), ("cuda", ["collect", "empty"])):
+    for kind, wanted in (("cpu", []), ("xpu", ["collect"]), ("cuda", ["collect", "empty", "device 0", "pool"])):
         _run._let_go(devices.Device(kind))
         assert done == wanted
         done.clear()
