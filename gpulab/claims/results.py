@@ -11,7 +11,7 @@ from typing import Any
 
 from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence
-from gpulab.units import format_ratio
+from gpulab.units import format_ratio, plural
 
 
 class Verdict(str, enum.Enum):
@@ -186,7 +186,7 @@ class Ledger(Result):
 
     def __repr__(self) -> str:
         words = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items() if count)
-        return f"<ledger of {len({f.claim.key for f in self.findings})} claims, {len(self.findings)} verdicts: {words}>"
+        return f"<ledger of {plural(len({f.claim.key for f in self.findings}), 'claim')}, {plural(len(self.findings), 'verdict')}: {words}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Return one row a finding."""

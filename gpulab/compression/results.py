@@ -251,7 +251,8 @@ class Weighing(Result):
         return dataclasses.replace(self, models=tuple(kept.values()), notes=tuple(notes.values()))
 
     def __repr__(self) -> str:
-        return f"<{len(self.models)} models on {self.device}: {', '.join(each.label for each in self.models)} ({self.evidence.badge})>"
+        many = plural(len(self.models), "model")
+        return f"<{many} on {self.device}: {', '.join(each.label for each in self.models)} ({self.evidence.badge})>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a model."""

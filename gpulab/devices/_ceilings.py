@@ -24,7 +24,7 @@ from gpulab.devices._spec import MemoryLevel
 from gpulab.devices.conditions import Readings
 from gpulab.errors import StoppedError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
 
 _MIB = 2**20
 # Main memory is met only by working sets far above the last cache; half a GiB is the most that a quick look may take.
@@ -240,7 +240,7 @@ def _neighbours() -> list[Note]:
     load, cores = os.getloadavg()[0], _host.usable_cores()
     if load < cores:
         return []
-    return [Note("contended", f"{load:.1f} programs wanted {cores} cores in the last minute. {_ADVICE}")]
+    return [Note("contended", f"{load:.1f} programs wanted {plural(cores, 'core')} in the last minute. {_ADVICE}")]
 
 
 def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], pool: Executor) -> tuple[MemoryCeiling, ...]:

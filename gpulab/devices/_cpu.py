@@ -79,6 +79,13 @@ class Processor(Result):
     max_clock_hz: float | None
     hypervisor: str | None
 
+    @property
+    def quota_words(self) -> str:
+        """What a container grants, in words; "" without a limit."""
+        if self.quota_cores is None:
+            return ""
+        return "1 core's time" if self.quota_cores == 1 else f"{self.quota_cores:g} cores' time"
+
     def cache(self, level: str) -> Cache | None:
         """Return one level ("L1d", "L2", "L3"), or None where the system does not report it."""
         return next((cache for cache in self.caches if cache.level == level), None)

@@ -14,7 +14,7 @@ from typing import Literal
 from gpulab._result import Result
 from gpulab.devices._facts import Accelerator, Facts
 from gpulab.errors import pip_command, set_up_command
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 Severity = Literal["error", "warning", "info"]
 _ORDER = {"error": 0, "warning": 1, "info": 2}
@@ -271,7 +271,8 @@ def _host_problems(facts: Facts) -> Iterable[Problem]:
         threads = max(1, math.floor(quota))
         yield Problem(
             "warning", "cpu-limit",
-            f"A container grants {quota:g} cores' time, and libraries start {facts.processor.usable_cores} threads: they get stalled.",
+            f"A container grants {facts.processor.quota_words}, and libraries start {plural(facts.processor.usable_cores, 'thread')}: "
+            "they get stalled.",
             f"Set OMP_NUM_THREADS={threads} before the kernel starts, or call torch.set_num_threads({threads}).",
         )  # fmt: skip
 

@@ -79,7 +79,7 @@ def _processor_text(processor: Processor) -> str:
     physical = f" of {processor.physical_cores} physical" if processor.physical_cores not in (None, processor.usable_cores) else ""
     parts = [f"{processor.name}, {processor.usable_cores} usable core{'s' if processor.usable_cores != 1 else ''}{physical}"]
     if processor.quota_cores is not None:
-        parts.append(f"{processor.quota_cores:g} cores' time granted")
+        parts.append(f"{processor.quota_words} granted")
     if processor.clock_hz:
         parts.append(f"{processor.clock_hz / 1e9:.2f} GHz now")
     if processor.max_clock_hz:

@@ -100,7 +100,8 @@ def _contended(window: Window, advice: str) -> Note | None:
     if window.delay is None and _crowded(window):
         return Note(
             "contended",
-            f"all {window.cores} cores were busy, {percent((window.others or 0.0) / window.cores)} of them with other processes. "
+            f"{'the core was' if window.cores == 1 else f'all {window.cores} cores were'} busy, "
+            f"{percent((window.others or 0.0) / window.cores)} of {'it' if window.cores == 1 else 'them'} with other processes. "
             f"{advice or _ADVICE}",
         )
     return None

@@ -16,7 +16,7 @@ from gpulab.hierarchy._chains import HOPS_PER_CALL, METHOD_WORDS
 from gpulab.hierarchy._latency import build, walked
 from gpulab.hierarchy.chains import ParallelChains, ParallelPoint
 from gpulab.timing import Measurement
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 _COUNTS = (1, 2, 4, 8, 16)
 _POSSIBLE = (1, 2, 4, 8, 16, 32)
@@ -86,7 +86,7 @@ def parallel(
             for count in wanted:
                 if run.asked_to_stop():
                     break
-                run.say(f"{count} chains")
+                run.say(plural(count, "chain"))
                 chain.start(count)
                 m = walked(chain, where, size, deadline=run.share, stop=run.stop, clock=run.given_clock)
                 points.append(_point(count, run.measured(m)))

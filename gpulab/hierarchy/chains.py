@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.units import format_bytes, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ParallelChains(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.points[-1].chains} chains in {format_bytes(self.nbytes)}: up to {format_ratio(self.gain)} the hops of one, "
+            f"<{plural(self.points[-1].chains, 'chain')} in {format_bytes(self.nbytes)}: up to {format_ratio(self.gain)} the hops of one, "
             f"{self.evidence.badge}>"
         )
 

@@ -80,7 +80,7 @@ class Launcher:
         self._travellers.back()
 
     def __repr__(self) -> str:
-        return f"<Launcher of {self.__name__} with {len(self.arrays)} arrays on the GPU>"
+        return f"<Launcher of {self.__name__} with {plural(len(self.arrays), 'array')} on the GPU>"
 
 
 def launcher(kernel: Any, grid: Any, block: Any, *args: Any, dynamic_shared_bytes: int = 0) -> Launcher:

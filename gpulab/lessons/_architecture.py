@@ -14,7 +14,7 @@ from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
 from gpulab.lessons._recorded_gpus import accelerator_of, limits_of, recorded_gpus, with_captions
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
 
 # The GPU that machines without one are compared with: the one that recordings are made on.
 _REFERENCE = "H200"
@@ -50,7 +50,7 @@ class SideBySide(Result):
     notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<{self.cpu} beside {self.gpu}: {len(self.rows)} figures>"
+        return f"<{self.cpu} beside {self.gpu}: {plural(len(self.rows), 'figure')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a figure, and the notes."""

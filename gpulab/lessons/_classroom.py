@@ -14,7 +14,7 @@ from gpulab.lessons import _content, _reveal
 from gpulab.lessons._predictions import KeptAnswer
 from gpulab.lessons._report_schema import ReportedPrediction, StudentReport
 from gpulab.models import Roofline
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 _LONGEST_LINE = 100  # characters of a name in a table
 _LONGEST_QUESTION = 400  # as a report has it
@@ -107,7 +107,7 @@ class Questions(Result):
     rows: tuple[QuestionRow, ...]
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} questions, {sum(row.given for row in self.rows)} predictions>"
+        return f"<{plural(len(self.rows), 'question')}, {plural(sum(row.given for row in self.rows), 'prediction')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a question."""
@@ -144,7 +144,7 @@ class Misconceptions(Result):
     rows: tuple[Misconception, ...]
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} misconceptions>"
+        return f"<{plural(len(self.rows), 'misconception')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a misconception."""
@@ -185,7 +185,7 @@ class ExerciseRows(Result):
     rows: tuple[ExerciseRow, ...]
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} exercises>"
+        return f"<{plural(len(self.rows), 'exercise')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an exercise."""
@@ -212,7 +212,7 @@ class Refusals(Result):
     remarks: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"<{len(self.files)} files that cannot be read, {len(self.remarks)} remarks>"
+        return f"<{plural(len(self.files), 'file')} that cannot be read, {plural(len(self.remarks), 'remark')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a file, then the remarks."""

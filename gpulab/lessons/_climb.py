@@ -16,7 +16,7 @@ from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
 from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
 from gpulab.recorder import Case, experiments
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds, plural
 from gpulab.workloads._fits import free_bytes
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class LadderTable(Result):
 
     def __repr__(self) -> str:
         times = "times: not recorded yet" if self.times is None else f"times {self.times.badge} on {self.times.device}"
-        return f"<ladder {self.family}: {len(self.rows)} rungs, counted at n = {self.n}, {times}>"
+        return f"<ladder {self.family}: {plural(len(self.rows), 'rung')}, counted at n = {self.n}, {times}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a rung."""

@@ -23,7 +23,7 @@ from gpulab.lessons import _library, _live
 from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
 from gpulab.timing._agreement import relative_difference
 from gpulab.timing.recorded import measurement
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 
 _ROWS_CHECKED = 16  # of the product, against float64
 _TOLERANCE = 5e-3  # TF32 is allowed: JAX uses it by itself on some GPUs
@@ -111,7 +111,8 @@ class FiveTimes(Result):
 
     def __repr__(self) -> str:
         ran = [row for row in self.rows if row.times]
-        return f"<one product, n = {self.n}: {len(ran)} libraries, the longest time {format_ratio(self.spread_ratio)} the shortest>"
+        many = plural(len(ran), "library", "libraries")
+        return f"<one product, n = {self.n}: {many}, the longest time {format_ratio(self.spread_ratio)} the shortest>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a library, then the recorded GPUs."""

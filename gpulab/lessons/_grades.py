@@ -135,7 +135,7 @@ class Grades(Result):
     notebooks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<grades of {len(self.students)} students: {self.answers} answers, {self.checked} of them different>"
+        return f"<grades of {plural(len(self.students), 'student')}: {plural(self.answers, 'answer')}, {self.checked} of them different>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a student."""
@@ -254,7 +254,7 @@ class Failing(Result):
     rows: tuple[tuple[str, int, int, str, int], ...]
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} exercises with wrong answers>"
+        return f"<{plural(len(self.rows), 'exercise')} with wrong answers>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an exercise."""

@@ -23,6 +23,7 @@ from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
 from gpulab.timing._agreement import tolerance_for
+from gpulab.units import plural
 
 AGREES, DIFFERS, NOT_HERE = "agrees", "differs", "not run here"
 
@@ -149,7 +150,7 @@ class Rosetta(Result):
     rows: tuple[IdiomRow, ...]
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} idioms of {self.tongue}: {', '.join(row.name for row in self.rows)}>"
+        return f"<{plural(len(self.rows), 'idiom')} of {self.tongue}: {', '.join(row.name for row in self.rows)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an idiom."""

@@ -16,7 +16,7 @@ from gpulab.errors import InputError
 from gpulab.evidence import Evidence, known_errors
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import measurement
-from gpulab.units import format_bytes_per_second, format_seconds
+from gpulab.units import format_bytes_per_second, format_seconds, plural
 
 _POINT_SECONDS = 0.25
 _GIB = 2**30
@@ -181,7 +181,7 @@ class Contest(Result):
         return found
 
     def __repr__(self) -> str:
-        return f"<{self.label}: CPU against {self.accelerator} at {len(self.rows)} sizes>"
+        return f"<{self.label}: CPU against {self.accelerator} at {plural(len(self.rows), 'size')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a size."""

@@ -11,7 +11,7 @@ from gpulab.errors import GpulabError
 from gpulab.hierarchy import Latency
 from gpulab.lessons import _architecture, _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Seen, Usual
-from gpulab.units import format_bytes, format_ratio, format_seconds, parse_bytes
+from gpulab.units import format_bytes, format_ratio, format_seconds, parse_bytes, plural
 
 # -- 01.3: divergent warps -----------------------------------------------------------------------------------------------
 
@@ -204,7 +204,10 @@ def _check_block(answer: Any) -> str:
         raise Refused(f"A block of {size:g} threads cannot be launched; a block has 1 to 1,024 threads.")
     o = models.occupancy(int(size), _REGISTERS, 0, _CAPABILITY)
     if size % 32:
-        raise Refused(f"{size:g} threads take {o.warps_per_block} warps, and the last of them is not full. Take a multiple of 32.")
+        raise Refused(
+            f"{plural(int(size), 'thread')} {'takes' if size == 1 else 'take'} {plural(o.warps_per_block, 'warp')}, and the last of them "
+            "is not full. Take a multiple of 32."
+        )
     if o.ratio < _best():
         raise Refused(f"{size:g} threads reach {o.ratio:.0%}: {o.explanation} Another block size holds more warps.")
     if word not in o.limiters:
@@ -266,7 +269,9 @@ def _check_fit(answer: Any) -> str:
     if ratio(r, b) < _WANTED:
         raise Refused(f"With {format_bytes(b)} it is {ratio(r, b):.0%}. From 8.0 on the driver takes 1 KiB more of each block, for itself.")
     if ratio(r + 1, b) >= _WANTED:
-        raise Refused(f"{r} registers keep {_WANTED:.0%}, but so do {r + 1}. The task is the most of both.")
+        raise Refused(
+            f"{plural(r, 'register')} {'keeps' if r == 1 else 'keep'} {_WANTED:.0%}, but so do {r + 1}. The task is the most of both."
+        )
     if ratio(r, b + 1024) >= _WANTED:
         raise Refused(f"{format_bytes(b)} keep {_WANTED:.0%}, but so do {format_bytes(b + 1024)}. The task is the most of both.")
     return f"{r} registers and {format_bytes(b)} keep {_WANTED:.0%} on {_SM}: one register or one KiB more, and a whole block less fits."

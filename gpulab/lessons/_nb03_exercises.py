@@ -174,7 +174,7 @@ def _check_batch(answer: Any) -> str:
     if least / _WITHIN / _ROUNDING <= said <= math.ceil(least) * _WITHIN * _ROUNDING:
         return f"From about {math.ceil(least)} rows on: {where}, and a weight of 4 bytes does 2 FLOP a row."
     intensity = 2 * said * FEATURES**2 / (4 * (FEATURES**2 + 2 * said * FEATURES))
-    text = f"With {said:g} rows the layer has {intensity:.3g} FLOP a byte; {where}."
+    text = f"With {said:g} row{'' if said == 1 else 's'} the layer has {intensity:.3g} FLOP a byte; {where}."
     if said < least:
         raise Refused(f"{text} That is still under the ridge: each weight has 4 bytes, and does 2 FLOP for each row.")
     raise Refused(f"{text} That is well beyond the ridge: a multiply-add counts two, so fewer rows are enough.")

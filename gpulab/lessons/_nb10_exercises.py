@@ -15,7 +15,7 @@ from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, Refused, Usual
 from gpulab.lessons._old_session import OldModel, OldSession
 from gpulab.lessons._promises import Promised, PromisingFunction
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 # -- 10.2: make JAX's figure honest ------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ def _same(found: np.ndarray, right: np.ndarray) -> bool:
 
 def _unknown(found: np.ndarray, right: np.ndarray) -> str:
     if found.shape != right.shape:
-        return f"Your result has {found.size} numbers, the script's {right.size}. What is i there, and what does 1:i hold?"
+        return f"Your result has {plural(found.size, 'number')}, the script's {right.size}. What is i there, and what does 1:i hold?"
     return (
         f"Your numbers differ from the script's by up to {np.max(np.abs(found - right)):.3g}. Go through it line by line: which way does "
         "each function go, and what does it divide by?"
@@ -378,11 +378,11 @@ def _check_padded(answer: Any) -> str:
     worst, worst_rows = 1.0, 1
     ask = _guard.in_turn(answer)
     for rows in range(1, LARGEST_BATCH + 1):
-        value = _guard.number(ask(f"For {rows} rows", rows), "a number of rows")
+        value = _guard.number(ask(f"For {plural(rows, 'row')}", rows), "a number of rows")
         if value != int(value):
-            raise Refused(f"For {rows} rows you gave {value:g}; a batch has a whole number of rows.")
+            raise Refused(f"For {plural(rows, 'row')} you gave {value:g}; a batch has a whole number of rows.")
         if value < rows:
-            raise Refused(f"For {rows} rows you gave {value:g}: {rows - value:g} of them would be cut off. Pad, never cut.")
+            raise Refused(f"For {plural(rows, 'row')} you gave {value:g}: {rows - value:g} of them would be cut off. Pad, never cut.")
         sizes.add(int(value))
         if value / rows > worst:
             worst, worst_rows = value / rows, rows

@@ -14,7 +14,7 @@ from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import recorded_gpus
-from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
 
 _FORMULA_BYTES = 8  # of one element of the gate: read 4, write 4
 
@@ -45,7 +45,7 @@ class Passes(Result):
         return self.nbytes / self.elements
 
     def __repr__(self) -> str:
-        return f"<{len(self.steps)} passes ({', '.join(self.steps)}): {self.bytes_per_element:g} bytes for each element>"
+        return f"<{plural(len(self.steps), 'pass', 'passes')} ({', '.join(self.steps)}): {self.bytes_per_element:g} bytes for each element>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row."""

@@ -14,7 +14,7 @@ from gpulab.models import Roofline
 from gpulab.parallel import ScalingResult
 from gpulab.recordings import Recording
 from gpulab.timing.recorded import measurement
-from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds, plural
 
 # -- 03: roofs, points and gains ------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class RecordedGains(Result):
         return caption_of(self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} recorded gains over {self.here}>" if self.rows else f"<gains of a GPU: {NOT_YET}>"
+        return f"<{plural(len(self.rows), 'recorded gain')} over {self.here}>" if self.rows else f"<gains of a GPU: {NOT_YET}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a piece of work and machine, or that nothing was recorded."""
@@ -247,7 +247,7 @@ class RecordedOverlap(Result):
         return caption_of(self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} recorded overlaps>" if self.rows else f"<overlap on a GPU: {NOT_YET}>"
+        return f"<{plural(len(self.rows), 'recorded overlap')}>" if self.rows else f"<overlap on a GPU: {NOT_YET}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a number of chunks."""

@@ -17,7 +17,7 @@ from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
 from gpulab.lessons import _live
 from gpulab.recordings import Entry, Recording
-from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds, plural
 
 NOT_YET = "not recorded yet"
 _LOAD_BYTES = 4  # of one thread's load of a float32
@@ -335,7 +335,7 @@ class Tuning(Result):
         return caption_of(self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{self.rung}: {len(self.rows)} recorded settings>" if self.rows else f"<{self.rung}: {NOT_YET}>"
+        return f"<{self.rung}: {plural(len(self.rows), 'recorded setting')}>" if self.rows else f"<{self.rung}: {NOT_YET}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a setting; the fastest of each machine and size is marked."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gpulab._result import Result
 from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ class StudentReport(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<report of {self.name or 'nobody named'}, {self.date[:10]}: {self.machine.device}, {len(self.predictions)} predictions, "
-            f"{len(self.checks)} checks>"
+            f"<report of {self.name or 'nobody named'}, {self.date[:10]}: {self.machine.device}, "
+            f"{plural(len(self.predictions), 'prediction')}, {plural(len(self.checks), 'check')}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -14,7 +14,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 
 _SOURCE = "JAX, Just-in-time compilation with jax.jit: JIT and caching"
 _KNOWN_ERROR = "none where JAX was there (tests/lessons/test_nb10.py)"
@@ -46,7 +46,7 @@ class Retraces(Result):
     evidence: Evidence
 
     def __repr__(self) -> str:
-        return f"<{len(self.batches)} batches, {self.count} programs compiled, {self.evidence.badge}>"
+        return f"<{plural(len(self.batches), 'batch', 'batches')}, {plural(self.count, 'program')} compiled, {self.evidence.badge}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what was counted and what a new shape costs."""

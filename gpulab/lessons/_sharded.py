@@ -17,6 +17,7 @@ from gpulab._result import Result
 from gpulab.errors import MeasurementError
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
+from gpulab.units import plural
 
 _LIMIT_SECONDS = 120.0
 
@@ -74,7 +75,9 @@ class Sharded(Result):
     evidence: Evidence | None
 
     def __repr__(self) -> str:
-        return f"<{self.reason or f'{len(self.shards)} shards, {self.all_reduces} all-reduce in the sum'}>"
+        if self.reason:
+            return f"<{self.reason}>"
+        return f"<{plural(len(self.shards), 'shard')}, {plural(self.all_reduces, 'all-reduce')} in the sum>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a device."""

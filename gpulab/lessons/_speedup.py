@@ -13,7 +13,7 @@ from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus, with_captions
 from gpulab.training import Gain, RecordedLadder
 from gpulab.training._ladder_recorded import gains_of
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 # Technique -> the claims of the ledger that speak of it.
 _CLAIMS: Mapping[str, tuple[str, ...]] = {
@@ -51,7 +51,8 @@ class LadderClaims(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{len({finding.claim.key for _, finding in self.rows})} published claims about {len({t for t, _ in self.rows})} techniques>"
+            f"<{plural(len({finding.claim.key for _, finding in self.rows}), 'published claim')} about "
+            f"{plural(len({t for t, _ in self.rows}), 'technique')}>"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -118,7 +119,7 @@ class TechniqueGains(Result):
         return caption_of(self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{len(self.rows)} recorded gains; {NOT_YET}: {', '.join(self.missing) or 'none'}>"
+        return f"<{plural(len(self.rows), 'recorded gain')}; {NOT_YET}: {', '.join(self.missing) or 'none'}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a technique, machine and case, then what is not recorded yet."""

@@ -10,6 +10,7 @@ from gpulab import _given, devices
 from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.results import CATEGORIES, MemoryTrace
+from gpulab.units import plural
 
 _PEAK_TENSORS = 50
 _MOST_STEPS = 1000  # every operator of every step is kept: more would fill the memory that is looked at
@@ -178,7 +179,9 @@ class _Run:
         tracker.classify()
         event, peak = tracker.peak()
         alive = tracker.alive_at(event)
-        reached = f"The step was stopped after {len(tracker.operators)} operators; the peak is that of the part that ran. Run it again."
+        reached = (
+            f"The step was stopped after {plural(len(tracker.operators), 'operator')}; the peak is that of the part that ran. Run it again."
+        )
         return MemoryTrace(
             label=label,
             device=str(self.device),

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpulab._result import Result
 from gpulab.evidence import Evidence
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 # A table of more operators than this is read by nobody: equal ones then share a row.
 _MOST_ROWS = 12
@@ -111,7 +111,7 @@ class Traffic(Result):
 
     def __repr__(self) -> str:
         moved = f"reads {format_bytes(self.read_bytes)}, writes {format_bytes(self.written_bytes)}"
-        return f"<{self.label}: {len(self.operators)} operators, {moved}, {self.flops:.3g} FLOP ({self.evidence.badge})>"
+        return f"<{self.label}: {plural(len(self.operators), 'operator')}, {moved}, {self.flops:.3g} FLOP ({self.evidence.badge})>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row an operator (one a kind, where there are many), and the sum."""

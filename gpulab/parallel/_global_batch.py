@@ -17,6 +17,7 @@ from gpulab import _given, training
 from gpulab.errors import InputError, StoppedError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.parallel.scaling_results import GlobalBatchResult, GlobalBatchRow
+from gpulab.units import plural
 
 RULES = ("unchanged", "linear", "linear with warm-up")
 _MOST_RANKS = 4096
@@ -92,8 +93,8 @@ def global_batch(
     )  # fmt: skip
     if several[-1] * plan.batch > len(job.train):
         raise InputError(
-            f"global_batch: {several[-1]} ranks x {plan.batch} samples are more than the {len(job.train)} that {job.name} trains on; "
-            "expected a global batch within them. Pass fewer ranks or a smaller batch."
+            f"global_batch: {plural(several[-1], 'rank')} x {plural(plan.batch, 'sample')} are more than the {len(job.train)} that "
+            f"{job.name} trains on; expected a global batch within them. Pass fewer ranks or a smaller batch."
         )
     runs = [(rule, p) for p in several for rule in (wanted if p > 1 else wanted[:1])]
     rows: list[GlobalBatchRow] = []

@@ -21,6 +21,7 @@ from gpulab.parallel._scaling_step import StepModel, StepSpec
 from gpulab.parallel.scaling_results import COMPUTED, WAITED, ScalingMeasurement, ScalingResult
 from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval, median_ratio, ratio_interval
 from gpulab.transfer import AlphaBeta, fit
+from gpulab.units import plural
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -186,7 +187,7 @@ class _Measuring:
                 break
             if done >= 3 * _ROUNDS_AT_LEAST and all(is_precise(np.array(column), _WIDTH) for column in self.columns.values()):
                 break
-            self.say(min(0.99, 0.65 + 0.34 * now / self.deadline), f"{len(self.columns[self.spec.counts[0]])} steps of each")
+            self.say(min(0.99, 0.65 + 0.34 * now / self.deadline), f"{plural(len(self.columns[self.spec.counts[0]]), 'step')} of each")
             before = time.monotonic()
             try:
                 of_ranks = self._run(_scaling_step.turns, self.token, rounds, _TURN)

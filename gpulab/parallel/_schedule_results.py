@@ -11,7 +11,7 @@ from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.models import StagePass, StageSchedule, most_held, pipeline_schedule
 from gpulab.parallel.results import RankSpan, RankTimeline
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,12 @@ class ScheduleRun(Result):
                 free = one.end
             if free < self.duration_seconds:
                 spans.append(RankSpan(stage, "idle", "end of the step", free, self.duration_seconds))
-        label = f"{self.schedule} on {self.stages} ranks"
+        label = f"{self.schedule} on {plural(self.stages, 'rank')}"
         return RankTimeline(label, self.stages, tuple(spans), (0.0,), self.duration_seconds, self.notes, self.evidence)
 
     def __repr__(self) -> str:
-        return f"<{self.schedule} on {self.stages} ranks: bubble {self.bubble_ratio:.1%} measured, {self.model.bubble_ratio:.1%} in theory>"
+        where = f"{self.schedule} on {plural(self.stages, 'rank')}"
+        return f"<{where}: bubble {self.bubble_ratio:.1%} measured, {self.model.bubble_ratio:.1%} in theory>"
 
     def table(self, timetable: StageSchedule | None = None) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a stage, then the bubble measured, counted in the timetable and by formula.
@@ -116,7 +117,7 @@ class ScheduleRun(Result):
             held = f"{self.held[stage]:g}"
             memory = format_bytes(self.activation_bytes[stage])
             rows.append((f"stage {stage}", f"{format_seconds(busy)} of {format_seconds(whole)}", f"{1 - busy / whole:.1%}", held, memory))
-        spread = f"{min(self.bubble_ratios):.1%} to {max(self.bubble_ratios):.1%} in {len(self.bubble_ratios)} steps"
+        spread = f"{min(self.bubble_ratios):.1%} to {max(self.bubble_ratios):.1%} in {plural(len(self.bubble_ratios), 'step')}"
         rows.append(("bubble measured", spread, f"{self.bubble_ratio:.1%}", "", ""))
         rows.append(("in the timetable", format_seconds(model.duration), f"{model.bubble_ratio:.1%}", f"{max(model.held):g}", ""))
         formula = model.bubble_formula_ratio

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 # What a span of a timeline is. A rank's own thread computes, stands idle, or neither; its communication goes on beside it.
 KINDS = ("compute", "communication", "idle")
@@ -99,7 +99,8 @@ class RankTimeline(Result):
         return hash((self.label, self.ranks, len(self.spans), self.end_seconds))
 
     def __repr__(self) -> str:
-        return f"<timeline of {self.label}: {len(self.spans)} spans on {self.ranks} ranks in {format_seconds(self.end_seconds)}>"
+        spans = plural(len(self.spans), "span")
+        return f"<timeline of {self.label}: {spans} on {plural(self.ranks, 'rank')} in {format_seconds(self.end_seconds)}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return each rank's seconds by kind, and how much of its communication lay beside compute."""
@@ -244,7 +245,8 @@ class StrategyResult(Result):
 
     def __repr__(self) -> str:
         verdict = "as one process" if self.agrees else "not as one process"
-        return f"<{self.strategy} on {self.ranks} ranks, {self.steps} steps: {verdict}, losses differ by {self.loss_difference:.1e}>"
+        where = f"{self.strategy} on {plural(self.ranks, 'rank')}, {plural(self.steps, 'step')}"
+        return f"<{where}: {verdict}, losses differ by {self.loss_difference:.1e}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return whether it agrees with one process, then each rank's memory, bytes and seconds a step."""

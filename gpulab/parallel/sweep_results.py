@@ -11,7 +11,7 @@ from gpulab import models
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
+from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
 
 if TYPE_CHECKING:
     from gpulab.transfer import AlphaBeta
@@ -146,7 +146,7 @@ class CollectiveSweep(Result):
         if not self.points:
             return f"<{self.label}: no point>"
         last = self.points[-1]
-        return f"<{self.label}: {format_bytes(last.nbytes)} in {format_seconds(last.median_seconds)}, {len(self.points)} sizes>"
+        return f"<{self.label}: {format_bytes(last.nbytes)} in {format_seconds(last.median_seconds)}, {plural(len(self.points), 'size')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a size."""

@@ -18,6 +18,7 @@ from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision._autocast_documents import LISTS, POLICIES, SOURCE, documented, every_operator
 from gpulab.precision._formats import several
+from gpulab.units import plural
 
 DTYPES = ("bfloat16", "float16")
 # Policy or None, what float32 and lower inputs ran in, and why it was not seen: what ``_observe`` gives.
@@ -306,7 +307,7 @@ class AutocastTrace(Result):
 
     def __repr__(self) -> str:
         low, high = len(self.ran_in(self.dtype)), len(self.ran_in("float32"))
-        return f"<{self.label} under autocast: {low} operators in {self.dtype}, {high} in float32, {self.casts} casts>"
+        return f"<{self.label} under autocast: {plural(low, 'operator')} in {self.dtype}, {high} in float32, {plural(self.casts, 'cast')}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each operator with the same types."""

@@ -14,6 +14,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.precision._rounding import as_float64
+from gpulab.units import plural
 
 # So many magnitudes are kept of each kind, as evenly spaced places in the sorted list, the two ends among them: enough for a share of
 # 0.001 %, and a result that still fits into a file.
@@ -64,7 +65,7 @@ class Magnitudes(Result):
         return float(np.median(self.sorted_magnitudes)) if self.sorted_magnitudes.size else None
 
     def __repr__(self) -> str:
-        return f"<{self.count:,} gradients of {self.kind}, from {_number(self.smallest)} to {_number(self.largest)}>"
+        return f"<{plural(self.count, 'gradient')} of {self.kind}, from {_number(self.smallest)} to {_number(self.largest)}>"
 
     @classmethod
     def of(cls, kind: str, arrays: Iterable[np.ndarray]) -> Magnitudes:

@@ -16,6 +16,7 @@ from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _exact
 from gpulab.precision._formats import Format, find, several
 from gpulab.precision._rounding import as_float64, generator, rounded
+from gpulab.units import plural
 
 ORDERS = ("one by one", "in pairs", "one by one, by chance")
 # Float64 does the arithmetic behind the simulation, and products of two operands must fit into it.
@@ -85,7 +86,9 @@ class SumError(Result):
         return found[0]
 
     def __repr__(self) -> str:
-        return f"<sum of {self.count:,} values, exactly {self.exact:.7g}: {', '.join(f'{r.values} {r.total:.5g}' for r in self.rows)}>"
+        return (
+            f"<sum of {plural(self.count, 'value')}, exactly {self.exact:.7g}: {', '.join(f'{r.values} {r.total:.5g}' for r in self.rows)}>"
+        )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row for each way."""

@@ -99,7 +99,15 @@ class GradientWindow(Result):
         name = self.format.name
         broken = f"{self.not_finite:,} of {self.count:,} gradients are infinite or nan already, which no scale mends."
         if self.zeros + self.not_finite == self.count:
-            return broken if self.not_finite else f"All {self.count:,} gradients are exactly zero, so there is nothing to scale."
+            return (
+                broken
+                if self.not_finite
+                else (
+                    "The one gradient is exactly zero, so there is nothing to scale."
+                    if self.count == 1
+                    else f"All {self.count:,} gradients are exactly zero, so there is nothing to scale."
+                )
+            )
         parts = [broken] if self.not_finite else []
         parts.append(f"At scale {plain(self.scale)} in {name}:")
         lost = [

@@ -13,6 +13,7 @@ from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.recordings import Recording
+from gpulab.units import plural
 
 # A call that should take less is mostly the cost of the call itself, which neither model knows.
 LEAST_SECONDS = 1e-4
@@ -56,8 +57,8 @@ class ModelError(Result):
         """The error as a badge tells it."""
         low, high = self.middle
         return (
-            f"on {self.recording} the recorded time is {self.median_ratio:.2g} times the model's in the median of {self.cases} cases, "
-            f"{low:.2g} to {high:.2g} times in the middle 80 %"
+            f"on {self.recording} the recorded time is {self.median_ratio:.2g} times the model's in the median of "
+            f"{plural(self.cases, 'case')}, {low:.2g} to {high:.2g} times in the middle 80 %"
         )
 
     def __repr__(self) -> str:
@@ -67,7 +68,7 @@ class ModelError(Result):
         """Return the ratios and the cases at both ends."""
         rows = [("median", f"{self.median_ratio:.3g}"), ("10th to 90th percentile", f"{self.middle[0]:.3g} to {self.middle[1]:.3g}")]
         rows += [(f"{end}: {key}", f"{ratio:.3g}") for end, (key, ratio) in (("smallest", self.smallest), ("largest", self.largest))]
-        return (f"{self.model} on {self.recording}, {self.cases} cases", "recorded / modelled"), rows
+        return (f"{self.model} on {self.recording}, {plural(self.cases, 'case')}", "recorded / modelled"), rows
 
 
 def model_errors(recording: Recording) -> tuple[ModelError, ...]:

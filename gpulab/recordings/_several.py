@@ -11,7 +11,7 @@ from gpulab._result import Result
 from gpulab.errors import InputError, RecordingError, shown
 from gpulab.evidence import Environment, Evidence
 from gpulab.recordings._schema import Entry, Recording
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 
 # What must be the same before the entries of two runs may stand in one file.
 _SAME = ("device", "device_kind", "driver", "system", "python", "libraries")
@@ -84,7 +84,7 @@ class RecordingDiff(Result):
     def __repr__(self) -> str:
         changed = sum(d.differs is True for d in self.differences)
         return (
-            f"<{self.first} and {self.second}: {len(self.differences)} cases in both, {changed} differ; "
+            f"<{self.first} and {self.second}: {plural(len(self.differences), 'case')} in both, {changed} differ; "
             f"{len(self.only_first)} only in the first, {len(self.only_second)} only in the second>"
         )
 

@@ -21,6 +21,7 @@ from gpulab.timing._measure import TRANSFER_SHARE, Copies, check_numbers, tell_s
 from gpulab.timing.results import Comparison, ComparisonRow, Measurement
 from gpulab.timing.sampling import FEWEST_SAMPLES, Progress, Run, Sampled, Stop, sample_in_turns
 from gpulab.timing.statistics import ratio_interval
+from gpulab.units import plural
 from gpulab.workloads import Workload
 
 
@@ -127,7 +128,7 @@ def compare_within(
         if clock is None:  # first results may have shown other devices: their turns are needed too
             stack.enter_context(turns({contender.job.device for contender in field.contenders} - named, limits, notes))
         measurements = race.measure(transfer)
-    limits.say(1.0, f"{field.label}: {len(measurements[0].samples_seconds)} samples of each")
+    limits.say(1.0, f"{field.label}: {plural(len(measurements[0].samples_seconds), 'sample')} of each")
     notes += race.reference.notes if race.reference is not None else ()
     if len(field.contenders) == 1 and devices is None and not field.methods:
         notes.append(_notes.no_accelerator())

@@ -26,7 +26,7 @@ from gpulab.timing import _lock, _notes, _work
 from gpulab.timing._loop import Loops, make_loops, make_waiting_loops
 from gpulab.timing.results import Measurement
 from gpulab.timing.sampling import Progress, Run, Sampled, Stop
-from gpulab.units import format_seconds
+from gpulab.units import format_seconds, plural
 
 # Warm-up after the first call: enough for caches, allocators and branch predictors; a GPU also needs time to raise its clock.
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
@@ -333,8 +333,9 @@ def _ours(job: Job, error: Exception) -> GpulabError:
     if ours is not None:
         return ours
     partial = _partial(job)
+    taken = 0 if partial is None else len(partial.samples_seconds)
     kept = (
-        f"{len(partial.samples_seconds)} samples taken before are in .partial" if partial is not None else "no sample was finished before"
+        f"{plural(taken, 'sample')} taken before {'is' if taken == 1 else 'are'} in .partial" if taken else "no sample was finished before"
     )
     return MeasurementError(
         f"measure: {job.label} raised {type(error).__name__} ({message_of(error)}) {which}; expected it to return every time. "
@@ -348,7 +349,7 @@ def _partial(job: Job) -> Measurement | None:
     if not job.kept.calls:
         return None
     last, launches, samples = job.kept.of_last_size()
-    reason = f"the function raised after {len(samples)} samples, {format_seconds(float(samples.sum()))} in all"
+    reason = f"the function raised after {plural(len(samples), 'sample')}, {format_seconds(float(samples.sum()))} in all"
     sampled = Sampled(samples, launches, np.zeros(len(samples)), None, last, "stopped", reason, 0.0)
     job.notes.append(_notes.no_interval(reason))
     return measurement(job, sampled, None)

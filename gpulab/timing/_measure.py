@@ -23,6 +23,7 @@ from gpulab.timing._cold import cold_run, flusher
 from gpulab.timing._job import Job, Limits, calm_collector, measurement, reader, translated, turns
 from gpulab.timing.results import Measurement
 from gpulab.timing.sampling import Progress, Sampled, Stop, sample
+from gpulab.units import plural
 
 # The copies get their own sampling, a part of the deadline.
 TRANSFER_SHARE = 0.5
@@ -173,7 +174,7 @@ def run_job(job: Job, limits: Limits, *, transfer: bool, cold: bool, live: bool)
         job.notes += _notes.of_sampling(job, sampled, limits, before, after)
         moved = copies.median(limits.part(0.7, 0.99, TRANSFER_SHARE * limits.deadline)) if copies is not None else None
         job.notes += _notes.of_physics(job, float(np.median(sampled.samples_seconds)))
-    limits.say(1.0, f"{job.label}: {len(sampled.samples_seconds)} samples")
+    limits.say(1.0, f"{job.label}: {plural(len(sampled.samples_seconds), 'sample')}")
     return measurement(job, sampled, moved, cold)
 
 

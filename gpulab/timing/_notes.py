@@ -73,7 +73,8 @@ def _interval(sampled: Sampled, limits: Limits) -> Note | None:
     if sampled.stopped_by == "stopped":
         return Note(
             "stopped",
-            f"sampling was stopped after {len(sampled.samples_seconds)} samples; the figures are of these. Run it again for more.",
+            f"sampling was stopped after {plural(len(sampled.samples_seconds), 'sample')}; the figures are of these. "
+            "Run it again for more.",
         )
     if sampled.interval_seconds is None:
         return no_interval(sampled.no_interval_reason or "the samples allow none")

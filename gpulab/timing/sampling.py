@@ -22,6 +22,7 @@ from gpulab._given import is_finite
 from gpulab.errors import InputError
 from gpulab.timing._loop import Loops, Run, make_loops
 from gpulab.timing.statistics import Interval, is_precise, median_interval
+from gpulab.units import plural
 
 __all__ = ["Loops", "Run", "Sampled", "make_loops", "sample", "sample_in_turns"]
 
@@ -197,7 +198,7 @@ def sample_in_turns(
         now = clock()
         stopped_by = schedule.verdict(now, columns)
         if progress is not None and schedule.progress_is_due(now):
-            progress(min(1.0, (now - begin) / deadline), f"{columns[0].count:,} samples")
+            progress(min(1.0, (now - begin) / deadline), plural(columns[0].count, "sample"))
     return [column.result(stopped_by) for column in columns]
 
 

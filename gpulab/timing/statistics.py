@@ -17,6 +17,7 @@ import numpy as np
 from gpulab.errors import InputError
 from gpulab.timing._dependence import Inflation, centred_ranks, inflation, inflation_of_signs, understates
 from gpulab.timing._states import Levels, split_levels
+from gpulab.units import plural
 
 Interval = tuple[float, float]
 
@@ -151,7 +152,8 @@ def ratio_interval(baseline: np.ndarray, other: np.ndarray, *, paired: bool = Fa
     if paired:
         if len(baseline) != len(other):
             raise InputError(
-                f"ratio_interval: {len(baseline)} and {len(other)} samples can't be pairs; expected as many of each. Pass paired=False."
+                f"ratio_interval: {len(baseline)} and {plural(len(other), 'sample')} can't be pairs; expected as many of each. "
+                "Pass paired=False."
             )
         if len(other) and float(other.min()) <= 0:
             return None, "a time is zero, so its ratio has no meaning. Let each sample take more calls."
@@ -175,7 +177,7 @@ def median_ratio(baseline: np.ndarray, other: np.ndarray, *, paired: bool = Fals
     """
     baseline, other = _checked(baseline), _checked(other)
     if paired and len(baseline) != len(other):
-        raise InputError(f"median_ratio: {len(baseline)} and {len(other)} samples can't be pairs; expected as many of each.")
+        raise InputError(f"median_ratio: {len(baseline)} and {plural(len(other), 'sample')} can't be pairs; expected as many of each.")
     if not len(baseline) or not len(other) or float(other.min()) <= 0:
         return math.nan
     return float(np.median(baseline / other)) if paired else float(np.median(baseline)) / float(np.median(other))

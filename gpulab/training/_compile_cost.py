@@ -14,7 +14,7 @@ from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, MeasurementError, kind_of, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.training._words import compiling_failed
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 
 _USUAL = ("deadline", "slow-first-call", "too-short")  # how calls were sampled; the interval beside the figure says what of that matters
 
@@ -90,7 +90,7 @@ class CompileCost(Result):
             return f"{self.label}: compiling took {format_seconds(self.compile_seconds)}, and no saving was shown."
         return (
             f"{self.label}: {format_seconds(self.compile_seconds)} to compile, {format_seconds(self.saved_seconds or 0)} saved a call; "
-            f"it has paid after {self.break_even_calls:,} calls ({self._between})."
+            f"it has paid after {plural(self.break_even_calls, 'call')} ({self._between})."
         )
 
     @property
@@ -120,7 +120,7 @@ class CompileCost(Result):
         if self.saved_seconds is not None and self.eager_seconds is not None and self.compiled_seconds:
             rows.append(("as it is / compiled", format_ratio(self.eager_seconds / self.compiled_seconds)))
             calls = self.break_even_calls
-            rows.append(("has paid after", "no saving was shown" if calls is None else f"{calls:,} calls ({self._between})"))
+            rows.append(("has paid after", "no saving was shown" if calls is None else f"{plural(calls, 'call')} ({self._between})"))
         rows += [(f"note: {note.code}", note.sentence) for note in self.notes]
         return (f"torch.compile of {self.label}", ""), rows
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import MissingLibraryError, pip_command
+from gpulab.units import plural
 
 _SPLIT_SEED = 20_240  # any number does; it must never change, or figures measured before would be of other data
 _TEST_DIGITS = 500
@@ -59,7 +60,7 @@ class Data:
         return self[torch.as_tensor(indices)]
 
     def __repr__(self) -> str:
-        return f"<{len(self)} items of shape {tuple(self.inputs.shape[1:])}>"
+        return f"<{plural(len(self), 'item')} of shape {tuple(self.inputs.shape[1:])}>"
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.training import _images, _interrupts, _settings
 from gpulab.training._pipeline_model import check_count, check_seconds
 from gpulab.training._pipeline_results import PipelineResult, StepSpan
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -368,7 +368,12 @@ def _notes(workers: int, wanted: int, made: int) -> list[Note]:
     notes = []
     cores = devices.environment("cpu").cores
     if workers > cores:
-        notes.append(Note("contended", f"{workers} workers share {cores} cores, so each of them loads more slowly than one alone would."))
+        notes.append(
+            Note(
+                "contended",
+                f"{plural(workers, 'worker')} share {plural(cores, 'core')}, so each of them loads more slowly than one alone would.",
+            )
+        )
     if made < wanted:
         notes.append(Note("stopped", f"Stopped after {made} of {wanted} steps; the figures are those of the part that ran."))
     return notes

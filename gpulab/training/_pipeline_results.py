@@ -13,7 +13,7 @@ import numpy as np
 from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.timing.statistics import t_quantile
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 LANES = ("data", "copy", "compute")
 # Batch means: blocks of following steps, whose means are nearly independent though the steps are not (Law and Kelton,
@@ -205,7 +205,7 @@ class PipelineResult(Result):
     def __repr__(self) -> str:
         who = "no workers" if not self.workers else f"{self.workers} worker{'s' if self.workers != 1 else ''}"
         rate = f"{self.images_per_second:.0f}{f' ({self._between})' if self._between else ''} images/s"
-        return f"<{self.steps} steps of {self.batch_size} images, {who}: {rate}, {self.stall_ratio:.0%} stalled>"
+        return f"<{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, {who}: {rate}, {self.stall_ratio:.0%} stalled>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what a step is made of, the throughput and the stall."""
@@ -221,7 +221,7 @@ class PipelineResult(Result):
             ("until the first batch was there", format_seconds(self.startup_seconds), loading),
         ]
         rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
-        return (f"{self.steps} steps of {self.batch_size} images, workers {self.workers}", "", "evidence"), rows
+        return (f"{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, workers {self.workers}", "", "evidence"), rows
 
     def caption(self) -> str:
         """Return both sides' evidence where they differ."""

@@ -139,7 +139,7 @@ class Profile(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{len(self.steps)} steps of {self.label} on {self.device}: {self.operators_per_step:.0f} operators and "
+            f"<{plural(len(self.steps), 'step')} of {self.label} on {self.device}: {self.operators_per_step:.0f} operators and "
             f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between them>"
         )
 
@@ -337,7 +337,7 @@ def _result(label: str, device: devices.Device, events: Any, count: int, plain: 
         spans = [span for span in spans if span.start_seconds <= end]
         events = [event for event in events if (event.time_range.start - zero) * 1e-6 <= end]
     if stopped:
-        notes.append(Note("stopped", f"Stopped after {count} steps under the profiler; the figures are those of these."))
+        notes.append(Note("stopped", f"Stopped after {plural(count, 'step')} under the profiler; the figures are of what ran."))
     return Profile(
         label, str(device), windows, plain, tuple(spans), _costs(events, kept), tuple(notes), Evidence.measured(device.name, kept)
     )

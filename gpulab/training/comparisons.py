@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpulab._result import Result
 from gpulab.evidence import Evidence, Note
 from gpulab.training.results import Accuracy, FitResult, format_accuracy, format_rate
-from gpulab.units import format_bytes, format_ratio
+from gpulab.units import format_bytes, format_ratio, plural
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,7 +167,7 @@ class RaceResult(Result):
 
 def _column(run: FitResult) -> list[tuple[str, str]]:
     return [
-        ("ended", f"{run.ended} after {run.steps} steps"),
+        ("ended", f"{run.ended} after {plural(run.steps, 'step')}"),
         ("loss (last tenth)", "none" if run.final_loss is None else f"{run.final_loss:.4g}"),
         ("accuracy on the test", "none" if run.accuracy is None else format_accuracy(run.accuracy)),
         (

@@ -9,7 +9,7 @@ from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.training.comparisons import SeedsAccuracy, format_points
 from gpulab.training.results import format_rate
-from gpulab.units import format_ratio
+from gpulab.units import format_ratio, plural
 
 Interval = tuple[float, float]
 
@@ -243,7 +243,7 @@ class LadderResult(Result):
         return hash((self.task, self.device, self.turns, len(self.rungs)))
 
     def __repr__(self) -> str:
-        return f"<ladder of {len(self.rungs)} techniques on {self.device}: together {self.together}, product {self.product}>"
+        return f"<ladder of {plural(len(self.rungs), 'technique')} on {self.device}: together {self.together}, product {self.product}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the script, a row a technique, the combination and the product, then what was left out."""

@@ -11,7 +11,7 @@ import numpy as np
 from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.results import CATEGORIES
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 # In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is replayed; "other" is what is left:
 # the loop itself.
@@ -171,7 +171,7 @@ class FitResult(Result):
 
     def __repr__(self) -> str:
         accuracy = f", accuracy {format_accuracy(self.accuracy)}" if self.accuracy else ""
-        return f"<{self.task} on {self.device}, {self.options.precision}: {self.ended} after {self.steps} steps{accuracy}>"
+        return f"<{self.task} on {self.device}, {self.options.precision}: {self.ended} after {plural(self.steps, 'step')}{accuracy}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return what was learned, how fast, in which memory, where the time went, and the notes."""

@@ -9,12 +9,12 @@ from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.training.comparisons import SeedsAccuracy, format_points
 from gpulab.training.ladder_results import Gain
-from gpulab.units import format_ratio, format_seconds
+from gpulab.units import format_ratio, format_seconds, plural
 
 
 def trains_less(names: tuple[str, str], samples: tuple[int, int]) -> str:
     """Return what is said of a second script that takes fewer samples through the model."""
-    first, second = (f"{name} took {count:,} samples through the model" for name, count in zip(names, samples, strict=True))
+    first, second = (f"{name} took {plural(count, 'sample')} through the model" for name, count in zip(names, samples, strict=True))
     return f"{second}, and {first}: it is faster because it trains less. Keep the samples equal."
 
 

@@ -16,7 +16,7 @@ from gpulab.transfer._copies import check_room
 from gpulab.transfer._lanes import ITEMSIZE, Lanes, Passes, Work, gpu_lanes, host_lanes
 from gpulab.transfer._links import Link, check_bytes, named_link
 from gpulab.transfer.results import Overlap, Span, together_seconds
-from gpulab.units import format_bytes, format_seconds
+from gpulab.units import format_bytes, format_seconds, plural
 
 Progress = Callable[[float, str], None]
 Stop = Callable[[], bool]
@@ -95,7 +95,7 @@ def overlap(
     if work is not None and not callable(work):
         raise InputError(f"overlap: work={shown(work)}; expected a function of one chunk. Leave it out for the default work.")
     where, lanes = _lanes("overlap", size, count, work, device)
-    with devices.guard(f"overlap: copying {size} bytes in {count} chunks on {where.name}"):
+    with devices.guard(f"overlap: copying {size} bytes in {plural(count, 'chunk')} on {where.name}"):
         trials = _trials(lanes, progress, stop)
     return _result(where, size, count, trials)
 
@@ -130,7 +130,7 @@ def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: floa
         lanes.copy()
         lanes.compute()
 
-    label = f"overlap of {format_bytes(size)} in {count} chunks"
+    label = f"overlap of {format_bytes(size)} in {plural(count, 'chunk')}"
     share = deadline / 2
     return (
         timing.measure(serial, device=where, deadline=share, nbytes=size, label=f"{label}: one after the other"),
@@ -143,7 +143,7 @@ def _lanes(function: str, nbytes: int, chunks: int, work: Work | None, device: A
     found = devices.find(device)
     where = found if found.torch_type == "cuda" else Device("cpu")
     check_room(function, where, "host" if where.is_cpu else "to_device", nbytes)
-    with devices.guard(f"{function}: copying {nbytes} bytes in {chunks} chunks on {where.name}"):
+    with devices.guard(f"{function}: copying {nbytes} bytes in {plural(chunks, 'chunk')} on {where.name}"):
         return where, host_lanes(nbytes, chunks, work) if where.is_cpu else gpu_lanes(nbytes, chunks, work, where)
 
 

@@ -111,7 +111,7 @@ class Sweep(Result):
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{SERIES_WORDS.get(d, d)} {m}" for d, m in self.series) or "no point"
-        return f"<sweep of {self.device}: {kinds}; {len(self.points)} points, {self.evidence.badge}>"
+        return f"<sweep of {self.device}: {kinds}; {plural(len(self.points), 'point')}, {self.evidence.badge}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return one row a point, and the notes."""

@@ -282,6 +282,8 @@ def test_a_machine_in_words_by_hand():
         ("cuda:0", "AMD Instinct, gfx942, 304 compute units, 2100 MHz now, L2 4.00 MiB, 300 W"), ("NVIDIA driver", "580.1"),
         ("libraries", "torch 2.11.0, numpy 2.0"),
     ]  # fmt: skip
+    one = machine(dataclasses.replace(facts, processor=dataclasses.replace(processor, quota_cores=1.0)))
+    assert dict(one.table()[1])["processor"] == "A CPU, 1 usable core of 2 physical, 1 core's time granted, 3.10 GHz now"
     quiet = machine(dataclasses.replace(_GOOD, accelerators=(), pci_gpus={}, driver=Driver(), torch=_CPU_BUILD, cupy_packages=()))
     assert repr(quiet) == "<Machine: A CPU, 8 cores, 60.0 GiB free; no accelerator; nothing to mend>"
     assert dict(quiet.table()[1])["accelerator"] == "none"

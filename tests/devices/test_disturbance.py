@@ -121,7 +121,7 @@ def test_short_windows_forgive_what_any_system_does() -> None:
     [
         (2, 10.0, 19.5, "all 2 cores were busy, 48 % of them with other processes"),  # one core less a twentieth
         (2, 10.0, 19.49, None), (4, 10.0, 39.6, "all 4 cores were busy, 74 % of them with other processes"), (4, 10.0, 39.4, None),
-        (1, 9.5, 10.0, "all 1 cores were busy, 5.0 % of them with other processes"), (1, 9.51, 10.0, None),
+        (1, 9.5, 10.0, "the core was busy, 5.0 % of it with other processes"), (1, 9.51, 10.0, None),
     ],
 )  # fmt: skip
 def test_where_no_waits_are_told_the_cores_were_all_busy(cores: int, own: float, busy: float, words: str | None) -> None:

@@ -649,7 +649,7 @@ def test_a_listing_shows_the_counts_beside_the_lines() -> None:
     assert counts == [[], ["100%"], ["100%"], ["100%", "32.0", "2.0-way"], [], ["100%", "1"], ["50%", "2.5", "2.0-way"]]
     assert rows[8:] == [str(s.evidence)]
     assert repr(s) == (
-        "<Simulation listed (1, 1, 1)x(32, 1, 1): 3 global requests, 37 sectors, 4 wavefronts, 1 divergent branches; found: nothing; "
+        "<Simulation listed (1, 1, 1)x(32, 1, 1): 3 global requests, 37 sectors, 4 wavefronts, 1 divergent branch; found: nothing; "
         "MODELLED>"
     )
     page = s._repr_html_()

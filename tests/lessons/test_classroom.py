@@ -340,7 +340,7 @@ def test_the_tables_of_a_class_by_hand(folder: pathlib.Path) -> None:
     assert refused[0] == "c.json"
     assert remark == ("remark", "1 file that is not .json passed over.")
     assert [repr(each) for each in (room.misconceptions(), room.exercises(), room.problems)] == [
-        "<1 misconceptions>", "<1 exercises>", "<1 files that cannot be read, 1 remarks>",
+        "<1 misconception>", "<1 exercise>", "<1 file that cannot be read, 1 remark>",
     ]  # fmt: skip
 
 

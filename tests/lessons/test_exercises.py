@@ -155,12 +155,12 @@ AT_THE_EDGE: list[tuple[str, Any, str]] = [
     ("01.3", (17, 0, 1), "a: 17 is more than the 16 warps that there are. Count warps, not threads."),
     ("01.3", (16, 0, 16), "c: only the warp in which the first hundred end"),
     ("01.6", (0, "warps"), "A block of 0 threads cannot be launched"),
-    ("01.6", (1, "warps"), "1 threads take 1 warps"),
+    ("01.6", (1, "warps"), "1 thread takes 1 warp,"),
     ("01.6", (1024, "warps"), "1024 threads reach "),
     ("01.6", (1025, "warps"), "A block of 1025 threads cannot be launched"),
     ("01.6", (128.5, "warps"), "A block of 128.5 threads cannot be launched"),
     ("01.7", (0, 37 * 1024), "0 registers and 37888 bytes: a thread has 1 to 255"),
-    ("01.7", (1, 37 * 1024), "1 registers keep 75%, but so do 2."),
+    ("01.7", (1, 37 * 1024), "1 register keeps 75%, but so do 2."),
     ("01.7", (255, 0), "With 255 registers it is "),
     ("01.7", (256, 0), "256 registers and 0 bytes: a thread has 1 to 255"),
     ("01.7", (40, 2**20), "With 1.00 MiB it is "),
@@ -192,7 +192,7 @@ AT_THE_EDGE: list[tuple[str, Any, str]] = [
     ("03.6", 16, "!From about 11 rows on"),
     ("03.6", 17, "With 17 rows the layer has 8.43 FLOP a byte; your ridge is at 5 FLOP a byte. That is well beyond"),
     ("03.6", 0, "0 rows is no batch"),
-    ("03.6", 1, "With 1 rows the layer has 0.5 FLOP a byte"),
+    ("03.6", 1, "With 1 row the layer has 0.5 FLOP a byte"),
     ("03.6", "Never", "It does turn: your ridge is at 5 FLOP a byte"),
     ("06.5", {"workers": 0, "prefetch": 2}, "Without workers the training loads by itself, and the accelerator waits "),
     ("06.5", {"workers": 6, "prefetch": 2}, "!6 workers, each 2 ahead: the accelerator waits "),
@@ -371,7 +371,7 @@ def test_each_slip_of_the_translation_is_told(how: str) -> None:
     assert said("10.4", lambda x: _nb10_exercises._matlab(x, how)) == ("wrong", _nb10_exercises._SLIPS[how])
     assert "Your numbers differ from the script's by up to " in said("10.4", lambda x: _nb10_exercises._matlab(x) * 1.02)[1]
     assert said("10.4", lambda x: _nb10_exercises._matlab(x) * 1.0005)[0] == "passed"
-    assert "Your result has 1 numbers, the script's 3." in said("10.4", lambda x: np.ones(1))[1]
+    assert "Your result has 1 number, the script's 3." in said("10.4", lambda x: np.ones(1))[1]
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_each_slip_of_the_translation_is_told(how: str) -> None:
         ({}, 1, "!11 programs are compiled, and at most 2 times the rows are computed, for the 1000 batch sizes that may come."),
         ({1000: 1000}, 1, "12 programs are compiled, and at most 2 times the rows are computed: 11 programs are allowed."),
         ({10: 21}, 2, "11 programs are compiled, and at most 2.1 times the rows are computed (of 10 rows): 2 times is allowed."),
-        ({1: 0}, 1, "For 1 rows you gave 0: 1 of them would be cut off."),
+        ({1: 0}, 1, "For 1 row you gave 0: 1 of them would be cut off."),
         ({3: 3.5}, 1, "For 3 rows you gave 3.5; a batch has a whole number of rows."),
     ],
 )

@@ -237,7 +237,7 @@ def test_a_report_shows_what_is_in_it() -> None:
         ("memory", "32.0 GiB"), ("prediction 00.1", "5.00 us; answer: not shown"), ("exercise 02.2", "passed, 1 attempt"),
         ("exercise 02.5", "passed, 2 attempts"),
     ]  # fmt: skip
-    assert repr(made) == "<report of nobody named, 2026-03-04: NVIDIA GeForce RTX 4070, 1 predictions, 2 checks>"
+    assert repr(made) == "<report of nobody named, 2026-03-04: NVIDIA GeForce RTX 4070, 1 prediction, 2 checks>"
     assert dataclasses.replace(one, roofs=(dataclasses.replace(one.roofs[0], bytes_per_second={}),)).rooflines() == ()
 
 

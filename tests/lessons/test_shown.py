@@ -110,7 +110,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         Retraces((32,), 1, None, None, "no JAX", MODEL),
         ("batches of rows", "32"),
         [("programs compiled", "1"), ("no calls were timed", "no JAX")],
-        "<1 batches, 1 programs compiled, MODELLED>",
+        "<1 batch, 1 program compiled, MODELLED>",
     ),
     "a run of a table": (
         RosettaRun(
@@ -138,7 +138,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         Rosetta("MATLAB", (IdiomRow("n", "theirs", "here", "waits", "where", "less"),)),
         ("MATLAB", "here", "what the host waits for", "where the data are", "what is not the same"),
         [("theirs", "here", "waits", "where", "less")],
-        "<1 idioms of MATLAB: n>",
+        "<1 idiom of MATLAB: n>",
     ),
     "measured products": (
         RecordedPrecisions((RecordedProduct("here", "tf32", 4096, 1e14, 2.0, LIVE, ("contended", "stalled")),)),
@@ -174,6 +174,11 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         ("JAX's device", "rows that it holds"),
         [("d0", "0 to 7"), ("d1", "8 to 15"), ("all-reduces that XLA put into the sum", "1")],
         "<2 shards, 1 all-reduce in the sum>",
+    ),
+    "one shard": (
+        Sharded((Shard("d0", 8, 0, 8),), (1.0,), 0, "", LIVE),
+        ("JAX's device", "rows that it holds"), [("d0", "0 to 7"), ("all-reduces that XLA put into the sum", "0")],
+        "<1 shard, 0 all-reduces in the sum>",
     ),
     "no shards": (Sharded((), (), 0, "no JAX", None), ("JAX's device", "rows that it holds"), [("not run here", "no JAX")], "<no JAX>"),
     "two kinds of memory": (
@@ -229,7 +234,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
             ("B", "not run here", "not installed", "", "", "", ""),
             ("A", "RECORDED: a GPU", "300 ms", "1.00 ms", "2.00 ms", "4.00 ms", "not recorded yet"),
         ],
-        "<one product, n = 64: 1 libraries, the longest time 400x the shortest>",
+        "<one product, n = 64: 1 library, the longest time 400x the shortest>",
     ),
     "usual timings": (
         UsualTimings(FIVE[:1], LIVE),
@@ -270,7 +275,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         RecordedOverlap((("far", MI, 16, 3e-3, 2e-3),), (FAR,)),
         ("GPU (RECORDED)", "copied and computed on", "chunks", "one after the other", "chunks that overlap", "so many times as fast"),
         [("far", "1.00 MiB", "16", "3.00 ms", "2.00 ms", "1.50x")],
-        "<1 recorded overlaps>",
+        "<1 recorded overlap>",
     ),
     "launches": (
         Launches(
@@ -389,7 +394,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
         SideBySide("a CPU", "a GPU", (("cores", "8", "132"),), LIVE, FAR, (Note("contended", "Others were at work."),)),
         ("", "CPU: a CPU", "GPU: a GPU"),
         [("cores", "8", "132"), ("note: contended", "Others were at work.", "")],
-        "<a CPU beside a GPU: 1 figures>",
+        "<a CPU beside a GPU: 1 figure>",
     ),
     "claims about the ladder": (
         LadderClaims(
@@ -404,7 +409,7 @@ SHOWN: dict[str, tuple[Any, tuple[str, ...], list[tuple[str, ...]], str]] = {
             ("", "", "", "far", "fails", "1.1x"),
             ("", "It is said of b. [a guide]", "3x", "none", "open", "not recorded yet"),
         ],
-        "<2 published claims about 1 techniques>",
+        "<2 published claims about 1 technique>",
     ),
     "gains of techniques": (
         TechniqueGains(

@@ -42,7 +42,7 @@ EDGES: list[tuple[Any, dict[str, Any], str]] = [
     (parallel.global_batch, {"learning_rate": 1e6 + 1}, "global_batch: learning_rate is 1000001"),
     (parallel.global_batch, {"momentum": 0, "warm_up_epochs": -1}, "global_batch: warm_up_epochs is -1;"),
     (parallel.global_batch, {"warm_up_epochs": 0, "ranks": (1,), "batch": 2**20},
-     "global_batch: 1 ranks x 1048576 samples are more than the 1297"),
+     "global_batch: 1 rank x 1,048,576 samples are more than the 1297"),
 ]  # fmt: skip
 
 

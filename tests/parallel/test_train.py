@@ -328,14 +328,14 @@ def test_what_a_training_could_not_do_is_noted() -> None:
         ("contended", "The ranks are on several machines, whose clocks were set side by side by asking for the time."),
         ("skipped", "Bytes on the wire were not counted: no such count."),
     ]
-    assert (r.timeline.label, repr(r)) == ("ddp on 1 rank", "<ddp on 1 ranks, 4 steps: as one process, losses differ by 0.0e+00>")
-    assert repr(r.timeline) == "<timeline of ddp on 1 rank: 4 spans on 1 ranks in 4.20 s>"
+    assert (r.timeline.label, repr(r)) == ("ddp on 1 rank", "<ddp on 1 rank, 4 steps: as one process, losses differ by 0.0e+00>")
+    assert repr(r.timeline) == "<timeline of ddp on 1 rank: 4 spans on 1 rank in 4.20 s>"
     assert repr(r.reports[0]) == "<rank 0: peak 1 B, payload 850 B a step>"
     assert len({r, dataclasses.replace(r), dataclasses.replace(r, ranks=3)}) == 2
     assert len({r.timeline, dataclasses.replace(r.timeline), dataclasses.replace(r.timeline, label="x")}) == 2
     off = dataclasses.replace(r, state_difference=1.0)
     assert (off.agrees, off.has_note("skipped"), off.has_note("disagree")) == (False, True, False)
-    assert repr(off) == "<ddp on 1 ranks, 4 steps: not as one process, losses differ by 0.0e+00>"
+    assert repr(off) == "<ddp on 1 rank, 4 steps: not as one process, losses differ by 0.0e+00>"
     assert not dataclasses.replace(r, losses=r.losses + 1.0).agrees
     assert dataclasses.replace(r, timeline=dataclasses.replace(r.timeline, steps=())).seconds(0) == r.timeline.seconds(0)
 

@@ -237,7 +237,7 @@ def test_a_device_without_lists_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_trace_in_a_table_and_in_one_line() -> None:
     """By hand: one layer casts three tensors and multiplies once; a partial has no name of its own."""
     trace = precision.autocast_trace(nn.Linear(4, 4), torch.ones(2, 4), device="cpu")
-    assert repr(trace) == "<Linear under autocast: 1 operators in bfloat16, 0 in float32, 3 casts>"
+    assert repr(trace) == "<Linear under autocast: 1 operator in bfloat16, 0 in float32, 3 casts>"
     assert trace.table() == (
         ("operator", "calls", "given", "gives"),
         [("_to_copy (cast)", "3", "float32", "bfloat16"), ("addmm", "1", "bfloat16", "bfloat16")],

@@ -176,7 +176,7 @@ def test_a_comparison_in_a_table_and_in_one_line() -> None:
             ("e n=1", "1.00 ms", "2.00 ms", "2.00x [1.64x, 2.44x]"),
         ],
     )  # fmt: skip
-    assert repr(found) == "<test and test: 1 cases in both, 1 differ; 1 only in the first, 0 only in the second>"
+    assert repr(found) == "<test and test: 1 case in both, 1 differ; 1 only in the first, 0 only in the second>"
     assert found.caption() == "; ".join(one.sentence for one in found.evidence)
     without = dataclasses.replace(found, differences=(dataclasses.replace(found.differences[0], interval=None),))
     assert without.table()[1][-1][-1] == "2.00x no interval"

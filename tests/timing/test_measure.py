@@ -262,6 +262,22 @@ def test_an_error_among_the_copies_leaves_the_times_of_the_call_alone(run):
     assert f"{len(samples)} samples taken before are in .partial" in str(caught.value)
 
 
+@pytest.mark.parametrize(("wrong", "kept"), [(2, "no sample was finished before."), (4, "1 sample taken before is in .partial.")])
+def test_an_error_says_how_many_samples_were_taken_before_it(wrong, kept):
+    """Each call takes a second and is a sample, but the first and that of the warm-up."""
+    clock, calls = Clock(), [0]
+
+    def work():
+        calls[0] += 1
+        clock.now += 1.0
+        if calls[0] == wrong:
+            raise ValueError("no more paper")
+
+    with pytest.raises(MeasurementError, match=r"ValueError \(no more paper\)") as caught:
+        gl.measure(work, clock=clock, device="cpu")
+    assert str(caught.value).endswith(kept)
+
+
 @pytest.mark.parametrize(
     ("raised", "expected"),
     [
@@ -942,6 +958,10 @@ def _sampled(**changes):
     [
         ({}, None, ""),
         ({"stopped_by": "stopped"}, "stopped", "sampling was stopped after 3 samples; the figures are of these. Run it again for more."),
+        (
+            {"stopped_by": "stopped", "samples_seconds": np.ones(1), "sample_starts_seconds": np.zeros(1)}, "stopped",
+            "sampling was stopped after 1 sample; the figures are of these. Run it again for more.",
+        ),
         (
             {"interval_seconds": None, "no_interval_reason": "3 are too few."}, "no-interval",
             "3 are too few. The median stands without an interval; measure again, longer or on a quieter machine.",

@@ -469,6 +469,7 @@ def test_what_disturbed_points_is_told_once_with_their_number(fake_gpu, monkeypa
     assert rows[4] == ("note: contended", "2 of 4 points; the first: first", "", "", "", "", "")
     assert transfer.link("pcie4").sweep([2**10]).table()[1][0][4:] == ("", "102 MB/s", "modelled")
     assert repr(s) == "<sweep of fake cuda: host to device pageable, device to host pageable; 4 points, MEASURED>"
+    assert repr(dataclasses.replace(s, points=s.points[:1])) == "<sweep of fake cuda: host to device pageable; 1 point, MEASURED>"
     assert repr(dataclasses.replace(s, points=())) == "<sweep of fake cuda: no point; 0 points, MEASURED>"
 
 

@@ -25,6 +25,7 @@ from gpulab.kernels._simulate._joins import Given
 from gpulab.kernels._simulate._memory import View, cannot_be_written
 from gpulab.kernels._simulate._source import Source
 from gpulab.kernels._simulate._tuples import type_of
+from gpulab.units import plural
 
 if TYPE_CHECKING:
     from gpulab.kernels._simulate._program import Program
@@ -159,7 +160,7 @@ class StatementTranslator:
 
             def unpack(frame: Frame, mask: Mask, value: Any) -> None:
                 if not isinstance(value, tuple) or len(value) != len(parts):
-                    raise self.fail(f"expected {len(parts)} values to the right", node)
+                    raise self.fail(f"expected {plural(len(parts), 'value')} to the right", node)
                 for part, item in zip(parts, value, strict=True):
                     part(frame, mask, item)
 

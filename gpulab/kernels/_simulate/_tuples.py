@@ -12,6 +12,7 @@ from gpulab.errors import KernelError
 from gpulab.kernels._simulate import _types
 from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._source import Source
+from gpulab.units import plural
 
 Fail = Callable[[str], KernelError]
 
@@ -29,7 +30,7 @@ def item_of(items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: 
         raise fail("a tuple takes one index, an integer")
     wanted = np.unique(mask.selected(index)).tolist() if index.size > 1 else [int(index.item())]
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
-        raise fail(f"the tuple has {len(items)} elements; expected an index below that")
+        raise fail(f"the tuple has {plural(len(items), 'element')}; expected an index below that")
     if not known and len({type_of(item) for item in items}) > 1:
         raise fail("the elements of the tuple are of several types, and its index is no constant; expected one type, or a constant index")
     found = items[wanted[0]]

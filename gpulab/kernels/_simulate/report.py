@@ -268,8 +268,10 @@ class Simulation(Result):
         t = self.totals
         found = ", ".join(sorted({f.kind for f in self.findings})) or "nothing"
         return (
-            f"<Simulation {self.kernel} {self.grid}x{self.block}: {t.global_requests:,} global requests, {t.global_sectors:,} sectors, "
-            f"{t.shared_wavefronts:,} wavefronts, {t.divergent_branches:,} divergent branches; found: {found}; MODELLED>"
+            f"<Simulation {self.kernel} {self.grid}x{self.block}: {plural(t.global_requests, 'global request')}, "
+            f"{plural(t.global_sectors, 'sector')}, "
+            f"{plural(t.shared_wavefronts, 'wavefront')}, "
+            f"{plural(t.divergent_branches, 'divergent branch', 'divergent branches')}; found: {found}; MODELLED>"
         )
 
     def _repr_html_(self) -> str:
