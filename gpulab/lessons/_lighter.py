@@ -71,10 +71,15 @@ class SparseRace(Result):
     evidence: Evidence
 
     @property
+    def ascending(self) -> tuple[SparseRow, ...]:
+        """The rows by their share of zeros, in whatever order the shares were tried."""
+        return tuple(sorted(self.rows, key=lambda row: row.share))
+
+    @property
     def break_even_share(self) -> float | None:
         """The smallest share of zeros tried from which on CSR was faster each time; None where it was not even with the most zeros."""
         found = None
-        for row in reversed(self.rows):
+        for row in reversed(self.ascending):
             if row.sparse_seconds >= row.dense_seconds:
                 break
             found = row.share

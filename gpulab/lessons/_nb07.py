@@ -58,9 +58,10 @@ _EVEN = 1.1
 
 
 def _break_even(race: SparseRace) -> float:
-    shares = [row.share for row in race.rows]
+    rows = race.ascending
+    shares = [row.share for row in rows]
     first = len(shares) if race.break_even_share is None else shares.index(race.break_even_share)
-    for row, wins in zip(race.rows[max(first - 1, 0) : first + 1], (False, True) if first else (True,), strict=False):
+    for row, wins in zip(rows[max(first - 1, 0) : first + 1], (False, True) if first else (True,), strict=False):
         if row.ratio_interval is None:  # the last to lose, and the first to win, decide
             raise Unmeasured(_live.DISTURBED.format("races"))
         low, high = row.ratio_interval
@@ -70,7 +71,7 @@ def _break_even(race: SparseRace) -> float:
                 + _live.AGAIN.format("races")
             )
     if race.break_even_share is None:
-        raise Never(f"none: CSR was not faster at any share that was tried, up to {race.rows[-1].share:.0%}")
+        raise Never(f"none: CSR was not faster at any share that was tried, up to {rows[-1].share:.0%}")
     return 100 * race.break_even_share
 
 

@@ -41,6 +41,18 @@ def test_break_even_is_where_csr_stays_ahead():
         _nb07._break_even(race((0.5, 0.2)))
 
 
+def test_the_order_in_which_shares_were_tried_decides_nothing():
+    """The rows of the test above, turned round and shuffled; a share at which CSR wins by too little to tell is named."""
+    assert race((0.98, 3.0), (0.9, 1.2), (0.7, 0.9), (0.5, 1.1)).break_even_share == 0.9
+    assert race((0.9, 1.2), (0.5, 1.1), (0.98, 3.0), (0.7, 0.9)).break_even_share == 0.9
+    assert race((0.9, 0.8), (0.5, 1.5)).break_even_share is None
+    assert _nb07._break_even(race((0.98, 3.0), (0.9, 1.2), (0.7, 0.9))) == 90
+    with pytest.raises(Unmeasured, match="at 90% zeros CSR is"):
+        _nb07._break_even(race((0.98, 3.0), (0.9, 1.005), (0.7, 0.5)))
+    with pytest.raises(Never, match="up to 90%"):
+        _nb07._break_even(race((0.9, 0.5), (0.7, 0.4)))
+
+
 def test_a_break_even_between_disturbed_rows_is_no_answer():
     """Where it lies, the last row to lose and the first to win must have an interval; the others need none."""
     rows = ((0.5, 0.8), (0.7, 0.9), (0.9, 1.2), (0.98, 3.0))
