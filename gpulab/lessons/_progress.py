@@ -24,7 +24,7 @@ class ProgressRow(Result):
     state : str
         "open", "predicted", "close", "off", "right", "wrong", "no prediction", "passed" or "not attempted".
     detail : str
-        The two answers, or the number of attempts.
+        The two answers, why there is none on this machine, or the number of attempts.
     """
 
     id: str
@@ -118,11 +118,12 @@ def progress(notebook: str = "") -> Progress:
 
 def _prediction_row(id: str, entry: dict[str, Any]) -> ProgressRow:
     first, shown = entry.get("first") or {}, entry.get("revealed") or {}
-    title = str(entry.get("question", "")) or "not answered yet"
-    if not shown:
-        return ProgressRow(id, "prediction", title, "predicted" if first else "open", str(first.get("text", "")))
-    badge = f" ({shown['badge']})" if shown.get("badge") else ""
+    title = str(entry.get("question", "")) or ("its question was not asked" if entry else "not answered yet")
     said = f"you: {first.get('text', '')}; " if first else ""
+    if not shown:
+        why = str(entry.get("unmeasured", ""))
+        return ProgressRow(id, "prediction", title, "predicted" if first else "open", f"{said}{why}" if why else str(first.get("text", "")))
+    badge = f" ({shown['badge']})" if shown.get("badge") else ""
     return ProgressRow(id, "prediction", title, str(shown.get("verdict", "open")), f"{said}answer: {shown.get('text', '')}{badge}")
 
 

@@ -63,7 +63,8 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
         )
     content = _store.read() if progress else _store.empty()
     ids = [id for lesson in lessons for id in lesson.ids]
-    asked = {id: content["predictions"][id] for id in _of(content["predictions"], ids, notebook)}
+    found = {id: content["predictions"][id] for id in _of(content["predictions"], ids, notebook)}
+    asked = {id: entry for id, entry in found.items() if any(map(entry.get, ("first", "later", "revealed")))}
     done = {id: content["exercises"][id] for id in _of(content["exercises"], ids, notebook)}
     checks = tuple(_check(id, entry) for id, entry in done.items())
     return StudentReport(

@@ -139,12 +139,22 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
         asked.id, asked.question, kept.value if kept else None, kept.text if kept else "no prediction", value, text, ratio, verdict,
         sentence, source, sides,
     )  # fmt: skip
-    if (value is not None or never) and not unknown:
+    if value is None and not never and not unknown:
+
+        def leave_open(content: dict[str, Any]) -> None:
+            entry = content["predictions"].setdefault(id, {})
+            entry["question"] = entry.get("question") or asked.question
+            if entry.get("revealed") is None:
+                entry["unmeasured"] = text
+
+        _store.change(leave_open)
+    elif not unknown:
         record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict, "badge": shown.badges}
 
         def edit(content: dict[str, Any]) -> None:
             entry = content["predictions"].setdefault(id, {})
-            entry.setdefault("question", asked.question)
+            entry["question"] = entry.get("question") or asked.question
+            entry.pop("unmeasured", None)
             if entry.get("revealed") is None or entry["revealed"].get("verdict") == "no prediction":
                 entry["revealed"] = record
 

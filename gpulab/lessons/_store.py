@@ -148,6 +148,7 @@ def _is_entry(entry: Any) -> bool:
         "first": dict,
         "later": list,
         "revealed": dict,
+        "unmeasured": str,
         "question": str,
         "unit": str,
         "choices": list,
