@@ -40,8 +40,8 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def message_of(error: BaseException, most: int = 200) -> str:
-    """Return an exception's text in one line, cut short, for a message of ours; its type where the text itself fails."""
+def message_of(error: BaseException | str, most: int = 200) -> str:
+    """Return an exception's text, or what another program printed, in one line, cut short; its type where the text itself fails."""
     return _cut(str, error, most)
 
 

@@ -22,7 +22,7 @@ from gpulab.devices import _cpu, _device, _facts, _host, _streams, conditions, d
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._spec import MemoryLevel
 from gpulab.devices.conditions import Readings
-from gpulab.errors import StoppedError
+from gpulab.errors import StoppedError, message_of
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
 
@@ -292,7 +292,7 @@ def _products(device: _device.Device, clock: Callable[[], float], notes: list[No
         except (RuntimeError, TypeError) as error:
             if translate(error, "") is not None:
                 raise
-            notes.append(Note("skipped", f"no {dtype} product on {device}: {str(error).splitlines()[0][:100]}"))
+            notes.append(Note("skipped", f"no {dtype} product on {device}: {message_of(error, 100) or type(error).__name__}"))
     return rates
 
 

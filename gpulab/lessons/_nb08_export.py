@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import training
-from gpulab.errors import RankError, shown
+from gpulab.errors import RankError, message_of, shown
 from gpulab.lessons import _guard
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 
@@ -164,14 +164,14 @@ def _last_words(said: str) -> str:
         if "Error" in line and not any(own in line for own in ("torch/distributed", "raise ", "ChildFailedError"))
     ]
     if errors:
-        return errors[0].strip()[:200]
+        return message_of(errors[0])
     cause = _root_cause(said)
     if cause is not None:  # no rank raised anything: what it printed last, before torchrun's own lines, may tell why
         from gpulab.parallel._engines import ending
 
         own = [line for line in _AGENT.split(said)[0].splitlines() if line.strip()]
         return f"rank {cause[0]} {ending(cause[1])}" + (f" after printing {shown(own[-1].strip(), 100)}" if own else "")
-    return (lines[-1] if lines else "nothing was printed")[:200]
+    return message_of(lines[-1] if lines else "nothing was printed")
 
 
 _AGENT = re.compile(r"^.*failed \(exitcode: ", re.MULTILINE)  # torchrun's first line about a rank that failed

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gpulab import devices
 from gpulab._result import Result
-from gpulab.errors import MeasurementError
+from gpulab.errors import MeasurementError, message_of
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
 from gpulab.units import plural
@@ -121,7 +121,7 @@ def sharded(devices_wanted: int = 4) -> Sharded:
             "Run the cell again when the machine is quiet."
         ) from error
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing was printed"])[-1][:200]
+        last = message_of((done.stderr.strip().splitlines() or ["nothing was printed"])[-1])
         raise MeasurementError(f"sharded: JAX on {devices_wanted} devices failed ({last}); expected shards. Look at its version.")
     found = json.loads(done.stdout.strip().splitlines()[-1])
     shards = tuple(Shard(name, shape[0], first, end) for name, shape, (first, end) in found["shards"])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab.errors import CheckpointError, GpulabError, InputError, kind_of, shown
+from gpulab.errors import CheckpointError, GpulabError, InputError, kind_of, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.training import _checkpoint, _settings
 from gpulab.training._evaluate import Answers, answers_of
@@ -284,7 +284,8 @@ class Run:
         other = [f"{name}={its.get(name)!r} (here {value!r})" for name, value in mine.items() if its.get(name) != value]
         if other:
             raise CheckpointError(
-                f"resume: {str(path)!r} was saved with {', '.join(other)[:200]}; expected the same run. Pass these values, or begin anew."
+                f"resume: {str(path)!r} was saved with {message_of(', '.join(other))}; expected the same run. Pass these values, or begin "
+                "anew."
             )
         if content["step"] > self.options.steps:
             raise CheckpointError(

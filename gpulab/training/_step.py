@@ -234,4 +234,4 @@ def explain(doing: str, error: Exception, options: Options | None = None) -> Gpu
 def _told(error: Exception) -> str:
     """Return an error's text; of one from a worker, which carries its whole traceback, the last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] if "DataLoader worker" in message_of(error) else []
-    return f"{lines[-1][:150].rstrip('.')} (in a worker)" if len(lines) > 1 else message_of(error)
+    return f"{message_of(lines[-1], 150)} (in a worker)" if len(lines) > 1 else message_of(error)

@@ -240,6 +240,8 @@ Root Cause (first observed failure):
         ("[rank0]: ValueError: no\nmore", "ValueError: no"),
         ("  raise ValueError('a')\n  File \"torch/distributed/run.py\" RankError\nlast line", "last line"),
         ("", "nothing was printed"),
+        ("x" * 201, "x" * 197 + "..."),
+        ("[rank1]: ValueError: " + "x" * 200, "ValueError: " + "x" * 185 + "..."),
         ("KeyError: 'x'", "KeyError: 'x'"),
         (_of_torchrun("", 1, "-11", "  (SIGSEGV)"), "rank 1 was ended by signal 11 (SIGSEGV)"),
         (_of_torchrun("[rank 0] [2.3]\nno exception\n", 0, "-6", "  (SIGABRT)"),

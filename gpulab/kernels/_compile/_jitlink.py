@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from gpulab.errors import CompileError
+from gpulab.errors import CompileError, message_of
 from gpulab.kernels._compile import _libraries
 
 _LTOIR = 3  # NVJITLINK_INPUT_LTOIR
@@ -64,7 +64,7 @@ def _linked(ltoir: bytes, arch: str, options: Sequence[str], what: str) -> tuple
         log = "\n".join(_text(handle, name).rstrip(b"\0").decode(errors="replace").strip() for name in ("ErrorLog", "InfoLog")).strip()
         if code != 0:
             raise CompileError(
-                f"compile_python: the assembler refused the code for {arch} ({' '.join(log.split())[:300] or f'error {code}'}); expected "
+                f"compile_python: the assembler refused the code for {arch} ({message_of(log, 300) or f'error {code}'}); expected "
                 "fewer bytes or another arch. Mend the kernel and run it again.",
                 log=log,
             )

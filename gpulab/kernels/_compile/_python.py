@@ -17,7 +17,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from gpulab.errors import CompileError, InputError, MissingLibraryError, install_extra, shown
+from gpulab.errors import CompileError, InputError, MissingLibraryError, install_extra, message_of, shown
 from gpulab.kernels._compile import _libraries, _log, _nvrtc, _portable
 from gpulab.kernels._compile._cuda import checked_arch, facts_of
 from gpulab.kernels._compile._worker import Worker
@@ -120,7 +120,7 @@ def _made(function: Any, request: dict[str, Any], arch: str, options: dict[str, 
     with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
         answer = _worker.ask({**request, "folder": folder})
     if "missing" in answer or "CUDA Toolkit" in answer.get("message", "") or "nvvm" in answer.get("message", "").lower():
-        raise MissingLibraryError(f"{_WHO}: numba-cuda cannot run here ({' '.join(answer['message'].split())[:200]}). {_INSTALL}")
+        raise MissingLibraryError(f"{_WHO}: numba-cuda cannot run here ({message_of(answer['message'])}). {_INSTALL}")
     if "error" in answer:
         raise _fault(function, request["kernel"]["source"], answer)
     flags = ["-lineinfo", *([f"-maxrregcount={options['max_registers']}"] if "max_registers" in options else [])]
@@ -171,5 +171,5 @@ def _core(message: str) -> str:
     said = [row for row in rows if row and not row.startswith(_WRAPPING)]
     call = next((row.removeprefix(">>> ") for row in said if row.startswith(">>> ")), None)
     if call is not None and said[0].startswith(("No implementation", "No conversion", "Invalid use")):
-        return f"Numba has no {call}"[:300]
-    return (said[0] if said else message.partition("\n")[0]).rstrip(".:")[:300]
+        return message_of(f"Numba has no {call}", 300)
+    return message_of((said[0] if said else message.partition("\n")[0]).rstrip(".:"), 300)

@@ -45,7 +45,7 @@ def disassembled(cubin: bytes, *options: str) -> str:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True, errors="replace")
         except subprocess.CalledProcessError as error:
             raise CompileError(
-                f"sass: {tool.name} cannot read this code ({' '.join(error.stderr.split())[:200]}); expected code of its own release or "
+                f"sass: {tool.name} cannot read this code ({message_of(error.stderr)}); expected code of its own release or "
                 f"older. Run {pip_command('install --upgrade nvidia-cuda-nvdisasm')}.",
                 log=error.stderr,
             ) from error

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any
 
-from gpulab.errors import CompileError
+from gpulab.errors import CompileError, message_of
 
 
 class Worker:
@@ -106,7 +106,7 @@ class Worker:
             return f"signal {-self._process.returncode}"
         self._errors.seek(0)
         rows = self._errors.read().decode(errors="replace").strip().splitlines()
-        return rows[-1][:200] if rows else "without a word"
+        return message_of(rows[-1]) if rows else "without a word"
 
     def _stop(self) -> None:
         process, self._process = self._process, None
