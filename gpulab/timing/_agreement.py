@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends, devices
+from gpulab.errors import OutOfMemoryError
 from gpulab.evidence import Note
 from gpulab.timing import _work
 from gpulab.timing._copies import mapped
+from gpulab.units import format_bytes
 
 # max|a - reference| / max|reference| that a chain of operations in this format may show; single roundings are
 # 2^-53, 2^-24, 2^-11, 2^-11, 2^-8.
@@ -84,7 +86,28 @@ def flat(result: Any) -> list[np.ndarray]:
     if _backends.backend_of(result) is None:
         return []
     exact = precise_copy(result)
-    return [exact if isinstance(exact, np.ndarray) else exact.resolve_conj().resolve_neg().numpy()]
+    if isinstance(exact, np.ndarray):
+        return [exact]
+    if _is_sparse(exact):
+        exact = _with_zeros(exact)
+    return [exact.resolve_conj().resolve_neg().numpy()]
+
+
+def _with_zeros(sparse: Any) -> Any:
+    nbytes, free = sparse.numel() * sparse.element_size(), devices.find("cpu").free_bytes
+    if free is not None and nbytes > free:  # Linux would grant it and kill the kernel later
+        raise OutOfMemoryError(
+            f"compare: a sparse result of shape {tuple(sparse.shape)} takes {format_bytes(nbytes)} with its zeros, and "
+            f"{format_bytes(free)} are free; expected room for it, to check that the results agree. Return something smaller, such as its "
+            "product with a vector."
+        )
+    return sparse.to_dense()
+
+
+def _is_sparse(array: Any) -> bool:
+    """Return whether this is a tensor of PyTorch's that keeps only what is not zero."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor) and array.layout is not torch.strided
 
 
 def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
@@ -145,9 +168,9 @@ def _object_difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _is_product(fn: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether this is the product of two matrices, by one of the libraries' own functions."""
-    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 for array in args):
-        return False
+    """Return whether this is the product of two dense matrices, by one of the libraries' own functions."""
+    if len(args) != 2 or any(getattr(array, "ndim", 0) != 2 or _is_sparse(array) for array in args):
+        return False  # of a sparse one PyTorch takes no rows
     known = [operator.matmul]
     for name, words in (("numpy", ("matmul", "dot")), ("torch", ("matmul", "mm")), ("cupy", ("matmul", "dot")),
                         ("jax.numpy", ("matmul", "dot")), ("tensorflow", ("matmul",))):  # fmt: skip

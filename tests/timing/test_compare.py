@@ -656,3 +656,28 @@ def test_products_of_float32_may_run_in_tf32_on_a_gpu_alone(monkeypatch, places,
     monkeypatch.setattr(_agreement.devices, "arithmetic", lambda *given: asked.append(given) or arithmetic)
     assert _agreement._function_tolerance((X.astype(np.float32),)) == _agreement.tolerance_for(("float32",), tf32)
     assert asked == [("float32", "cuda")] * (places - 1)
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_sparse_results_are_compared_with_their_zeros(layout, monkeypatch):
+    """Of [0, 2; 0, 3] the half is right where it is sparse and where it is dense, and 1 in place of a zero is 1 / 1.5 off; the product of
+    a sparse matrix is large, and it has no rows to take.
+    """
+    dense = torch.tensor([[0.0, 2.0], [0.0, 3.0]])
+    sparse = getattr(dense, layout)()
+    wrong = torch.tensor([[1.0, 1.0], [0.0, 1.5]])
+    reference = _agreement.of_function(lambda x: x * 0.5, (sparse,), _agreement.precise_copy((sparse,)), sparse * 0.5, 0.0)
+    assert [reference.difference(given) for given in (sparse * 0.5, dense * 0.5, wrong)] == [0.0, 0.0, pytest.approx(1 / 1.5)]
+    assert reference.notes == ()
+    monkeypatch.setattr(_agreement, "_WHOLE_PRODUCT", 0.0)
+    monkeypatch.setattr(_agreement, "_SAMPLED_ROWS", 1)
+    both = (sparse, dense)
+    product = _agreement.of_function(torch.matmul, both, _agreement.precise_copy(both), torch.matmul(*both), 0.0)
+    assert (product.difference(dense @ dense), product.notes) == (0.0, ())
+
+
+def test_a_sparse_result_too_large_with_its_zeros_says_so():
+    """A pebibyte of zeros is what no machine has: one sentence, with the shape, in place of PyTorch's own error."""
+    huge = torch.sparse_coo_tensor([[0], [1]], [1.0], (2**24, 2**23))
+    with pytest.raises(OutOfMemoryError, match=r"compare: a sparse result of shape \(16777216, 8388608\) takes 1024 TiB with"):
+        _agreement.flat(huge)
