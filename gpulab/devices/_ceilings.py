@@ -247,7 +247,7 @@ def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], po
     levels = []
     below = 0.0
     for cache in _cpu.probe().caches:
-        total = cache.size_bytes * cache.instances
+        total = cache.total_bytes
         working_set = int(_CACHE_FILL * total)
         # A level whose half fits into the caches below it (a small last-level cache) cannot be met from outside.
         if working_set > below:

@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpulab._result import Result
 from gpulab.devices import _cgroup, _host
@@ -30,18 +31,32 @@ class Cache(Result):
     level : str
         "L1d", "L2" or "L3".
     size_bytes : int
-        Of one instance.
+        Of one instance; where a processor has two kinds of cores, of the first core's.
     instances : int
-        How many of them serve the cores that this process may use.
+        How many of this size serve the cores that this process may use.
+    others : tuple of (int, int)
+        The other sizes of this level, and how many instances of each: those of a processor's second kind of cores.
     """
 
+    schema_version: ClassVar[int] = 2  # 1 had no others
     level: str
     size_bytes: int
     instances: int
+    others: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """What all instances hold together."""
+        return sum(size * count for size, count in ((self.size_bytes, self.instances), *self.others))
+
+    @property
+    def count_words(self) -> str:
+        """What follows the size in a label: " x 8 and 32.0 KiB x 4"; "" where there is one instance."""
+        count = f" x {self.instances}" if self.instances != 1 else ""
+        return count + "".join(f" and {format_bytes(size)}{f' x {n}' if n != 1 else ''}" for size, n in self.others)
 
     def __str__(self) -> str:
-        count = f" x {self.instances}" if self.instances != 1 else ""
-        return f"{self.level} {format_bytes(self.size_bytes)}{count}"
+        return f"{self.level} {format_bytes(self.size_bytes)}{self.count_words}"
 
 
 @dataclass(frozen=True)
@@ -105,8 +120,8 @@ def probe(root: pathlib.Path = pathlib.Path("/")) -> Processor:
     flags = set((_field(info, "flags") or _field(info, "Features") or "").split())
     usable = _host.usable_core_numbers()
     mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
-    frequency = root / "sys/devices/system/cpu/cpu0/cpufreq"
-    now, top = _khz(frequency / "scaling_cur_freq"), _khz(frequency / "cpuinfo_max_freq")
+    now = _khz(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+    tops = [_khz(directory / "cpufreq/cpuinfo_max_freq") for directory in _cpu_directories(root) if int(directory.name[3:]) in usable]
     return Processor(
         name=_host.processor_name(),
         architecture=platform.machine(),
@@ -116,7 +131,7 @@ def probe(root: pathlib.Path = pathlib.Path("/")) -> Processor:
         caches=_caches(root, usable),
         simd=tuple(word for word in _SIMD if word in flags),
         clock_hz=now or (max(mhz) * 1e6 if mhz else None),
-        max_clock_hz=top,
+        max_clock_hz=max((top for top in tops if top is not None), default=None),  # of two kinds of cores the faster one's
         hypervisor=_hypervisor(root, flags),
     )
 
@@ -157,7 +172,7 @@ def _physical_cores(root: pathlib.Path) -> int | None:
 
 def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
     """Return data and unified caches of the usable cores, one entry a level with the size of the first core's, smallest level first."""
-    found: dict[str, tuple[int, set[str]]] = {}
+    found: dict[str, dict[int, set[str]]] = {}
     for directory in _cpu_directories(root):
         if int(directory.name[3:]) not in usable:
             continue
@@ -166,9 +181,13 @@ def _caches(root: pathlib.Path, usable: Sequence[int]) -> tuple[Cache, ...]:
             if kind == "Instruction" or not level.isdigit() or (nbytes := _kernel_size(size)) is None:
                 continue
             name = f"L{level}d" if level == "1" else f"L{level}"
-            shared = found.setdefault(name, (nbytes, set()))[1]
+            shared = found.setdefault(name, {}).setdefault(nbytes, set())
             shared.add(read_text(index / "shared_cpu_list") or directory.name)
-    return tuple(Cache(name, nbytes, len(shared)) for name, (nbytes, shared) in sorted(found.items()))
+    caches = []
+    for name, sizes in sorted(found.items()):
+        (nbytes, count), *others = ((size, len(shared)) for size, shared in sizes.items())
+        caches.append(Cache(name, nbytes, count, tuple(others)))
+    return tuple(caches)
 
 
 def _kernel_size(text: str) -> int | None:

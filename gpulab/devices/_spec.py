@@ -241,7 +241,7 @@ def cpu_spec(processor: _cpu.Processor, memory_bytes: float, name: str) -> Devic
     flops = {dtype: Figure(rate * cores * clock, f"{why} x {rate} FLOP a clock") for dtype, rate in rates.items()}
     widths = _cpu_bytes_per_clock(processor.simd)
     levels = [
-        MemoryLevel(c.level, float(c.size_bytes * c.instances), cores * clock * widths[c.level], f"{why} x {widths[c.level]} B a clock")
+        MemoryLevel(c.level, float(c.total_bytes), cores * clock * widths[c.level], f"{why} x {widths[c.level]} B a clock")
         for c in processor.caches
         if c.level in widths
     ]

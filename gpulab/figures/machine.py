@@ -48,8 +48,7 @@ def machine(m: Machine) -> LabFigure:
 def _levels(m: Machine) -> list[tuple[str, float, str, str]]:
     """Return name, bytes, an addition to the label and the device of each memory that the machine reports."""
     levels: list[tuple[str, float, str, str]] = [
-        (f"CPU {cache.level}", cache.size_bytes, f" x {cache.instances}" if cache.instances != 1 else "", "cpu")
-        for cache in m.processor.caches
+        (f"CPU {cache.level}", cache.size_bytes, cache.count_words, "cpu") for cache in m.processor.caches
     ]
     granted = m.memory.limit_bytes or m.memory.installed_bytes
     levels.append(("main memory", granted, f", {format_bytes(m.memory.available_bytes)} free", "cpu"))

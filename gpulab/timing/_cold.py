@@ -24,7 +24,7 @@ _UNKNOWN_GPU_BYTES = 128 * 2**20
 
 @functools.cache
 def _cpu_cache_bytes() -> int:
-    sizes = [cache.size_bytes * cache.instances for cache in probe().caches if cache.level != "L1i"]
+    sizes = [cache.total_bytes for cache in probe().caches if cache.level != "L1i"]
     return max(sizes, default=_UNKNOWN_CPU_BYTES)
 
 

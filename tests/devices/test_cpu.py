@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import json
 import platform
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import types
 
 import pytest
 
-from gpulab.devices import Device, _cpu, _facts, _host
+from gpulab.devices import Cache, Device, Processor, _cpu, _facts, _host
 from gpulab.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="reads Linux's system files")
@@ -50,8 +51,10 @@ def test_caches_cores_and_clocks_come_from_the_system(tmp_path, monkeypatch):
     assert found.cache("L4") is None
 
 
-def test_two_kinds_of_cores_give_the_first_ones_caches(tmp_path, monkeypatch):
-    """An Intel hybrid has its performance cores first; the order in which the kernel lists them decides nothing."""
+def test_two_kinds_of_cores_have_caches_of_two_sizes(tmp_path, monkeypatch):
+    """An Intel hybrid has its performance cores first; the order in which the kernel lists them decides nothing. By hand: eight times 48
+    and four times 32 KiB, eight times 2 MiB and 4 MiB; the clock is the faster cores', also where they come last, as on Arm.
+    """
     monkeypatch.setattr(_host, "usable_core_numbers", lambda: tuple(range(12)))
     for n in range(12):
         cpu, fast = tmp_path / f"sys/devices/system/cpu/cpu{n}", n < 8
@@ -61,7 +64,14 @@ def test_two_kinds_of_cores_give_the_first_ones_caches(tmp_path, monkeypatch):
                 _write(cpu / f"cache/index{i}/{name}", text)
     listed = type(tmp_path).glob
     monkeypatch.setattr(type(tmp_path), "glob", lambda path, pattern: sorted(listed(path, pattern), reverse=True))
-    assert [str(cache) for cache in _cpu.probe(tmp_path).caches] == ["L1d 48.0 KiB x 12", "L2 2.00 MiB x 9"]
+    for n, khz in ((0, "1800000"), (8, "3600000"), (12, "5000000")):
+        _write(tmp_path / f"sys/devices/system/cpu/cpu{n}/cpufreq/cpuinfo_max_freq", khz)
+    found = _cpu.probe(tmp_path)
+    assert [str(cache) for cache in found.caches] == ["L1d 48.0 KiB x 8 and 32.0 KiB x 4", "L2 2.00 MiB x 8 and 4.00 MiB"]
+    assert [cache.total_bytes for cache in found.caches] == [512 * 2**10, 20 * 2**20]
+    assert found.max_clock_hz == 3.6e9  # this process may not run on core 12
+    assert Processor.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert Cache.from_dict({"schema": "Cache", "schema_version": 1, "level": "L2", "size_bytes": 8, "instances": 3}) == Cache("L2", 8, 3)
 
 
 def test_only_the_caches_of_usable_cores_count(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpulab.devices import Device
+from gpulab.devices import Cache, Device
 from gpulab.timing import _cold
 
 
@@ -31,8 +31,8 @@ class Accelerator:
 def test_the_largest_cache_of_the_cpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: two L3 caches of 32 MiB are 64 MiB, more than eight L2 of 1 MiB; what instructions lie in holds no data."""
 
-    def cache(level: str, size: int, instances: int) -> SimpleNamespace:
-        return SimpleNamespace(level=level, size_bytes=size * 2**20, instances=instances)
+    def cache(level: str, size: int, instances: int) -> Cache:
+        return Cache(level, size * 2**20, instances)
 
     caches = [cache("L1i", 500, 1), cache("L2", 1, 8), cache("L3", 32, 2)]
     monkeypatch.setattr(_cold, "probe", lambda: SimpleNamespace(caches=caches))
