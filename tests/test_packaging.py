@@ -75,6 +75,22 @@ def test_pins_cover_every_system_and_python() -> None:
             assert marker is None or marker.evaluate({"sys_platform": system}), f"{name}: the pin leaves out {system}"
 
 
+@pytest.mark.parametrize(
+    ("system", "machine", "name"),
+    [
+        ("linux", "x86_64", "tensorflow-cpu"), ("linux", "aarch64", "tensorflow"), ("darwin", "arm64", "tensorflow"),
+        ("win32", "AMD64", "tensorflow-cpu"),
+    ],
+)  # fmt: skip
+def test_tensorflow_is_pinned_on_each_processor(system: str, machine: str, name: str) -> None:
+    """The build without CUDA is another package on Intel and AMD than on Arm, and the other tongues of notebook 10 name the right one."""
+    environment = {"sys_platform": system, "platform_machine": machine}
+    lines = [Requirement(line) for line in PROJECT["project"]["optional-dependencies"]["rosetta"]]
+    asked = {each.name for each in lines if each.marker is None or each.marker.evaluate(environment)}
+    assert name in asked
+    assert pins()[name].marker is None or pins()[name].marker.evaluate(environment)
+
+
 @pytest.mark.pins
 def test_constraints_are_what_the_tool_writes_here() -> None:
     """The environment that runs the tests has the pinned versions, so what passes here is what learners get."""

@@ -1,12 +1,13 @@
 """Write constraints.txt: every package that the course needs on any supported machine, at the version tried here.
 
 Run with the environment's own Python after changing versions: ``.venv/bin/python tools/make_constraints.py``. The closure is
-walked through the installed packages' own metadata, once for each supported system and Python version, so a package that only
+walked through the installed packages' own metadata, once for each supported system, processor and Python version, so a package that only
 Windows needs is pinned too. The packages that only another system installs are named, with their versions, below.
 """
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections import defaultdict
 from importlib import metadata
@@ -18,8 +19,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
-# sys_platform -> (platform_system, os_name, platform_machine) of the supported systems.
-SYSTEMS = {"linux": ("Linux", "posix", "x86_64"), "darwin": ("Darwin", "posix", "arm64"), "win32": ("Windows", "nt", "AMD64")}
+# sys_platform -> (platform_system, os_name, platform_machine ...) of the supported systems.
+SYSTEMS = {"linux": ("Linux", "posix", "x86_64", "aarch64"), "darwin": ("Darwin", "posix", "arm64"), "win32": ("Windows", "nt", "AMD64")}
 # Needed on other systems only, so not installed where this file is made.
 ELSEWHERE = {
     "appnope": "0.1.4",
@@ -61,8 +62,8 @@ def direct_requirements() -> list[Requirement]:
 def needed_on() -> dict[str, set[str]]:
     """Return each needed package's name with the systems (as in ``sys.platform``) that need it."""
     systems: dict[str, set[str]] = defaultdict(set)
-    for platform, (system, os_name, machine) in SYSTEMS.items():
-        for python in PYTHONS:
+    for platform, (system, os_name, *machines) in SYSTEMS.items():
+        for python, machine in itertools.product(PYTHONS, machines):
             environment = {
                 "python_version": python,
                 "python_full_version": f"{python}.0",
