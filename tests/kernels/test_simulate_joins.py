@@ -9,6 +9,7 @@ import pytest
 from random_kernels import function_of
 
 from gpulab.kernels import simulate
+from gpulab.kernels._simulate import _alone
 
 # The body of ``kernel(x, n, seed)``, x and seed of uint64; and what the note says of h, where there is one: its line and the other one.
 BODIES: dict[str, tuple[str, tuple[int | str, int] | None]] = {
@@ -50,6 +51,27 @@ def test_a_uint64_that_meets_a_signed_integer_is_noted(name: str) -> None:
     where = f"lines {told[0]}" if isinstance(told[0], str) else f"line {told[0]}"
     variable = "seed" if "seed =" in BODIES[name][0] else "h"
     assert note.startswith(f"{where}: {variable} is a signed integer here and a uint64 in line {told[1]}. numba-cuda makes one variable")
+
+
+LOOPS = {
+    "a turn of the loop": "for k in range(n):\n    if k > 20:\n        h = k\nif x[0] > 2:\n    h = seed\nx[1] = h",
+    "a loop in a loop": "for k in range(n):\n    for h in range(k):\n        m = h\nif x[0] > 2:\n    m = seed\nx[1] = m",
+    "while": "k = n\nwhile k > 0:\n    h = k - 1\n    k = h\nif x[0] > 2:\n    h = seed\nx[1] = h",
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_lanes_that_run_alone_note_what_lockstep_notes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signed integer is given in turns of a loop that few lanes take one after the other, the uint64 behind it."""
+    pytest.importorskip("numba")
+    body = LOOPS[name].replace("\n", "\n    ")
+    kernel = function_of(f"from numba import uint64\n\ndef kernel(x, n, seed):\n    {body}\n", filename=f"<alone {name}>")
+    notes = []
+    for lanes in (_alone.MOST_LANES, -1):
+        monkeypatch.setattr(_alone, "MOST_LANES", lanes)
+        notes.append(simulate(kernel, 1, 1, np.array([3, 5], np.uint64), 60, np.uint64(1)).notes)
+    assert notes[0] == notes[1]
+    assert "is a signed integer here and a uint64 in line" in notes[0][0]
 
 
 @pytest.mark.parametrize("name", BODIES)

@@ -8,7 +8,7 @@ Anything that Python's numbers do otherwise than numba's, and everything that wo
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +65,11 @@ class _Text:
 class Alone:
     """A loop that lanes may run alone."""
 
-    def __init__(self, node: ast.While | ast.For, names: set[str], fixed: dict[int, tuple[str, Expression]]) -> None:
+    def __init__(
+        self, node: ast.While | ast.For, names: set[str], fixed: dict[int, tuple[str, Expression]], joined: Sequence[ast.Name] = ()
+    ) -> None:
         self.node, self._names, self._fixed = node, names, fixed
+        self._joined = joined  # assignments in it that meet others
         nested = any(isinstance(part, (ast.While, ast.For)) for part in ast.walk(node) if part is not node)
         self.turns_before = _TURNS_BEFORE_NESTED if nested else _TURNS_BEFORE
         self._waited = self._wait = 0
@@ -138,6 +141,9 @@ class Alone:
         if not account(frame.machine, text.loops, text.sites, logs, mask, frame.variables):
             return None
         self._keep(frame, mask, text, rows, arrays)
+        for given in self._joined:  # whether a lane came to it or not: numba's types do not hang on that
+            if given.id in text.types:
+                frame.machine.launch.integers.note(given, np.zeros((), text.types[given.id]))
         short = sum(map(len, logs.codes)) < _WORTH_TURNS * len(lanes)
         self._wait = min(2 * self._wait + _WORTH_TURNS // 2, _LONGEST_WAIT) if short else 0
         return more
@@ -231,7 +237,7 @@ class Alone:
                 data.reshape(len(data), -1)[:, lanes] = np.array(lists, dtype=data.dtype).T
 
 
-def alone_of(node: ast.While | ast.For, translator: Translator) -> Alone | None:
+def alone_of(node: ast.While | ast.For, translator: Translator, joined: Collection[Any] = ()) -> Alone | None:
     """Return the loop for lanes alone, or None where its statements or calls are none that a lane can run alone."""
     names: set[str] = set()
     fixed: dict[int, tuple[str, Expression]] = {}
@@ -253,7 +259,8 @@ def alone_of(node: ast.While | ast.For, translator: Translator) -> Alone | None:
 
     if not look(node):
         return None
-    return Alone(node, names, fixed)
+    stored = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    return Alone(node, names, fixed, [part for part in stored if part in joined])
 
 
 def _is_fixed(node: ast.expr, translator: Translator) -> bool:

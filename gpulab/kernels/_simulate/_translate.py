@@ -211,7 +211,7 @@ class StatementTranslator:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
         line, test = node.test.lineno, self.expressions.condition(node.test)
         body = self._body(node.body)
-        may = alone_of(node, self.expressions)
+        may = alone_of(node, self.expressions, self._joined)
 
         def run(frame: Frame, mask: Mask) -> Mask | None:
             machine, loop, returns = frame.machine, Loop(), frame.returns
@@ -249,7 +249,7 @@ class StatementTranslator:
         if node.orelse:
             raise self.fail("`else` after a loop is not supported in a kernel", node)
         target, body, limits = self.target(node.target), self._body(node.body), self.expressions.range_of(node.iter)
-        parts = ForLoop(node.lineno, target, body, None if limits is None else alone_of(node, self.expressions))
+        parts = ForLoop(node.lineno, target, body, None if limits is None else alone_of(node, self.expressions, self._joined))
         if limits is None:
             values = self.expressions.expression(node.iter)
 
