@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpulab import arrays, devices
+from gpulab.devices import _nvml
 from gpulab.errors import DeviceError, KernelError, MissingLibraryError, install_extra, message_of
 from gpulab.kernels._compile import _portable
 from gpulab.kernels._simulate._geometry import Extent
@@ -19,6 +20,8 @@ from gpulab.kernels._simulate._geometry import Extent
 # Where a kernel keeps its compiled forms, by the values of the names that it uses, which a notebook may change: they go when it goes.
 _FORMS = "_gpulab_compiled"
 _FOREIGN = ("numba", "numba_cuda", "numpy")
+# Of the compiler libraries that the extra ``kernels`` brings; tools/setup_env.py leaves it out for older drivers.
+_CUDA = 13
 
 
 class NumbaBackend:
@@ -107,6 +110,8 @@ def _numba_cuda(who: str) -> Any:
     try:
         from numba import config, cuda
     except ImportError as error:
+        if old := _too_old():
+            raise MissingLibraryError(f"{who}: {old}") from error
         raise MissingLibraryError(
             f"{who}: a Python kernel is compiled by numba-cuda, which cannot be imported ({message_of(error)}); expected it to be "
             f"installed. {install_extra('kernels')}"
@@ -118,8 +123,22 @@ def _numba_cuda(who: str) -> Any:
         )
     _load_beside_new_numpy()
     if not cuda.is_available():
+        if old := _too_old():
+            raise DeviceError(f"{who}: {old}")
         raise DeviceError(f"{who}: numba-cuda sees no GPU though torch does; expected one. Run `gpulab doctor`, which checks the driver.")
     return cuda
+
+
+def _too_old() -> str:
+    """Return what is said of a driver for which the pinned numba-cuda does nothing, however it is installed; "" of any other."""
+    driver = _nvml.probe()
+    if driver.cuda is None or int(driver.cuda.partition(".")[0]) >= _CUDA:
+        return ""
+    return (
+        f"the driver {driver.version} runs CUDA {driver.cuda}, and numba-cuda compiles a Python kernel for CUDA {_CUDA}; expected a driver "
+        "for that, 580 or newer. Run the kernel under the microscope with gpulab.kernels.simulate, write it in CUDA C++ for launch_cuda, "
+        "or update the driver."
+    )
 
 
 def jitted(cuda: Any, function: types.FunctionType, who: str = "launch") -> Any:

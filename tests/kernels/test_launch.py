@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpulab.devices._nvml import Driver
 from gpulab.errors import CompileError, DeviceError, InputError, KernelError, MissingLibraryError
 from gpulab.kernels import (
     _launch,
@@ -435,8 +436,19 @@ def test_numbas_simulator_is_not_taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch
 def test_a_missing_numba_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch):
     """On a machine with a GPU but without numba-cuda."""
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(MissingLibraryError, match=r"pip install -c constraints.txt -e '\.\[kernels\]'"):
+    for driver in (Driver("580.95", "13.0"), Driver()):
+        monkeypatch.setattr(_launch_numba._nvml, "probe", lambda driver=driver: driver)
+        with pytest.raises(MissingLibraryError, match=r"pip install -c constraints.txt -e '\.\[kernels\]'"):
+            _launch_numba._numba_cuda("launch")
+
+
+def test_a_driver_for_cuda_12_is_not_told_to_install_numba_cuda(monkeypatch: pytest.MonkeyPatch):
+    """README's row of such machines: Python kernels run under the microscope, for numba-cuda is for CUDA 13."""
+    monkeypatch.setattr(_launch_numba._nvml, "probe", lambda: Driver("535.183", "12.2"))
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(MissingLibraryError, match=r"^launch: the driver 535\.183 runs CUDA 12\.2, .*\.simulate, .* launch_cuda") as told:
         _launch_numba._numba_cuda("launch")
+    assert "install" not in str(told.value)
 
 
 def test_a_missing_cupy_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch):
@@ -934,6 +946,9 @@ def test_a_numba_that_sees_no_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> No
             assert _launch_numba._numba_cuda("launch") is numbas
         else:
             with pytest.raises(DeviceError, match=r"launch: numba-cuda sees no GPU though torch does; .*gpulab doctor"):
+                _launch_numba._numba_cuda("launch")
+            monkeypatch.setattr(_launch_numba._nvml, "probe", lambda: Driver("535.183", "12.2"))
+            with pytest.raises(DeviceError, match=r"launch: the driver 535\.183 runs CUDA 12\.2, and numba-cuda"):
                 _launch_numba._numba_cuda("launch")
 
 
