@@ -125,7 +125,8 @@ class JaxBackend(Backend):
             command = pip_command("install 'jax[cuda13]'")
             raise DeviceError(
                 f"to_device: this JAX has no {device!r} (it has {', '.join(self._name(one) for one in self.module.local_devices())}); "
-                f"expected one of these. Pass device='cpu', or install JAX's build for this GPU: {command}."
+                f"expected one of these. Pass device='cpu', or install JAX's build for this GPU: {command}, or "
+                "'jax[cuda12]' where the driver is older than CUDA 13."
             )
         return found[int(index or 0)]
 
