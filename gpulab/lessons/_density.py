@@ -198,7 +198,7 @@ def arithmetic_sweep(numbers: int = _NUMBERS, steps: Sequence[int] = _STEPS, dev
     numbers : int
         Float32 values in the array; a multiple of every step.
     steps : sequence of int
-        Multiply-adds a number.
+        Multiply-adds a number; taken from few to many.
     device : Device or str, optional
         None takes the best there is.
     deadline : float
@@ -207,7 +207,7 @@ def arithmetic_sweep(numbers: int = _NUMBERS, steps: Sequence[int] = _STEPS, dev
     Raises
     ------
     InputError
-        If the number of values or a step is no whole number, or a step does not divide it.
+        If the number of values or a step is no whole number, a step does not divide it, or there is none.
     DeviceError
         If there is no such device.
     """
@@ -215,12 +215,15 @@ def arithmetic_sweep(numbers: int = _NUMBERS, steps: Sequence[int] = _STEPS, dev
 
     where = devices.find(device)
     numbers = _given.whole("arithmetic_sweep", "numbers", numbers, 1, _MOST_NUMBERS)
-    for k in steps:
+    several = _given.items("arithmetic_sweep", "steps", steps)
+    for k in several:
         if not _given.is_whole(k) or k < 1 or numbers % int(k):
             raise InputError(
                 f"arithmetic_sweep: step {shown(k)} does not divide {numbers} numbers; expected a divisor. Pass for example 64."
             )
-    steps = [int(k) for k in steps]
+    if not several:
+        raise InputError("arithmetic_sweep: there are no steps; expected at least one. Leave steps out.")
+    steps = sorted(int(k) for k in several)
     generator = torch.Generator().manual_seed(0)
     given = torch.rand(numbers, generator=generator).to(str(where))
     out = torch.empty_like(given)

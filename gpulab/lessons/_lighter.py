@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab import compression, devices, recordings, timing, training
+from gpulab import _given, compression, devices, recordings, timing, training
 from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
@@ -119,6 +119,7 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
     """
     import torch
 
+    several = _given.items("sparse_race", "shares", shares)
     chosen = devices.find(device) if device is not None else devices.default()
     where = "cpu" if chosen.torch_type == "mps" else str(chosen)
     features = _FEATURES if where == "cpu" else _GPU_FEATURES
@@ -127,7 +128,7 @@ def sparse_race(shares: Iterable[float] = SHARES, *, device: Any = None) -> Spar
         layer, x = torch.nn.Sequential(torch.nn.Linear(features, features)).to(where), torch.randn(_ROWS, features).to(where)
     rows = []
     evidence = None
-    for share in shares:
+    for share in several:
         pruned = compression.finish(compression.prune(layer, share))
         race = _race({"dense": pruned, "CSR": compression.to_sparse(pruned)}, x)
         dense, sparse = race.rows

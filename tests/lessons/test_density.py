@@ -110,6 +110,21 @@ def test_a_disturbed_pass_before_the_fastest_is_timed_once_more(disturbed: bool,
     assert sweep.free_multiply_adds == 16
 
 
+def test_steps_are_taken_from_few_to_many(monkeypatch: pytest.MonkeyPatch):
+    """In whatever order they are given: what is free is told of the amounts, of 1, 4 and 16 the second; one number or none is refused."""
+    times = iter([1.0, 1.5, 3.0])
+    taken = type("Taken", (), {"median_seconds": property(lambda self: next(times)), "notes": ()})
+    monkeypatch.setattr(_density.timing, "measure", lambda *given, **named: taken())
+    sweep = lessons.arithmetic_sweep(1 << 12, (16, 1, 4), device="cpu")
+    assert [row.multiply_adds for row in sweep.rows] == [1, 4, 16]
+    assert sweep.free_multiply_adds == 4
+    for wrong, says in ((64, "steps is 64; expected several"), ((), "no steps; expected at least one")):
+        with pytest.raises(InputError, match=says):
+            lessons.arithmetic_sweep(64, wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"sparse_race: shares is 0\.9; expected several"):
+        lessons.sparse_race(0.9)  # type: ignore[arg-type]
+
+
 def test_a_step_that_does_not_divide_is_refused():
     """One sentence, before anything is measured."""
     for step in (3, 0, 2.5):
