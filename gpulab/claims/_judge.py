@@ -96,7 +96,8 @@ def _verdict(claim: Claim, found: Sequence[Comparison], states: Sequence[bool | 
     """Return the verdict.
 
     A promise of each case holds where none contradicts and at least half agree, and fails where none agrees and at least half contradict.
-    A promise of the best case holds where one reaches it, and partly where one gains at all.
+    A promise of the best case holds where one reaches it, partly where one gains at all, and fails where every case contradicts: one of
+    which the interval tells nothing may be the best.
     """
     agree, against, half = states.count(True), states.count(False), len(states) / 2
     if not found:
@@ -106,7 +107,8 @@ def _verdict(claim: Claim, found: Sequence[Comparison], states: Sequence[bool | 
             return Verdict.HOLDS
         if any(one.interval is not None and one.interval[0] > NO_GAIN for one in found):
             return Verdict.PARTLY
-    elif agree:
+        return Verdict.FAILS if against == len(states) else Verdict.UNDECIDED
+    if agree:
         if against:
             return Verdict.PARTLY
         return Verdict.HOLDS if agree >= half else Verdict.UNDECIDED

@@ -16,8 +16,8 @@ their least favourable ends. A case agrees where its whole interval lies inside 
 outside; "more than 1x" is contradicted by a gain that is surely below 2 %. A promise made of each case **holds** where none contradicts
 and at least half agree, **fails** where none agrees and at least half contradict, and **holds partly** where some agree and some
 contradict. A promise of an average is read as one case, the geometric mean of all. A promise of the best case ("up to") holds where one
-case reaches it, and holds partly where one gains at all. What the intervals cannot tell is **not decided**. Claims are about the hardware
-of their time: one that fails here may be true where it was made.
+case reaches it, holds partly where one gains at all, and fails where every case contradicts. What the intervals cannot tell is **not
+decided**. Claims are about the hardware of their time: one that fails here may be true where it was made.
 """
 
 

@@ -234,6 +234,7 @@ A_CLAIM = Claim("k", "t", "s.", "r", Source("s", "t", "a", None, "https://"), "w
         (3, math.inf, False, [1.1, 2.5], Verdict.PARTLY),
         (3, math.inf, False, [0.8, 0.9], Verdict.FAILS),
         (3, math.inf, False, [3.005], Verdict.PARTLY),  # from 2.995 to 3.015: a gain, and the line is not surely reached
+        (0.9, math.inf, False, [0.5, 0.6, 0.905], Verdict.UNDECIDED),  # from 0.895 to 0.915: the best may have reached it
         (1, math.inf, True, [], Verdict.MISSING),
     ],
 )
@@ -388,6 +389,8 @@ def test_the_line_itself_belongs_to_the_promise(low: float, high: float, interva
         (1, True, [0.5, None, None], Verdict.UNDECIDED),
         (3, False, [None], Verdict.UNDECIDED),
         (3, False, [1.02], Verdict.FAILS),  # a gain begins above 2 %
+        (3, False, [0.9, 1.0], Verdict.FAILS),
+        (3, False, [0.9, 0.9, None], Verdict.UNDECIDED),  # the best case may be the third
     ],
 )
 def test_half_of_the_cases_are_enough(low: float, of_each: bool, ends: list[float | None], verdict: Verdict) -> None:
