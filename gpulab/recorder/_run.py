@@ -21,7 +21,7 @@ from gpulab.errors import InputError, RecordingError, StoppedError, message_of, 
 from gpulab.recorder._registry import Case, entry, experiments
 from gpulab.recordings import Entry, Recording, read, write
 from gpulab.recordings._schema import MOST_VISITS, Timing
-from gpulab.recordings._several import commands_of, foreign_part
+from gpulab.recordings._several import dated, foreign_part, joined
 from gpulab.recordings._visits import together, visits_of
 
 Progress = Callable[[float, str], None]
@@ -61,10 +61,10 @@ def _key(experiment: str, case: Case) -> str:
 
 
 def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
-    """Return what an earlier run on this same machine and software has written to the file; None where there is no file."""
+    """Return what an earlier run on this same machine and software has written to the file, each case dated; None without a file."""
     if not out.exists():
         return None
-    old = read(out)
+    old = dated(read(out))
     part = foreign_part(old.environment, fresh.environment)
     if part is not None:
         before, now = getattr(old.environment, part), getattr(fresh.environment, part)
@@ -76,8 +76,8 @@ def _previous(out: pathlib.Path, fresh: Recording) -> Recording | None:
 
 
 def _going_on(old: Recording, fresh: Recording, name: str | None) -> Recording:
-    """Return a fresh recording that keeps what people have written into the one it continues: its name, its notes and all its commands."""
-    environment = replace(fresh.environment, command=commands_of(old.environment, fresh.environment))
+    """Return a fresh recording that keeps what stands behind the one it continues: name and notes, its commands and its libraries."""
+    environment = joined(old.environment, fresh.environment)
     return replace(fresh, name=old.name if name is None else name, notes=old.notes, environment=environment)
 
 

@@ -143,15 +143,20 @@ def merge(first: Recording, second: Recording) -> Recording:
             f"recordings.merge: {first.name} and {second.name} differ in {name} ({shown(before)} and {shown(after)}); expected one "
             "machine with one set of software. Keep them as two recordings."
         )
-    older, newer = sorted((_dated(first), _dated(second)), key=lambda recording: recording.environment.date)
+    older, newer = sorted((dated(first), dated(second)), key=lambda recording: recording.environment.date)
     entries = {entry.key: entry for entry in older.entries}
     for entry in newer.entries:
         there = entries.get(entry.key)
         if there is None or not there.recorded or (entry.recorded and (entry.date or "") >= (there.date or "")):
             entries[entry.key] = entry
     notes = tuple(dict.fromkeys((*older.notes, *newer.notes)))
-    environment = replace(newer.environment, command=commands_of(older.environment, newer.environment))
+    environment = joined(older.environment, newer.environment)
     return replace(newer, name=first.name, environment=environment, entries=tuple(entries.values()), notes=notes)
+
+
+def joined(earlier: Environment, later: Environment) -> Environment:
+    """Return the later run's environment with the commands of both, and with the libraries of both: what one has used, the file names."""
+    return replace(later, command=commands_of(earlier, later), libraries={**earlier.libraries, **later.libraries})
 
 
 def commands_of(earlier: Environment, later: Environment) -> str | None:
@@ -165,7 +170,8 @@ def commands_of(earlier: Environment, later: Environment) -> str | None:
 def foreign_part(one: Environment, other: Environment) -> str | None:
     """Return the first part by which two runs are of different machines or software; None where they may stand in one file.
 
-    A library that only one of them names does not part them: what was installed later had no part in what was recorded before.
+    A library that only one of them names does not part them: what was installed later had no part in what was recorded before, and what
+    is gone none in what is recorded now.
     """
     return next((name for name in _SAME if _parted(getattr(one, name), getattr(other, name))), None)
 
@@ -176,7 +182,7 @@ def _parted(one: Any, other: Any) -> bool:
     return bool(one != other)
 
 
-def _dated(recording: Recording) -> Recording:
+def dated(recording: Recording) -> Recording:
     """Return the recording with a date at each entry that has a timing and none: that of its file."""
     date = recording.environment.date
     entries = (replace(entry, date=date) if entry.recorded and entry.date is None else entry for entry in recording.entries)

@@ -135,6 +135,26 @@ def test_a_continued_recording_keeps_its_name_its_notes_and_every_command(bench,
     assert (fresh.notes, fresh.environment.command) == ((), "gpulab record --out FILE --minutes 8")
 
 
+def test_a_continued_file_keeps_the_dates_and_the_libraries_of_what_it_had(bench, tmp_path):
+    """Entries of the first version have no date: that of their file, not of the run that goes on. A library may be gone since."""
+    bench("a", [0] * 2)
+    path, date = tmp_path / "r.json", "2026-01-02T03:04:05+00:00"
+    first = bench.run(path, minutes=5 / 60)
+    libraries = {**first.environment.libraries, "numba-cuda": "0.30.4"}
+    entries = tuple(dataclasses.replace(entry, date=None) for entry in first.entries)
+    environment = dataclasses.replace(first.environment, date=date, libraries=libraries)
+    recordings.write(dataclasses.replace(first, entries=entries, environment=environment), path)
+    second = bench.run(path)
+    assert [entry.recorded for entry in second.entries] == [True, True]
+    assert second.evidence(second.find("a", i=0)).date == date
+    assert second.evidence(second.find("a", i=1)).date == second.environment.date != date
+    assert second.environment.libraries == libraries
+    again = dataclasses.replace(second.environment, libraries={**libraries, "numba-cuda": "0.31.0"})
+    recordings.write(dataclasses.replace(second, environment=again), tmp_path / "other.json")
+    with pytest.raises(RecordingError, match="differ in libraries"):
+        recordings.merge(second, recordings.read(tmp_path / "other.json"))
+
+
 def test_another_machines_file_is_not_overwritten(bench, tmp_path):
     """A recording of another device or driver is refused and stays as it was."""
     bench("a", [0])

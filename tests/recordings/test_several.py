@@ -100,6 +100,17 @@ def test_a_library_that_came_later_does_not_part_two_runs() -> None:
     assert both.environment.libraries["jax"] == "0.10"
 
 
+def test_the_joined_file_names_a_library_that_the_later_run_no_longer_had() -> None:
+    """The earlier run's cases were made with it; taken away and put back in another version, it parts a third run from the two."""
+    before = dict(a_recording().environment.libraries)
+    old = made(EARLIER, timed(1, 1e-3), libraries={**before, "numba-cuda": "0.30"})
+    both = recordings.merge(old, made(LATER, timed(2, 1e-3)))
+    assert both.environment.libraries == {**before, "numba-cuda": "0.30"}
+    assert "numba-cuda 0.30" in both.evidence(both.find("e", n=1)).sentence
+    with pytest.raises(RecordingError, match="differ in libraries"):
+        recordings.merge(both, made(LATER, timed(3, 1e-3), libraries={**before, "numba-cuda": "0.31"}))
+
+
 def test_what_is_no_recording_is_refused() -> None:
     """In a sentence that names the call."""
     with pytest.raises(InputError, match=r"recordings\.diff: 'x' is no recording"):
