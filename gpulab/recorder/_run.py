@@ -109,9 +109,16 @@ class _Run:
     """The state of one recording in the making."""
 
     def __init__(
-        self, out: pathlib.Path, base: Recording, plan: list[tuple[str, Case]], done: dict[str, Entry], visits: int, clock: Clock
+        self,
+        out: pathlib.Path,
+        base: Recording,
+        plan: list[tuple[str, Case]],
+        done: dict[str, Entry],
+        missed: dict[str, Entry],
+        visits: int,
+        clock: Clock,
     ) -> None:
-        self.out, self.base, self.done, self.visits, self.clock = out, base, done, visits, clock
+        self.out, self.base, self.done, self.missed, self.visits, self.clock = out, base, done, missed, visits, clock
         self.plan = {_key(name, case): (name, case) for name, case in plan}
         self.given_up: set[str] = set()  # what failed, or takes too long to be visited again
         self.last_save = -SAVE_EVERY_SECONDS
@@ -119,7 +126,7 @@ class _Run:
 
     def recording(self) -> Recording:
         planned = {key: Entry(name, case.params, None, NOT_REACHED) for key, (name, case) in self.plan.items()}
-        return replace(self.base, entries=tuple({**planned, **self.done}.values()))
+        return replace(self.base, entries=tuple({**planned, **self.missed, **self.done}.values()))
 
     def save(self, force: bool = False) -> None:
         if self.done and (force or self.clock() - self.last_save >= SAVE_EVERY_SECONDS):
@@ -243,8 +250,12 @@ def record(
     )
     with _alone(target):
         old = None if restart else _previous(target, base)
-        done = {} if old is None else {item.key: item for item in old.entries if item.recorded}
-        run = _Run(target, base if old is None else _going_on(old, base, name), plan, done, visits, clock)
+        there = {} if old is None else {item.key: item for item in old.entries}
+        done = {key: item for key, item in there.items() if item.recorded}
+        # Why a case is missing holds until it is tried again; of what is no longer planned only a run of all experiments can tell.
+        ours = {_key(experiment, case) for experiment, case in plan}
+        missed = {key: item for key, item in there.items() if not item.recorded and (only is not None or key in ours)}
+        run = _Run(target, base if old is None else _going_on(old, base, name), plan, done, missed, visits, clock)
         _loop(run, where, budget=minutes * 60.0, progress=progress, stop=stop)
         run.base = replace(run.base, clocks_seen={**run.base.clocks_seen, **_clocks(devices.machine(), where, "after")})
         run.save(force=True)

@@ -116,6 +116,22 @@ def test_a_second_run_goes_on_where_the_first_stopped(bench, tmp_path):
     assert len(bench.log) == 4
 
 
+def test_why_a_case_is_missing_holds_until_it_is_tried_again(bench, tmp_path):
+    """A run of other experiments, and one that does not come so far, leave it as it was; a run of all forgets what is no longer planned."""
+    bench("a", [0] * 4, fails=(1,))
+    path, reasons = tmp_path / "r.json", {"a i=1": "RuntimeError: boom happened", "a i=3": "time did not reach it"}
+    missing = lambda recording: {entry.key: entry.reason for entry in recording.missing()}  # noqa: E731
+    assert missing(bench.run(path, minutes=25 / 60)) == reasons
+    bench("b", [0])
+    assert missing(bench.run(path, only=["b"])) == reasons
+    assert missing(bench.run(path, stop=lambda: True)) == reasons
+    recording = bench.run(path)
+    assert missing(recording) == {"a i=1": "RuntimeError: boom happened"}
+    gone = dataclasses.replace(recording.missing()[0], experiment="of another version")
+    recordings.write(dataclasses.replace(recording, entries=(*recording.entries, gone)), path)
+    assert missing(bench.run(path)) == {"a i=1": "RuntimeError: boom happened"}
+
+
 def test_a_continued_recording_keeps_its_name_its_notes_and_every_command(bench, tmp_path, monkeypatch):
     """What a second run adds to does not become its own: both commands are named, and what somebody wrote into the file stays."""
     monkeypatch.setattr(devices, "machine", functools.cache(devices.machine))
