@@ -30,12 +30,17 @@ def judge(key: str, recording: Recording, cpu: Recording | None = None) -> Findi
     Raises
     ------
     InputError
-        If there is no such claim, or the recording is none.
+        If there is no such claim, the recording is none, or that of the CPU is of another device.
     """
     wanted = spec(key)
     for one in (recording, *([] if cpu is None else [cpu])):
         if not isinstance(one, Recording):
             raise InputError(f"claims.judge: {shown(one)} is no recording; expected one of gl.recordings.load(name).")
+    if cpu is not None and cpu.environment.device_kind != "cpu":
+        raise InputError(
+            f"claims.judge: cpu={cpu!r} is of a device of kind {shown(cpu.environment.device_kind)}; expected the recording of a CPU, "
+            "which claims about GPUs are compared with. Pass one, or leave it out."
+        )
     return _finding(wanted, recording, cpu)
 
 

@@ -38,10 +38,8 @@ def page(ledger: Ledger) -> str:
 
 
 def _machines(ledger: Ledger) -> str:
-    seen = {finding.recording: finding.evidence for finding in ledger.findings if finding.evidence is not None}
-    if not seen:
-        return "No machine is recorded yet.\n"
-    return "\n".join(f"- `{name}`: {evidence.sentence}" for name, evidence in seen.items() if evidence is not None) + "\n"
+    seen = dict.fromkeys(f"- `{one.recording}`: {one.evidence.sentence}" for one in ledger.findings if one.evidence is not None)
+    return "\n".join(seen or ["No machine is recorded yet."]) + "\n"
 
 
 def _row(claim: Claim, findings: Sequence[Finding]) -> str:

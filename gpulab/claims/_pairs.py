@@ -95,7 +95,7 @@ def beside_cpu(experiment: str, keep: Keep | None = None, *, largest: bool = Fal
     """
 
     def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
-        if cpu is None or cpu.name == recording.name:
+        if cpu is None or recording.environment.device_kind == "cpu":  # both of one box may have its name
             return []
         found: list[tuple[Entry, Entry]] = []
         for entry in recording.select(experiment):

@@ -192,6 +192,19 @@ def test_gpu_beside_cpu() -> None:
     assert claims.ledger([gpu, cpu]).of("gpu-10-to-1000")[0].verdict is Verdict.HOLDS
 
 
+def test_the_cpu_of_the_same_box_is_compared_and_a_gpu_in_its_place_is_refused() -> None:
+    """Both recordings of one box may have its name; 50 ms of a slower GPU over 1 ms is no GPU against a CPU."""
+    params = {"workload": "matmul", "n": 1024, "dtype": "float32"}
+    gpu = a_recording("cuda", (Entry("catalogue", params, a_timing(1e-3)),), "box")
+    slow = (Entry("catalogue", params, a_timing(50e-3)),)
+    for cpu in (a_recording("cpu", slow, "another"), a_recording("cpu", slow, "box")):
+        assert claims.ledger([gpu, cpu]).of("gpu-10-to-1000")[0].verdict is Verdict.HOLDS
+    machines = [line for line in page(claims.ledger([gpu, cpu])).splitlines() if line.startswith("- `box`: ")]
+    assert [line.partition(", 2026")[0] for line in machines] == ["- `box`: RECORDED on a cuda", "- `box`: RECORDED on a cpu"]
+    with pytest.raises(InputError, match=r"is of a device of kind 'cuda'; expected the recording of a CPU"):
+        claims.judge("gpu-10-to-1000", gpu, a_recording("cuda", slow, "slow"))
+
+
 def test_a_claim_of_the_largest_sizes_takes_of_each_workload_the_largest_that_both_have() -> None:
     """Small sizes decide nothing, the size of a convolution is its batch, and what only one machine has recorded is no comparison."""
     seconds = {("add", 1024): (1e-3, 4e-3), ("add", 2**22): (8e-3, 1e-3), ("conv2d", 16): (6e-3, 1e-3), ("conv2d", 64): (5e-3, 1e-3)}
