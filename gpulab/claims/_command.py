@@ -15,7 +15,9 @@ def add_parser(subparsers: Any) -> None:
         description="Set published claims about GPU acceleration beside recorded machines, and write the ledger as a page.",
     )
     parser.add_argument("--out", metavar="FILE", help="the page to write (Markdown); without it a line for each claim is printed")
-    parser.add_argument("--recording", nargs="+", metavar="FILE", help="recordings to judge by (default: those that ship with gpulab)")
+    parser.add_argument(
+        "--recording", nargs="+", metavar="FILE", help="recordings to judge by (default: those that `gpulab recordings` lists)"
+    )
     parser.set_defaults(run=run)
 
 

@@ -48,7 +48,7 @@ CLAIMS = (
     Spec(
         Claim(
             "copies-outweigh-adding", _THEME, "Adding two matrices is not worth moving them: the copies cost more than the work.",
-            "time with both copies over time without, from 4 million elements", at.BEST_PRACTICES, "Data Transfer Between Host and Device",
+            "time with both copies over time without, from 4 million elements", at.BEST_PRACTICES, "What Runs on a CUDA-Enabled Device?",
             "gpu", 2, math.inf, True,
         ),
         over_median(

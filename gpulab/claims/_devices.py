@@ -23,8 +23,8 @@ CLAIMS = (
     Spec(
         Claim(
             "larger-products", _THEME, "Larger matrix products reach more of the device's arithmetic.",
-            "time for each FLOP, a size over twice the size, 64 to 1,024", at.MATMUL_GUIDE, "Performance and dimensions", "any",
-            1, math.inf, True,
+            "time for each FLOP, a size over twice the size, 64 to 1,024", at.MATMUL_GUIDE,
+            "Typical Tile Dimensions In cuBLAS And Performance", "any", 1, math.inf, True,
         ),
         _growing(),
     ),

@@ -110,6 +110,13 @@ def test_claims_are_many_and_have_sources() -> None:
     assert all(len(sources) == 1 for sources in by_key.values())
 
 
+def test_claims_stand_in_the_sections_that_are_named() -> None:
+    """As the tables of contents have it: Best Practices Guide 12.9 (5.2), Matrix Multiplication Background, February 2023 (2.3)."""
+    where = {claim.key: claim.where for claim in claims.claims()}
+    assert where["copies-outweigh-adding"] == "What Runs on a CUDA-Enabled Device?"  # its example; 10.1 speaks of small transfers
+    assert where["larger-products"] == "Typical Tile Dimensions In cuBLAS And Performance"
+
+
 PAIR = {"tip": "no_grad"}
 
 
