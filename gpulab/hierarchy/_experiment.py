@@ -9,6 +9,7 @@ from gpulab.errors import InputError, kind_of
 from gpulab.hierarchy import _given, _latency, _streams
 from gpulab.hierarchy.results import Bandwidth, BandwidthPoint, Latency, LatencyPoint, Reported
 from gpulab.recordings import Entry, Recording
+from gpulab.recordings._schema import accelerator_told
 from gpulab.timing import Measurement
 
 
@@ -173,10 +174,9 @@ def _entries(function: str, recording: Recording, experiment: str) -> list[tuple
 
 
 def _reported(recording: Recording) -> tuple[Reported, ...]:
-    """The caches that the recorded machine reported: the processor's, or the L2 of its first GPU."""
-    kept = recording.machine
+    """The caches that the recorded machine reported: the processor's, or the L2 of the recorded GPU."""
     if recording.environment.device_kind == "cpu":
-        caches = kept.get("processor", {}).get("caches", ())
+        caches = recording.machine.get("processor", {}).get("caches", ())
         return tuple(Reported(str(cache["level"]), float(cache["size_bytes"])) for cache in caches)
-    sizes = [gpu.get("l2_bytes") for gpu in kept.get("accelerators", ())]
-    return (Reported("L2", float(sizes[0])),) if sizes and sizes[0] else ()
+    size = accelerator_told(recording).get("l2_bytes")
+    return (Reported("L2", float(size)),) if size else ()

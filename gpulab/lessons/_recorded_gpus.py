@@ -17,6 +17,7 @@ from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
 from gpulab.lessons import _live
 from gpulab.recordings import Entry, Recording
+from gpulab.recordings._schema import accelerator_told
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds, plural
 
 NOT_YET = "not recorded yet"
@@ -305,9 +306,9 @@ def limits_of(compute_capability: str) -> models.SmLimits | None:
 
 
 def accelerator_of(recording: Recording) -> Any:
-    """Return what a recording tells of its first GPU; None where it lacks the multiprocessors or the compute capability."""
-    found = recording.machine.get("accelerators") or ()
-    return found[0] if found and found[0].get("multiprocessors") and found[0].get("compute_capability") else None
+    """Return what a recording tells of its GPU; None where it lacks the multiprocessors or the compute capability."""
+    found = accelerator_told(recording)
+    return found if found.get("multiprocessors") and found.get("compute_capability") else None
 
 
 # -- 04: the options of a rung ---------------------------------------------------------------------------------------------------

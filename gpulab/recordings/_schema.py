@@ -231,6 +231,13 @@ def _row(entry: Entry) -> tuple[str, ...]:
     return entry.key, format_seconds(timing.median_seconds), interval, str(max(1, len(timing.visits_seconds))), flops, nbytes
 
 
+def accelerator_told(recording: Recording) -> Mapping[str, Any]:
+    """Return what the machine told of the accelerator that was recorded: of several the one of its name; empty where it told of none."""
+    told = recording.machine.get("accelerators")
+    each = [one for one in told if isinstance(one, Mapping)] if isinstance(told, (list, tuple)) else []
+    return next((one for one in each if one.get("name") == recording.environment.device), each[0] if each else {})
+
+
 def thin(samples_seconds: np.ndarray, keep: int = KEPT_SAMPLES) -> np.ndarray:
     """Return at most ``keep`` samples, evenly spaced in time, in their order."""
     if len(samples_seconds) <= keep:

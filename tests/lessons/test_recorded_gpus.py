@@ -133,14 +133,28 @@ def test_what_is_under_way_is_latency_times_rate() -> None:
 
 def test_a_recording_tells_its_gpu_by_both_its_figures() -> None:
     """The multiprocessors and the compute capability of the first one; without either, or without a GPU, nothing."""
-    whole = {"multiprocessors": 20, "compute_capability": "9.0"}
+    whole, where = {"multiprocessors": 20, "compute_capability": "9.0"}, types.SimpleNamespace(device="A GPU")
     lacking = [{"machine": {}}, {"machine": {"accelerators": []}}, *({"machine": {"accelerators": [{k: v}]}} for k, v in whole.items())]
-    assert [_recorded_gpus.accelerator_of(types.SimpleNamespace(**one)) for one in lacking] == [None] * 4  # type: ignore[arg-type]
-    there = types.SimpleNamespace(machine={"accelerators": [whole, {}]})
+    found = [_recorded_gpus.accelerator_of(types.SimpleNamespace(environment=where, **one)) for one in lacking]  # type: ignore[arg-type]
+    assert found == [None] * 4
+    there = types.SimpleNamespace(environment=where, machine={"accelerators": [whole, {}]})
     assert _recorded_gpus.accelerator_of(there) is whole  # type: ignore[arg-type]
     assert _recorded_gpus.recorded_shape(there) == (20, 2048)  # type: ignore[arg-type]
-    old = types.SimpleNamespace(machine={"accelerators": [{"multiprocessors": 20, "compute_capability": "6.1"}]})
+    machine = {"accelerators": [{"multiprocessors": 20, "compute_capability": "6.1"}]}
+    old = types.SimpleNamespace(environment=where, machine=machine)
     assert _recorded_gpus.recorded_shape(old) is None  # type: ignore[arg-type]
+
+
+def test_of_two_gpus_the_recorded_one_is_told() -> None:
+    """`gpulab record --device cuda:1` beside another GPU: its multiprocessors and its L2, not those of cuda:0."""
+    recording = recordings.load("nvidia-h200")
+    (own,) = recording.machine["accelerators"]
+    other = {**own, "device": "cuda:0", "name": "NVIDIA T4", "multiprocessors": 40, "compute_capability": "7.5", "l2_bytes": 4 * 2**20}
+    both = dataclasses.replace(recording, machine={**recording.machine, "accelerators": [other, {**own, "device": "cuda:1"}]})
+    assert _recorded_gpus.recorded_shape(both) == _recorded_gpus.recorded_shape(recording) == (132, 2048)
+    latency = hierarchy.recorded_latency(both)
+    assert latency is not None
+    assert [cache.size_bytes for cache in latency.reported] == [own["l2_bytes"]]
 
 
 def test_recorded_points_stand_under_recorded_roofs() -> None:
