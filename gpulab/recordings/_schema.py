@@ -23,6 +23,8 @@ KEPT_SAMPLES = 32
 MOST_VISITS = 10
 # No clock resolves the one, even over a million calls, and nobody waits for the other; the ratio of any two is a number to work with.
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-15, 1e9
+# Nobody takes so many samples, and no call does so much work; what is above turns into no float, or its rate into infinity.
+_MOST_COUNT, _MOST_WORK = 10**15, 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +81,12 @@ class Timing(Result):
         counts = (1, len(self.samples_seconds), len(self.visits_seconds))
         if self.calls_per_sample < 1 or not len(self.samples_seconds) or max(counts) > self.sample_count or counts[2] > MOST_VISITS:
             raise RecordingError("Timing: the sample counts contradict each other; expected 1 <= kept <= counted. The file is damaged.")
-        if any(amount is not None and not (np.isfinite(amount) and amount >= 0) for amount in (self.flops, self.nbytes)):
+        if max(self.sample_count, self.calls_per_sample) > _MOST_COUNT:
+            raise RecordingError(f"Timing: nobody counts so many samples or calls; expected at most {_MOST_COUNT:g}. The file is damaged.")
+        if any(amount is not None and not 0 <= amount <= _MOST_WORK for amount in (self.flops, self.nbytes)):
             raise RecordingError(
-                "Timing: the work per call is negative or not finite; expected FLOPs and bytes of at least 0. The file is damaged."
+                f"Timing: the work per call is negative, or more than any call does; expected FLOPs and bytes of 0 to {_MOST_WORK:g}. The "
+                "file is damaged."
             )
 
     def over(self, other: Timing) -> tuple[float, tuple[float, float] | None]:
@@ -127,6 +132,8 @@ class Entry(Result):
         _refuse_unseen("Entry", self.experiment, *self.params, *(value for value in self.params.values() if isinstance(value, str)))
         if (self.timing is None) == (self.reason is None):
             raise RecordingError(f"Entry {self.key}: expected either a timing or the reason for its absence. The file is damaged.")
+        if self.date == "":
+            raise RecordingError(f"Entry {self.key}: the date is empty; expected one, or null for that of the file. The file is damaged.")
 
     @property
     def key(self) -> str:
@@ -169,14 +176,17 @@ class Recording(Result):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two entries for one case, and a name that cannot be shown."""
+        """Refuse two entries for one case, a name that cannot be shown, and what no badge can be made of."""
         _refuse_unseen("Recording", self.name)
-        keys = [entry.key for entry in self.entries]
-        if len(set(keys)) != len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise RecordingError(f"Recording {self.name!r}: two entries for {twice!r}; expected one. The file is damaged.")
+        if not self.environment.device or not self.environment.date:
+            raise RecordingError(f"Recording {self.name!r}: it names no device or no date; expected both. The file is damaged.")
+        keys: set[str] = set()
+        for key in (entry.key for entry in self.entries):
+            if key in keys:
+                raise RecordingError(f"Recording {self.name!r}: two entries for {shown(key)}; expected one. The file is damaged.")
+            keys.add(key)
 
-    def select(self, experiment: str, **params: Parameter) -> tuple[Entry, ...]:
+    def select(self, experiment: str, /, **params: Parameter) -> tuple[Entry, ...]:
         """Return the recorded entries of an experiment whose parameters include ``params``."""
         return tuple(
             entry
@@ -184,7 +194,7 @@ class Recording(Result):
             if entry.recorded and entry.experiment == experiment and all(entry.params.get(name) == value for name, value in params.items())
         )
 
-    def find(self, experiment: str, **params: Parameter) -> Entry | None:
+    def find(self, experiment: str, /, **params: Parameter) -> Entry | None:
         """Return the one recorded entry with exactly these parameters, or None: "not recorded yet"."""
         return next((entry for entry in self.select(experiment, **params) if len(entry.params) == len(params)), None)
 

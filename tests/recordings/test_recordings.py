@@ -118,6 +118,12 @@ def test_every_figure_carries_the_recorded_badge():
         (lambda d: d["entries"][0]["timing"].update(flops=-5.0), "FLOPs"),
         (lambda d: d["entries"][0].update(timing=None), "reason"),
         (lambda d: d["entries"].append(copy.deepcopy(d["entries"][0])), "two entries"),
+        (lambda d: d["entries"][0]["timing"].update(sample_count=10**400), "nobody counts so many"),
+        (lambda d: d["entries"][0]["timing"].update(calls_per_sample=10**16), "nobody counts so many"),
+        (lambda d: d["entries"][0]["timing"].update(nbytes=1e300), r"expected FLOPs and bytes of 0 to 1e\+30"),
+        (lambda d: d["entries"][0].update(date=""), "Entry catalogue .*: the date is empty"),
+        (lambda d: d["environment"].update(device=""), "it names no device or no date"),
+        (lambda d: d["environment"].update(date=""), "it names no device or no date"),
         (lambda d: d["environment"].update(cores="two"), "cores"),
         (lambda d: d["environment"].update(cores=True), "cores"),
     ],
@@ -217,6 +223,33 @@ def test_a_file_that_changed_is_read_again(tmp_path):
     assert recordings.read(path).name == "test"
     recordings.write(a_recording(name="another"), path)
     assert recordings.read(path).name == "another"
+
+
+def test_two_entries_among_very_many_are_found_at_once(monkeypatch):
+    """Twenty mebibytes hold 200,000 entries without a timing: each is looked at once, where all pairs would take minutes."""
+
+    class Key(str):
+        compared = 0
+
+        def __eq__(self, other):
+            Key.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    monkeypatch.setattr(Entry, "key", property(lambda entry: Key(entry.experiment)))
+    many = tuple(Entry(f"e{n}", {}, None, "r") for n in range(300))
+    with pytest.raises(RecordingError, match="two entries for 'e299'"):
+        a_recording(entries=(*many, many[-1]))
+    assert Key.compared < 300
+
+
+def test_a_parameter_may_have_any_name():
+    """Also those that the function that looks for it has: "self" and "experiment"."""
+    entry = Entry("e", {"self": 1, "experiment": "x"}, a_timing())
+    recording = a_recording(entries=(entry,))
+    assert recording.find("e", **entry.params) is entry
+    assert recording.select("e", experiment="y") == ()
 
 
 def test_what_ships_loads():
