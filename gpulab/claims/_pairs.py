@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gpulab.claims.results import Comparison
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.recordings._schema import Parameter
 from gpulab.units import format_bytes
 
-# Some work per call, by which times are divided before they are compared: FLOPs, bytes, items.
-Amount = Callable[[Entry], float]
+# Some work per call, by which times are divided before they are compared: FLOPs, bytes, items; None or 0 where it was not recorded.
+Amount = Callable[[Entry], float | None]
 Keep = Callable[[Mapping[str, Parameter]], bool]
 Compare = Callable[[Recording, Recording | None], list[Comparison]]
 _BYTES = ("nbytes", "parameter_bytes")
 
 
-def compared(case: str, first: Entry, second: Entry, per: Amount | None = None) -> Comparison:
-    """Return the first time over the second, with the widest interval that both allow."""
+def compared(case: str, first: Entry, second: Entry, scale: float = 1.0) -> Comparison:
+    """Return the first time over the second, times ``scale``, with the widest interval that both allow."""
     ratio, ends = _timing(first).over(_timing(second))
-    scale = 1.0 if per is None else per(second) / per(first)
     interval = None if ends is None else (scale * ends[0], scale * ends[1])
     return Comparison(case, scale * ratio, interval, first.key, second.key)
 
@@ -66,7 +65,7 @@ def pairs(
     keep : callable, optional
         ``keep(params of the first)``: whether the case belongs to the claim.
     per : callable, optional
-        The work of an entry; the ratio is then of times per work.
+        The work of an entry; the ratio is then of times per work, and an entry without its work is not compared.
     """
 
     def compare(recording: Recording, cpu: Recording | None) -> list[Comparison]:
@@ -75,8 +74,11 @@ def pairs(
             if keep is not None and not keep(entry.params):
                 continue
             other = recording.find(experiment, **{**entry.params, **second})
-            if other is not None and other.key != entry.key:
-                found.append(compared(label(entry.params, second), entry, other, per))
+            if other is None or other.key == entry.key:
+                continue
+            mine, others = (1.0, 1.0) if per is None else (per(entry), per(other))
+            if mine and others:
+                found.append(compared(label(entry.params, second), entry, other, others / mine))
         return found
 
     return compare
@@ -157,7 +159,7 @@ def average(part: Compare) -> Compare:
         if not found:
             return []
         ends = [one.interval for one in found if one.interval is not None]
-        low, high = (statistics.geometric_mean(end) for end in zip(*ends, strict=True)) if ends else (0.0, 0.0)
+        low, high = (_mean(end) for end in zip(*ends, strict=True)) if ends else (0.0, 0.0)
         mean = statistics.geometric_mean(one.ratio for one in found)
         case = f"geometric mean of {len(found)} case{'s' if len(found) != 1 else ''}"
         keys = (" and ".join(getattr(one, side) for one in found) for side in ("first", "second"))
@@ -166,16 +168,19 @@ def average(part: Compare) -> Compare:
     return compare
 
 
+def _mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean; 0 where one of them is, which an interval may reach down to."""
+    return statistics.geometric_mean(ratios) if all(ratios) else 0.0
+
+
 def only(params: Mapping[str, tuple[Parameter, ...]]) -> Keep:
     """Return what keeps the cases whose parameters are among these."""
     return lambda given: all(given.get(name) in values for name, values in params.items())
 
 
-def flops(entry: Entry) -> float:
-    """Return the arithmetic of a call."""
-    amount = _timing(entry).flops
-    assert amount, f"{entry.key} has no FLOPs"
-    return amount
+def flops(entry: Entry) -> float | None:
+    """Return the arithmetic of a call; None where it was not recorded."""
+    return _timing(entry).flops
 
 
 def nbytes(entry: Entry) -> float:

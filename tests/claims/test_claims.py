@@ -175,6 +175,26 @@ def test_ratios_for_each_sample_and_for_each_flop() -> None:
     assert only.ratio == pytest.approx((2e-3 / 1e6) / (8e-3 / 64e6))
 
 
+def test_without_its_flops_a_time_is_not_set_over_another_for_each_flop() -> None:
+    """As in a file of another version: the pair is left out, and the claim is not recorded yet."""
+    product = {"workload": "matmul", "dtype": "float32"}
+    entries = [
+        Entry("catalogue", {**product, "n": n}, a_timing(flops=flops)) for n, flops in ((64, None), (128, 1e6), (256, 0.0), (512, 1e6))
+    ]
+    finding = claims.judge("larger-products", a_recording("cpu", tuple(entries)))
+    assert (finding.verdict, finding.comparisons) == (Verdict.MISSING, ())
+
+
+def test_an_average_whose_interval_reaches_down_to_nothing() -> None:
+    """One case from 0 to 2.2 ms over 1 ms: so from 0 on, up to the mean of the upper ends."""
+    params = {"precision": "float32", "steps": 10}
+    pairs = [(Entry("training", {**params, "model": model, "means": "plain"}, a_timing(2e-3, interval_seconds=(low, 2.2e-3))),
+              Entry("training", {**params, "model": model, "means": "compile"}, a_timing(1e-3, 0.0)))
+             for model, low in (("cnn", 0.0), ("transformer", 1.8e-3))]  # fmt: skip
+    (one,) = claims.judge("compile-float32", a_recording("cuda", (*pairs[0], *pairs[1]))).comparisons
+    assert (one.ratio, one.interval) == (pytest.approx(2), (0.0, pytest.approx(2.2)))
+
+
 def test_figures_of_one_entry() -> None:
     """The first call over the median, the median over the launch, the copies over the work alone; intervals are the median's."""
     matmul = Entry("catalogue", {"workload": "matmul", "n": 4096, "dtype": "float32"}, a_timing(4e-3, 0.1, launch_seconds=1e-3))
