@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -101,7 +102,12 @@ def _under_roof(recording: Recording, works: Sequence[workloads.Workload]) -> Ro
         roofs = models.roofline(recording)
     except InputError:
         return None
-    points = [roofs.place_workload(work, m) for work in works if (m := _seen(recording, work)) is not None]
+    points = []
+    for work in works:
+        seen = _seen(recording, work)
+        if seen is not None:
+            with contextlib.suppress(InputError):  # no roof of its arithmetic: a short recording has not come to each format
+                points.append(roofs.place_workload(work, seen))
     return roofs.with_points(points) if points else None
 
 

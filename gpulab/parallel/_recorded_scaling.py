@@ -41,7 +41,8 @@ def recorded_scaling(recording: Recording, model: str | None = None, mode: str =
     _given.word("recorded_scaling", "mode", mode, MODES)
     if model is not None:
         _given.word("recorded_scaling", "model", model, MODELS)
-    there = recording.select(_EXPERIMENT, mode=mode, **({} if model is None else {"model": model}))
+    wanted = recording.select(_EXPERIMENT, mode=mode, **({} if model is None else {"model": model}))
+    there = [entry for entry in wanted if entry.params.get("model") in MODELS]  # a later version of gpulab may have recorded another
     if not there:
         return None
     name = str(there[0].params["model"])

@@ -12,7 +12,7 @@ from gpulab import models, transfer, workloads
 from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.recordings import Recording
+from gpulab.recordings import Entry, Recording
 from gpulab.units import plural
 
 # A call that should take less is mostly the cost of the call itself, which neither model knows.
@@ -99,13 +99,24 @@ def _roofline_ratios(recording: Recording) -> list[tuple[str, float]]:
         return []
     found = []
     for entry in recording.select("catalogue", dtype="float32"):
-        name, n = entry.params["workload"], entry.params["n"]
-        if name not in workloads.names() or entry.timing is None:
+        work = _workload(entry)
+        if work is None or entry.timing is None:
             continue
-        point = roofs.place_workload(workloads.get(str(name))(n=int(n), dtype="float32"))
+        try:
+            point = roofs.place_workload(work)
+        except InputError:  # there is no roof of its arithmetic: a short recording has not come to each format
+            continue
         if point.attainable_seconds >= LEAST_SECONDS:
             found.append((entry.key, entry.timing.median_seconds / point.attainable_seconds))
     return found
+
+
+def _workload(entry: Entry) -> workloads.Workload | None:
+    """Return the work of an entry of the catalogue; None where this version has none of that name, size or number format."""
+    try:
+        return workloads.get(str(entry.params["workload"]))(n=int(entry.params["n"]), dtype=entry.params["dtype"])
+    except InputError:
+        return None
 
 
 def _transfer_ratios(recording: Recording) -> list[tuple[str, float]]:
@@ -136,10 +147,9 @@ def _processor_ratios(recording: Recording, name: str) -> list[tuple[str, float]
     model = transfer.processor(name)
     found = []
     for entry in recording.select("catalogue"):
-        workload, n, dtype = str(entry.params["workload"]), int(entry.params["n"]), str(entry.params["dtype"])
-        if entry.timing is not None and workload in workloads.names() and dtype in model.flops_per_second:
-            work = workloads.get(workload)(n=n, dtype=dtype)
-            found.append((entry.key, entry.timing.median_seconds / model.seconds(work.flops, work.nbytes, dtype)))
+        work = _workload(entry)
+        if entry.timing is not None and work is not None and work.dtype in model.flops_per_second:
+            found.append((entry.key, entry.timing.median_seconds / model.seconds(work.flops, work.nbytes, work.dtype)))
     return found
 
 

@@ -145,6 +145,18 @@ def test_a_recording_tells_its_gpu_by_both_its_figures() -> None:
     assert _recorded_gpus.recorded_shape(old) is None  # type: ignore[arg-type]
 
 
+def test_a_recording_that_came_to_one_format_shows_the_work_of_that_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its budget ended after the bfloat16 product: float32 work has no roof there, and the gain is told without a share of it."""
+    whole = recordings.load("nvidia-h200")
+    entries = [one for one in whole.entries if one.experiment != "ceilings" or one.params["dtype"] == "bfloat16" or "nbytes" in one.params]
+    short = dataclasses.replace(whole, entries=tuple(entries), name="short")
+    monkeypatch.setattr("gpulab.lessons._recorded_gains.recorded_gpus", lambda: {"short": short})
+    works = [workloads.get("matmul")(n=1024, dtype=dtype) for dtype in ("float32", "bfloat16")]
+    (roofs,) = lessons.recorded_under_roof(works)
+    assert [point.arithmetic for point in roofs.points] == ["bfloat16"]
+    assert lessons.recorded_under_roof(works[:1]) == ()
+
+
 def test_of_two_gpus_the_recorded_one_is_told() -> None:
     """`gpulab record --device cuda:1` beside another GPU: its multiprocessors and its L2, not those of cuda:0."""
     recording = recordings.load("nvidia-h200")

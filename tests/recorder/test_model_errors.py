@@ -41,6 +41,18 @@ def test_roofline_by_hand() -> None:
     assert "1.2 times the model's in the median of 2 cases, 0.65 to 1.9 times" in found.sentence
 
 
+def test_what_has_no_roof_and_what_this_version_does_not_know_is_left_out() -> None:
+    """A budget that ended after the bfloat16 product leaves float32 without a roof; a later version has other work and formats."""
+    bfloat16 = timed("ceilings", 1.0, call_flops=1e12, operation="gemm", dtype="bfloat16")
+    product = timed("catalogue", 1.0, workload="matmul", n=2048, dtype="float32")
+    assert recorder.model_errors(a_recording(entries=(CEILINGS[0], bfloat16, product))) == ()
+    unknown = (("quantum", 2048, "float32"), ("matmul", 0, "float32"), ("fft", 1024, "float4"), ("fft", 1024, "float16"))
+    others = [timed("catalogue", 1.0, workload=workload, n=n, dtype=dtype) for workload, n, dtype in unknown]
+    machine = a_recording(entries=(*CEILINGS, product, *others))
+    machine = dataclasses.replace(machine, environment=dataclasses.replace(machine.environment, device="NVIDIA H200"))
+    assert {one.model: one.cases for one in recorder.model_errors(machine)} == {"roofline": 1, "processor nvidia-h200": 1}
+
+
 def test_a_convolution_stands_under_the_roof_of_tf32() -> None:
     """A GPU with 1 TFLOP/s in TF32 and 0.1 in float32: PyTorch convolves in TF32 by default, and does not multiply in it."""
     tf32 = timed("ceilings", 1.0, call_flops=1e12, operation="gemm", dtype="tf32")

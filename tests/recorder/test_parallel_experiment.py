@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import os
@@ -296,7 +297,9 @@ def test_what_was_not_recorded_is_none() -> None:
     recording = _recording("cuda", _steps("weak", {1: 0.1, 2: 0.125}))
     assert gl.parallel.recorded_scaling(recording) is None
     assert gl.parallel.recorded_scaling(recording, "cnn", "weak") is None
-    weak = gl.parallel.recorded_scaling(recording, mode="weak")
+    (later,) = [dataclasses.replace(one, params={**one.params, "model": "of-a-later-version"}) for one in _steps("weak", {1: 0.1})]
+    assert gl.parallel.recorded_scaling(_recording("cuda", [later]), mode="weak") is None
+    weak = gl.parallel.recorded_scaling(_recording("cuda", [later, *recording.entries]), mode="weak")
     assert weak is not None
     assert weak.at(2).speedup == pytest.approx(1.6)
     assert weak.prediction is None
