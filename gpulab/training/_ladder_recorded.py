@@ -88,9 +88,9 @@ class RecordedLadder(Result):
     rows : tuple of RecordedRung
         Empty where it has recorded none.
     product : float or None
-        The single gains multiplied; None where one is missing.
+        The single gains of all techniques that the recorder planned, multiplied; None where one is missing.
     together : Gain or None
-        All techniques over the script.
+        All techniques that the recorder planned, over the script; None where they were not recorded together.
     evidence : Evidence
     """
 
@@ -102,7 +102,8 @@ class RecordedLadder(Result):
 
     def __repr__(self) -> str:
         if self.together is None:
-            return f"<ladder on {self.recording}: not recorded yet>"
+            alone = sum(row.alone is not None for row in self.rows)
+            return f"<ladder on {self.recording}: {f'{alone} alone; all together ' if self.rows else ''}not recorded yet>"
         promised = "" if self.product is None else f", product {format_ratio(self.product)}"
         return f"<ladder on {self.recording}: together {self.together}{promised}>"
 
@@ -141,7 +142,10 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
     if script is None:
         return RecordedLadder(recording.name, (), None, None, recording.evidence())
     forms = {(str(e.params["form"]), str(e.params["technique"])): e for e in recording.select(EXPERIMENT)}
-    climbed = [technique for technique in techniques() if (UP_TO, technique.name) in forms]
+    # What failed or was not reached is among the entries too: the last form that was recorded may lack techniques, and is not the whole.
+    asked = {(e.params.get("form"), e.params.get("technique")) for e in recording.entries if e.experiment == EXPERIMENT}
+    planned = [technique for technique in techniques() if {(ALONE, technique.name), (UP_TO, technique.name)} & asked]
+    climbed = [technique for technique in planned if (UP_TO, technique.name) in asked]
     whole = forms.get((UP_TO, climbed[-1].name)) if climbed else None
     rows = []
     for technique in techniques():
@@ -156,7 +160,7 @@ def recorded_ladder(recording: Recording) -> RecordedLadder:
         )  # fmt: skip
     singles = [row.alone.ratio for row in rows if row.alone is not None]
     product = None
-    if rows and len(singles) == len(rows):
+    if rows and len(singles) == len(planned):
         product = 1.0
         for ratio in singles:
             product *= ratio

@@ -91,3 +91,22 @@ def test_a_recording_of_a_ladder_is_read_by_the_sample(monkeypatch: pytest.Monke
     assert gain.ratio == pytest.approx(4.0)
     with pytest.raises(InputError, match="no recording"):
         training.recorded_ladder("far")  # type: ignore[arg-type]
+
+
+def test_a_ladder_that_lacks_a_form_has_neither_a_whole_nor_a_product_of_less() -> None:
+    """As where torch.compile finds no compiler: what is upon it fails too. Two techniques of three together are not all of them."""
+
+    def missing(form: str, technique: str) -> Entry:
+        return dataclasses.replace(entry(form, technique, 256, 1.0), timing=None, reason="InputError: no compiler")
+
+    entries = (
+        entry("the script", "", 32, 1.0), entry("alone", "batch", 256, 2.0), entry("with all before it", "batch", 256, 2.0),
+        missing("alone", "compile"), missing("with all before it", "compile"), entry("alone", "graph", 32, 0.5),
+        missing("with all before it", "graph"), entry("all but it", "compile", 256, 1.0), missing("all but it", "batch"),
+    )  # fmt: skip
+    machine = dataclasses.replace(devices.environment("cpu"), device="Far GPU", device_kind="cuda")
+    found = training.recorded_ladder(Recording("far", machine, {}, {}, "0.1.0", entries))
+    assert [(row.name, row.up_to is not None, row.removed) for row in found.rows] == [("batch", True, None), ("graph", False, None)]
+    assert (found.together, found.product) == (None, None)
+    assert repr(found) == "<ladder on far: 2 alone; all together not recorded yet>"
+    assert [row[0] for row in found.table()[1]] == ["larger batch", "CUDA graph"]
