@@ -169,6 +169,11 @@ class Levels(Result):
         return ("level", speed, "ends at", "last in, first out", "the system says"), rows
 
 
+def beyond_caches(nbytes: float, reported: Sequence[Reported]) -> bool:
+    """Return whether a working set is mostly in main memory: far above the largest cache, where one is reported."""
+    return nbytes >= _BEYOND * max((cache.size_bytes for cache in reported), default=0.0)
+
+
 def _levels(
     sizes: Sequence[int],
     seconds: Sequence[float],
@@ -182,7 +187,7 @@ def _levels(
     found = _steps.rises(sizes, seconds)
     level = _steps.lowered(seconds)
     pairs = _steps.matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
-    beyond = bool(reported) and sizes[-1] >= _BEYOND * max(cache.size_bytes for cache in reported)
+    beyond = bool(reported) and beyond_caches(sizes[-1], reported)
     made = []
     for k in range(len(found) + 1):
         first = found[k - 1].end if k else 0

@@ -15,6 +15,7 @@ from gpulab._result import Result, html_caption, html_table
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
+from gpulab.hierarchy.results import beyond_caches
 from gpulab.lessons import _live
 from gpulab.recordings import Entry, Recording
 from gpulab.recordings._schema import accelerator_told
@@ -244,7 +245,7 @@ def under_way(curve: Latency, stream: Bandwidth, gpus: Iterable[Latency] = (), s
     gpus : iterable of Latency
         As ``gpu_curves`` returned them.
     streams : iterable of Bandwidth
-        As ``gpu_streams`` returned them; a GPU that lacks one of the two is left out.
+        As ``gpu_streams`` returned them; a GPU that lacks one of the two, or whose largest set a cache may hold, is left out.
 
     Raises
     ------
@@ -258,11 +259,11 @@ def under_way(curve: Latency, stream: Bandwidth, gpus: Iterable[Latency] = (), s
             "Pass gl.lessons.memory_curve(), gl.hierarchy.bandwidth(), gl.lessons.gpu_curves() and gl.lessons.gpu_streams()."
         )
     rows, evidence = [_under_way(f"one core of {curve.device}", curve, stream, 1, 1)], [curve.evidence]
-    missing = NOT_YET if not far else "its latency and its bandwidth, both, and its multiprocessors are needed"
+    missing = NOT_YET if not far else "its latency and its bandwidth, both beyond its caches, and its multiprocessors are needed"
     for one in far:
         flow = next((each for each in flows if _of_one_machine(one, each)), None)
         shape = _shape(one)
-        if flow is not None and shape is not None:
+        if flow is not None and shape is not None and all(beyond_caches(c.points[-1].nbytes, c.reported) for c in (one, flow)):
             rows.append(_under_way(one.device, one, flow, *shape))
             evidence.append(one.evidence)
     return UnderWay(tuple(rows), tuple(evidence), missing)

@@ -131,6 +131,16 @@ def test_what_is_under_way_is_latency_times_rate() -> None:
         lessons.under_way(1, 2)  # type: ignore[arg-type]
 
 
+def test_sets_that_a_cache_may_hold_say_nothing_of_main_memory() -> None:
+    """A short recording that came to 64 MiB, beside an L2 of 60 MiB: latency and rate of its largest set are mostly the cache's."""
+    (curve,), (stream,) = lessons.gpu_curves(), lessons.gpu_streams()
+    far = dataclasses.replace(curve, points=tuple(p for p in curve.points if p.nbytes <= 2**26))
+    flow = dataclasses.replace(stream, points=tuple(p for p in stream.points if p.nbytes <= 2**26))
+    for found in (lessons.under_way(curve, stream, [far], [stream]), lessons.under_way(curve, stream, [curve], [flow])):
+        assert len(found.rows) == 1
+        assert "both beyond its caches" in found.table()[1][-1][0]
+
+
 def test_a_recording_tells_its_gpu_by_both_its_figures() -> None:
     """The multiprocessors and the compute capability of the first one; without either, or without a GPU, nothing."""
     whole, where = {"multiprocessors": 20, "compute_capability": "9.0"}, types.SimpleNamespace(device="A GPU")
