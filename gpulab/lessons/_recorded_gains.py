@@ -20,14 +20,22 @@ from gpulab.units import format_bytes, format_flops_per_second, format_ratio, fo
 # -- 03: roofs, points and gains ------------------------------------------------------------------------------------------------
 
 
-def gpu_roofs() -> tuple[Roofline, ...]:
-    """Return the roofs of recorded GPUs, those that have ceilings; empty means "not recorded yet"."""
+def gpu_roofs(arithmetic: str | None = None) -> tuple[Roofline, ...]:
+    """Return the roofs of recorded GPUs, those that have ceilings; empty means "not recorded yet".
+
+    Parameters
+    ----------
+    arithmetic : str, optional
+        Only those with a product in this number format, such as "bfloat16", which an older GPU or a short recording lacks.
+    """
     found = []
     for recording in recorded_gpus().values():
         try:
-            found.append(models.roofline(recording))
+            roofs = models.roofline(recording)
         except InputError:  # a recording of a part of the experiments
             continue
+        if arithmetic is None or any(top.name == arithmetic for top in roofs.arithmetic):
+            found.append(roofs)
     return tuple(found)
 
 

@@ -165,6 +165,7 @@ def test_a_recording_that_came_to_one_format_shows_the_work_of_that_format(monke
     (roofs,) = lessons.recorded_under_roof(works)
     assert [point.arithmetic for point in roofs.points] == ["bfloat16"]
     assert lessons.recorded_under_roof(works[:1]) == ()
+    assert [len(lessons.gpu_roofs(name)) for name in (None, "bfloat16", "float32")] == [1, 1, 0]
 
 
 def test_of_two_gpus_the_recorded_one_is_told() -> None:

@@ -408,7 +408,7 @@ def test_two_reasons_for_several_devices_by_hand(capsys: pytest.CaptureFixture[s
     )
     for roofs, line in (([roof], "recorded GPUs: 1"), ([], "recorded GPUs: none yet")):
         capsys.readouterr()
-        gl.lessons.gpu_roofs = lambda roofs=roofs: roofs
+        gl.lessons.gpu_roofs = lambda arithmetic, roofs=roofs: roofs if arithmetic == "bfloat16" else None
         numbers = {"parameters": names["parameters"], "tokens": names["tokens"]}
         run("08_parallelism", "two-recorded", gl=gl, format_flops_per_second=lambda rate: f"{rate:g}", **numbers)
         lines = capsys.readouterr().out.splitlines()
