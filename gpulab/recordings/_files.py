@@ -12,6 +12,7 @@ import pathlib
 from gpulab._files import write_atomically
 from gpulab._given import expanded
 from gpulab.errors import RecordingError, shown
+from gpulab.recordings._experiments import refuse_unusable
 from gpulab.recordings._schema import Recording
 
 # A full recording has about a thousand entries of about 1.5 kB; a hundred times less than what would hurt to parse.
@@ -96,7 +97,9 @@ def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
         raise RecordingError(
             f"recordings.read: {shown(file.name)} holds half a character; expected text in UTF-8. The file is damaged."
         ) from error
-    return Recording.from_dict(content)
+    recording = Recording.from_dict(content)
+    refuse_unusable(recording.entries)
+    return recording
 
 
 def readable() -> dict[str, Recording]:

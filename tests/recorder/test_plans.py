@@ -12,6 +12,8 @@ from gpulab import recorder, recordings
 from gpulab.compression import _integer, _sparse
 from gpulab.devices import Device
 from gpulab.recorder import Case, _compression, _ladders, _parallel, _pipeline
+from gpulab.recordings import Entry
+from gpulab.recordings._experiments import PARAMETERS, refuse_unusable
 
 CUDA, CPU = Device("cuda", 0), Device("cpu")
 
@@ -50,6 +52,14 @@ def test_each_recorded_case_is_still_planned(name: str, monkeypatch: pytest.Monk
         there.setdefault(entry.experiment, set()).add(said(entry.params.items()))
     for experiment, recorded in there.items():
         assert recorded <= {said(case.params.items()) for case in planned(experiment, device)}, experiment
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
+def test_what_is_planned_has_what_the_readers_of_a_recording_take_for_granted(device: Device) -> None:
+    """Each experiment is known to those who read, and none of its cases would be refused."""
+    for experiment in recorder.experiments():
+        assert experiment.name in PARAMETERS
+        refuse_unusable(Entry(experiment.name, case.params, None, "not yet") for case in experiment.cases(device))
 
 
 # Experiment, what its cases are told apart by, and what a budget of a few minutes reaches before the rest: written from the docstrings.

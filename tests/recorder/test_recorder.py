@@ -417,15 +417,15 @@ def test_machine_names_are_file_safe():
 
 def test_the_command_that_is_kept_can_be_typed_again(bench, tmp_path, capsys):
     """The shell takes a name with a space as one word where it is quoted; a wrong name is answered with names to copy."""
-    bench("speed-up ladder", [0])
-    bench("tips", [0])
+    bench("a long climb", [0])
+    bench("hints", [0])
     path = tmp_path / "r.json"
-    assert cli.main(["record", "--out", str(path), "--device", "cpu", "--visits", "1", "--only", "speed-up ladder", "tips"]) == 0
+    assert cli.main(["record", "--out", str(path), "--device", "cpu", "--visits", "1", "--only", "a long climb", "hints"]) == 0
     assert recordings.read(path).environment.command == (
-        "gpulab record --out FILE --minutes 8 --device cpu --visits 1 --only 'speed-up ladder' tips"
+        "gpulab record --out FILE --minutes 8 --device cpu --visits 1 --only 'a long climb' hints"
     )
-    assert cli.main(["record", "--out", str(path), "--only", "ladder"]) == 2
-    assert "expected one of 'speed-up ladder', tips." in capsys.readouterr().err
+    assert cli.main(["record", "--out", str(path), "--only", "climb"]) == 2
+    assert "expected one of 'a long climb', hints." in capsys.readouterr().err
 
 
 def test_progress_is_shown_in_a_terminal_that_has_no_columns(capsys, monkeypatch):
