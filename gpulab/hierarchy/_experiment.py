@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from gpulab._given import is_finite
 from gpulab.devices import Device
 from gpulab.errors import InputError, kind_of
 from gpulab.hierarchy import _given, _latency, _streams
@@ -176,7 +178,10 @@ def _entries(function: str, recording: Recording, experiment: str) -> list[tuple
 def _reported(recording: Recording) -> tuple[Reported, ...]:
     """The caches that the recorded machine reported: the processor's, or the L2 of the recorded GPU."""
     if recording.environment.device_kind == "cpu":
-        caches = recording.machine.get("processor", {}).get("caches", ())
-        return tuple(Reported(str(cache["level"]), float(cache["size_bytes"])) for cache in caches)
-    size = accelerator_told(recording).get("l2_bytes")
-    return (Reported("L2", float(size)),) if size else ()
+        processor = recording.machine.get("processor")
+        caches = processor.get("caches") if isinstance(processor, Mapping) else None
+        told = [one for one in caches if isinstance(one, Mapping)] if isinstance(caches, list) else []
+        sizes = [(str(one.get("level")), one.get("size_bytes")) for one in told]
+    else:
+        sizes = [("L2", accelerator_told(recording).get("l2_bytes"))]
+    return tuple(Reported(name, float(size)) for name, size in sizes if is_finite(size) and size > 0)

@@ -309,7 +309,8 @@ def limits_of(compute_capability: str) -> models.SmLimits | None:
 def accelerator_of(recording: Recording) -> Any:
     """Return what a recording tells of its GPU; None where it lacks the multiprocessors or the compute capability."""
     found = accelerator_told(recording)
-    return found if found.get("multiprocessors") and found.get("compute_capability") else None
+    several, capability = found.get("multiprocessors"), found.get("compute_capability")
+    return found if _given.is_whole(several) and several > 0 and isinstance(capability, str) and capability else None
 
 
 # -- 04: the options of a rung ---------------------------------------------------------------------------------------------------

@@ -155,6 +155,19 @@ def test_a_recording_tells_its_gpu_by_both_its_figures() -> None:
     assert _recorded_gpus.recorded_shape(old) is None  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("told", [None, 5, "x", [5], [{}], [{"multiprocessors": "x", "compute_capability": 9, "l2_bytes": "many"}]])
+def test_a_machine_that_is_told_in_other_words_tells_nothing(told: Any) -> None:
+    """What `gl.machine()` said is for people to read: whatever stands there, no curve and no table fails on it."""
+    for name in ("nvidia-h200", "amd-epyc-avx2-2-cores"):
+        recording = recordings.load(name)
+        for machine in ({"accelerators": told, "processor": told}, {"processor": {"caches": told}}):
+            odd = dataclasses.replace(recording, machine=machine)
+            latency = hierarchy.recorded_latency(odd)
+            assert latency is not None
+            assert latency.reported == ()
+            assert _recorded_gpus.accelerator_of(odd) is None
+
+
 def test_a_recording_that_came_to_one_format_shows_the_work_of_that_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its budget ended after the bfloat16 product: float32 work has no roof there, and the gain is told without a share of it."""
     whole = recordings.load("nvidia-h200")
