@@ -180,8 +180,8 @@ def _reported(recording: Recording) -> tuple[Reported, ...]:
     if recording.environment.device_kind == "cpu":
         processor = recording.machine.get("processor")
         caches = processor.get("caches") if isinstance(processor, Mapping) else None
-        told = [one for one in caches if isinstance(one, Mapping)] if isinstance(caches, list) else []
-        sizes = [(str(one.get("level")), one.get("size_bytes")) for one in told]
+        told = [one for one in caches if isinstance(one, Mapping)] if isinstance(caches, (list, tuple)) else []
+        sizes: list[tuple[str, Any]] = [(str(one.get("level")), one.get("size_bytes")) for one in told]
     else:
         sizes = [("L2", accelerator_told(recording).get("l2_bytes"))]
     return tuple(Reported(name, float(size)) for name, size in sizes if is_finite(size) and size > 0)

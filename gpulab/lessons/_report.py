@@ -76,7 +76,7 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
         roofs=_roofs() if measure else (),
         predictions=tuple(_prediction(id, entry) for id, entry in asked.items()),
         checks=checks,
-        measurements=tuple(found for check in checks if (found := _measurement(check)) is not None),
+        measurements=tuple(one for check in checks if (one := _measurement(check)) is not None),
     )
 
 

@@ -141,9 +141,9 @@ class Alone:
         if not account(frame.machine, text.loops, text.sites, logs, mask, frame.variables):
             return None
         self._keep(frame, mask, text, rows, arrays)
-        for given in self._joined:  # whether a lane came to it or not: numba's types do not hang on that
-            if given.id in text.types:
-                frame.machine.launch.integers.note(given, np.zeros((), text.types[given.id]))
+        for joined in self._joined:  # whether a lane came to it or not: numba's types do not hang on that
+            if joined.id in text.types:
+                frame.machine.launch.integers.note(joined, np.zeros((), text.types[joined.id]))
         short = sum(map(len, logs.codes)) < _WORTH_TURNS * len(lanes)
         self._wait = min(2 * self._wait + _WORTH_TURNS // 2, _LONGEST_WAIT) if short else 0
         return more
