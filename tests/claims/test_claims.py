@@ -448,7 +448,7 @@ def test_what_was_compared_in_a_table_and_in_one_line() -> None:
     missing = dataclasses.replace(finding, recording="", verdict=Verdict.MISSING, comparisons=(), evidence=None)
     assert repr(missing) == "<no-grad on no machine: not recorded yet>"
     ledger = claims.Ledger((finding, missing))
-    assert repr(ledger) == "<ledger of 1 claims, 2 verdicts: 1 holds, 1 not recorded yet>"
+    assert repr(ledger) == "<ledger of 1 claim, 2 verdicts: 1 holds, 1 not recorded yet>"
     sentence, source = "torch.no_grad makes inference faster.", "PyTorch performance tuning guide, " + finding.claim.where
     assert ledger.table()[1] == [
         (sentence, source, "more than 1x", "invented", "RECORDED", "holds", "1.50x [1.23x, 1.83x]"),
