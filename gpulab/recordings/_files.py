@@ -8,6 +8,8 @@ import json
 import math
 import os
 import pathlib
+from collections import Counter
+from typing import Any
 
 from gpulab._files import write_atomically
 from gpulab._given import expanded
@@ -90,7 +92,9 @@ def read(path: str | os.PathLike[str]) -> Recording:
 @functools.lru_cache(maxsize=32)
 def _parsed(file: pathlib.Path, size: int, modified_ns: int) -> Recording:
     """Parse a file once for each state of it: an instrument asks for its recordings at every redraw."""
-    content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+    content = json.loads(
+        file.read_text(encoding="utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once
+    )
     try:
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:  # no terminal and no notebook can show it
@@ -109,6 +113,15 @@ def readable() -> dict[str, Recording]:
         with contextlib.suppress(RecordingError):
             found[name] = load(name)
     return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; one that says two things under one name was not written by gpulab, and which of them holds is open."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise RecordingError(f"recordings.read: the file says {shown(twice)} twice in one place; expected it once. The file is damaged.")
+    return made
 
 
 def _finite(word: str) -> float:

@@ -153,6 +153,15 @@ def test_what_is_not_a_recording_is_refused(tmp_path, text):
         recordings.read(path)
 
 
+def test_a_name_that_stands_twice_is_refused(tmp_path):
+    """Which of two medians holds is open; a reader that takes the last would show what nobody else reads in the file."""
+    path = tmp_path / "x.json"
+    text = json.dumps(a_recording().to_dict())
+    path.write_text(text.replace('"median_seconds":', '"median_seconds": 1e-9, "median_seconds":', 1))
+    with pytest.raises(RecordingError, match="says 'median_seconds' twice in one place"):
+        recordings.read(path)
+
+
 def test_an_oversized_file_is_refused_unread(tmp_path):
     """A file above the limit is refused by its size alone."""
     path = tmp_path / "big.json"
