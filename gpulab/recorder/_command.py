@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         asked_to_stop = True
         print("\nstopping after the case in flight; press Ctrl-C again to stop at once", file=sys.stderr)
 
-    before = signal.signal(signal.SIGINT, ask)
+    # A batch system ends a job by SIGTERM, a terminal that closes by SIGHUP: some seconds before it kills.
+    before = {number: signal.signal(number, ask) for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))}
     try:
         recording = recorder.record(
             arguments.out,
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
             stop=lambda: asked_to_stop or reader_gone is not None,
         )
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if line_is_open:  # the budget ended before the last case: what comes next would stand behind the progress
             print(flush=True)
     if reader_gone is not None:

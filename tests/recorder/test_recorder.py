@@ -580,13 +580,16 @@ def test_what_the_command_says(bench, tmp_path, capsys):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch, tmp_path, capsys):
-    """Each case presses it: once, and what was timed is kept; twice, and nothing is waited for."""
-    pressed = [1]
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch, tmp_path, capsys, name):
+    """Each case presses it: once, and what was timed is kept; twice, and nothing is waited for. A batch system's signals do the same."""
+    pressed, number = [1], getattr(signal, name, None)
+    if number is None or (name != "SIGINT" and sys.platform == "win32"):
+        pytest.skip("Windows has no such signal to raise")
 
     def time(deadline):
         for _ in range(pressed[0]):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return a_measurement()
 
     monkeypatch.setattr(devices, "machine", machine)
@@ -595,9 +598,9 @@ def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch
     arguments = argparse.Namespace(
         list=False, out=tmp_path / "r.json", minutes=8.0, only=None, name=None, device="cpu", restart=False, visits=1
     )
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     assert _command.run(arguments) == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
     said = capsys.readouterr()
     assert said.err == "\nstopping after the case in flight; press Ctrl-C again to stop at once\n"
     assert said.out.splitlines()[-1] == "  not recorded: 2 x time did not reach it"
