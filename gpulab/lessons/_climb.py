@@ -21,6 +21,7 @@ from gpulab.workloads._fits import free_bytes
 
 if TYPE_CHECKING:
     from gpulab.kernels.ladder import Rung
+    from gpulab.recordings import Recording
 
 EXPERIMENT = "ladders"
 _LIBRARY = "matmul-library"
@@ -171,8 +172,8 @@ def climb(family: str, n: int | None = None) -> LadderTable:
 def _times(first: Rung) -> tuple[int, Mapping[str, float], Evidence | None]:
     """Return the size, the seconds by rung and their evidence: measured here, or recorded; none where there is neither.
 
-    Both are of the largest size, of those recorded or of those that this GPU can do: starting a kernel hides what the rungs differ in
-    at small ones.
+    Both are of the largest size, of those recorded with the most rungs or of those that this GPU can do: starting a kernel hides what the
+    rungs differ in at small ones.
     """
     family, sizes = first.family, first.sizes[1:]
     where = devices.default()
@@ -181,16 +182,21 @@ def _times(first: Rung) -> tuple[int, Mapping[str, float], Evidence | None]:
         if found[1]:  # empty where every rung was refused: numba-cuda is installed and cannot run beside this driver
             return found
     for recording in recorded_gpus().values():
-        for n in sorted(sizes, reverse=True):
-            entries = recording.select(EXPERIMENT, family=family, n=n)
-            if entries:
-                best: dict[str, float] = {}
-                for entry in entries:
-                    if entry.timing is not None:
-                        name = str(entry.params["rung"])
-                        best[name] = min(entry.timing.median_seconds, best.get(name, float("inf")))
-                return n, best, recording.evidence()
+        by_size = {n: _recorded_seconds(recording, family, n) for n in sizes}
+        n = max(sizes, key=lambda size: (len(by_size[size]), size))
+        if by_size[n]:
+            return n, by_size[n], recording.evidence()
     return sizes[0], {}, None
+
+
+def _recorded_seconds(recording: Recording, family: str, n: int) -> dict[str, float]:
+    """Return the best time of each rung that was recorded at a size; a recording that was cut short may hold only the first of them."""
+    best: dict[str, float] = {}
+    for entry in recording.select(EXPERIMENT, family=family, n=n):
+        if entry.timing is not None:
+            name = str(entry.params["rung"])
+            best[name] = min(entry.timing.median_seconds, best.get(name, math.inf))
+    return best
 
 
 def _measured(first: Rung, where: devices.Device) -> tuple[int, Mapping[str, float], Evidence | None]:

@@ -156,6 +156,26 @@ def test_recorded_times_carry_their_machine(monkeypatch: pytest.MonkeyPatch):
     assert "537 GFLOP/s" in next(row[-1] for row in rows if row[0] == "tiled")  # 2 * 1024^3 / 4 ms
 
 
+def test_a_recording_that_was_cut_short_is_shown_at_the_size_that_has_most_rungs(monkeypatch: pytest.MonkeyPatch):
+    """One rung of the larger size was reached, two of the smaller: the smaller is shown; with as many of both, the larger."""
+
+    def entry(rung: str, n: int) -> Entry:
+        seconds = 1e-3 * n / 1024
+        timing = Timing(np.array([seconds]), 1, seconds, None, seconds, seconds, None, 1, 1.0, None, ())
+        return Entry("ladders", {"family": "matmul", "rung": rung, "n": n}, timing, None)
+
+    first = next(iter(recordings.readable().values()))
+    gpu = dataclasses.replace(first.environment, device_kind="cuda")
+    monkeypatch.setattr(_climb.devices, "default", lambda: __import__("gpulab").devices.find("cpu"))
+    both = [entry("matmul-naive", 1024), entry("matmul-tiled", 1024), entry("matmul-naive", 4096)]
+    for entries, size, seconds in ((both, 1024, [1e-3, 1e-3]), ([*both, entry("matmul-tiled", 4096)], 4096, [4e-3, 4e-3])):
+        recording = dataclasses.replace(first, entries=tuple(entries), environment=gpu)
+        monkeypatch.setattr(recordings, "readable", lambda recording=recording: {"an example": recording})
+        table = lessons.climb("matmul")
+        assert table.timed_n == size
+        assert [row.seconds for row in table.rows if row.seconds is not None] == seconds
+
+
 def test_a_recorded_ladder_shows_its_largest_size_and_what_each_rung_reaches(monkeypatch: pytest.MonkeyPatch):
     """From the file by hand: at n = 8192 a transpose moves 2 * 8192^2 * 4 bytes; at n = 4096 the tiled product takes 6.5 library ones."""
     monkeypatch.setattr(_climb.devices, "default", lambda: __import__("gpulab").devices.find("cpu"))
