@@ -543,7 +543,7 @@ def test_progress_tells_why_an_answer_is_not_there(progress_file: pathlib.Path):
     """Without a prediction and with one; it stays open, is in no report, and is forgotten once the answer was measured."""
     lessons.reveal("91.1", None, "no GPU here")
     assert lessons.progress().table()[1][0] == ("91.1", "prediction", "its question was not asked", "open", "not measured: no GPU here")
-    lessons.predict("91.1", "How long?", unit="us")
+    asked = lessons.predict("91.1", "How long?", unit="us")
     lessons.reveal("91.1", None, "no GPU here")
     found = lessons.progress()
     assert found.table()[1][0] == ("91.1", "prediction", "How long?", "open", "not measured: no GPU here")
@@ -552,6 +552,7 @@ def test_progress_tells_why_an_answer_is_not_there(progress_file: pathlib.Path):
     assert lessons.progress().rows[0].state == "predicted"
     lessons.reveal("91.1", None)
     assert lessons.progress().rows[0].detail == "you: 5.00 us; not measured"
+    assert asked.status == "Your prediction is kept: 5.00 us. The answer is not measured."
     lessons.reveal("91.1", 6e-6)
     assert lessons.progress().rows[0].detail == "you: 5.00 us; answer: 6.00 us (MEASURED)"
     assert "unmeasured" not in progress_file.read_text(encoding="utf-8")
