@@ -344,6 +344,8 @@ def _recorded_overlap(name: str, o: Overlap) -> tuple[list[tuple[str, str]], str
             rows = [(f"{words} one after the other", format_seconds(serial)), (f"{words} in overlapping chunks", format_seconds(chunked))]
             return rows, ""
     if not seen:
+        if recordings.load(name).environment.device_kind == "cpu":
+            return [], f"{name} is a CPU: overlap is set beside that of recorded GPUs."
         return [], f"Overlap on {name}: not recorded yet."
     sizes = " and ".join(format_bytes(nbytes) for nbytes in dict.fromkeys(row[0] for row in seen))
     return [], f"Overlap on {name} was recorded for {sizes}, in {', '.join(str(n) for n in sorted({row[1] for row in seen}))} chunks."

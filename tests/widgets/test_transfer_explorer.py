@@ -253,7 +253,7 @@ def test_a_recorded_machines_overlap_stands_beside(calls: list[Any]) -> None:
     assert "Overlap on nvidia-h200 was recorded for 16.0 MiB and 256 MiB" in t._results.message
     assert "RECORDED" not in {e["badge"] for e in t._results.evidence}
     t.set(recorded="amd-epyc-2-cores")
-    assert "Overlap on amd-epyc-2-cores: not recorded yet." in t._results.message
+    assert "amd-epyc-2-cores is a CPU: overlap is set beside that of recorded GPUs." in t._results.message
 
 
 def test_the_break_even_uses_the_modelled_link_of_the_controls(monkeypatch: pytest.MonkeyPatch) -> None:
