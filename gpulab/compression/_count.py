@@ -89,7 +89,7 @@ class _Counter:
         self._inside = 0
         self._hooks = []
         for name, each in model.named_modules():
-            if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, _Shipped)):
+            if isinstance(each, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.RNNBase, _Shipped)):
                 self._hooks.append(each.register_forward_pre_hook(self._enter))
                 self._hooks.append(each.register_forward_hook(self._leave(name), always_call=True))
         self._mode = _mode(self)
@@ -131,8 +131,14 @@ class _Counter:
 
 def _flops(layer: Any, output: Any) -> int:
     """Two for each weight that a position of the output reads: of a CSR layer only those that are stored."""
+    import torch
+
     from gpulab.compression._modules import Sparse, _Shipped
 
+    if isinstance(layer, torch.nn.RNNBase):  # an LSTM is one operator on a CPU, and on cuDNN each of the three is: no product shows within
+        steps = output[0].data if isinstance(output[0], torch.nn.utils.rnn.PackedSequence) else output[0]
+        read = sum(getattr(layer, name).numel() for name in layer._flat_weights_names if name.startswith("weight"))
+        return int(2 * (steps.numel() // steps.shape[-1]) * read)
     shape = layer.weight_shape if isinstance(layer, _Shipped) else tuple(layer.weight.shape)
     positions = output.numel() // shape[0]
     stored = layer.values.numel() if isinstance(layer, Sparse) else math.prod(shape)
@@ -140,8 +146,12 @@ def _flops(layer: Any, output: Any) -> int:
 
 
 def _weights(layer: Any) -> int:
+    import torch
+
     from gpulab.compression._modules import Sparse, _Shipped
 
+    if isinstance(layer, torch.nn.RNNBase):
+        return sum(parameter.numel() for parameter in layer.parameters())
     bias = 0 if layer.bias is None else layer.bias.numel()
     if isinstance(layer, Sparse):
         return int(layer.values.numel()) + bias
@@ -149,8 +159,12 @@ def _weights(layer: Any) -> int:
 
 
 def _kind(layer: Any) -> str:
+    import torch
+
     from gpulab.compression._modules import Integer, Quantized, Sparse, _Shipped
 
+    if isinstance(layer, torch.nn.RNNBase):
+        return "recurrent"
     convolution = layer.convolution if isinstance(layer, _Shipped) else hasattr(layer, "groups")
     groups = getattr(layer, "groups", 1)
     outputs = (layer.weight_shape if isinstance(layer, _Shipped) else layer.weight.shape)[0]

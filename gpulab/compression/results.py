@@ -22,7 +22,7 @@ class LayerCost(Result):
     Attributes
     ----------
     name, kind : str
-        As in the model; "linear", "convolution", "depthwise", "8 groups", with the form it is stored in.
+        As in the model; "linear", "convolution", "depthwise", "8 groups", "recurrent", with the form it is stored in.
     parameters : int
         Weights and biases that are stored.
     flops : int

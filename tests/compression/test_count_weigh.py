@@ -55,6 +55,33 @@ def test_flops_agree_with_pytorchs_counter(kind: str):
     assert compression.count(model, x).flops == theirs.get_total_flops()
 
 
+@pytest.mark.parametrize(
+    ("layer", "read"),
+    [
+        (nn.LSTM(8, 16, 2, batch_first=True), 4 * 16 * (8 + 16) + 4 * 16 * (16 + 16)),
+        (nn.LSTM(8, 16, bidirectional=True, proj_size=6, batch_first=True), 2 * (4 * 16 * (8 + 6) + 6 * 16)),
+        (nn.GRU(8, 16, batch_first=True), 3 * 16 * (8 + 16)),
+        (nn.RNN(8, 16, batch_first=True), 16 * (8 + 16)),
+    ],
+)
+def test_a_recurrent_layer_reads_each_matrix_once_a_position(layer: nn.Module, read: int):
+    """By hand, with items of 5 positions; packed, only the positions that are there count."""
+    weights = sum(p.numel() for p in layer.parameters())
+    cost = compression.count(nn.Sequential(layer), torch.zeros(3, 5, 8))
+    assert [(each.kind, each.parameters, each.flops) for each in cost.layers] == [("recurrent", weights, 2 * 3 * 5 * read)]
+    assert (cost.other_flops, cost.parameters) == (0, weights)
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(nn.utils.rnn.pack_padded_sequence(x, [5, 2, 1], batch_first=True))[0].data
+
+    assert compression.count(Packed(), torch.zeros(3, 5, 8)).flops == 2 * (5 + 2 + 1) * read
+
+
 def test_a_layer_used_twice_counts_twice():
     """Its parameters count once, its work as often as it runs."""
 
