@@ -24,7 +24,13 @@ from gpulab.training.comparisons import RaceResult
 from gpulab.training.results import FitResult
 
 _TURN_ON_ACCELERATOR = 10  # steps a turn: waiting after each step would time the waiting
-_SHARED = ("steps", "epochs", "seed", "device", "save", "resume", "model", "clock")  # what one side alone cannot have
+_SHARED = ("steps", "seed", "device", "clock")  # what one side alone cannot have
+_NO_RACE = {
+    "epochs": "steps, as many for both. Pass steps to race itself",
+    "model": "the task's model, with the same weights on both sides. Leave it out",
+    "save": "a race, which writes no checkpoint. Call fit for one",
+    "resume": "a race, which goes on from no checkpoint. Call fit for that",
+}  # options of fit that a race does not have, with what it expects
 
 
 @dataclass(frozen=True)
@@ -126,13 +132,16 @@ def race(
 def _options(side: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise InputError(f"race: {side} is {shown(given)}; expected options by name. Pass for example {{'precision': 'bfloat16'}}.")
-    known = set(inspect.signature(Run).parameters) - {*_SHARED, "task"}
-    unknown = sorted(set(given) - known - set(_SHARED))
+    known = set(inspect.signature(Run).parameters) - {*_SHARED, *_NO_RACE, "task"}
+    unknown = sorted(set(given) - known - {*_SHARED, *_NO_RACE})
     if unknown:
         raise InputError(f"race: {side} has {', '.join(unknown)}; expected options of fit: {', '.join(sorted(known))}. Pass some of these.")
     shared = sorted(set(given) & set(_SHARED))
     if shared:
         raise InputError(f"race: {side} has {', '.join(shared)} of its own; expected what both share. Pass it to race itself.")
+    apart = next((name for name in _NO_RACE if name in given), None)
+    if apart is not None:
+        raise InputError(f"race: {side} has {apart} of its own; expected {_NO_RACE[apart]}.")
     return {name: int(value) if _given.is_whole(value) else value for name, value in given.items()}
 
 

@@ -151,8 +151,10 @@ def test_the_side_that_fails_is_named() -> None:
         ({}, 5, "options by name"),
         ({1: 2}, {}, "options by name"),
         ({"precison": "float16"}, {}, "expected options of fit"),
-        ({}, {"seed": 3}, "seed of its own"),
-        ({}, {"model": torch.nn.Linear(1, 1)}, "model of its own"),
+        ({}, {"seed": 3}, "seed of its own; .* Pass it to race itself"),
+        ({}, {"model": torch.nn.Linear(1, 1)}, "model of its own; .* Leave it out"),
+        ({"epochs": 2}, {}, "epochs of its own; .* Pass steps to race itself"),
+        ({}, {"save": "run.pt"}, "save of its own; .* Call fit"),
     ],
 )
 def test_options_that_cannot_race(first: Any, second: Any, words: str) -> None:
