@@ -86,8 +86,8 @@ def train(
     Returns
     -------
     StrategyResult
-        MEASURED. Where the losses are not those of one process, ``agrees`` is False and a note says from which step on; another where it
-        was stopped.
+        MEASURED. Where the losses are not those of one process, ``agrees`` is False and a note says from which step on, or that one process
+        lost its own loss; another where it was stopped.
 
     Raises
     ------
@@ -245,7 +245,15 @@ def _result(chosen: Strategy, job: Job, model: Any, single: Outcome, outcomes: S
         evidence=evidence,
         environment=environment,
     )
-    return _with_notes(result, job, model, outcomes, machines)
+    return _with_notes(result, job, model, outcomes, machines, _first_lost(single_losses, single_state))
+
+
+def _first_lost(losses: np.ndarray, state: dict[str, Any]) -> int | None:
+    """Return the first step at which one process has no finite loss, or that after the last where its parameters are not finite then."""
+    lost = np.flatnonzero(~np.isfinite(losses))
+    if len(lost):
+        return int(lost[0])
+    return None if all(bool(value.isfinite().all()) for value in state.values()) else len(losses)
 
 
 def state_difference(single: dict[str, Any], states: Sequence[dict[str, Any]]) -> float:
@@ -291,29 +299,43 @@ def _as_ring(rank: int, call: CollectiveCall) -> float:
     return cost.sent_bytes(call.group.index(rank), call.group.index(call.root) if rooted and call.root is not None else 0)
 
 
-def _with_notes(result: StrategyResult, job: Job, model: Any, outcomes: Sequence[Outcome], machines: int) -> StrategyResult:
+def _apart(result: StrategyResult, model: Any, lost: int | None) -> Note:
+    """Return from where on the ranks and one process have other numbers, and why; where both have none, nothing is said of the ranks."""
     import torch
 
+    with np.errstate(invalid="ignore"):  # infinity less infinity is no number
+        apart = np.abs(result.losses - result.single_losses) / np.maximum(1.0, np.abs(result.single_losses))
+    wrong = np.flatnonzero(~(apart <= result.tolerance))
+    if lost is not None and (not len(wrong) or wrong[0] >= lost):
+        when = f"at step {lost}" if lost < result.steps else "after the last step"
+        return Note(
+            "diverged",
+            f"One process too has numbers that are infinite or nan {when}, so nothing can be compared from there on. Pass a smaller "
+            "learning_rate.",
+        )
+    since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters do"
+    normed = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    why = (
+        "Batch norm takes its mean over a rank's part of the batch: use SyncBatchNorm (on GPUs) or another norm."
+        if normed
+        else "Look at what is averaged, and over how many."
+    )
+    return Note(
+        "disagree",
+        f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters {result.state_difference:.1e}, "
+        f"tolerance {result.tolerance:.0e}): this is not what one process computes. {why}",
+    )
+
+
+def _with_notes(
+    result: StrategyResult, job: Job, model: Any, outcomes: Sequence[Outcome], machines: int, lost: int | None
+) -> StrategyResult:
+    """Return the result with its notes; ``lost`` is where one process has no finite numbers any more."""
     notes = []
     if result.steps < job.steps:
         notes.append(Note("stopped", f"{result.steps} of {job.steps} steps were taken before the stop. Run it again for all of them."))
     if not result.agrees:
-        apart = np.abs(result.losses - result.single_losses) / np.maximum(1.0, np.abs(result.single_losses))
-        wrong = np.flatnonzero(~(apart <= result.tolerance))
-        since = f"from step {wrong[0]} on" if len(wrong) else "in no step, but the parameters do"
-        normed = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
-        why = (
-            "Batch norm takes its mean over a rank's part of the batch: use SyncBatchNorm (on GPUs) or another norm."
-            if normed
-            else "Look at what is averaged, and over how many."
-        )
-        notes.append(
-            Note(
-                "disagree",
-                f"The losses differ {since} (largest difference {result.loss_difference:.1e}, parameters {result.state_difference:.1e}, "
-                f"tolerance {result.tolerance:.0e}): this is not what one process computes. {why}",
-            )
-        )
+        notes.append(_apart(result, model, lost))
     if result.ranks == 1:
         notes.append(Note("skipped", "One rank has nobody to share with, so nothing was split or sent. Start a cluster of two or more."))
     if machines > 1:

@@ -221,7 +221,8 @@ class StrategyResult(Result):
     @property
     def loss_difference(self) -> float:
         """The largest difference between a step's loss here and in one process, over the larger of 1 and that loss; nan if one is nan."""
-        return float(np.max(np.abs(self.losses - self.single_losses) / np.maximum(1.0, np.abs(self.single_losses))))
+        with np.errstate(invalid="ignore"):  # infinity less infinity is no number
+            return float(np.max(np.abs(self.losses - self.single_losses) / np.maximum(1.0, np.abs(self.single_losses))))
 
     @property
     def agrees(self) -> bool:
@@ -252,8 +253,9 @@ class StrategyResult(Result):
         """Return whether it agrees with one process, then each rank's memory, bytes and seconds a step."""
         width = self.ranks
         rest = ("",) * (width - 1)
+        same = "yes" if self.agrees else "nothing to compare" if self.has_note("diverged") else "no"
         rows: list[Sequence[str]] = [
-            ("computes what one process computes", "yes" if self.agrees else "no", *rest),
+            ("computes what one process computes", same, *rest),
             ("- losses differ by at most", f"{self.loss_difference:.1e} (tolerance {self.tolerance:.0e})", *rest),
             ("- parameters after it differ by at most", f"{self.state_difference:.1e}", *rest),
             ("peak memory of tensors", *(format_bytes(report.peak_bytes) for report in self.reports)),

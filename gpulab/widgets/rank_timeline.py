@@ -148,6 +148,8 @@ def _row(r: StrategyResult, rank: int) -> tuple[str, ...]:
 def _verdict(r: StrategyResult) -> str:
     """Return what the run shows, in words."""
     same = "computes what one process computes" if r.agrees else "does not compute what one process computes"
+    if r.has_note("diverged"):
+        same = "loses its numbers where one process does"
     total = [sum(r.timeline.seconds(rank)[kind] for rank in range(r.ranks)) for kind in ("compute", "communication", "idle")]
     whole = r.ranks * r.timeline.end_seconds
     beside = sum(r.timeline.overlap_seconds(rank) for rank in range(r.ranks))

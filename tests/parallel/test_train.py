@@ -22,6 +22,7 @@ from gpulab.parallel._strategies_worker import Job, Outcome
 from gpulab.parallel._timeline import RankNotes
 
 HERE = devices.environment("cpu")
+NAN = float("nan")
 
 
 def _job(**changed: Any) -> Job:
@@ -109,6 +110,27 @@ def test_the_step_from_which_losses_differ_is_told() -> None:
     assert "from step 2 on (largest difference 5.0e-01, parameters 0.0e+00" in wrong.notes[0].sentence
     drifted = _result([_outcome([4.0, 3.0, 2.0, 1.0], [1.0] * 4, 3.0, 1, None)], single)
     assert "in no step, but the parameters do" in drifted.notes[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("shares", "value", "when"),
+    [
+        ([4.0, 9.0, NAN, NAN], NAN, "at step 2"), ([4.0, 9.0, float("inf"), NAN], NAN, "at step 2"),
+        ([4.0, 9.0, 99.0, 1e9], NAN, "after the last step"),
+    ],
+)  # fmt: skip
+def test_a_rate_that_one_process_dies_of_is_no_fault_of_the_ranks(shares: list[float], value: float, when: str) -> None:
+    """Both have no numbers from the same step on: nothing is said against the averaging. A rank that has none before is wrong still."""
+    before = [{"w": torch.tensor([9.0])}, {"w": torch.tensor([8.0])}]
+    single = Outcome(shares, {"w": torch.tensor([value])}, HERE, earlier=before)
+    r = _result([_outcome(shares, [1.0] * 4, value, 1, None)], single)
+    (note,) = (note for note in r.notes if note.code in ("diverged", "disagree"))
+    assert (note.code, r.agrees, r.table()[1][0][1]) == ("diverged", False, "nothing to compare")
+    assert when in note.sentence
+    assert "learning_rate" in note.sentence
+    assert _result([_outcome([4.0, 8.0, *shares[2:]], [1.0] * 4, value, 1, None)], single).has_note("disagree")
+    well = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE, earlier=before)
+    assert _result([_outcome(shares, [1.0] * 4, value, 1, None)], well).has_note("disagree")
 
 
 def test_the_table_of_a_result_by_hand() -> None:
