@@ -75,6 +75,11 @@ def run_schedule(
     """
     progress, stop = _given.callback("run_schedule", "progress", progress), _given.callback("run_schedule", "stop", stop)
     report = progress or (lambda fraction, text: None)
+    if not all(hasattr(ranks, name) for name in ("n", "run", "hosts")):
+        raise InputError(
+            f"run_schedule: ranks is {shown(ranks)}; expected a started cluster of two ranks or more. "
+            "Use `with gl.parallel.cluster(n=4) as ranks:`."
+        )
     plan = _plan(ranks.n, schedule, microbatches, forward_seconds, backward_seconds, chunks)
     if not _given.is_whole(steps) or not 1 <= steps <= _MOST_STEPS:
         raise InputError(f"run_schedule: steps is {shown(steps)}; expected a whole number from 1 to {_MOST_STEPS}. Pass steps=3.")

@@ -193,6 +193,13 @@ def test_bad_input_in_one_sentence(four_ranks: Any, arguments: dict[str, Any], t
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [4, None, "four"])
+def test_a_number_of_ranks_is_no_cluster(given: Any) -> None:
+    """``train`` and ``scaling`` take a number; a schedule wants ranks that were started, and says so."""
+    with pytest.raises(InputError, match=r"run_schedule: ranks is .* expected a started cluster of two ranks or more"):
+        parallel.run_schedule(given)
+
+
 def test_the_words_of_a_run() -> None:
     """Two stages by hand: the bubble is the median, the lanes have a gap where a stage waits, JSON goes both ways."""
     from gpulab import devices
