@@ -15,7 +15,7 @@ import numpy as np
 
 from gpulab import _given, devices
 from gpulab.devices import Device
-from gpulab.errors import GpulabError, InputError, StoppedError, shown
+from gpulab.errors import GpulabError, InputError, StoppedError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.timing._job import calm_collector
 from gpulab.timing.statistics import FEWEST_SAMPLES, median_interval, median_ratio, ratio_interval
@@ -121,7 +121,7 @@ def ladder(
     job, where = find_task(task), devices.find(device)
     wanted = _wanted(chosen)
     apart = _reasons(leave_out, wanted)
-    base = dict(START if start is None else start)
+    base = _script(start, wanted)
     for name, value, least, most in (("seeds", seeds, 0, 1000), ("turns", turns, 1, _MOST_TURNS)):
         if not _given.is_whole(value) or not least <= value <= most:
             raise InputError(
@@ -154,6 +154,20 @@ def _wanted(chosen: Any) -> list[Technique]:
             f"ladder: the techniques are {', '.join(names) or 'none'}; expected some, each once. Pass such as ['batch', 'fused']."
         )
     return found
+
+
+def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
+    """Return the options of the beginner's script; a model among them would be one for all forms, each training what the last one left."""
+    if start is not None and not isinstance(start, Mapping):
+        raise InputError(f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example {{'batch_size': 16}}.")
+    base = dict(START if start is None else start)
+    for what, options in (("start", base), *((technique.title, technique.options) for technique in wanted)):
+        if options.get("model") is not None:
+            raise InputError(
+                f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would train by turns; expected one for each. "
+                "Pass a technique with a function that makes one: training.Technique('mine', 'my model', model=make)."
+            )
+    return base
 
 
 def _reasons(leave_out: Any, wanted: list[Technique]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_clock import Clock
 
-from gpulab import recordings, training
+from gpulab import networks, recordings, training
 from gpulab.errors import InputError, StoppedError
 from gpulab.training import Data, Gain, LadderResult, Task, Technique, _ladder
 from gpulab.training._evaluate import Answers
@@ -310,6 +310,13 @@ def test_accuracy_is_checked_at_equal_samples_and_a_loss_is_named(monkeypatch: p
         (("digits-mlp", ["batch"]), {"tolerance": float("nan")}, "tolerance"),
         (("digits-mlp", ["batch"]), {"threads": 0}, "threads is 0"),
         (("digits-mlp", ["batch"]), {"start": {"bach": 3}}, "bach"),
+        (("digits-mlp", ["batch"]), {"start": ["batch_size"]}, "start is .* options of fit by name"),
+        (("digits-mlp", ["batch"]), {"start": {"model": networks.mlp(64, 8, 10)}}, "start has a model, a SmallMLP, .* one for each"),
+        (
+            ("digits-mlp", [Technique("x", "an x", options={"model": networks.mlp(64, 8, 10)})]),
+            {},
+            "an x has a model, a SmallMLP, .* function that makes one",
+        ),
         (("digits-mlp", [Technique("x", "an x", options={"batch_size": 10**9})]), {}, "ladder, an x: .*batch_size"),
         (("digits-mlp", [Technique("x", "an x", options={"learning_rate": 1e30})]), {"start": {}}, "is no number"),
     ],
