@@ -102,9 +102,16 @@ def export_script(
     text = _TEMPLATE.format(
         function=name, n=n, file=file.name, body=parts.text(), arguments=", ".join(arguments), timeout=timeout_seconds, threads=threads
     )
-    ast.parse(text)
+    if name in _locals_of_main(text):  # Python would take the call for one of a variable that has no value yet
+        raise _refused(f"the name {name} is one of the script's own", "Give it another name.")
     write_atomically(file, text.encode())
     return file
+
+
+def _locals_of_main(text: str) -> set[str]:
+    """Return the variables of the script's ``main``; text that is no Python raises."""
+    main = next(each for each in ast.parse(text).body[::-1] if isinstance(each, ast.FunctionDef) and each.name == "main")
+    return {node.id for node in ast.walk(main) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 class Parts:

@@ -153,6 +153,18 @@ def test_modules_below_another_are_imported_by_their_whole_names(tmp_path: Path)
     }  # fmt: skip
 
 
+def result() -> int:
+    """Work under a name that the script gives to a variable of its own."""
+    return 1
+
+
+def test_a_function_is_not_called_as_what_main_keeps(tmp_path: Path) -> None:
+    """``result = result()`` inside ``main`` would be a call of a variable without a value: an UnboundLocalError on every rank."""
+    with pytest.raises(InputError, match=r"the name result is one of the script's own.*another name"):
+        _script(tmp_path / "work.py", result)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a shell has it: no folder of that name is made here, and the path that comes back is the whole one."""
     monkeypatch.setenv("HOME", str(tmp_path))
