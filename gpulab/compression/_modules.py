@@ -141,7 +141,8 @@ class _Shipped(nn.Module):
         self.weight_shape = tuple(layer.weight.shape)
         self.groups = layer.groups if self.convolution else 1
         if self.convolution:
-            if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            check_padding(layer)
+            if isinstance(layer.padding, str):
                 layer = _plain_padding(layer)
             self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
         self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
@@ -157,16 +158,28 @@ class _Shipped(nn.Module):
         return f"{'convolution' if self.convolution else 'linear'}, weight {tuple(self.weight_shape)}"
 
 
-def _plain_padding(layer: nn.Conv2d) -> nn.Conv2d:
+def check_padding(layer: Any) -> None:
+    """Refuse a convolution whose padding a finished layer cannot have; other layers pass.
+
+    Raises
+    ------
+    InputError
+        If it pads with something else than zeros, or not by as much on both sides.
+    """
     from gpulab.errors import InputError
 
+    if not isinstance(layer, nn.Conv2d):
+        return
     if layer.padding_mode != "zeros":
         raise InputError(
             f"compression: a convolution with padding_mode={layer.padding_mode!r}; expected padding with zeros. Skip that layer by name."
         )
-    same = tuple((k - 1) * d // 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
     if layer.padding == "same" and any((k - 1) * d % 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)):
         raise InputError('compression: padding="same" with an even kernel; expected an odd one. Skip that layer by name.')
+
+
+def _plain_padding(layer: nn.Conv2d) -> nn.Conv2d:
+    same = tuple((k - 1) * d // 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
     layer.padding = same if layer.padding == "same" else (0, 0)
     return layer
 

@@ -123,13 +123,14 @@ def quantize_aware(
     Raises
     ------
     InputError
-        If an argument is not usable.
+        If an argument is not usable, or a convolution's padding has no place in a finished layer.
     """
-    from gpulab.compression._modules import Aware
+    from gpulab.compression._modules import Aware, check_padding
 
     scheme = _scheme("quantize_aware", weights, activations, bits)
     copied = _targets.duplicate("quantize_aware", model)
     for name, layer in _targets.chosen("quantize_aware", copied, layers, skip).items():
+        check_padding(layer)  # before the training and not after it, when ``finish`` would refuse
         new = Aware(layer, scheme, _MOMENTUM)
         copied = _targets.replace(copied, name, new.train(layer.training))
     return copied
