@@ -82,6 +82,8 @@ class Feed:
         """End the thread or the processes."""
         if self._ahead is not None:
             self._ahead.close()
+        # Not left to the last reference: an error that a notebook keeps holds the loader, and its processes heed no interrupt.
+        getattr(self._batches, "_shutdown_workers", lambda: None)()
         self._batches = iter(())
 
 

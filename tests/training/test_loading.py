@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import threading
 import time
 from types import SimpleNamespace
@@ -100,6 +101,28 @@ def test_a_closed_feed_leaves_no_thread() -> None:
     assert "gpulab-prefetch" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(StopIteration):
         next(feed)
+
+
+class Broken(Data):
+    """Data that cannot be read."""
+
+    def __getitem__(self, indices: Any) -> Any:
+        raise OSError("no such picture")
+
+
+def test_a_feed_that_failed_leaves_no_process_while_its_error_is_kept() -> None:
+    """A notebook keeps the last error, and with it the loader: its processes end all the same."""
+    data = Broken(torch.zeros(8, 1), torch.zeros(8, dtype=torch.int64))
+    before = set(multiprocessing.active_children())
+    feed = Feed(
+        data, Order(8, 2, 0, 0, 4), workers=2, prefetch=1, pinned=False, device=devices.Device("cpu"), to_device=lambda batch: batch
+    )
+    with pytest.raises(OSError, match="no such picture") as kept:
+        next(feed)
+    assert set(multiprocessing.active_children()) - before
+    feed.close()
+    assert not set(multiprocessing.active_children()) - before
+    assert kept.tb is not None
 
 
 def test_what_makes_no_sense_is_left_out_with_a_note() -> None:
