@@ -83,7 +83,8 @@ class ByHand(Stages):
             gradient = torch.empty_like(y)
             dist.recv(gradient, rank + 1)
         with setting.span("backward"):
-            torch.autograd.backward(y, gradient)
+            if y.requires_grad:  # not of a first stage whose layers are all frozen: its gradient has nowhere to go
+                torch.autograd.backward(y, gradient)
         if not self.first:
             dist.send(x.grad.contiguous(), rank - 1)
         return y.detach() if self.last else self.nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gpulab.errors import InputError, StoppedError
 from gpulab.models import StagePass, pipeline_schedule
 from gpulab.parallel import ScheduleRun, _run_schedule
 from gpulab.parallel._strategies import Setting
-from gpulab.parallel._strategies_pipeline import Pipeline, layers_of, stages_of
+from gpulab.parallel._strategies_pipeline import ByHand, Pipeline, layers_of, stages_of
 
 QUICK = {"forward_seconds": 0.004, "backward_seconds": 0.008}
 
@@ -232,6 +233,38 @@ def test_clocks_of_other_machines_are_set_by_rank_0s(monkeypatch: pytest.MonkeyP
     ranks = ThreadRanks(monkeypatch, (0.0, 100.0, -7.0))
     assert ranks.run(_run_schedule._clock_shift) == pytest.approx([0.0, -100.0, 7.0], abs=1.0)
     assert len(ranks.sent) == 2 * 2 * 10  # ten questions from each of two ranks, and as many answers
+
+
+def test_a_model_split_by_hand_trains_behind_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tuning: nothing of the first stage is trained, and the second one's losses and weights are those of the whole model."""
+    whole = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    whole[0].requires_grad_(False)
+    copies = [copy.deepcopy(whole) for _ in range(2)]
+    batch = (torch.randn(6, 3), torch.randint(2, (6,)))
+    ranks = ThreadRanks(monkeypatch, (0.0, 0.0))
+
+    def loss(model: Any, batch: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def make(parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def steps() -> tuple[list[float], dict[str, Any]]:
+        rank = ranks.rank()
+        trainer = ByHand(Setting(rank, 2, torch.device("cpu"), copies[rank], loss, make, 1, 1))
+        return [float(trainer.step(batch)) for _ in range(3)], trainer.state()
+
+    first, second = ranks.run(steps)
+    optimizer, expected = make(whole.parameters()), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        value = loss(whole, batch)
+        value.backward()
+        optimizer.step()
+        expected.append(float(value.detach()))
+    assert (first[0], second[0]) == ([0.0] * 3, pytest.approx(expected))
+    for name, parameter in whole.named_parameters():
+        torch.testing.assert_close({**first[1], **second[1]}[name], parameter.detach())
 
 
 def test_passes_are_told_from_the_begin_of_the_first_one() -> None:
