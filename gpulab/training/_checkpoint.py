@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gpulab._files import write_atomically
 from gpulab.errors import CheckpointError, InputError, message_of, shown
 
@@ -60,10 +62,19 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     import torch
 
     buffer = io.BytesIO()
-    torch.save({"mark": MARK, "version": VERSION, **content}, buffer)
+    torch.save({"mark": MARK, "version": VERSION, **content, "optimizer": _plain(content["optimizer"])}, buffer)
     plain = buffer.getvalue()
     digest = hashlib.sha256(plain).hexdigest().encode()
     write_atomically(path, plain[:-2] + _COMMENT_LENGTH.to_bytes(2, "little") + _COMMENT + digest)
+
+
+def _plain(value: Any) -> Any:
+    """Return an optimizer's state with Python's numbers in place of NumPy's: those (a rate of ``np.logspace``) no reader takes back."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {name: _plain(each) for name, each in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -422,6 +422,16 @@ def test_going_on_gives_the_same_bits(name: str, options: dict, tmp_path: pathli
     assert (len(rest.step_seconds), rest.peak_bytes is not None) == (7, True)
 
 
+def test_a_rate_of_numpys_goes_on(tmp_path: pathlib.Path) -> None:
+    """A function that takes its rate from ``np.logspace`` leaves a number of NumPy's in the optimizer, which no reader takes back."""
+
+    def optimizer(parameters: Any) -> Any:
+        return torch.optim.Adam(parameters, lr=np.logspace(-3, -2, 2)[0], betas=(np.float64(0.9), 0.999))
+
+    run_for(2, optimizer=optimizer, save=tmp_path / "a.pt")
+    assert run_for(4, optimizer=optimizer, resume=tmp_path / "a.pt").losses.tolist() == run_for(4, optimizer=optimizer).losses.tolist()
+
+
 def test_dropout_goes_on_where_it_stood(tmp_path: pathlib.Path) -> None:
     """The run's own generator is in the checkpoint."""
     from gpulab import networks
