@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import shlex
 import shutil
 import signal
@@ -49,8 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         nonlocal line_is_open, reader_gone
         try:
             _show(fraction, text)
-        except BrokenPipeError as error:  # ``gpulab record | head``: what is recorded is saved first, then it ends as any command does
-            reader_gone = error
+        except OSError as error:  # ``gpulab record | head``: what is recorded is saved first, then it ends as any command does
+            if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: the terminal is closed
+                raise
+            reader_gone, line_is_open = BrokenPipeError(*error.args), False
             return
         line_is_open = fraction < 1 and sys.stdout.isatty()
 
@@ -59,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
         if asked_to_stop:
             raise KeyboardInterrupt
         asked_to_stop = True
-        print("\nstopping after the case in flight; press Ctrl-C again to stop at once", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal is closed: nobody is left to tell
+            print("\nstopping after the case in flight; press Ctrl-C again to stop at once", file=sys.stderr)
 
-    # A batch system ends a job by SIGTERM, a terminal that closes by SIGHUP: some seconds before it kills.
-    before = {number: signal.signal(number, ask) for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))}
+    before = {number: signal.signal(number, ask) for number in _asking()}
     try:
         recording = recorder.record(
             arguments.out,
@@ -89,6 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
     for reason, count in Counter(entry.reason for entry in missing).most_common():
         print(f"  not recorded: {count} x {reason}")
     return 0
+
+
+def _asking() -> list[int]:
+    """Return the signals that ask for the end: a batch system sends SIGTERM, a terminal that closes SIGHUP, some seconds before it kills.
+
+    One that is ignored stays so: under ``nohup`` a recording goes on when its terminal is closed.
+    """
+    there = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
+    return [signal.SIGINT, *(number for number in there if signal.getsignal(number) not in (signal.SIG_IGN, None))]
 
 
 def _command(arguments: argparse.Namespace) -> str:

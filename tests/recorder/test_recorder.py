@@ -586,6 +586,8 @@ def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch
     pressed, number = [1], getattr(signal, name, None)
     if number is None or (name != "SIGINT" and sys.platform == "win32"):
         pytest.skip("Windows has no such signal to raise")
+    if name != "SIGINT" and signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("the tests run under nohup, which a recording obeys")
 
     def time(deadline):
         for _ in range(pressed[0]):
@@ -607,6 +609,33 @@ def test_the_first_ctrl_c_ends_after_the_case_and_the_second_at_once(monkeypatch
     pressed[0] = 2
     with pytest.raises(KeyboardInterrupt):
         _command.run(argparse.Namespace(**{**vars(arguments), "out": tmp_path / "s.json"}))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_closed_terminal_ends_a_recording_after_the_case_unless_it_is_told_to_go_on(monkeypatch, tmp_path):
+    """SIGHUP comes, and from then on nothing can be written to the terminal; under nohup it is ignored, and all cases are recorded."""
+    monkeypatch.setattr(devices, "machine", machine)
+    monkeypatch.setattr(_registry, "_REGISTRY", {})
+    case = lambda deadline: [signal.raise_signal(signal.SIGHUP), a_measurement()][1]  # noqa: E731
+    recorder.register(Experiment("a", "a", lambda device: [Case({"i": i}, case) for i in range(3)]))
+    words = {"list": False, "minutes": 8.0, "only": None, "name": None, "device": "cpu", "restart": False, "visits": 1}
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert _command.run(argparse.Namespace(**words, out=tmp_path / "nohup.json")) == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+        def closed(*_):
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(_command, "_show", closed)
+        monkeypatch.setattr(sys.stderr, "write", closed)
+        with pytest.raises(BrokenPipeError):
+            _command.run(argparse.Namespace(**words, out=tmp_path / "closed.json"))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    found = {name: [entry.recorded for entry in recordings.read(tmp_path / name).entries] for name in ("nohup.json", "closed.json")}
+    assert found == {"nohup.json": [True] * 3, "closed.json": [True, False, False]}
 
 
 def test_a_reader_that_goes_away_ends_a_recording_as_any_other_command(bench, tmp_path, monkeypatch):
