@@ -163,7 +163,7 @@ def test_a_continued_file_keeps_the_dates_and_the_libraries_of_what_it_had(bench
     second = bench.run(path)
     assert [entry.recorded for entry in second.entries] == [True, True]
     assert second.evidence(second.find("a", i=0)).date == date
-    assert second.evidence(second.find("a", i=1)).date == second.environment.date != date
+    assert date < second.environment.date <= second.evidence(second.find("a", i=1)).date  # a second may pass before a case is timed
     assert second.environment.libraries == libraries
     again = dataclasses.replace(second.environment, libraries={**libraries, "numba-cuda": "0.31.0"})
     recordings.write(dataclasses.replace(second, environment=again), tmp_path / "other.json")
