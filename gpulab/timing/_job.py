@@ -148,7 +148,7 @@ class Job:
     def _other_accelerator(self, result: Any) -> Device | None:
         """Return the accelerator that the result is on (or, where it has no arrays, the arguments) if it is not the named device."""
         try:
-            seen = _work.device_of_result(result) or _work.device_of_result(self.args)
+            seen = _work.device_of_result(result, self.device) or _work.device_of_result(self.args, self.device)
         except DeviceError:  # of a kind that this machine does not list, such as "meta": nothing can wait for it
             return None
         return None if seen is None or seen.is_cpu or seen == self.device else seen

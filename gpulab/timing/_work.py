@@ -83,12 +83,12 @@ def device_of(fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Device | No
     return _deciding((args,)) or _deciding(_reached_by(fn))
 
 
-def device_of_result(result: Any) -> Device | None:
-    """Return the device of the arrays in a result, or None where there are none."""
-    return _deciding((result,))
+def device_of_result(result: Any, named: Device | None = None) -> Device | None:
+    """Return the device of the arrays in a result, or None where there are none; ``named`` is the one that was asked for."""
+    return _deciding((result,), named)
 
 
-def _deciding(values: Iterable[Any]) -> Device | None:
+def _deciding(values: Iterable[Any], named: Device | None = None) -> Device | None:
     found: Device | None = None
     for value in values:
         for array in arrays_in(value):
@@ -97,7 +97,7 @@ def _deciding(values: Iterable[Any]) -> Device | None:
                 return device
             found = device
         if _has_foreign(value):
-            gpu = _devices.default()
+            gpu = named if named is not None and named.torch_type == "cuda" else _devices.default()
             if gpu.torch_type == "cuda":
                 return gpu
     return found
@@ -106,7 +106,8 @@ def _deciding(values: Iterable[Any]) -> Device | None:
 def _has_foreign(value: Any, depth: int = _DEPTH) -> bool:
     """Return whether a value is or holds an array on a CUDA device of a library that gpulab has no adapter for, such as Numba's own.
 
-    Such an array says where its memory is, but not on which of several GPUs: the first one is taken, as ``gpulab.kernels.launch`` does.
+    Such an array says where its memory is, but not on which of several GPUs: that is the one that was named, else the first one, as
+    ``gpulab.kernels.launch`` takes it.
     """
     if _backends.backend_of(value) is not None:
         return False

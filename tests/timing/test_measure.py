@@ -924,6 +924,9 @@ def test_arrays_of_a_gpu_that_no_adapter_knows_are_waited_for(monkeypatch):
     named.first_call()
     assert named.loops().work(1) == pytest.approx((1e-3, 5e-3))
     assert any("on cuda:0, and cpu was named" in note.sentence for note in named.notes)
+    second = Job(start, (there,), Device("cuda", 1), True, "on the second of two GPUs, which such an array does not tell", clock, None)
+    second.first_call()
+    assert (second.elsewhere, second.notes) == (None, [])
     monkeypatch.setattr(_work._devices, "default", lambda: Device("cpu"))
     assert device_of(start, (there,)) is None
 
