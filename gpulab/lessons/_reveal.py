@@ -148,6 +148,7 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
                 entry["unmeasured"] = text
 
         _store.change(leave_open)
+        _predictions.tell(asked)
     elif not unknown:
         record = {"value": value, "text": text, "date": _store.now(), "verdict": verdict, "badge": shown.badges}
 

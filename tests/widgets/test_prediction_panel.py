@@ -43,6 +43,17 @@ def test_after_the_reveal_the_form_says_both() -> None:
     assert "this" in panel.status
 
 
+def test_the_form_says_why_nothing_was_measured() -> None:
+    """The cell that could not measure tells the form above it, which asks no longer to run that cell; a later one that could does too."""
+    panel = PredictionPanel(lessons.predict("91.7", "How long?", unit="us"))
+    panel.submit("5")
+    assert panel.status.endswith("Run the next cell to measure.")
+    lessons.reveal("91.7", None, "no GPU here")
+    assert (panel.revealed, panel.status) == (False, "Your prediction is kept: 5.00 us. The answer is not measured: no GPU here.")
+    lessons.reveal("91.7", 6e-6)
+    assert (panel.revealed, panel.status) == (True, "You predicted 5.00 us; the answer was 6.00 us (MEASURED).")
+
+
 @pytest.mark.parametrize("value", ["", "five", "-1 us", "1 GB", "nan", "\u2603" * 1000])
 def test_a_bad_answer_is_refused_in_the_form(value: str) -> None:
     """Nothing is kept, one sentence says what was expected, and a good answer clears it."""
