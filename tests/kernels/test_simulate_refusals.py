@@ -60,6 +60,8 @@ words = {"a": 1}
 names = ["a", "b"]
 text = "text"
 size = 32
+zero = 0
+pair = (1, 2)
 table = np.arange(64.0)
 """
 
@@ -190,6 +192,16 @@ REFUSED: dict[str, str] = {
     'shared without elements': "v = cuda.shared.array((0, 3), float32)  # HERE",
     'sign of an array': "v = -x  # HERE",
     'array compared': "v = x < 3  # HERE",
+    'array equal to a number': "if x == out[i]:  # HERE\n    out[i] = 1",
+    'array unlike another': "v = x != out  # HERE",
+    'array and a test': "if x and i < 3:  # HERE\n    out[i] = 1",
+    'a test and a shape': "if i < 3 and x.shape:  # HERE\n    out[i] = 1",
+    'a test or nothing': "if i < 3 or nothing(i):  # HERE\n    out[i] = 1",
+    'square of an array': "v = x ** 2  # HERE",
+    'plus of an array': "v = (+x)[i]  # HERE",
+    'a tuple of numbers in an index': "v = x[pair + 1]  # HERE",
+    'sign of a tuple in an index': "v = x[-pair]  # HERE",
+    'size by zero': "v = cuda.shared.array(size // zero, float32)  # HERE",
     'too many indices and a slice': "v = x[i, 1:2]  # HERE",
     'one array or another': "v = x\nif i > 3:\n    v = out  # HERE",
     'range by name': "for k in range(stop=3):  # HERE\n    pass",
@@ -280,7 +292,15 @@ SAID = {
     "the operation does not take an array and int64; expected numbers that it is defined for": (
         "array compared",
         "array as number",
+        "square of an array",
     ),
+    "the operation does not take an array and float64; expected numbers that it is defined for": ("array equal to a number",),
+    "the operation does not take an array and an array; expected numbers that it is defined for": ("array unlike another",),
+    "`and` does not take an array; expected a number or a truth value": ("array and a test",),
+    "`and` does not take a tuple; expected a number or a truth value": ("a test and a shape",),
+    "`or` does not take nothing; expected a number or a truth value": ("a test or nothing",),
+    "the operation does not take a tuple and int64; expected numbers that it is defined for": ("a tuple of numbers in an index",),
+    "the operation does not take a tuple; expected numbers that it is defined for": ("sign of a tuple in an index",),
     "expected 3 values to the right": ("too few unpacked",),
     "the operation does not take float64 and int64; expected numbers that it is defined for": ("float bits",),
     "the operation does not take int64 and float64; expected numbers that it is defined for": ("float shift",),
@@ -297,6 +317,7 @@ SAID = {
     "the shape of an array in a kernel must be a constant: numbers, or names of numbers outside of the kernel": (
         "shared of a variable size",
         "local of a variable size",
+        "size by zero",
     ),
     "cuda.shared.array takes 2 arguments": ("shared without a type",),
     "`Thing` is no element type; expected one such as float32": ("shared of a wrong type",),
@@ -339,7 +360,7 @@ SAID = {
     "math.sqrt takes real numbers": ("root of a complex number",),
     "cuda.popc takes an integer": ("bits of a float",),
     "a shared array needs elements; its shape (0,) means the dynamic shared memory of the launch": ("shared without elements",),
-    "the operation does not take an array; expected numbers that it is defined for": ("sign of an array",),
+    "the operation does not take an array; expected numbers that it is defined for": ("sign of an array", "plus of an array"),
     "x has 1 dimension and the index has 2; expected fewer": ("too many indices and a slice",),
     "v is one array in some threads and another in others; expected one array. Use an index that differs instead": (
         "one array or another",

@@ -17,7 +17,16 @@ from gpulab.kernels._simulate._geometry import Mask
 from gpulab.kernels._simulate._indices import Slice, index_of, part_of
 from gpulab.kernels._simulate._memory import View, constant_view
 from gpulab.kernels._simulate._names import Intrinsic, dtype_of, known_object
-from gpulab.kernels._simulate._operators import ARITHMETIC, COMPARISONS, UNARY, is_plain, not_numbers, power_of_constant, written_number
+from gpulab.kernels._simulate._operators import (
+    ARITHMETIC,
+    COMPARISONS,
+    UNARY,
+    is_plain,
+    kind_of_value,
+    not_numbers,
+    power_of_constant,
+    written_number,
+)
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS, Call
 from gpulab.kernels._simulate._source import Source, plain_function
 from gpulab.kernels._simulate._tuples import given_once, is_constant, item_of
@@ -73,12 +82,15 @@ class Translator:
             return written
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.number(node.operand)
-            return _UNKNOWN if value is _UNKNOWN else -value
+            return -value if isinstance(value, _NUMBERS) else _UNKNOWN
         if isinstance(node, ast.BinOp) and type(node.op) in _PLAIN:
             left, right = self.number(node.left), self.number(node.right)
-            if left is _UNKNOWN or right is _UNKNOWN:
+            if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
                 return _UNKNOWN
-            return _PLAIN[type(node.op)](left, right)
+            try:
+                return _PLAIN[type(node.op)](left, right)
+            except (TypeError, ValueError, ArithmeticError):  # by 0, of float bits, by a negative shift: the kernel itself meets it
+                return _UNKNOWN
         found = self.static(node)
         return found if isinstance(found, (int, float, np.integer, np.floating, tuple)) else _UNKNOWN
 
@@ -216,7 +228,14 @@ class Translator:
         if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant) and isinstance(node.right.value, int):
             exponent = node.right.value  # numba multiplies: the type stays that of the base
             if 0 <= exponent <= 64:
-                return lambda frame, mask: power_of_constant(left(frame, mask), exponent)
+
+                def run(frame: Frame, mask: Mask) -> Any:
+                    base = left(frame, mask)
+                    if not isinstance(base, (np.ndarray, np.generic)):
+                        raise self.fail(not_numbers(base, np.int64(exponent)), node)
+                    return power_of_constant(base, exponent)
+
+                return run
         return lambda frame, mask: apply(left(frame, mask), right(frame, mask))
 
     def _unaryop(self, node: ast.UnaryOp) -> Expression:
@@ -228,6 +247,8 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             operand = value(frame, mask)
+            if not isinstance(operand, (np.ndarray, np.generic)):
+                raise self.fail(not_numbers(operand), node)
             try:
                 return apply(operand)
             except (TypeError, AttributeError) as error:
@@ -252,6 +273,8 @@ class Translator:
                         return result
                     going = yes
                 right = expression(frame, going)
+                if isinstance(left, View) or isinstance(right, View):  # NumPy would call them unequal
+                    raise self.fail(not_numbers(left, right), node)
                 try:
                     now = apply(left, right)
                 except (TypeError, AttributeError) as error:
@@ -267,14 +290,22 @@ class Translator:
         is_and = isinstance(node.op, ast.And)
         combine = operator.and_ if is_and else operator.or_
 
+        def number(expression: Expression, frame: Frame, mask: Mask) -> Any:
+            found = expression(frame, mask)
+            if not isinstance(found, (np.ndarray, np.generic)):
+                raise self.fail(
+                    f"`{'and' if is_and else 'or'}` does not take {kind_of_value(found)}; expected a number or a truth value", node
+                )
+            return found
+
         def run(frame: Frame, mask: Mask) -> Any:
-            value = parts[0][0](frame, mask)
+            value = number(parts[0][0], frame, mask)
             for part, plain in parts[1:]:
                 truth = _types.truth(value)
                 if plain and value is truth and isinstance(truth, np.ndarray):
                     # Nobody sees who computes it, so that the lanes that do not ask for it need not be told apart.
                     asked = np.count_nonzero(truth) > 0 if is_and else np.count_nonzero(truth) < truth.size
-                    other = part(frame, mask) if asked else value
+                    other = number(part, frame, mask) if asked else value
                     if other.dtype is _types.BOOL:
                         value = combine(value, other)
                         continue
@@ -282,7 +313,7 @@ class Translator:
                 going = yes if is_and else no
                 if going is None:
                     return value
-                value = _chosen(going, mask, part(frame, going), value)
+                value = _chosen(going, mask, number(part, frame, going), value)
             return value
 
         return run
@@ -439,6 +470,7 @@ class _Unknown:
 
 
 _UNKNOWN = _Unknown()
+_NUMBERS = (int, float, np.integer, np.floating)
 _PLAIN: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.LShift: operator.lshift,
 }  # fmt: skip

@@ -75,11 +75,12 @@ _FRAME = ("RESUME", "RETURN_VALUE")  # what stands around a value
 
 def not_numbers(*values: Any) -> str:
     """Return what is wrong with operands that an operator does not take."""
-    kinds = [_kind(value) for value in values]
+    kinds = [kind_of_value(value) for value in values]
     return f"the operation does not take {' and '.join(kinds)}; expected numbers that it is defined for"
 
 
-def _kind(value: Any) -> str:
+def kind_of_value(value: Any) -> str:
+    """Return what a value is, as a message says it."""
     if isinstance(value, View):
         return "an array"
     if isinstance(value, tuple):
