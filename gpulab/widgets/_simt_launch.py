@@ -123,7 +123,10 @@ def _function(kernel: Any) -> Any:
 def _host_array(argument: Any) -> np.ndarray | None:
     """Return an array in main memory that can run as it is, or None."""
     if type(argument).__module__.startswith("torch") and hasattr(argument, "detach") and argument.device.type == "cpu":
-        argument = argument.detach().numpy()
+        try:
+            argument = argument.detach().numpy()
+        except (TypeError, RuntimeError):  # of a type or a layout that NumPy has not
+            return None
     if isinstance(argument, np.ndarray) and argument.ndim and argument.flags.c_contiguous and not argument.dtype.hasobject:
         return argument
     return None

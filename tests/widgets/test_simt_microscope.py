@@ -574,6 +574,16 @@ def test_what_the_simulation_refuses_is_refused_here() -> None:
     assert np.array_equal(base, np.arange(128))
 
 
+def test_a_tensor_that_is_no_array_is_refused_as_by_the_simulation() -> None:
+    """Of bfloat16 and sparse ones the sentence of ``simulate`` is shown, which says what to do."""
+    torch = pytest.importorskip("torch")
+    for x in (torch.ones(32, dtype=torch.bfloat16), torch.ones(32).to_sparse()):
+        m = SimtMicroscope(odd_block, 1, 32, x)
+        m.wait()
+        assert m.error.startswith("simulate: out is a tensor of torch.")
+        assert m.error.endswith("Convert it, for example by .float().")
+
+
 def test_a_tensor_is_copied_too() -> None:
     """CPU tensors of torch run as arrays do, and stay as they were."""
     torch = pytest.importorskip("torch")
