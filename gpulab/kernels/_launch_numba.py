@@ -170,7 +170,7 @@ def _refuse_recursion(who: str, function: types.FunctionType, callers: tuple[typ
 
 
 def _present(value: Any, kept: list[Any]) -> Any:
-    """Return what a value is to the compiler at this moment, to be compared: of a function, its code and all that it names."""
+    """Return what a value is to the compiler at this moment, to be compared: of a function, its code, defaults and all that it names."""
     if isinstance(value, (bool, int, float, complex, str, np.generic)):
         return type(value), repr(value)  # 2, 2.0 and True are equal, and so are both zeros
     if isinstance(value, tuple):
@@ -178,7 +178,8 @@ def _present(value: Any, kept: list[Any]) -> Any:
     if isinstance(value, np.ndarray):  # a constant of the compiled form
         return value.dtype.str, value.shape, value.tobytes()
     if _is_device_function(value):
-        return value.__code__, tuple((name, _present(found, kept)) for name, found in _named(value).items())
+        defaults = _present(value.__defaults__ or (), kept)
+        return value.__code__, defaults, tuple((name, _present(found, kept)) for name, found in _named(value).items())
     kept.append(value)
     return id(value)
 
@@ -216,7 +217,8 @@ def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[ty
         types.CellType(changed[name]) if name in changed else cell
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     ]
-    copy = types.FunctionType(function.__code__, {**function.__globals__, **changed}, function.__name__, None, tuple(cells) or None)
+    names = {**function.__globals__, **changed}
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
     copy.__module__ = function.__module__
     return copy
 

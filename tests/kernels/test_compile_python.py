@@ -36,6 +36,21 @@ def doubled(value):
     return squared(value) + value
 
 
+def scaled(value, factor=3, shift=4):
+    """A device function with defaults."""
+    return squared(value) * factor + shift
+
+
+def with_defaults(x):
+    """Leave out what a device function has defaults for."""
+    x[0] = scaled(x[0])
+
+
+def without_defaults(x):
+    """The same with them."""
+    x[0] = scaled(x[0], 3, 4)
+
+
 def turned(x, y):
     """Load a block of 256, wait, store it turned."""
     block = cuda.shared.array(BLOCK, float32)
@@ -92,6 +107,15 @@ def test_instructions_belong_to_the_lines_of_the_file() -> None:
     assert line == first + 4
     assert module.kernels["saxpy"].line == first
     assert module.source.startswith("def saxpy(a, x, y):")
+
+
+def test_a_device_function_keeps_its_defaults() -> None:
+    """A call that leaves them out is compiled to what one with them is."""
+    whole = np.zeros(1, np.int64)
+    left_out, given = compile_python(with_defaults, whole), compile_python(without_defaults, whole)
+    instructions = [re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", module.sass) for module in (left_out, given)]
+    assert instructions[0]
+    assert instructions[0] == instructions[1]
 
 
 def test_types_come_from_the_examples() -> None:

@@ -498,6 +498,7 @@ CHANGES = {
     "a type inside of a tuple": ("PAIR = (1, 2)", "PAIR = (1, 2.0)"),
     "an element of an array": ("TABLE[0] = 1", "TABLE[0] = 2"),
     "a variable of the function around": ("hold(3)", "hold(4)"),
+    "a default of a device function": ("def f(v, k=2):\n    return v * k", "def f(v, k=3):\n    return v * k"),
 }
 
 
@@ -969,3 +970,13 @@ def test_device_functions_of_the_function_around_are_made_as_well() -> None:
     assert [cell.cell_contents for cell in kernel.__closure__] == [helper, 3]
     assert (copy.__module__, copy.__name__) == ("elsewhere", "kernel")
     assert _launch_numba.with_device_functions(fake, helper, {}) is helper
+
+
+def test_a_device_function_that_calls_another_keeps_its_defaults() -> None:
+    """numba-cuda fills them in where a call leaves them out."""
+    names: dict[str, Any] = {}
+    exec("def g(v):\n    return v\ndef f(v, k=2):\n    return g(v) * k\ndef kernel(x):\n    x[0] = f(x[0])\n", names)
+    fake = types.SimpleNamespace(jit=lambda device: lambda plain: plain)
+    copy = _launch_numba.with_device_functions(fake, names["kernel"], {names["g"]: "device"}).__globals__["f"]
+    assert copy is not names["f"]
+    assert copy.__defaults__ == (2,)

@@ -49,7 +49,7 @@ class Builder:
         code = marshal.loads(data["code"]).replace(co_filename=str(file))
         names: dict[str, Any] = {"__builtins__": __builtins__, "__name__": "kernel"}
         closure = tuple(types.CellType(self.value(value)) if value is not None else types.CellType() for value in data["closure"])
-        made = types.FunctionType(code, names, data["name"], None, closure)
+        made = types.FunctionType(code, names, data["name"], tuple(map(self.value, data["defaults"])) or None, closure)
         self.made.setdefault(data["number"], made)
         names.update({name: self.value(value) for name, value in data["globals"].items()})
         return made

@@ -74,9 +74,11 @@ def portable(
     inner = {name: _value(name, value, path, who, seen) for name, value in closure.nonlocals.items()}
     loaded = sorted({name for name in _global_names(code) if name in function.__globals__})
     outer = {name: _value(name, function.__globals__[name], path, who, seen) for name in loaded}
+    last = code.co_varnames[code.co_argcount - len(function.__defaults__ or ()) : code.co_argcount]
     return {
         "number": number, "code": marshal.dumps(code), "name": function.__name__, "globals": outer,
         "closure": [inner.get(name) for name in code.co_freevars], "source": source_of(function), "line": code.co_firstlineno,
+        "defaults": [_value(name, value, path, who, seen) for name, value in zip(last, function.__defaults__ or (), strict=True)],
     }  # fmt: skip
 
 
