@@ -93,6 +93,41 @@ def test_a_slice_of_another_length_in_some_threads():
     assert not s.findings
 
 
+def rows_without_a_guard(a, sizes):
+    i = cuda.grid(1)
+    row = a[i]
+    row[1] = i
+    sizes[i] = row.size
+
+
+def planes_without_a_guard(a, sizes):
+    i, j = cuda.grid(2)
+    row = a[i, j]
+    row[1] = 10 * i + j
+
+
+def test_threads_beyond_the_rows_have_none():
+    """Of 32 threads two find no row: the others write theirs alone, no race is found, and each fault is told where it is made."""
+    a, sizes = np.full((30, 3), -1.0), np.full(32, -1)
+    s = simulate(rows_without_a_guard, 1, 32, a, sizes)
+    np.testing.assert_array_equal(a, [[-1, i, -1] for i in range(30)])
+    assert sizes.tolist() == [3] * 30 + [0] * 2
+    first = rows_without_a_guard.__code__.co_firstlineno
+    assert [(f.kind, f.line - first, f.count) for f in s.findings] == [("bounds", 2, 2), ("bounds", 3, 2)]
+    s = simulate(rows_without_a_guard, 1, 32, np.zeros((0, 3)), sizes)
+    assert sizes.tolist() == [0] * 32
+    assert [(f.kind, f.line - first, f.count) for f in s.findings] == [("bounds", 2, 32), ("bounds", 3, 32)]
+
+
+def test_threads_beyond_one_of_two_axes_have_no_row():
+    """Of 4 x 8 threads, those of 3 x 5 rows find theirs."""
+    a, sizes = np.full((3, 5, 2), -1.0), np.zeros(1)
+    s = simulate(planes_without_a_guard, 1, (4, 8), a, sizes)
+    np.testing.assert_array_equal(a, [[[-1, 10 * i + j] for j in range(5)] for i in range(3)])
+    first = planes_without_a_guard.__code__.co_firstlineno
+    assert [(f.kind, f.line - first, f.count) for f in s.findings] == [("bounds", 2, 17), ("bounds", 3, 17)]
+
+
 def below_the_one_before(x, out):
     i = cuda.grid(1)
     if 0 <= i - 1 < x[i - 1]:

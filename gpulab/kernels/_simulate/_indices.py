@@ -50,10 +50,11 @@ def integer(place: Any, source: Source, line: int) -> Any:
 
 
 def part_of(frame: Frame, mask: Mask, view: View, places: tuple[Any, ...], from_end: tuple[bool, ...], source: Source, line: int) -> View:
-    """Return a row, a block or a slice of an array: a view of the same memory."""
+    """Return a row, a block or a slice of an array: a view of the same memory, without elements in lanes that are out of bounds."""
     if len(places) > view.ndim:
         raise source.error(f"{view.store.name} has {plural(view.ndim, 'dimension')} and the index has {len(places)}; expected fewer", line)
     offset, shape, strides = view.offset, [], []
+    within: Mask | None = mask
     for axis, place in enumerate(places):
         extent, stride = view.shape[axis], view.strides[axis]
         if isinstance(place, Slice):
@@ -64,11 +65,17 @@ def part_of(frame: Frame, mask: Mask, view: View, places: tuple[Any, ...], from_
             offset = offset + start * np.int64(stride)
             shape.append(np.maximum(stop - start, np.int64(0)))
             strides.append(stride)
-        else:
+        elif within is not None:
             one = View(view.store, START, (extent,), (1,))
-            where, inside = locate(frame.machine, one, (integer(place, source, line),), mask, line, "take a part at", (from_end[axis],))
-            offset = offset + (where if inside is not None else np.int64(0)) * np.int64(stride)
-    return View(view.store, offset, (*shape, *view.shape[len(places) :]), (*strides, *view.strides[len(places) :]))
+            where, within = locate(frame.machine, one, (integer(place, source, line),), within, line, "take a part at", (from_end[axis],))
+            offset = offset + (where if within is not None else np.int64(0)) * np.int64(stride)
+    shape.extend(view.shape[len(places) :])
+    strides.extend(view.strides[len(places) :])
+    if within is None:  # lanes that are out of bounds would have the first row
+        shape[0] = np.int64(0)
+    elif within is not mask and within.array is not None:
+        shape[0] = np.where(within.array, shape[0], np.int64(0))
+    return View(view.store, offset, tuple(shape), tuple(strides))
 
 
 def _clipped(limit: Any, extent: Any) -> Any:
