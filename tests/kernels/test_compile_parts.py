@@ -228,6 +228,23 @@ def test_types_of_examples() -> None:
     assert _portable._layout((4, 1), (4, 999), 4) == "C"
 
 
+def test_an_array_without_dimensions_is_a_number_as_for_simulate_and_launch() -> None:
+    """What NumPy and PyTorch make of a sum, here and on a GPU."""
+
+    class OnGpu:
+        """A CUDA tensor of no dimensions."""
+
+        requires_grad = False
+        __cuda_array_interface__ = {"typestr": "<f4", "shape": (), "strides": None}
+
+        def detach(self) -> Any:
+            return self
+
+    torch = pytest.importorskip("torch")
+    for example, dtype in ((np.array(2.5), "float64"), (torch.tensor(3), "int64"), (torch.ones(2).sum(), "float32"), (OnGpu(), "float32")):
+        assert _portable.described(example, "compile_python") == ("scalar", np.dtype(dtype))
+
+
 def helper(v):
     """Of the test's module."""
     return v + 1

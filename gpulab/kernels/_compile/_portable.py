@@ -172,6 +172,8 @@ def described(argument: Any, who: str) -> Value:
     interface = getattr(argument, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
         dtype, shape = np.dtype(interface["typestr"]), interface["shape"]
+        if hasattr(argument, "detach") and not shape:  # a tensor that launch sends as a number
+            return "scalar", dtype
         return "array", (dtype, len(shape), _layout(shape, interface.get("strides"), dtype.itemsize))
     try:
         array = argument if isinstance(argument, np.ndarray) else np.asarray(argument.detach())
@@ -182,6 +184,8 @@ def described(argument: Any, who: str) -> Value:
         ) from None
     if array.dtype.kind not in "biufc" and array.dtype.names is None:
         raise InputError(f"{who}: an array has dtype {array.dtype}; expected numbers. Convert it, for example to float32.")
+    if not array.ndim:  # a number, as simulate and launch have it
+        return "scalar", array.dtype
     return "array", (array.dtype, array.ndim, _layout(array.shape, array.strides, array.dtype.itemsize))
 
 
