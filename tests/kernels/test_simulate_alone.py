@@ -71,6 +71,29 @@ def collatz(first, out):
     out[i] = steps
 
 
+def swapped(out, turns):
+    i = cuda.grid(1)
+    here, there = complex(1.0, 2.0), complex(float(i), 3.0)
+    total, k = 0.0, 0
+    while k < turns:
+        total += here.real + 100 * here.imag
+        here, there = there, here
+        k += 1
+    out[i] = total
+
+
+def test_the_parts_of_a_complex_number_change_with_it(watched: Watched) -> None:
+    """Two numbers that change places in each of 40 turns: the sum of the parts of both, 20 times."""
+
+    def make() -> tuple:
+        return np.zeros(32), 40
+
+    watched.both(swapped, 1, 32, make)
+    out, turns = make()
+    simulate(swapped, 1, 32, out, turns)
+    np.testing.assert_array_equal(out, 20 * (1 + np.arange(32) + 100 * (2 + 3)))
+
+
 def insertion_sort(rows):
     i = cuda.grid(1)
     local = cuda.local.array(12, int32)

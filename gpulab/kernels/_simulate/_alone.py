@@ -268,7 +268,7 @@ def _is_fixed(node: ast.expr, translator: Translator) -> bool:
     if isinstance(node, ast.Name):
         return node.id not in translator.local
     if isinstance(node, ast.Attribute):
-        return True
+        return node.attr not in ("real", "imag")  # of a number, which the loop may change
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and isinstance(node.slice, ast.Constant)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1:
