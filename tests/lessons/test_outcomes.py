@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpulab.evidence import Evidence
-from gpulab.hierarchy import Bandwidth, ParallelChains
+from gpulab.hierarchy import Bandwidth, ParallelChains, ParallelPoint
 from gpulab.lessons import _content, _material, _nb02, _nb03, _nb06, _nb08
 from gpulab.lessons._columns import ColumnLoop
 from gpulab.lessons._content import Unmeasured
@@ -96,14 +96,17 @@ def test_a_ratio_without_a_narrow_interval_judges_nobody(id: str, found: Any, sa
     assert outcome(modelled) == 3.0  # type: ignore[misc]
 
 
-def test_curves_and_chains_tell_their_own_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the result calls the gain, or the span."""
-    monkeypatch.setattr(ParallelChains, "gain", property(lambda self: 3.0))
+def test_a_curve_of_streams_tells_its_own_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the result calls the span."""
     monkeypatch.setattr(Bandwidth, "span_ratio", property(lambda self: 4.0))
-    assert [_content.question(id).outcome(object.__new__(kind)) for id, kind in (("01.5", ParallelChains), ("01.10", Bandwidth))] == [
-        3.0,
-        4.0,
-    ]  # type: ignore[misc]
+    assert _content.question("01.10").outcome(object.__new__(Bandwidth)) == 4.0  # type: ignore[misc]
+
+
+def test_sixteen_chains_are_compared_with_one() -> None:
+    """The question names 16: of 12, 4 and 10 ns a hop, one chain's over that of all, though fewer chains made more hops."""
+    points = tuple(ParallelPoint(chains, 99.0, None, seconds * 1e-9, 5) for chains, seconds in ((1, 12), (8, 4), (16, 10)))
+    both = made(ParallelChains, points=points)
+    assert _content.question("01.5").outcome(both) == pytest.approx(1.2)  # type: ignore[misc]
 
 
 def test_a_sum_and_a_product_are_told_by_their_names() -> None:
