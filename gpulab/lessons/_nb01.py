@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.hierarchy import Bandwidth, Latency, ParallelChains
+from gpulab.hierarchy.results import beyond_caches
 from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb01_exercises import BLOCK, DIVERGENT, FIT, LEVELS, REPAIR
+from gpulab.units import format_bytes, format_ratio
 
 WARPS = Question(
     "01.1",
@@ -106,13 +108,21 @@ BANKS = Question(
 
 
 def _far_over_near(curve: Any) -> float:
-    levels = curve.levels().levels
+    found = curve.levels()
+    levels = found.levels
     if len(levels) < 2:
         raise Unmeasured(
             "your curve shows no level's end, so other programs disturb the machine too much. When it is quiet, run "
             "curve = gl.lessons.memory_curve(again=True) and this cell again."
         )
-    return float(levels[-1].latency_seconds / levels[0].latency_seconds)
+    ratio = float(levels[-1].latency_seconds / levels[0].latency_seconds)
+    last, largest = curve.points[-1].nbytes, max(curve.reported, key=lambda cache: cache.size_bytes, default=None)
+    if largest is not None and largest in found.unseen and not beyond_caches(last, curve.reported):
+        raise Unmeasured(
+            f"your largest working set, {format_bytes(last)}, is not far above your largest cache ({largest}), so the last flat part of "
+            f"the curve may be that cache's. A load there takes {format_ratio(ratio)} as long as the first; main memory is no nearer."
+        )
+    return ratio
 
 
 LESSON = Lesson(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from answered import said, solved
 
 from gpulab.evidence import Evidence
-from gpulab.hierarchy import Latency, LatencyPoint
+from gpulab.hierarchy import Latency, LatencyPoint, Reported
 from gpulab.lessons import (
     _architecture,
     _density,
@@ -332,10 +333,33 @@ def test_a_level_ends_where_the_curve_rises(steps: dict[int, float], answer: lis
 def test_main_memory_is_compared_with_the_nearest_cache() -> None:
     """Of three levels the last over the first; of one there is no answer."""
     levels = [SimpleNamespace(latency_seconds=s) for s in (2.0, 6.0, 10.0)]
-    curves = [SimpleNamespace(levels=lambda k=k: SimpleNamespace(levels=levels[:k])) for k in (1, 2, 3)]
+    found = (SimpleNamespace(levels=levels[:k], unseen=()) for k in (1, 2, 3))
+    curves = [SimpleNamespace(levels=lambda one=one: one, reported=(), points=[SimpleNamespace(nbytes=2**26)]) for one in found]
     assert [_nb01._far_over_near(curve) for curve in curves[1:]] == [3.0, 5.0]
     with pytest.raises(Unmeasured, match="shows no level's end"):
         _nb01._far_over_near(curves[0])
+
+
+@pytest.mark.parametrize(
+    ("caches", "told"),
+    [
+        ((2**15, 2**21, 480 * 2**20), False),  # the curve ends inside of the last
+        ((2**15, 2**21, 20 * 2**20), False),  # the largest set is not twice as large
+        ((2**15, 2**21, 16 * 2**20), True),  # it shows no end, and the largest set is twice as large
+        ((2**15, 2**21), True),  # each ends in a rise
+        ((), True),  # the system tells of none
+    ],
+)
+def test_a_last_flat_part_that_may_be_a_caches_is_no_main_memory(caches: tuple[int, ...], told: bool) -> None:
+    """Two rises, of 3 and of 2 times, at about 16 KiB and 1 MiB, of a curve that ends at 32 MiB."""
+    curve = dataclasses.replace(_curve({15: 3.0, 20: 2.0}), reported=tuple(Reported(f"L{k}", n) for k, n in enumerate(caches, 1)))
+    if told:
+        assert _nb01._far_over_near(curve) == pytest.approx(6.0)
+        return
+    with pytest.raises(
+        Unmeasured, match=r"32\.0 MiB, is not far above your largest cache \(L3 \d+.* MiB\).* takes 6\.00x as long as the first"
+    ):
+        _nb01._far_over_near(curve)
 
 
 @pytest.mark.parametrize(
