@@ -110,8 +110,20 @@ FREE = Question(
             "From some point on the arithmetic is what takes the time, and each further multiply-add counts.",
         ),
     ),
-    outcome=lambda sweep: sweep.free_multiply_adds if isinstance(sweep, DensitySweep) else sweep,
+    outcome=lambda sweep: _free(sweep) if isinstance(sweep, DensitySweep) else sweep,
 )
+
+
+def _free(sweep: DensitySweep) -> int:
+    """Return how much arithmetic is free, where the sweep went on until it was not."""
+    tried = [row.multiply_adds for row in sweep.rows]
+    if sweep.free_multiply_adds == tried[-1]:
+        raise Unmeasured(
+            f"with up to {tried[-1]} multiply-adds, the most that were tried, time has not doubled: it is {tried[-1]} or more. Run "
+            f"sweep = gl.lessons.arithmetic_sweep(steps={(*tried, 2 * tried[-1], 4 * tried[-1])}, device=device) and this cell again."
+        )
+    return sweep.free_multiply_adds
+
 
 FUSED = Question(
     "03.7",

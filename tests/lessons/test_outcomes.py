@@ -14,6 +14,7 @@ from gpulab.hierarchy import Bandwidth, ParallelChains, ParallelPoint
 from gpulab.lessons import _content, _material, _nb02, _nb03, _nb06, _nb08
 from gpulab.lessons._columns import ColumnLoop
 from gpulab.lessons._content import Unmeasured
+from gpulab.lessons._density import DensityRow, DensitySweep
 from gpulab.lessons._feeding import Feeding
 from gpulab.lessons._road import TwoKinds
 from gpulab.memory import MemoryTrace
@@ -118,6 +119,19 @@ def test_a_sum_and_a_product_are_told_by_their_names() -> None:
         with pytest.raises(Unmeasured, match="with two measurements"):
             _nb03._ratio_of(wrong)
     assert _content.question("03.1").sides(pair) == {"the sum": HERE, "the product": THERE}  # type: ignore[misc]
+
+
+def test_arithmetic_that_never_cost_anything_has_no_end_yet() -> None:
+    """Of 8, 16 and 32 multiply-adds, 3 s at 32 say that 16 are free; where 32 took no twice the shortest time, it may be any more."""
+    outcome = _content.question("03.5").outcome
+    sweeps = [
+        DensitySweep(64, tuple(DensityRow(k, took, 1.0, 1.0, "") for k, took in zip((8, 16, 32), seconds, strict=True)), HERE)
+        for seconds in ((1.0, 1.5, 3.0), (1.0, 1.5, 1.9), (3.0, 2.0, 1.0))
+    ]
+    assert outcome(sweeps[0]) == 16  # type: ignore[misc]
+    for sweep in sweeps[1:]:
+        with pytest.raises(Unmeasured, match=r"it is 32 or more\. Run .*steps=\(8, 16, 32, 64, 128\), device=device"):
+            outcome(sweep)  # type: ignore[misc]
 
 
 def test_the_share_of_a_peak_needs_the_operations() -> None:
