@@ -110,22 +110,3 @@ def judged(ratio: float, interval: tuple[float, float] | None, close: float, cel
         low, high = map(format_ratio, interval)
         raise Unmeasured(f"the times jumped about so much that it may be {low} or {high}. {AGAIN.format(cell)}")
     return ratio
-
-
-def sure(row: Any, cell: str) -> float:
-    """Return the speed-up of a row, if it has an interval: a ratio of two moments is no answer.
-
-    Parameters
-    ----------
-    row : result with ``speedup`` and ``speedup_interval``
-    cell : str
-        What the cell does that measures it, as in "races".
-
-    Raises
-    ------
-    Unmeasured
-        If it has none.
-    """
-    if row.speedup_interval is None:
-        raise Unmeasured(DISTURBED.format(cell))
-    return float(row.speedup)

@@ -125,6 +125,8 @@ def _free(sweep: DensitySweep) -> int:
     return sweep.free_multiply_adds
 
 
+_FUSED_CLOSE = 1.5
+
 FUSED = Question(
     "03.7",
     (
@@ -142,7 +144,7 @@ FUSED = Question(
         ),
     ),
     outcome=lambda gain: _gain_of(gain) if isinstance(gain, FusionGain) else gain,
-    close_ratio=1.5,
+    close_ratio=_FUSED_CLOSE,
 )
 
 
@@ -152,7 +154,7 @@ def _gain_of(gain: FusionGain) -> float:
         return gain.bytes_ratio
     if gain.speedup is None:  # the results disagree, or a time is impossible: the race's first note says which
         raise Unmeasured(gain.notes[0].sentence if gain.notes else "the race reported no speed-up. Run the cell that races again.")
-    return _live.sure(gain, "races")
+    return _live.judged(gain.speedup, gain.speedup_interval, _FUSED_CLOSE, "races")
 
 
 FAR = Question(

@@ -16,10 +16,13 @@ def _speedup_of_last(weighing: Any) -> Any:
     """Return how many times as fast the last model is as the first."""
     if not isinstance(weighing, Weighing):
         return weighing
-    if weighing.models[-1].speedup is None:
+    last = weighing.models[-1]
+    if last.speedup is None:
         raise Unmeasured("there is nothing to compare with. Weigh two models.")
-    return _live.sure(weighing.models[-1], "weighs")
+    return _live.judged(last.speedup, last.speedup_interval, _MASKED_CLOSE, "weighs")
 
+
+_MASKED_CLOSE, _DEPTHWISE_CLOSE = 1.3, 2.0
 
 MASKED = Question(
     "07.1",
@@ -33,7 +36,7 @@ MASKED = Question(
         ),
     ),
     outcome=_speedup_of_last,
-    close_ratio=1.3,
+    close_ratio=_MASKED_CLOSE,
 )
 
 CSR = Question(
@@ -180,8 +183,16 @@ DEPTHWISE = Question(
             lambda predicted, measured: predicted < measured, "The full convolution is held back by arithmetic here, and that is what went."
         ),
     ),
-    outcome=lambda found: _live.sure(found.depthwise, "times the groups") if isinstance(found, Grouping) else found,
+    outcome=lambda found: _depthwise(found) if isinstance(found, Grouping) else found,
+    close_ratio=_DEPTHWISE_CLOSE,
 )
+
+
+def _depthwise(found: Grouping) -> float:
+    """Return how many times as fast the depthwise convolution is, where the interval allows to judge a prediction."""
+    row = found.depthwise
+    return _live.judged(float(row.speedup or 1.0), row.speedup_interval, _DEPTHWISE_CLOSE, "times the groups")
+
 
 LESSON = Lesson(
     "07_lighter_models",

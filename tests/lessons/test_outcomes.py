@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from gpulab.compression import Weighing
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Bandwidth, ParallelChains, ParallelPoint
 from gpulab.lessons import _content, _material, _nb02, _nb03, _nb06, _nb08
 from gpulab.lessons._columns import ColumnLoop
 from gpulab.lessons._content import Unmeasured
-from gpulab.lessons._density import DensityRow, DensitySweep
+from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain
 from gpulab.lessons._feeding import Feeding
+from gpulab.lessons._lighter import Grouping
 from gpulab.lessons._road import TwoKinds
 from gpulab.memory import MemoryTrace
 from gpulab.parallel import StrategyResult
@@ -95,6 +97,27 @@ def test_a_ratio_without_a_narrow_interval_judges_nobody(id: str, found: Any, sa
         outcome(found)  # type: ignore[misc]
     modelled = dataclasses.replace(found, evidence=Evidence.modelled("a link", "a book"), ratio_interval=None)
     assert outcome(modelled) == 3.0  # type: ignore[misc]
+
+
+def raced(id: str, interval: tuple[float, float] | None) -> Any:
+    """What one of three questions is given: 1.4 times as fast, with that interval."""
+    row: Any = SimpleNamespace(speedup=1.4, speedup_interval=interval)
+    return {
+        "03.7": FusionGain("f", 6.0, 2.0, 1.4, 1.0, "", HERE, 1.4, interval),
+        "07.1": made(Weighing, models=(SimpleNamespace(speedup=None), row), evidence=HERE),
+        "07.12": made(Grouping, rows=(None, row), evidence=HERE),
+    }[id]
+
+
+@pytest.mark.parametrize("id", ["03.7", "07.1", "07.12"])
+def test_a_speed_up_whose_interval_is_wide_judges_nobody(id: str) -> None:
+    """Of 1.4 times within 0.6 to 3 nobody knows whether who said 1 was wrong; within 1.3 to 1.5 it is told."""
+    outcome = _content.question(id).outcome
+    assert outcome(raced(id, (1.3, 1.5))) == 1.4  # type: ignore[misc]
+    with pytest.raises(Unmeasured, match=r"it may be 0\.60x or 3\.00x"):
+        outcome(raced(id, (0.6, 3.0)))  # type: ignore[misc]
+    with pytest.raises(Unmeasured, match="for an interval"):
+        outcome(raced(id, None))  # type: ignore[misc]
 
 
 def test_a_curve_of_streams_tells_its_own_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
