@@ -38,7 +38,7 @@ def _gain_of_runs(pair: Any) -> Any:
     return _live.judged(_gain(pair), between, _WORKERS_CLOSE, "runs both pipelines")
 
 
-_WORKERS_CLOSE, _CHECKPOINT_CLOSE = 1.4, 1.2
+_WORKERS_CLOSE, _COMPILE_CLOSE, _CHECKPOINT_CLOSE = 1.4, 3.0, 1.2
 
 
 STALL_SHARE = Question(
@@ -114,9 +114,14 @@ def _calls(cost: Any) -> Any:
     low, high = cost.saved_interval or (-math.inf, math.inf)
     if low <= 0 < high:
         raise Unmeasured("the saving is within the noise. " + _live.AGAIN.format("compiles"))
-    if cost.break_even_calls is None:
+    calls = cost.break_even_calls
+    if calls is None:
         raise Never(f"never. {cost.sentence}")
-    return cost.break_even_calls
+    fewest, most = cost.break_even_interval or (calls, None)
+    if most is None or fewest < calls / _COMPILE_CLOSE or most > calls * _COMPILE_CLOSE:
+        latest = "never" if most is None else f"{most:,}"
+        raise Unmeasured(f"the saving jumped about so much that it may be {fewest:,} calls or {latest}. {_live.AGAIN.format('compiles')}")
+    return calls
 
 
 COMPILE = Question(
@@ -132,7 +137,7 @@ COMPILE = Question(
         ),
     ),
     outcome=_calls,
-    close_ratio=3.0,
+    close_ratio=_COMPILE_CLOSE,
 )
 
 _PARTS = ("parameters", "gradients", "optimizer", "activations")

@@ -66,6 +66,14 @@ def test_a_saving_within_the_noise_is_no_answer() -> None:
         assert not isinstance(why.value, Never)
 
 
+def test_a_break_even_within_a_wide_interval_judges_nobody() -> None:
+    """Of 2,000 s of compiling and 1 s saved, surely 0.25 to 2 s: who said 8,000 calls may be right, so 2,000 is no answer."""
+    cost = CompileCost("it", "cpu", 0.0, 2000.0, 10.0, 9.0, (9.5, 10.5), (8.5, 9.25), 0.0, "", (), Evidence.measured("A CPU"))
+    with pytest.raises(Unmeasured, match=r"it may be 1,000 calls or 8,000\. Run the cell that compiles, and this one, again"):
+        _nb06.COMPILE.outcome(cost)
+    assert _nb06.COMPILE.outcome(dataclasses.replace(cost, eager_interval=(9.75, 10.5))) == 2000  # from 1,000 to 4,000
+
+
 def _run(step: float, spread: float) -> PipelineResult:
     """24 steps whose means over blocks of four are 1 - spread and 1 + spread times so many seconds, in turn."""
     ends, compute = 0.0, []
