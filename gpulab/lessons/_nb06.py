@@ -111,6 +111,9 @@ def _calls(cost: Any) -> Any:
         return cost
     if cost.compile_seconds is None:
         raise Unmeasured(cost.sentence)
+    for note in cost.notes:
+        if note.code == "disagree":  # what computes something else saves nothing
+            raise Unmeasured(note.sentence)
     low, high = cost.saved_interval or (-math.inf, math.inf)
     if low <= 0 < high:
         raise Unmeasured("the saving is within the noise. " + _live.AGAIN.format("compiles"))

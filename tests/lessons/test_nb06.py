@@ -12,7 +12,7 @@ import torch
 
 from gpulab import devices, lessons, recordings, training
 from gpulab.errors import InputError
-from gpulab.evidence import Environment, Evidence
+from gpulab.evidence import Environment, Evidence, Note
 from gpulab.lessons import _nb06, _nb06_exercises, _nb06_memory
 from gpulab.lessons._content import Never, Refused, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
@@ -72,6 +72,16 @@ def test_a_break_even_within_a_wide_interval_judges_nobody() -> None:
     with pytest.raises(Unmeasured, match=r"it may be 1,000 calls or 8,000\. Run the cell that compiles, and this one, again"):
         _nb06.COMPILE.outcome(cost)
     assert _nb06.COMPILE.outcome(dataclasses.replace(cost, eager_interval=(9.75, 10.5))) == 2000  # from 1,000 to 4,000
+
+
+def test_a_compiled_form_with_other_results_never_pays() -> None:
+    """However quick it is: the reveal says what the race said of the results, and gives no number of calls."""
+    cost = CompileCost(
+        "it", "cpu", 0.0, 2.0, 0.01, 0.005, (0.0095, 0.0105), (0.0045, 0.0055), 0.5, "",
+        (Note("contended", "others"), Note("disagree", "compiled: the result differs.")), Evidence.measured("A CPU"),
+    )  # fmt: skip
+    with pytest.raises(Unmeasured, match="compiled: the result differs"):
+        _nb06.COMPILE.outcome(cost)
 
 
 def _run(step: float, spread: float) -> PipelineResult:
