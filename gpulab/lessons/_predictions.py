@@ -98,7 +98,7 @@ class Prediction:
         if self.answer is None:
             return "No prediction yet."
         if why := self._entry.get("unmeasured"):
-            return f"Your prediction is kept: {self.answer.text}. The answer is {why.rstrip('.')}."
+            return f"Your prediction is kept: {self.answer.text}. When the next cell ran, the answer was {why.rstrip('.')}."
         return f"Your prediction is kept: {self.answer.text}. Run the next cell to measure."
 
     def submit(self, value: str | float) -> str:

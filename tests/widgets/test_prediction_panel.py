@@ -49,7 +49,10 @@ def test_the_form_says_why_nothing_was_measured() -> None:
     panel.submit("5")
     assert panel.status.endswith("Run the next cell to measure.")
     lessons.reveal("91.7", None, "no GPU here")
-    assert (panel.revealed, panel.status) == (False, "Your prediction is kept: 5.00 us. The answer is not measured: no GPU here.")
+    assert (panel.revealed, panel.status) == (
+        False,
+        "Your prediction is kept: 5.00 us. When the next cell ran, the answer was not measured: no GPU here.",
+    )
     lessons.reveal("91.7", 6e-6)
     assert (panel.revealed, panel.status) == (True, "You predicted 5.00 us; the answer was 6.00 us (MEASURED).")
 
