@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ from gpulab.lessons._quantities import unit as _unit
 Observer = Callable[["Prediction"], None]
 _known: dict[str, Prediction] = {}  # this kernel's questions, so that answer() and reveal() know unit and choices
 _observers: dict[str, list[Observer]] = {}
+# How like a choice an answer must be to count as its misspelling, and each of its words one of the choice's: "then" is "than", and "before"
+# is not "after".
+_NEAR, _NEAR_WORD = 0.8, 0.6
 
 
 @dataclass(frozen=True)
@@ -255,11 +258,24 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
             return folded[word]
         if word.isdecimal() and 1 <= int(word[:4]) <= len(choices):
             return choices[int(word[:4]) - 1]
-        close = difflib.get_close_matches(word, folded, cutoff=0.8)
-        if close:
-            return folded[close[0]]
+        near = _nearest(word, folded)
+        if near:
+            return folded[near]
     options = "; ".join(f"{number}. {choice}" for number, choice in enumerate(choices, 1))
     raise InputError(f"predict: {str(value)[:60]!r} is not one of the choices; expected {options}. Answer with its number or its words.")
+
+
+def _nearest(word: str, choices: Mapping[str, str]) -> str | None:
+    """Return the choice that the words are a misspelling of; None where two are as near, or a word is no choice's ("not as accurate")."""
+    close = difflib.get_close_matches(word, choices, cutoff=_NEAR)
+    ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in close[:2]]
+    if not close or (len(close) > 1 and ratios[0] == ratios[1]):
+        return None
+    known = close[0].split()
+    spelt = all(
+        any(piece in one or difflib.SequenceMatcher(None, one, piece).ratio() >= _NEAR_WORD for one in known) for piece in word.split()
+    )
+    return close[0] if spelt else None
 
 
 def _kept(data: Any) -> KeptAnswer | None:

@@ -276,6 +276,29 @@ def test_what_is_no_choice_is_refused(answer: object):
 
 
 @pytest.mark.parametrize(
+    ("choices", "answer", "chosen"),
+    [
+        (("as accurate", "less accurate", "the intervals cannot tell"), "not as accurate", None),
+        (("as accurate", "less accurate", "the intervals cannot tell"), "as acurate", "as accurate"),
+        (("after the backward pass", "after the optimizer's step"), "before the backward pass", None),
+        (("after the backward pass", "after the optimizer's step"), "after the forward pass", None),
+        (("after the backward pass", "after the optimizer's step"), "after backward pass", "after the backward pass"),
+        (("the CPU", "the GPU"), "the TPU", None),
+        (("more than was measured", "less than was measured"), "less then was measured", "less than was measured"),
+        (("float32", "8-bit kernels"), "8 bit kernels", "8-bit kernels"),
+        (("float32", "8-bit kernels"), "float 32", "float32"),
+    ],
+)
+def test_another_word_is_no_misspelling(choices: tuple[str, ...], answer: str, chosen: str | None):
+    """A slip of the pen is read; what says something else, or is as near to two choices, is refused and not kept as one of them."""
+    if chosen is not None:
+        assert _predictions.choose(answer, choices) == chosen
+        return
+    with pytest.raises(InputError, match="is not one of the choices"):
+        _predictions.choose(answer, choices)
+
+
+@pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: lessons.predict("", "Which?"), "predict: id ''; expected text such as '02.1'"),
