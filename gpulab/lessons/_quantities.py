@@ -18,6 +18,8 @@ _RATES = {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
 # What people write for a speed-up, a share and a plain count; "%" is kept as a percentage, 0 to 100.
 _RATIO_WORDS = ("x", "×", "times", "")
 _PERCENT_WORDS = ("%", "percent", "")
+# Six digits of a larger count would take an exponent, which few read as calls; beyond a quadrillion nobody reads the digits.
+_MILLION, _ENDLESS = 999_999.5, 1e15
 # A comma parts thousands: 1,500. In 0,125 and 1234,567 it stands for a decimal point, and is refused.
 _NUMBER = re.compile(r"\s*([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*", re.DOTALL)
 
@@ -125,7 +127,8 @@ class Unit:
         if self.kind == "percent":
             return f"{value:,.0f} %" if value >= 100 else f"{value:.3g} %"
         word = _singular(self.name) if value == 1 else self.name
-        return f"{value:,.6g} {word}".strip()
+        text = f"{value:,.0f}" if _MILLION <= value < _ENDLESS else f"{value:,.6g}"
+        return f"{text} {word}".strip()
 
 
 def _singular(noun: str) -> str:

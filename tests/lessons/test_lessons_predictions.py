@@ -82,6 +82,20 @@ def test_one_of_a_thing_is_singular() -> None:
     assert {_quantities.unit(name).parse(f"1 {word}") for name, word in words.items()} == {1.0}, "what is shown can be typed"
 
 
+def test_a_count_of_millions_has_no_exponent():
+    """As the break-even of a compilation may be; what is shown can be typed."""
+    calls = _quantities.unit("calls")
+    words = {
+        999.5: "999.5 calls",
+        999_999.0: "999,999 calls",
+        999_999.9: "1,000,000 calls",
+        1_234_567.0: "1,234,567 calls",
+        1e30: "1e+30 calls",
+    }
+    assert {value: calls.format(value) for value in words} == words
+    assert calls.parse("1,234,567 calls") == 1_234_567
+
+
 @pytest.mark.parametrize(
     ("unit", "answers"),
     [
