@@ -67,6 +67,11 @@ SMALL = Question(
             "A GPU is not always faster. It must be told what to do, and the data must travel; for little work that "
             "costs more than the work.",
         ),
+        Reading(
+            lambda predicted, measured: "CPU" in predicted and "accelerator" in measured,
+            "Mostly the CPU wins where there is so little to do. Here the start of the work and both copies cost less than the product "
+            "took on your CPU: look at how far apart the two are in the first row.",
+        ),
     ),
     outcome=lambda c: _winner_of_smallest(c) if isinstance(c, _material.Contest) else c,
     sides=lambda c: c.sides if isinstance(c, _material.Contest) else {},

@@ -137,6 +137,10 @@ NORMS = Question(
             lambda said, got: got == CUDA_HIGH and said in (BOTH_LOW, BOTH_HIGH),
             "Autocast is one name for two policies. Each device has its own lists, and layer_norm is on CUDA's only.",
         ),
+        Reading(
+            lambda said, got: got == CUDA_HIGH and said == CPU_HIGH,
+            "Two policies there are, but the other way round: layer_norm is on CUDA's list of what runs in float32, and not on the CPU's.",
+        ),
     ),
     outcome=lambda pair: _norms(*pair) if isinstance(pair, tuple) and len(pair) == 2 else pair,
     sides=lambda pair: {"the CPU": pair[0].evidence, "CUDA": pair[1].evidence} if isinstance(pair, tuple) else {},

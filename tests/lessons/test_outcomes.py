@@ -12,7 +12,7 @@ import pytest
 from gpulab.compression import Weighing
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Bandwidth, ParallelChains, ParallelPoint
-from gpulab.lessons import _content, _material, _nb02, _nb03, _nb06, _nb08
+from gpulab.lessons import _content, _material, _nb02, _nb03, _nb05, _nb06, _nb08
 from gpulab.lessons._columns import ColumnLoop
 from gpulab.lessons._content import Unmeasured
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain
@@ -131,6 +131,21 @@ def test_sixteen_chains_are_compared_with_one() -> None:
     points = tuple(ParallelPoint(chains, 99.0, None, seconds * 1e-9, 5) for chains, seconds in ((1, 12), (8, 4), (16, 10)))
     both = made(ParallelChains, points=points)
     assert _content.question("01.5").outcome(both) == pytest.approx(1.2)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("id", "predicted", "measured", "says"),
+    [
+        ("00.6", "the CPU", "the accelerator", "Mostly the CPU wins"),
+        ("00.6", "the accelerator", "the CPU", "A GPU is not always faster"),
+        ("05.10", _nb05.CPU_HIGH, _nb05.CUDA_HIGH, "the other way round"),
+        ("05.10", _nb05.BOTH_LOW, _nb05.CUDA_HIGH, "one name for two policies"),
+    ],
+)
+def test_each_wrong_choice_is_explained_where_no_text_below_does(id: str, predicted: str, measured: str, says: str) -> None:
+    """The text behind these cells says why the usual answer comes out, or nothing at all."""
+    reading = next(each for each in _content.question(id).readings if each.when(predicted, measured))
+    assert says in reading.sentence
 
 
 def test_a_sum_and_a_product_are_told_by_their_names() -> None:
