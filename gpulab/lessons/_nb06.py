@@ -76,7 +76,8 @@ WORKERS = Question(
     (
         Reading(
             lambda predicted, measured: predicted > measured,
-            "A worker needs a core of its own to be worth something, and what it has loaded must be handed over to the training.",
+            "A worker needs a core of its own to be worth something, and what it has loaded must be handed over to the training. And where "
+            "the accelerator waits no more, no worker makes it faster: then a step takes what the computing takes.",
         ),
         Reading(
             lambda predicted, measured: predicted < measured,
