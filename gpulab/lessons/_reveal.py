@@ -249,4 +249,6 @@ def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | 
     if ratio is None:
         return explanation or "That is not what came out. The text below says why."
     factor = format_ratio(ratio if ratio >= 1 else 1 / ratio)
+    if factor == format_ratio(1):  # of a question whose answer is exact: 2,052 for 2,048
+        factor = "a little"
     return f"You said {factor} too {'little' if ratio >= 1 else 'much'}. {explanation}".strip()

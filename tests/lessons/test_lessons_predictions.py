@@ -351,6 +351,16 @@ def test_answering_a_question_that_was_not_asked_says_what_to_do():
         lessons.answer("77.1", 5)
 
 
+@pytest.mark.parametrize(("said", "words"), [(2052, "a little too much"), (2040, "a little too little"), (2000, "1.02x too little")])
+def test_a_factor_that_rounds_to_one_is_a_little(said: int, words: str):
+    """Of the ones of 05.2, where the sum is 2,048: 1.00x too much says nothing."""
+    lessons.predict("05.2", "What is the sum?")
+    lessons.answer("05.2", said)
+    shown = lessons.reveal("05.2", 2048.0)
+    assert shown.verdict == "off"
+    assert f"You said {words}." in shown.sentence
+
+
 def test_a_usual_wrong_answer_gets_its_sentence(monkeypatch: pytest.MonkeyPatch):
     """The first reading that fits is shown with the factor."""
     reading = Reading(lambda predicted, measured: predicted > measured, "You thought that the call waits.")
