@@ -149,7 +149,7 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
         if here.startswith("cuda") and str(where).startswith("cuda"):
             return _across_libraries(a, owner, target, str(where))
         if here == str(where) and not owner.in_numpy(a):
-            return _without_numpy(a, target)
+            return _without_numpy(a, owner, target)
         return target.from_host(owner.to_host(a), str(where), pinned)
 
 
@@ -170,16 +170,28 @@ def _destination(device: Device | str | None, library: str) -> Device:
 def _across_libraries(a: Any, owner: _backends.Backend, target: _backends.Backend, where: str) -> Any:
     """From one GPU library to another: move within the first where need be, then share; nothing passes through the host."""
     moved = owner.move(a, where, False) if owner.device_of(a) != where else a
-    view = _backends.share(moved.detach() if hasattr(moved, "detach") else moved, target.name)
+    view = _seen(moved, owner, target)
     return target.copy(view) if owner.immutable or target.immutable else view
 
 
-def _without_numpy(a: Any, target: _backends.Backend) -> Any:
+def _without_numpy(a: Any, owner: _backends.Backend, target: _backends.Backend) -> Any:
     """From one library to another where numpy lacks the dtype (bfloat16): shared, then copied."""
     try:
-        return target.copy(_backends.share(a.detach() if hasattr(a, "detach") else a, target.name))
+        return target.copy(_seen(a, owner, target))
     except CopyRequiredError as error:
         raise InputError(str(error).replace("share:", "to_device:", 1)) from error
+
+
+def _seen(a: Any, owner: _backends.Backend, target: _backends.Backend) -> Any:
+    """Return what the other library sees of the array: its own memory, or where that lies in no way that suits it, a compact copy's."""
+    plain = a.detach() if hasattr(a, "detach") else a
+    try:
+        return _backends.share(plain, target.name)
+    except CopyRequiredError:
+        compact = owner.compact(plain) if target.name != "numpy" else None  # what numpy refuses here is the dtype
+        if compact is None:
+            raise
+        return _backends.share(compact, target.name)
 
 
 def share(x: Any, library: str) -> Any:

@@ -336,6 +336,22 @@ def test_between_two_libraries_of_a_gpu_nothing_passes_through_the_host(monkeypa
     assert arrays._across_libraries("a", owner, target, "cuda:1") == (("copy", view) if owner_keeps or target_keeps else view)
 
 
+def test_what_a_gpu_library_cannot_see_as_it_lies_is_made_compact_there(monkeypatch):
+    """As a transposed tensor for TensorFlow; where no copy can be made the refusal stays."""
+
+    def share(x, library):
+        if x != "compact":
+            raise CopyRequiredError("share: its elements do not lie one behind the other")
+        return ("view", x, library)
+
+    owner = types.SimpleNamespace(device_of=lambda a: "cuda:0", immutable=False, compact=lambda a: "compact" if a == "a" else None)
+    target = types.SimpleNamespace(name="tensorflow", copy=lambda view: ("copy", view), immutable=True)
+    monkeypatch.setattr("gpulab._backends.share", share)
+    assert arrays._across_libraries("a", owner, target, "cuda:0") == ("copy", ("view", "compact", "tensorflow"))
+    with pytest.raises(CopyRequiredError, match="one behind the other"):
+        arrays._across_libraries("b", owner, target, "cuda:0")
+
+
 def test_a_device_that_runs_out_of_memory_gives_one_sentence(monkeypatch):
     """Torch's own out-of-memory error is translated, and stays the cause."""
     original = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40.00 GiB. GPU 0 has a total capacity of ...")

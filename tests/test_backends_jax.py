@@ -158,6 +158,20 @@ def test_from_jax_to_torch_is_a_copy_of_its_own() -> None:
     assert float(x[0]) == 0
 
 
+def test_to_device_takes_a_dtype_that_numpy_lacks_in_any_shape_and_stride() -> None:
+    """A slice behind a boundary, every other element, a broadcast one: the sentence had said to call to_device, which was the call."""
+    x = torch.arange(100).to(torch.bfloat16)
+    parts = (x[1:], x[::2], x.reshape(10, 10).T, x.reshape(10, 10)[:, 3:5], x[7:8].expand(5), x[9], x.clone().requires_grad_()[3:])
+    for part in parts:
+        there = gl.to_device(part, "cpu", "jax")
+        assert there.shape == tuple(part.shape)
+        assert np.asarray(there.astype("float32")).tolist() == part.detach().float().numpy().tolist()
+    x[50] = -1
+    assert float(gl.to_device(x[1:], "cpu", "jax")[49]) == -1
+    with pytest.raises(InputError, match=r"^to_device: .*sparse_coo.*x\.to_dense\(\)"):
+        gl.to_device(torch.eye(3, dtype=torch.bfloat16).to_sparse(), "cpu", "jax")
+
+
 def test_to_host_is_read_only_and_refuses_what_numpy_lacks() -> None:
     """The same memory, which nobody may write to; bfloat16, keys and tracers are named."""
     x = jnp.arange(4.0)

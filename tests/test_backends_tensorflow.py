@@ -87,6 +87,15 @@ def test_to_device_copies_and_names_devices_that_are_not_there() -> None:
         _backends.backend("tensorflow").from_host(array, "cuda:0", False)
 
 
+def test_to_device_takes_a_dtype_that_numpy_lacks_in_any_shape_and_stride() -> None:
+    """bfloat16 as a slice behind a boundary, transposed, one number: the sentence had said to call to_device, which was the call."""
+    x = torch.arange(100).to(torch.bfloat16)
+    for part in (x[1:], x[::2], x.reshape(10, 10).T, x[9]):
+        there = gl.to_device(part, "cpu", "tensorflow")
+        assert there.dtype == tf.bfloat16
+        assert tf.cast(there, "float32").numpy().tolist() == part.float().numpy().tolist()
+
+
 def test_to_host_gives_values_and_refuses_names_for_values() -> None:
     """Tensors read-only, Variables as a copy; text, bfloat16 and nodes of a graph are named."""
     tensor = tf.constant([1.0, 2.0])

@@ -83,6 +83,10 @@ class Backend(abc.ABC):
     def copy(self, x: Any) -> Any:
         """Return a copy of ``x`` where it lies."""
 
+    def compact(self, x: Any) -> Any:
+        """Return a copy of ``x`` in new memory, row by row, for a library that takes no other; None where none can be made."""
+        return None
+
     @abc.abstractmethod
     def obstacle(self, x: Any, library: str) -> tuple[str, str] | None:
         """Return why ``x`` cannot be seen by ``library`` without a copy and which call makes one; None if it can."""

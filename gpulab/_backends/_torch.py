@@ -94,6 +94,11 @@ class TorchBackend(Backend):
     def copy(self, x: Any) -> Any:
         return x.detach().clone().requires_grad_(x.requires_grad)
 
+    def compact(self, x: Any) -> Any:
+        if self._no_data(x) is not None:
+            return None
+        return x.detach().resolve_conj().resolve_neg().clone(memory_format=self.module.contiguous_format)
+
     def hazard(self, x: Any, library: str) -> tuple[str, str] | None:
         # numpy would show a negated view without its sign, and CuPy would quietly copy from main memory; the rest raises.
         if type(x) in self._plain_types and not x.is_neg() and (library == "numpy" or x.device.type == "cuda"):
