@@ -87,6 +87,7 @@ LINK = gl.transfer.link("pcie4")
 H200 = gl.transfer.processor("nvidia-h200")
 X = np.ones(8, dtype=np.float32)
 FOUR = [1024, 2048, 4096, 8192]
+FIT = gl.transfer.fit(FOUR, [1e-5, 2e-5, 4e-5, 8e-5])
 LAYER = torch.nn.Linear(4, 4)
 XT = torch.ones(2, 4)
 PREDICTION = gl.memory.predict(LAYER, XT, loss=torch.sum)
@@ -148,6 +149,8 @@ CALLS: dict[str, Any] = {
     "sweep stop": lambda v: gl.transfer.sweep("cpu", sizes=[64], deadline=1e-3, stop=v if not callable(v) else 5),
     "fit sizes": lambda v: gl.transfer.fit(v, [1e-5, 2e-5, 3e-5, 4e-5]),
     "fit times": lambda v: gl.transfer.fit(FOUR, [v] * 4),
+    "predicted size": FIT.predict,
+    "predicted level": lambda v: FIT.prediction_interval_seconds(2048, v),
     "link name": gl.transfer.link,
     "link latency": lambda v: gl.transfer.link("pcie4", v),
     "link bandwidth": lambda v: gl.transfer.link("pcie4", None, v),
@@ -165,6 +168,7 @@ CALLS: dict[str, Any] = {
     "overlap chunks": lambda v: gl.transfer.overlap(2**16, v, link="pcie4"),
     "overlap work": lambda v: gl.transfer.overlap(2**16, 2, link=v),
     "overlap seconds": lambda v: gl.transfer.overlap(2**16, 2, link="pcie4", compute_seconds=v),
+    "measure_overlap deadline": lambda v: gl.transfer.measure_overlap(64, 2, "cpu", v),
     "pipeline size": lambda v: gl.transfer.pipeline_seconds(v, 4, LINK, 1e-3),
     "pipeline seconds": lambda v: gl.transfer.pipeline_seconds(1024, 4, LINK, v),
     "measure_copy size": lambda v: gl.transfer.measure_copy(v, "host", deadline=1e-3),
@@ -176,6 +180,7 @@ CALLS: dict[str, Any] = {
     "break_even sizes": lambda v: gl.transfer.break_even("add", v, "cpu"),
     "break_even dtype": lambda v: gl.transfer.break_even("add", dtype=v, device="cpu"),
     "break_even link": lambda v: gl.transfer.break_even("add", [64], link=v, deadline=0.01),
+    "break_even recording": lambda v: gl.transfer.break_even("add", [64], recording=v, deadline=0.01),
     "break_even deadline": lambda v: gl.transfer.break_even("add", [64], "cpu", deadline=v),
     "recordings.load": gl.recordings.load,
     "recordings.read": gl.recordings.read,

@@ -77,6 +77,8 @@ def break_even(
     ------
     InputError
         If the workload, a size, the dtype or a model is not known.
+    RecordingError
+        If there is no such recording.
     DeviceError
         If the machine has no such device.
     StoppedError
@@ -181,7 +183,7 @@ def _other(
     if recording is not None:
         if link is not None or model is not None:
             raise InputError("break_even: a recording and a model were given; expected one of them. Leave one out.")
-        return _recorded(load(recording) if isinstance(recording, str) else recording)
+        return _recorded(recording if isinstance(recording, Recording) else load(recording))
     if link is not None or model is not None:
         road = link if isinstance(link, Link) else named_link(DEFAULT_LINK if link is None else link)
         return _modelled(road, processor(_DEFAULT_PROCESSOR if model is None else model))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab import _given
 from gpulab._result import Result
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
@@ -110,9 +111,9 @@ class AlphaBeta(Result):
         InputError
             If a size is negative or not finite, or the level not between 0 and 1.
         """
-        if not 0 < level < 1:
+        if not _given.is_finite(level) or not 0 < level < 1:
             raise InputError(f"prediction_interval_seconds: level is {shown(level)}; expected a share between 0 and 1. Pass level=0.95.")
-        low, high = self._posterior.interval(_sizes_of("prediction_interval_seconds", nbytes), level)
+        low, high = self._posterior.interval(_sizes_of("prediction_interval_seconds", nbytes), float(level))
         return (float(low[0]), float(high[0])) if np.ndim(nbytes) == 0 else (low, high)
 
     def predict(self, nbytes: Any) -> Any:
@@ -232,7 +233,14 @@ def _points(nbytes: Any, seconds: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sizes_of(function: str, nbytes: Any) -> np.ndarray:
-    x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
+    try:
+        x = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
+    except Exception as error:  # whatever the caller's own objects raise when asked for a number
+        raise InputError(
+            f"{function}: cannot read {shown(nbytes)} as sizes ({message_of(error)}); expected bytes, 0 or more. Pass for example 2**20."
+        ) from error
+    if x.ndim != 1:
+        raise InputError(f"{function}: sizes have the shape {x.shape}; expected one size or one row of them. Pass sizes.ravel().")
     if not (np.isfinite(x).all() and (x >= 0).all()):
         raise InputError(f"{function}: a size is negative or not a number; expected bytes, 0 or more. Pass for example 2**20.")
     return x

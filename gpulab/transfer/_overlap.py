@@ -14,7 +14,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
 from gpulab.transfer._copies import check_room
 from gpulab.transfer._lanes import ITEMSIZE, Lanes, Passes, Work, gpu_lanes, host_lanes
-from gpulab.transfer._links import Link, check_bytes, named_link
+from gpulab.transfer._links import Link, check_bytes, check_deadline, named_link
 from gpulab.transfer.results import Overlap, Span, together_seconds
 from gpulab.units import format_bytes, format_seconds, plural
 
@@ -118,12 +118,13 @@ def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: floa
     Raises
     ------
     InputError
-        If the size or the number of chunks is not one that the function can use.
+        If the size, the number of chunks or the deadline is not one that the function can use.
     OutOfMemoryError
         If the buffers do not fit.
     """
     size = check_bytes("measure_overlap", nbytes)
     count = _check_chunks("measure_overlap", chunks, size)
+    share = check_deadline("measure_overlap", deadline) / 2
     where, lanes = _lanes("measure_overlap", size, count, None, device)
 
     def serial() -> None:
@@ -131,7 +132,6 @@ def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: floa
         lanes.compute()
 
     label = f"overlap of {format_bytes(size)} in {plural(count, 'chunk')}"
-    share = deadline / 2
     return (
         timing.measure(serial, device=where, deadline=share, nbytes=size, label=f"{label}: one after the other"),
         timing.measure(lanes.chunked, device=where, deadline=share, nbytes=size, label=f"{label}: at the same time"),

@@ -11,7 +11,7 @@ from gpulab import devices, timing
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.transfer._copies import can_pin, check_room, measure_copy
-from gpulab.transfer._links import check_bytes
+from gpulab.transfer._links import check_bytes, check_deadline
 from gpulab.transfer.results import PinningCost, StaleRead
 
 # Elements looked at: enough for a share, few enough that looking is quick against the copy.
@@ -32,21 +32,22 @@ def pinning_cost(nbytes: int = 64 * 2**20, device: Any = None, deadline: float =
     Raises
     ------
     InputError
-        If the size is not a positive whole number, or the device has no pinned memory.
+        If the size is not a positive whole number, the deadline no number of seconds, or the device has no pinned memory.
     OutOfMemoryError
         If the buffers do not fit.
     """
     import torch
 
     size = check_bytes("pinning_cost", nbytes)
+    share = check_deadline("pinning_cost", deadline) / 3
     where = devices.find(device)
     if not can_pin(where):
         raise InputError(f"pinning_cost: {where.name} has no pinned memory; expected CUDA. Look at a recorded machine instead.")
     check_room("pinning_cost", where, "to_device", 2 * size)
     source = torch.ones(size, dtype=torch.uint8)
-    pin = timing.measure(source.pin_memory, device="cpu", deadline=deadline / 3, label="pin_memory")
-    pinned = measure_copy(size, "to_device", "pinned", where, deadline=deadline / 3)
-    pageable = measure_copy(size, "to_device", "pageable", where, deadline=deadline / 3)
+    pin = timing.measure(source.pin_memory, device="cpu", deadline=share, label="pin_memory")
+    pinned = measure_copy(size, "to_device", "pinned", where, deadline=share)
+    pageable = measure_copy(size, "to_device", "pageable", where, deadline=share)
     samples = sum(len(m.samples_seconds) for m in (pin, pinned, pageable))
     return PinningCost(
         size,

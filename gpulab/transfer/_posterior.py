@@ -147,7 +147,7 @@ class Posterior:
     def _mixture(self, centres: np.ndarray, spreads: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
         """Return quantiles of mixtures of Student's t; shapes (candidates, sizes)."""
         nodes = np.stack([student_nodes(f.freedom) for f in self.fitted])
-        values = (centres[:, None, :] + spreads[:, None, :] * nodes[:, :, None]).reshape(-1, centres.shape[1])
+        values = (centres[:, None, :] + spreads[:, None, :] * nodes[:, :, None]).reshape(nodes.size, centres.shape[1])
         weights = np.repeat([f.weight / _NODES for f in self.fitted], _NODES)
         order = np.argsort(values, axis=0)
         below = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]

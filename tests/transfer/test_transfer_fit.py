@@ -222,6 +222,19 @@ def test_bad_sizes_to_predict(nbytes):
         f.predict_seconds(nbytes)
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "says"),
+    [("abc", "cannot read 'abc' as sizes"), (10**400, "as sizes"), ({}, "as sizes"), ([[1, 2], [3, 4]], r"have the shape \(2, 2\)")],
+)
+def test_what_is_no_size_to_predict_is_said_in_a_sentence(nbytes, says):
+    """Text, a number beyond a float, and a table had ended in NumPy's own errors; of no sizes there are no predictions."""
+    f = transfer.fit(SIZES, 1e-5 + SIZES / 1e10)
+    for ask in (f.predict, f.predict_seconds, f.prediction_interval_seconds):
+        with pytest.raises(InputError, match=says):
+            ask(nbytes)
+    assert [len(each) for each in f.predict([])] == [0, 0, 0]
+
+
 def test_arrays_and_levels():
     """An array of sizes gives arrays; a wider level gives a wider interval."""
     f = transfer.fit(SIZES, TrueLink(1, "line").measured(SIZES))
@@ -307,7 +320,7 @@ def test_what_is_no_size_or_time_lies_beyond_30_powers_of_ten():
     assert transfer.fit([1, 2, 3], [1, 2, 3], Evidence.measured("x")).evidence.device == "x"
 
 
-@pytest.mark.parametrize("level", [0, 1, -0.1, 1.0])
+@pytest.mark.parametrize("level", [0, 1, -0.1, 1.0, "0.9", None, True, math.nan])
 def test_a_level_lies_between_nothing_and_all(level):
     """Neither end is a share that an interval can hold."""
     with pytest.raises(InputError, match=r"level is .*; expected a share between 0 and 1\. Pass level=0\.95\.$"):
