@@ -142,7 +142,8 @@ class Job:
             self.wait()()
             self.first_seconds = self.clock() - start
             self.notes.append(_notes.elsewhere(self.elsewhere, self.device))
-        self.result_bytes = _work.array_bytes(result)
+        if self.nbytes:  # an array that was worked on in place, or written into, is there once
+            self.result_bytes = _work.array_bytes(result, beside=(self.args, _work.held_by(self.fn)))
         return result
 
     def _other_accelerator(self, result: Any) -> Device | None:

@@ -131,9 +131,9 @@ def working_set(job: Job) -> float | None:
     """Return the distinct bytes of one call: the arrays' if they are fewer than the traffic, for some bytes move twice."""
     if job.working_set_bytes is not None:
         return job.working_set_bytes
-    arrays = _work.array_bytes(job.args) + job.result_bytes
     if not job.nbytes:
         return None
+    arrays = _work.array_bytes(job.args, _work.held_by(job.fn)) + job.result_bytes
     return min(float(arrays), float(job.nbytes)) if arrays else float(job.nbytes)
 
 

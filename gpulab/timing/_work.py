@@ -120,10 +120,19 @@ def _has_foreign(value: Any, depth: int = _DEPTH) -> bool:
     return False
 
 
-def array_bytes(*values: Any) -> int:
-    """Return the distinct bytes of all arrays in the values: an array given twice counts once, a broadcast axis has length 1."""
+def array_bytes(*values: Any, beside: Any = ()) -> int:
+    """Return the distinct bytes of all arrays in the values: an array given twice counts once, a broadcast axis has length 1.
+
+    What is ``beside`` them too, such as an argument that is also the result, does not count.
+    """
     distinct = {id(array): array for array in arrays_in(values)}
-    return sum(_own_bytes(array) for array in distinct.values())
+    counted = {id(array) for array in arrays_in(beside)}
+    return sum(_own_bytes(array) for key, array in distinct.items() if key not in counted)
+
+
+def held_by(fn: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return what a function holds on to: closure, the globals that it names, defaults, ``self``."""
+    return tuple(_reached_by(fn))
 
 
 def _own_bytes(array: Any) -> int:

@@ -1045,6 +1045,29 @@ def test_the_working_set_by_hand():
     assert of((x,), flops=1.0) is None
 
 
+def test_the_working_set_counts_what_a_function_holds_and_an_array_in_place_once():
+    """Three arrays of 8,000 bytes that a line names are its working set, not the result alone; one changed in place is one array."""
+    import torch
+
+    from gpulab.devices import Device
+    from gpulab.timing import _notes
+    from gpulab.timing._job import Job
+
+    def of(fn, *args, nbytes=1e9):
+        job = Job(fn, args, Device("cpu"), True, "it", Clock(), None, nbytes=nbytes)
+        job.first_call()
+        return _notes.working_set(job)
+
+    a, b, out = np.ones(1000), np.ones(1000), np.empty(1000)
+    assert of(lambda: a + b) == 24_000
+    assert of(lambda: np.add(a, b, out=out)) == 24_000
+    assert of(lambda: a + b, nbytes=24_000.0) == of(np.add, a, b, nbytes=24_000.0) == 24_000
+    x = torch.ones(1000)
+    assert of(lambda v: v.add_(1), x) == of(x.add_, 1) == 4_000
+    assert of(np.add, a, b, out) == 24_000
+    assert of(torch.nn.Linear(100, 10, bias=False), torch.ones(1, 100)) == 4 * (100 * 10 + 100 + 10)
+
+
 def test_the_gravest_note_comes_first_and_none_twice():
     """As DESIGN lists them: what makes a figure wrong before what is good to know."""
     from gpulab.evidence import Note
