@@ -41,11 +41,14 @@ _BLIND = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoull
 
 
 class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keep one ``OperatorTraffic`` for each operator that moves something."""
+    """Keep one ``OperatorTraffic`` for each operator that moves something, and which tensors were read first and changed then."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[OperatorTraffic] = []
+        self._fresh: set[tuple[Any, ...]] = set()  # written before anything was read there
+        self._read: set[tuple[Any, ...]] = set()
+        self.changed: set[tuple[Any, ...]] = set()  # read as they were, then written over
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and count it."""
@@ -55,6 +58,9 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         written = _written(func, args, kwargs, result)
         read = _read(func, args, kwargs, written)
+        self._read |= read.keys() - self._fresh
+        self.changed |= written.keys() & self._read
+        self._fresh |= written.keys() - self._read
         if read or written:
             sizes = sum(read.values()), sum(written.values())
             self.operators.append(OperatorTraffic(str(func), *sizes, _flops(func, args, kwargs, result)))

@@ -65,11 +65,12 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
     given = _counter.distinct([*tree_leaves(args), *parameters])
     made = _counter.distinct(tree_leaves(result))
+    written = [nbytes for key, nbytes in made.items() if key not in given] + [given[key] for key in counter.changed & given.keys()]
     assumed = "each operator reads each distinct element of its arguments once and writes its results once; no cache between operators"
     return Traffic(
         label=label if label is not None else getattr(fn, "__name__", type(fn).__name__),
         operators=tuple(counter.operators),
         input_bytes=sum(given.values()),
-        output_bytes=sum(nbytes for key, nbytes in made.items() if key not in given),
+        output_bytes=sum(written),
         evidence=Evidence.modelled(assumed, "PyTorch's own operators, seen by a dispatch mode; matrix products by its FLOP formulas"),
     )

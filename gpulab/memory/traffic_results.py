@@ -50,7 +50,8 @@ class Traffic(Result):
     operators : tuple of OperatorTraffic
         In the order in which they ran; views, which move nothing, are left out.
     input_bytes, output_bytes : int
-        Of the tensors that the function was given (with a module's parameters), and of the new ones that it returned.
+        Of the tensors that the function was given (with a module's parameters), and of the new ones that it returned together with the
+        given ones that it changed in place.
     evidence : Evidence
         MODELLED: counted from shapes, not seen on the memory bus.
     """
@@ -78,7 +79,7 @@ class Traffic(Result):
 
     @property
     def compulsory_bytes(self) -> int:
-        """What one fused pass would move: the inputs read once, the results written once."""
+        """What one fused pass would move: the inputs read once, the results written once, an array in place both."""
         return self.input_bytes + self.output_bytes
 
     @property

@@ -39,6 +39,23 @@ def test_in_place_saves_memory_and_no_traffic():
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
+        (lambda x, out: x.mul_(2).add_(1), 3 * N),  # x read and written; out is given, and nobody looks at it
+        (lambda x, out: torch.add(x, 1, out=out), 2 * N),
+        (lambda x, out: torch.add(x, 1, out=out).relu_(), 2 * N),  # what is read there again was made by the pass itself
+        (lambda x, out: out.copy_(x).mul_(2), 2 * N),
+        (lambda x, out: out.add_(x), 3 * N),
+        (lambda x, out: (x.clone().add_(out), out), 3 * N),
+    ],
+    ids=["in place", "out", "out in place", "copy", "accumulate", "own copy"],
+)
+def test_a_fused_pass_in_place_reads_and_writes(fn, expected):
+    """By hand: an array that is changed where it lies is read once and written once, one that is only written is written once."""
+    assert gl.memory.traffic(fn, torch.ones(1000), torch.ones(1000)).compulsory_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
         (lambda x: torch.add(x, x), (N, N, 1000.0)),  # the same array twice is read once
         (lambda x: torch.add(x, torch.ones(()), alpha=3), (N + 4, N, 2000.0)),  # the scaling is a second operation
         (lambda x: x.sum(), (N, 4, 1000.0)),
