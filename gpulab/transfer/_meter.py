@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence, known_errors
 from gpulab.transfer._links import Link, ProcessorModel, named_link, processor
 from gpulab.units import format_bytes, format_seconds, plural
+
+_DEPTH = 4  # of lists in the arguments, these themselves counted
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class ModelledDevice:
         return self._travel(owner, a)
 
     def run(self, fn: Callable[..., Any], *args: Any, flops: float = 0.0) -> Any:
-        """Return ``fn(*args)``, an array on the device; its arrays must be there.
+        """Return ``fn(*args)``, an array on the device; its arrays must be there, those in lists, tuples and dictionaries too.
 
         Raises
         ------
@@ -137,7 +139,7 @@ class ModelledDevice:
         """
         if not callable(fn):
             raise InputError(f"run: got {shown(fn)}; expected a function and its arguments. Write gpu.run(f, x), not gpu.run(f(x)).")
-        arrays = [a for a in args if _backends.backend_of(a) is not None]
+        arrays = list(_arrays_in(args))
         for a in arrays:
             self._require("run", a)
         start = self._clock()
@@ -183,6 +185,17 @@ class ModelledDevice:
 
 
 _processor = processor  # the parameter of ModelledDevice has the same name
+
+
+def _arrays_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Give the arrays among arguments, as ``numpy.stack`` takes them in a list too."""
+    if _backends.backend_of(value) is not None:
+        yield value
+    elif depth and isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _arrays_in(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        yield from _arrays_in(list(value.values()), depth)
 
 
 def _owner(function: str, a: Any) -> _backends.Backend:
