@@ -189,7 +189,7 @@ def measure_copy(
     direction : str
         "to_device", "to_host", or "host" for a copy within host memory by one thread.
     memory : str
-        "pageable" or "pinned" host buffer.
+        "pageable" or "pinned" host buffer; within host memory "pageable".
     device : Device or str, optional
     library : str
         "torch" or "cupy".
@@ -218,6 +218,11 @@ def measure_copy(
     size = check_bytes("measure_copy", nbytes)
     where = devices.find("cpu" if isinstance(direction, str) and direction == "host" else device)
     check_series("measure_copy", direction, memory, where, library)
+    if direction == "host" and memory == "pinned":
+        raise InputError(
+            "measure_copy: memory='pinned' for a copy within host memory, which crosses no link; expected memory='pageable', the only one "
+            "that is measured there. Leave it out."
+        )
     check_room("measure_copy", where, direction, size)
     return measure_buffers(
         allocate("measure_copy", direction, memory, where, library=library, nbytes=size), size, where, deadline, stop=stop

@@ -121,6 +121,11 @@ def _series(device: Device, directions: Sequence[str], memory: Sequence[str], li
                 "sweep", "host" if isinstance(direction, str) and direction in DIRECTIONS else direction, memory[0], device, library
             )
         return [("host", "pageable")]
+    if any(isinstance(direction, str) and direction == "host" for direction in directions):
+        raise InputError(
+            f"sweep: the direction 'host' is a copy within host memory, which {device.name} has no part in; expected to_device or to_host. "
+            "Pass device='cpu' for that copy."
+        )
     possible = [kind for kind in memory if kind != "pinned" or can_pin(device)] if len(memory) > 1 else list(memory)
     pairs = [(direction, kind) for direction in directions for kind in possible]
     for direction, kind in pairs:

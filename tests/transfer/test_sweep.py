@@ -69,6 +69,16 @@ def test_gpu_sweep_measures_four_series(fake_gpu):
     assert s.fit("to_device", "pinned").bandwidth_bytes_per_second > 0
 
 
+def test_a_copy_within_host_memory_goes_by_no_gpus_name_and_is_not_pinned(fake_gpu):
+    """It had been swept twice under the GPU's name, once as pinned; on the CPU the same words give the one host series."""
+    with pytest.raises(InputError, match=r"'host' is a copy within host memory, which fake cuda has no part in.*device='cpu'"):
+        transfer.sweep(directions=("host",), sizes=[2**10])
+    assert fake_gpu == []
+    assert transfer.sweep("cpu", ("host",), ("pinned",), sizes=[2**10], deadline=0.05).series == (("host", "pageable"),)
+    with pytest.raises(InputError, match=r"memory='pinned' for a copy within host memory.*expected memory='pageable'"):
+        transfer.measure_copy(4096, "host", "pinned")
+
+
 def test_what_does_not_fit_is_told_before_allocating(fake_gpu):
     """A size that was asked for and does not fit is an error with the largest that does; nothing is allocated."""
     with pytest.raises(OutOfMemoryError, match=r"buffers of 1\.00 GiB do not fit into the 16\.0 MiB"):
