@@ -245,14 +245,14 @@ def _neighbours() -> list[Note]:
 
 def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], pool: Executor) -> tuple[MemoryCeiling, ...]:
     levels = []
-    below = 0.0
+    below = reached = 0.0
     for cache in _cpu.probe().caches:
-        total = cache.total_bytes
-        working_set = int(_CACHE_FILL * total)
+        reach = _reach(cache, threads)
+        working_set = int(_CACHE_FILL * reach)
         # A level whose half fits into the caches below it (a small last-level cache) cannot be met from outside.
-        if working_set > below:
-            levels.append(_host_level(cache.level, float(total), working_set, threads, clock, pool))
-        below = max(below, float(total))
+        if working_set > reached:
+            levels.append(_host_level(cache.level, float(cache.total_bytes), working_set, threads, clock, pool))
+        below, reached = max(below, float(cache.total_bytes)), max(reached, reach)
     free = _device.Device("cpu").free_bytes or _SMALLEST_STREAM_BYTES
     # Caches of unknown size (Windows tells none) may be larger than the smallest stream, whose rate would then be theirs.
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * below) if below else _LARGEST_STREAM_BYTES
@@ -267,6 +267,12 @@ def _host_memory(threads: int, clock: Callable[[], float], notes: list[Note], po
         notes.append(Note("skipped", f"{sentence}. Where a cache holds a good part of that, read the DRAM figure as an upper bound."))
     everything = float(_device.Device("cpu").memory_bytes or math.inf)
     return (*levels, _host_level("DRAM", everything, taken, threads, clock, pool))
+
+
+def _reach(cache: _cpu.Cache, threads: int) -> float:
+    """Return the bytes of a level that so many threads can fill: where a container grants fewer than there are cores, the rest is idle."""
+    instances = cache.instances + sum(count for _, count in cache.others)
+    return cache.total_bytes * min(1.0, threads / instances)
 
 
 def _host_level(name: str, capacity: float, working_set: int, threads: int, clock: Callable[[], float], pool: Executor) -> MemoryCeiling:

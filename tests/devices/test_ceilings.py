@@ -333,7 +333,7 @@ def test_each_level_of_memory_is_met_by_a_working_set_of_its_own(monkeypatch):
     monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self: 2**40))
     monkeypatch.setattr(_ceilings._device.Device, "memory_bytes", property(lambda self: 2**41))
     notes = []
-    levels = _ceilings._host_memory(2, None, notes, None)
+    levels = _ceilings._host_memory(4, None, notes, None)
     # L3: half of 8 MiB is no more than the 8 MiB of L2; DRAM: 4 x 8 MiB is less than the 64 MiB that it has at least.
     assert [(m.name, m.capacity_bytes, m.working_set_bytes) for m in levels] == [
         ("L1d", 2**17, 2**16), ("L2", 2**23, 2**22), ("DRAM", 2**41, 2**26),
@@ -342,10 +342,25 @@ def test_each_level_of_memory_is_met_by_a_working_set_of_its_own(monkeypatch):
     assert levels[0].bytes_per_second == 3
     assert notes == []
     monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self: 2**25))
-    *_, memory = _ceilings._host_memory(2, None, notes, None)
+    *_, memory = _ceilings._host_memory(4, None, notes, None)
     assert memory.working_set_bytes == 2**23
     assert [note.code for note in notes] == ["warm-cache"]
     assert "8.00 MiB were streamed beside 8.00 MiB of cache" in notes[0].sentence
+
+
+def test_fewer_threads_than_cores_fill_fewer_caches(monkeypatch):
+    """A container with two of 16 cores' time: each thread half of its own L1 and L2, both half of the one L3, whatever else lies idle."""
+    caches = (Cache("L1d", 3 * 2**14, 8, ((2**15, 8),)), Cache("L2", 2**20, 16), Cache("L3", 2**25, 1))
+    monkeypatch.setattr(_ceilings._cpu, "probe", lambda: types.SimpleNamespace(caches=caches))
+    monkeypatch.setattr(_streams, "host_rate", lambda *asked: 1.0)
+    monkeypatch.setattr(_ceilings._device.Device, "free_bytes", property(lambda self: 2**40))
+    monkeypatch.setattr(_ceilings._device.Device, "memory_bytes", property(lambda self: 2**41))
+    levels = _ceilings._host_memory(2, None, [], None)
+    # L1d: 48 KiB of 8 cores and 32 KiB of 8 others are 40 KiB a core; what the level holds is still that of all cores.
+    assert [(m.name, m.capacity_bytes, m.working_set_bytes) for m in levels] == [
+        ("L1d", 640 * 2**10, 40 * 2**10), ("L2", 2**24, 2**20), ("L3", 2**25, 2**24), ("DRAM", 2**41, 2**27),
+    ]  # fmt: skip
+    assert [m.working_set_bytes for m in _ceilings._host_memory(16, None, [], None)] == [320 * 2**10, 2**23, 2**27]
 
 
 def test_where_no_cache_is_told_main_memory_is_met_by_the_largest_stream(monkeypatch):
