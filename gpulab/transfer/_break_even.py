@@ -71,7 +71,7 @@ def break_even(
     Returns
     -------
     BreakEven
-        ``reason`` is "no accelerator" where there is none and nothing was given in its place.
+        ``reason`` is "no accelerator" where there is none, or the CPU was named, and nothing was given in its place.
 
     Raises
     ------
@@ -97,9 +97,8 @@ def break_even(
     where = devices.find(device)
     label = f"{spec.name} {works[0].dtype}"
     if recording is None and link is None and processor is None and where.is_cpu:
-        sentence = (
-            f"This machine has no accelerator to compare {where.name} with; pass link='pcie4-x16' for a modelled one, or a recording."
-        )
+        missing = "This machine has no accelerator" if devices.default().is_cpu else "No accelerator was named"
+        sentence = f"{missing} to compare {where.name} with; pass link='pcie4-x16' for a modelled one, or a recording."
         return BreakEven(label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0))
     other = _other(where, link, processor, recording, stop)
     search = _Search(other, float(deadline), progress, stop)

@@ -61,6 +61,15 @@ def test_no_accelerator():
     assert BreakEven.from_dict(b.to_dict()) == b
 
 
+def test_a_machine_with_a_gpu_is_not_said_to_have_none(monkeypatch):
+    """Where the CPU is named beside one, that is what the sentence says."""
+    gpu = Device("cuda")
+    monkeypatch.setattr(devices, "default", lambda: gpu)
+    b = transfer.break_even("add", device="cpu")
+    assert b.reason == "no accelerator"
+    assert b.sentence.startswith(f"No accelerator was named to compare {devices.find('cpu').name} with; pass link='pcie4-x16'")
+
+
 @pytest.fixture
 def scripted_host(monkeypatch):
     """Let the CPU take what the script says: nbytes at 1 GB/s."""
