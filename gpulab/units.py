@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
-from gpulab._given import is_whole
+from gpulab._given import is_finite, is_whole
 from gpulab.errors import InputError, kind_of
 
 _SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
@@ -150,7 +151,7 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
-def _parse(given: object, words: dict[str, float] | dict[str, int], function: str, example: str) -> float:
+def _parse(given: Any, words: dict[str, float] | dict[str, int], function: str, example: str) -> float:
     """Read text with a unit, or a bare number in the base unit; anything negative, infinite or unreadable is refused."""
     expected = f"expected a number and a unit, such as {example}, that is finite and not negative"
     if isinstance(given, str):
@@ -158,8 +159,9 @@ def _parse(given: object, words: dict[str, float] | dict[str, int], function: st
         if match is None or match.group(2).lower() not in words:
             raise InputError(f"{function}: cannot read {given[:60]!r}; {expected}. Units: {', '.join(w for w in words if w)}.")
         value = float(match.group(1)) * words[match.group(2).lower()]
-    elif isinstance(given, float) or is_whole(given):
-        value = float(given) if -_LARGEST < given < _LARGEST else math.inf
+    elif isinstance(given, float) or is_finite(given) or is_whole(given):
+        number = given if is_whole(given) else float(given)  # NumPy's small floats hold no such limit
+        value = float(number) if -_LARGEST < number < _LARGEST else math.inf
     else:
         raise InputError(f"{function}: got {kind_of(given)}; {expected}. Pass text or a number.")
     if not math.isfinite(value) or value < 0:

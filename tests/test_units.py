@@ -1,7 +1,9 @@
 """Formatting and parsing of seconds, bytes and rates."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +72,16 @@ def test_reading_a_written_size_gives_it_back(nbytes):
 def test_whole_bytes_pass_unchanged(nbytes):
     """An integer number of bytes is never rounded through a float."""
     assert units.parse_bytes(nbytes) == nbytes
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.float64, np.int8, np.uint64, Fraction])
+def test_a_number_of_any_kind_is_a_number(kind):
+    """NumPy's too, as everywhere else in gpulab; complex ones and those that are not finite are refused."""
+    assert units.parse_bytes(kind(96)) == 96
+    assert units.parse_seconds(kind(3)) == 3.0
+    for bad in (np.float32("nan"), np.float32("inf"), np.complex64(1), np.float16(-1)):
+        with pytest.raises(InputError, match="finite and not negative"):
+            units.parse_bytes(bad)
 
 
 def test_parse_knows_both_prefix_families_and_both_micro_signs():
