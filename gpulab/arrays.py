@@ -148,8 +148,9 @@ def to_device(a: Any, device: Device | str | None = None, library: str = "torch"
             return owner.move(a, str(where), pinned)
         if here.startswith("cuda") and str(where).startswith("cuda"):
             return _across_libraries(a, owner, target, str(where))
-        if here == str(where) and not owner.in_numpy(a):
-            return _without_numpy(a, owner, target)
+        if not owner.in_numpy(a) and (here == str(where) or target.name not in ("numpy", "cupy")):
+            of_name(here)  # from "meta" nothing can be moved
+            return _without_numpy(a if here == str(where) else owner.move(a, str(where), pinned), owner, target)
         return target.from_host(owner.to_host(a), str(where), pinned)
 
 

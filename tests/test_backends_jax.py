@@ -151,6 +151,22 @@ def test_to_device_keeps_the_dtype_or_refuses() -> None:
     assert gl.to_device(there, library="torch").dtype == torch.bfloat16
 
 
+def test_to_device_moves_a_dtype_that_numpy_lacks_within_its_library_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bfloat16 tensor of another device had been asked for as NumPy's on the way; numpy itself is still told what it lacks."""
+    torch_ = type(_backends.backend("torch"))
+    x, moves = torch.full((5,), 2.5, dtype=torch.bfloat16), []
+    monkeypatch.setattr(torch_, "device_of", lambda self, tensor: "cuda:0" if tensor is x else "cpu")
+    monkeypatch.setattr(torch_, "move", lambda self, tensor, device, pinned: moves.append((device, pinned)) or tensor.clone())
+    there = gl.to_device(x, "cpu", "jax")
+    assert (str(there.dtype), there.tolist(), moves) == ("bfloat16", [2.5] * 5, [("cpu", False)])
+    with pytest.raises(InputError, match=r"numpy has no bfloat16.*x\.float\(\)"):
+        gl.to_device(x, "cpu", "numpy")
+    assert len(moves) == 1
+    monkeypatch.setattr(torch_, "device_of", lambda self, tensor: "meta:0")
+    with pytest.raises(InputError, match=r"an array on 'meta:0' has no data"):
+        gl.to_device(x, "cpu", "jax")
+
+
 def test_from_jax_to_torch_is_a_copy_of_its_own() -> None:
     """Writing to the tensor leaves the JAX array as it was."""
     x = jnp.arange(4.0)
