@@ -554,10 +554,8 @@ def test_progress_tells_why_an_answer_is_not_there(progress_file: pathlib.Path):
     assert lessons.progress().rows[0].detail == "you: 5.00 us; not measured"
     assert asked.status == "Your prediction is kept: 5.00 us. When the next cell ran, the answer was not measured."
     lessons.reveal("91.1", None, "too much noise. Run the cell above again.")
-    assert (
-        asked.status
-        == "Your prediction is kept: 5.00 us. When the next cell ran, the answer was not measured: too much noise. Run the cell above again."
-    )
+    when = "Your prediction is kept: 5.00 us. When the next cell ran, the answer was"
+    assert asked.status == f"{when} not measured: too much noise. Run the cell above again."
     lessons.reveal("91.1", 6e-6)
     assert lessons.progress().rows[0].detail == "you: 5.00 us; answer: 6.00 us (MEASURED)"
     assert "unmeasured" not in progress_file.read_text(encoding="utf-8")
