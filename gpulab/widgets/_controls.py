@@ -1,14 +1,15 @@
 """What a control is: its words, its default, and the one gate that every value passes, from the mouse or from Python.
 
 Plain data; the panel in the browser is drawn from ``describe()`` and sends back what the reader typed, raw.
-``read`` turns that into a value or refuses it in one sentence.
+``read`` turns that into a value or refuses it in one sentence. A choice comes as its place in the list and its text: the list may
+have become another one before the kernel hears of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,10 @@ from gpulab._given import is_whole
 from gpulab.errors import InputError, shown
 
 _MOST_NAMED = 40  # options that an error names; of more, the first ones and the last
+
+
+class GoneError(InputError):
+    """What was chosen is not among the options any more: they became others before the kernel heard of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +114,29 @@ class _Options(Control):
                 return option
             if option is value or (isinstance(value, str) and value == text):
                 return option
+        raise InputError(f"{self.label}: {shown(value)} is not among the choices; expected one of {self._texts()}. Choose one of these.")
+
+    def _texts(self) -> str:
         named = [text for _, text in pairs(self.options)]
-        texts = ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
-        raise InputError(f"{self.label}: {shown(value)} is not among the choices; expected one of {texts}. Choose one of these.")
+        return ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
 
     def read(self, raw: Any) -> Any:
-        """Return the option at the index that the panel sent."""
+        """Return the option that the panel sent, as its index and its text; the text decides. An index alone will do, too.
+
+        Raises
+        ------
+        GoneError
+            If no option has that text any more.
+        InputError
+            If there is no such index.
+        """
         options = pairs(self.options)
+        if isinstance(raw, Mapping):
+            index, text = raw.get("index"), raw.get("text")
+            places = [place for place, (_, shown_text) in enumerate(options) if shown_text == text]
+            if not places:
+                raise GoneError(f"{self.label}: {shown(text)} is not there any more; expected one of {self._texts()}. Choose again.")
+            return options[index if index in places else places[0]][0]
         if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < len(options):
             raise InputError(f"{self.label}: choice {shown(raw)} is not there any more; expected 0 to {len(options) - 1}. Choose again.")
         return options[int(raw)][0]

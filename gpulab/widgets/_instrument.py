@@ -42,7 +42,7 @@ from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.figures import mimebundle
 from gpulab.widgets import _cells
-from gpulab.widgets._controls import Control
+from gpulab.widgets._controls import Control, GoneError
 from gpulab.widgets._panels import ControlsPanel, ResultsPanel
 from gpulab.widgets._work import Job, Progress, Stop, in_one_sentence
 
@@ -116,6 +116,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         self._working: dict[str, Any] | None = None  # the values of the work under way
         self._aside: tuple[Any, ...] | None = None  # what was there before this work first published
         self._taken: dict[tuple[str, str], int] = {}  # (view, control) -> the number of the newest value that came from there
+        self._gone: dict[tuple[str, str], tuple[Any, str]] = {}  # (view, control) -> the number of a choice that was gone, what was said
         self.controls: dict[str, Control] = {c.name: c for c in self.make_controls()}
         self.values: dict[str, Any] = {name: c.initial for name, c in self.controls.items()}
         buttons = [{"name": a.name, "label": a.label, "help": a.help} for a in self.actions]
@@ -345,8 +346,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 if what == "set":
                     self._take(content, [(content.get("name"), content.get("raw"), content.get("seq"))])
                 elif what == "run":
-                    self._take(content, content.get("values", ()))
-                    self.run(content.get("action"))
+                    if self._take(content, content.get("values", ())):
+                        self.run(content.get("action"))
                 elif what == "stop":
                     self.stop()
             except Exception as error:  # shown inside the instrument: a callback's exception is shown nowhere else
@@ -354,13 +355,29 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
             finally:
                 self._panel.send(acknowledged(content))
 
-    def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> None:
-        """Set controls from a message's (name, raw value, number), in the controls' own order; leave out what was overtaken."""
+    def _take(self, content: Mapping[str, Any], values: Sequence[tuple[Any, Any, Any]]) -> bool:
+        """Set controls from a message's (name, raw value, number), in the controls' own order; leave out what was overtaken.
+
+        Return False, and say so, where a choice is not there any more. Its field then shows the value that the control has, so unlike other
+        values that are refused it need not be mended; but what came with it must not be run with another value than was on the screen.
+        """
         order = {name: place for place, name in enumerate(self.controls)}
         given = [(str(name), raw, seq) for name, raw, seq in values]
+        gone: list[str] = []
         for name, raw, seq in sorted(given, key=lambda value: order.get(value[0], -1)):
+            place = str(content.get("view")), name
             if self._is_new(content, name, seq):
-                self._set_from_panel(name, raw)
+                self._gone.pop(place, None)
+                try:
+                    self._set_from_panel(name, raw)
+                except GoneError as error:
+                    self._gone[place] = seq, str(error)
+            if place in self._gone and self._gone[place][0] == seq:  # a button also brings what was refused when it came by itself
+                gone.append(self._gone[place][1])
+        if gone:
+            refused = self._refused
+            self._panel.write(error=" ".join([*gone, self._panel.error] if refused else gone), error_control=refused)
+        return not gone
 
     def _is_new(self, content: Mapping[str, Any], name: str, seq: Any) -> bool:
         """Return whether a value is newer than all that its view has set the control to; it is the newest then."""
@@ -375,6 +392,8 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         control = self._control(name)
         try:
             value = control.read(raw)
+        except GoneError:
+            raise
         except InputError as error:
             self._panel.write(error=str(error), error_control=name)
         else:

@@ -1,18 +1,20 @@
 // The controls of an instrument: native elements, so that keyboard and screen reader work as everywhere else.
 // State comes from the kernel (traits, one way); what the reader does goes there as messages, the newest one only.
+// A choice goes there with its text: the list may be another one by the time that the kernel reads it, and its third option another thing.
 
 /** One kind of control: `fill` follows the spec, `show` follows the value, `onInput` is told what the reader did. */
 const KINDS = {
   choice(id, onInput) {
     const select = element("select", { id });
-    select.addEventListener("change", () => onInput(select.selectedIndex));
+    let texts = [];
+    select.addEventListener("change", () => onInput(picked(texts, select.selectedIndex)));
     return {
       nodes: [select],
       focusable: select,
       fill(item) {
-        const texts = [...select.options].map((o) => o.text);
         if (JSON.stringify(texts) === JSON.stringify(item.options)) return;
-        select.replaceChildren(...item.options.map((text) => element("option", {}, text)));
+        texts = item.options;
+        select.replaceChildren(...texts.map((text) => element("option", {}, text)));
       },
       show(raw) { select.selectedIndex = raw; },
     };
@@ -24,7 +26,7 @@ const KINDS = {
     const shown = element("output", { for: id, class: "gpulab-shown", "aria-live": "off" });
     let texts = [];
     const name = () => { setText(shown, texts[range.value] ?? ""); range.setAttribute("aria-valuetext", texts[range.value] ?? ""); };
-    range.addEventListener("input", () => { name(); onInput(Number(range.value)); });
+    range.addEventListener("input", () => { name(); onInput(picked(texts, Number(range.value))); });
     return {
       nodes: [element("span", { class: "gpulab-slide" }, range, shown)],
       focusable: range,
@@ -72,6 +74,11 @@ const KINDS = {
   several: (id, onInput) => boxes(id, "checkbox", onInput),
 };
 
+/** An option as the kernel takes it. */
+function picked(texts, index) {
+  return { index, text: texts[index] };
+}
+
 function boxes(id, type, onInput) {
   const group = element("div", { class: "gpulab-boxes" });
   let texts = [];
@@ -85,7 +92,7 @@ function boxes(id, type, onInput) {
       texts = item.options;
       group.replaceChildren(...texts.map((text) => {
         const input = element("input", { type, name: id });
-        input.addEventListener("change", () => onInput(inputs().flatMap((box, k) => (box.checked ? [k] : []))));
+        input.addEventListener("change", () => onInput(inputs().flatMap((box, k) => (box.checked ? [picked(texts, k)] : []))));
         return element("label", {}, input, " " + text);
       }));
     },

@@ -277,6 +277,54 @@ def test_a_slider_dragged_fast_ends_where_it_was_left(notebook: NotebookPage) ->
     assert state(notebook, "probe.values['size']") == "1024"
 
 
+MENU = """
+from gpulab.widgets._controls import Choice
+from gpulab.widgets._instrument import Drawing, Instrument
+
+class Menu(Instrument):
+    title = "Menu"
+    actions = ()
+
+    def make_controls(self):
+        return [Choice(name="meal", label="Meal", options=("morning", "evening")), self.dishes("bread", "egg", "tea")]
+
+    def dishes(self, *options):
+        return Choice(name="dish", label="Dish", options=options)
+
+    def changed(self, name):
+        if name == "meal":
+            self.replace_control(self.dishes("soup", "bread", "fish"))
+
+    def draw(self, values):
+        return Drawing(None, ("what",), [(" ".join(values.values()),)])
+
+    def code_for(self, values):
+        return "menu()"
+
+menu = Menu(dish="tea")
+menu
+"""
+
+
+@pytest.mark.parametrize(("dish", "told"), [("bread", "evening bread"), ("egg", "Dish: 'egg' is not there any more")])
+def test_a_choice_out_of_a_list_that_is_going_is_not_another_one(notebook_of: Callable[..., NotebookPage], dish: str, told: str) -> None:
+    """Both lists are used before the kernel answers: the second one's option is found by its text in the new list, or refused."""
+    notebook = notebook_of([MENU])
+    notebook.output(0).get_by_label("Dish").wait_for(timeout=WAIT)
+    notebook.page.evaluate(
+        """dish => { const [meal, dishes] = document.querySelectorAll('.gpulab-choice select');
+            for (const [list, text] of [[meal, 'evening'], [dishes, dish]]) {
+                list.selectedIndex = [...list.options].findIndex(option => option.text === text);
+                list.dispatchEvent(new Event('change')); } }""",
+        dish,
+    )
+    shown(notebook, told)
+    held = "bread" if dish == "bread" else "soup"
+    assert state(notebook, "menu.values['dish']") == held
+    expect(notebook.output(0).get_by_label("Dish")).to_have_value(held)
+    assert notebook.kernel_errors() == []
+
+
 def test_a_redraw_is_quick(notebook: NotebookPage) -> None:
     """A moved slider changes picture and table within the tenth of a second of the design, five times that on a busy machine.
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.errors import InputError
-from gpulab.widgets._controls import Choice, Control, Number, Several, Slider, Switch
+from gpulab.widgets._controls import Choice, Control, GoneError, Number, Several, Slider, Switch
 
 CHOICE = Choice(name="kind", label="Kind", options=("a", "b", ("c", "the third")), default="b")
 SLIDER = Slider(name="size", label="Size", options=[(64, "64"), (128, "128")])
@@ -89,6 +89,20 @@ def test_an_option_is_named_by_value_or_by_text() -> None:
         CHOICE.check("d")
     with pytest.raises(InputError, match="Choose again"):
         CHOICE.read(3)
+
+
+def test_what_comes_with_its_text_is_found_by_it() -> None:
+    """The list may be a newer one than the reader's: the text says what was meant, wherever it stands now; one that is gone is refused."""
+    assert CHOICE.read({"index": 2, "text": "the third"}) == CHOICE.read({"index": 0, "text": "the third"}) == "c"
+    assert SLIDER.read({"index": 3, "text": "64"}) == 64
+    assert SEVERAL.read([{"index": 5, "text": "cuda:0"}, {"index": 1, "text": "cpu"}]) == ("cpu", "cuda:0")
+    with pytest.raises(GoneError, match=r"^Kind: 'the fourth' is not there any more; expected one of a, b, the third\. Choose again\.$"):
+        CHOICE.read({"index": 1, "text": "the fourth"})
+    for raw in ({"index": 0}, {}, {"index": 0, "text": None}, {"index": [], "text": {}}):
+        with pytest.raises(GoneError):
+            CHOICE.read(raw)
+    with pytest.raises(GoneError, match="'cuda:1' is not there any more"):
+        SEVERAL.read([{"index": 0, "text": "cpu"}, {"index": 1, "text": "cuda:1"}])
 
 
 def test_a_whole_number_of_numpy_names_the_option_that_it_equals() -> None:

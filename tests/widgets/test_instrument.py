@@ -644,6 +644,67 @@ def test_a_refused_value_that_a_button_brings_is_told() -> None:
     assert (probe.result, probe.error) == (9, "")
 
 
+class Menu(Probe):
+    """A choice decides another one's list."""
+
+    def make_controls(self) -> list[Any]:
+        """The menu of the morning."""
+        return [
+            Choice(name="meal", label="Meal", options=("morning", "evening")),
+            Choice(name="dish", label="Dish", options=("bread", "egg", "tea")),
+            Number(name="n", label="Size n", default=4, minimum=1, maximum=9, integer=True),
+        ]
+
+    def changed(self, name: str) -> None:
+        """In the evening one dish is the same, in another place."""
+        if name == "meal":
+            options = ("bread", "egg", "tea") if self.values["meal"] == "morning" else ("soup", "bread", "fish")
+            self.replace_control(Choice(name="dish", label="Dish", options=options))
+
+
+EVENING = {"index": 1, "text": "evening"}
+GONE = "Dish: 'egg' is not there any more; expected one of soup, bread, fish. Choose again."
+
+
+def test_a_choice_is_what_its_text_says_though_the_list_has_changed() -> None:
+    """Chosen in the morning's list, read in the evening's: bread is bread in its new place, and egg is not what stands in its place now."""
+    menu = Menu()
+    send(menu, do="set", name="dish", raw={"index": 2, "text": "tea"}, seq=1, view="a")
+    send(menu, do="set", name="meal", raw=EVENING, seq=2, view="a")
+    send(menu, do="set", name="dish", raw={"index": 0, "text": "bread"}, seq=3, view="a")
+    assert (menu.values["dish"], menu._panel.values["dish"], menu.error) == ("bread", 1, "")
+    send(menu, do="set", name="dish", raw={"index": 1, "text": "egg"}, seq=4, view="a")
+    assert (menu.values["dish"], menu.error, menu._panel.error_control) == ("bread", GONE, "")  # its field shows bread
+    send(menu, do="run", action="run", values=[], seq=5, view="a")
+    menu.wait()
+    assert (menu.result, menu.error) == (4, "")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_nothing_is_run_in_place_of_a_choice_that_is_gone(alone: bool) -> None:
+    """A button that brings it starts nothing, also where its own message came first; pressed again, it runs with what is shown by then."""
+    menu = Menu(dish="tea")
+    send(menu, do="set", name="meal", raw=EVENING, seq=1, view="a")
+    egg = {"index": 1, "text": "egg"}
+    if alone:
+        send(menu, do="set", name="dish", raw=egg, seq=2, view="a")
+    send(menu, do="run", action="run", values=[["dish", egg, 2], ["n", "7", 3]], seq=4, view="a")
+    assert (menu._job, menu.error, menu.values) == (None, GONE, {"meal": "evening", "dish": "soup", "n": 7})
+    send(menu, do="run", action="run", values=[], seq=5, view="a")
+    menu.wait()
+    assert (menu.result, menu.error) == (7, "")
+
+
+def test_a_choice_that_is_gone_leaves_another_controls_refusal() -> None:
+    """The number that was refused is still in its field, and holds Run back as before."""
+    menu = Menu()
+    send(menu, do="set", name="n", raw="99", seq=1, view="a")
+    refused = menu.error
+    send(menu, do="set", name="dish", raw={"index": 0, "text": "soup"}, seq=2, view="a")
+    assert menu.error == f"Dish: 'soup' is not there any more; expected one of bread, egg, tea. Choose again. {refused}"
+    assert menu._panel.error_control == "n"
+
+
 @pytest.mark.parametrize("values", [None, 3, "text", {"n": "5"}, [1], [["n"]], [["n", "5", 1, 2]], [[[], {}, ()]], [["none", 1, 1]],
                                     [["n", None, "x"]], [["n", "5", float("nan")]], [["n", 5, 10**400]]])  # fmt: skip
 def test_no_values_of_a_button_end_the_instrument(values: Any) -> None:
