@@ -7,6 +7,7 @@ of them before it returns, and a model that answers as well.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
 import time
@@ -208,11 +209,16 @@ class _Script:
         self.name, self.script, self.job, self.where = name, script, job, where
 
     def _call(self, model: Any, data: Data, seed: int = 0) -> None:
-        """Call the script under a seed of its own and wait for the device."""
+        """Call the script under a seed of its own, on data of its own, and wait for the device.
+
+        One that changes its data in place, as ``images -= images.mean()`` does where ``.to(device)`` copies nothing, would change them for
+        its next call, for the other script, and for all that this process trains later. The copy is small beside making the model.
+        """
         generators = Generators(seed, self.where)
+        own = dataclasses.replace(data, inputs=data.inputs.clone(), targets=data.targets.clone())
         try:
             with generators.in_use():
-                self.script(model, data)
+                self.script(model, own)
             self.where.synchronize()
         except GpulabError:
             raise

@@ -75,6 +75,22 @@ def test_one_that_is_slower_or_trains_less_is_no_speed_up() -> None:
     assert "trains less" in found.objections[0]
 
 
+def test_a_script_that_changes_its_data_changes_nobody_elses() -> None:
+    """Each call gets the same numbers, though the one before made them twice as large in place; the task's own data stay as they are."""
+    task, begins = training.task(TASK), set[tuple[int, float]]()
+    kept = [whole.clone() for whole in (task.train.inputs, task.train.targets)]
+
+    def scaled(model: Any, data: Any) -> None:
+        begins.add((len(data), float(data.inputs.sum())))
+        data.inputs.mul_(2.0)
+        quick(model, data)
+        data.targets.zero_()
+
+    training.compare_scripts(scaled, quick, TASK, items=16, seeds=2, device="cpu", deadline=0.01)
+    assert sorted(begins) == [(n, float(task.train.inputs[:n].sum())) for n in (16, len(task.train))]
+    assert all(map(torch.equal, kept, (task.train.inputs, task.train.targets)))
+
+
 def test_speed_that_costs_accuracy_is_named() -> None:
     """A model that hardly learned is surely worse than one that did."""
 
