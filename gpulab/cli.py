@@ -74,6 +74,8 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
 
 def _show_every_character() -> None:
     """Show by its escape what the output's encoding lacks: on Windows that of a file or a pipe has one alphabet, and names have several."""
+    if sys.stdout is None:  # it was closed (>&-), or Windows gave the program none: print then says nothing, and all else asks the output
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - kept open to the end
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -123,6 +123,14 @@ def test_a_reader_that_goes_away_is_no_error():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("words", [["doctor"], ["record", "--list"]])
+def test_a_command_without_an_output_does_its_work(words, monkeypatch):
+    """`gpulab doctor >&-` is asked for its code alone: Python has no sys.stdout then."""
+    monkeypatch.setattr(devices, "checkup", lambda: devices.Checkup(()))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(words) == 0
+
+
 def test_a_name_that_the_outputs_alphabet_lacks_ends_nothing(monkeypatch):
     """`gpulab doctor > file` on Windows writes in one alphabet's encoding, such as 1252: what it lacks is shown by its escape."""
     file = io.BytesIO()
