@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 from typing import Any
 
 
@@ -25,6 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab claims``; return the exit code."""
     from gpulab import recordings
     from gpulab._files import write_atomically
+    from gpulab._given import expanded
     from gpulab.claims import ledger
     from gpulab.claims._page import page
     from gpulab.errors import InputError
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{finding.verdict!s:16} {finding.claim.key:22} {finding.recording or '-':22} {finding.summary}")
         print(repr(found))
         return 0
-    target = pathlib.Path(arguments.out)
+    target = expanded("claims", arguments.out)
     try:
         write_atomically(target, page(found).encode())
     except OSError as error:

@@ -265,10 +265,12 @@ def record(
 def _target(out: Any) -> pathlib.Path:
     """Return the file to write as a path, if it can be one."""
     try:
-        target = pathlib.Path(out)
+        target = _given.expanded("record", out)
         if "\0" in target.name:
             raise ValueError("a null character")
         is_folder, has_folder = target.is_dir() or not target.name, target.parent.is_dir()
+    except InputError:  # somebody's home that is not here
+        raise
     except (TypeError, ValueError) as error:  # no path at all, or a null character in it
         raise InputError(f"record: {shown(out)} is not the name of a file ({message_of(error)}); expected one. Pass --out FILE.") from error
     if is_folder:

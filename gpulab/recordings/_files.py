@@ -63,9 +63,11 @@ def read(path: str | os.PathLike[str]) -> Recording:
     ------
     RecordingError
         If the file is missing, too large, not JSON, damaged, or from a newer version of the schema.
+    InputError
+        If the path begins with the home of a user who is not here.
     """
+    file = _file(path)
     try:
-        file = pathlib.Path(path)
         about = file.stat()
         if about.st_size > MAX_FILE_BYTES:
             raise RecordingError(
@@ -73,10 +75,6 @@ def read(path: str | os.PathLike[str]) -> Recording:
                 "gpulab's."
             )
         return _parsed(file, about.st_size, about.st_mtime_ns)
-    except TypeError as error:
-        raise RecordingError(
-            f"recordings.read: {shown(path)} is no path; expected the name of a file. Use gl.recordings.load for a machine's name."
-        ) from error
     except OSError as error:
         raise RecordingError(
             f"recordings.read: {shown(file.name)} cannot be read ({error.strerror}); expected a file that `gpulab record` wrote."
@@ -86,6 +84,15 @@ def read(path: str | os.PathLike[str]) -> Recording:
             raise
         raise RecordingError(
             f"recordings.read: {shown(file.name)} is not JSON ({error}); expected a file that `gpulab record` wrote. Is it truncated?"
+        ) from error
+
+
+def _file(path: str | os.PathLike[str]) -> pathlib.Path:
+    try:
+        return expanded("recordings.read", path)
+    except TypeError as error:
+        raise RecordingError(
+            f"recordings.read: {shown(path)} is no path; expected the name of a file. Use gl.recordings.load for a machine's name."
         ) from error
 
 
@@ -136,6 +143,6 @@ def _refuse_constant(word: str) -> float:
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a recording so that a crash leaves the old file or the new one, never half of one."""
+    """Write a recording so that a crash leaves the old file or the new one, never half of one; a leading ~ stands for the home folder."""
     text = json.dumps(recording.to_dict(), indent=1, allow_nan=False) + "\n"
-    write_atomically(pathlib.Path(path), text.encode())
+    write_atomically(expanded("recordings.write", path), text.encode())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import _files
+from gpulab._given import expanded
 from gpulab._result import Result, html_table
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence
@@ -58,7 +59,7 @@ def speedup_report(path: Any, *results: Result, title: str = "What made the trai
     parts = [("heading", title.strip()), *_machine(results[0].environment), ("text", _READING)]  # type: ignore[attr-defined]
     for result in results:
         parts += _of_ladder(result) if isinstance(result, LadderResult) else _of_scripts(result)  # type: ignore[arg-type]
-    where = Path(path)
+    where = expanded("speedup_report", path)
     page = _markdown(parts) if where.suffix.lower() == ".md" else _html(title, parts)
     try:
         _files.write_atomically(where, page.encode())

@@ -347,6 +347,16 @@ def test_the_page_is_what_the_command_writes(tmp_path: pathlib.Path, monkeypatch
     assert out.read_text() == page(claims.ledger())
 
 
+def test_the_page_may_go_into_the_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--out=~/page.md`, which no shell writes out, makes no folder of that name here."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert cli.main(["claims", "--out=~/page.md"]) == 0
+    assert [file.name for file in tmp_path.rglob("*")] in (["page.md", "here"], ["here", "page.md"])
+
+
 def test_the_page_escapes_nothing_away(plans: dict[str, Recording]) -> None:
     """Every claim has a row of four cells, and every machine is named with its provenance."""
     text = page(claims.ledger(plans.values()))

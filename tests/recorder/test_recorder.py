@@ -511,6 +511,17 @@ def test_what_is_no_file_to_write_is_said_before_anything_runs(bench, tmp_path, 
     assert bench.log == []
 
 
+def test_a_recording_may_go_into_the_home(bench, tmp_path, monkeypatch):
+    """`--out=~/r.json`: a shell writes a ~ out only where it begins a word."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    bench("a", [0])
+    bench.run("~/r.json")
+    assert (tmp_path / "r.json").is_file()
+    with pytest.raises(InputError, match="begins with the home of a user that is not here"):
+        bench.run("~nobody-of-that-name/r.json")
+
+
 def test_the_edges_of_budget_and_name(bench, tmp_path):
     """A day is the most; a name has 64 characters at most, and a device without letters is a machine."""
     bench("a", [0])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulab import recordings
-from gpulab.errors import RecordingError
+from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Badge, Environment, Note
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.recordings._schema import KEPT_SAMPLES, thin
@@ -346,3 +346,14 @@ def test_the_interval_of_a_ratio_needs_one_above_zero():
     assert one.over(a_timing(interval_seconds=(0.0, 1e-3))) == (1.0, None)
     assert one.over(a_timing(interval_seconds=None)) == (1.0, None)
     assert a_timing(interval_seconds=None).over(one) == (1.0, None)
+
+
+def test_a_path_may_begin_with_the_home(tmp_path, monkeypatch):
+    """In a notebook no shell writes the ~ out; a home of nobody's is one sentence."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    recordings.write(a_recording(), "~/mine.json")
+    assert (tmp_path / "mine.json").is_file()
+    assert recordings.read("~/mine.json") == recordings.read(tmp_path / "mine.json")
+    with pytest.raises(InputError, match=r"recordings\.read: ~nobody-of-that-name/r\.json begins with the home of a user that is not here"):
+        recordings.read("~nobody-of-that-name/r.json")

@@ -356,6 +356,14 @@ def test_the_page_has_machine_techniques_intervals_accuracy_and_badges(found: Sc
     assert [file.name for file in tmp_path.iterdir()] == [f"page.{kind}"]
 
 
+def test_a_page_may_go_into_the_home(found: ScriptsResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook no shell writes the ~ out."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert training.speedup_report("~/page.md", found) == tmp_path / "page.md"
+    assert (tmp_path / "page.md").is_file()
+
+
 def test_a_page_is_whole_or_not_there(found: ScriptsResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk leaves the old page as it was; another ending, no result and junk are refused."""
     page = training.speedup_report(tmp_path / "page.md", found)
