@@ -243,7 +243,7 @@ def test_an_environment_is_asked_what_it_holds(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_interrupted_install_is_taken_up_again(installer: Installer) -> None:
-    """No stamp is written before the end, so a failed run is repeated."""
+    """No stamp says before the end that all is there, so a failed run is repeated."""
     installer.fail_at = 2
     with pytest.raises(setup_env.SetupError):
         setup_env.run([], None)
@@ -260,6 +260,35 @@ def test_new_gpu_brings_another_torch(installer: Installer) -> None:
     setup_env.run([], None)
     assert installer.calls[0] == ("uninstall", "--yes", "torch")
     assert installer.calls[-1][-1].endswith("[cuda13,kernels]")
+
+
+@pytest.mark.parametrize("finished_before", [False, True])
+def test_an_install_that_was_interrupted_for_another_device_leaves_no_torch_of_it(installer: Installer, finished_before: bool) -> None:
+    """Whoever sees "the CPU build", stops it and asks for a GPU's would keep the CPU's torch: its version counts as installed for pip."""
+    if finished_before:
+        setup_env.run([], "cuda12")
+        installer.calls.clear()
+    installer.fail_at = 3 if finished_before else 2  # torch is there, the rest is not
+    with pytest.raises(setup_env.SetupError):
+        setup_env.run([], None)
+    installer.calls.clear()
+    installer.fail_at = None
+    setup_env.run([], "cuda13")
+    assert installer.calls[0] == ("uninstall", "--yes", "torch")
+    installer.calls.clear()
+    setup_env.run([], "cuda13")
+    assert installer.calls == []
+
+
+def test_a_torch_that_could_not_be_taken_out_is_taken_out_by_the_next_run(installer: Installer) -> None:
+    """Only then is the environment another device's."""
+    setup_env.run([], None)
+    installer.calls.clear()
+    installer.fail_at = 1
+    with pytest.raises(setup_env.SetupError):
+        setup_env.run([], "cuda13")
+    setup_env.run([], "cuda13")
+    assert installer.calls[:2] == [("uninstall", "--yes", "torch")] * 2
 
 
 def test_damaged_stamp_means_install_again(installer: Installer) -> None:

@@ -196,12 +196,17 @@ def wanted_key(stack: str, python: tuple[int, int]) -> str:
 
 
 def read_stamp() -> dict[str, object]:
-    """What the last finished set-up left; empty if there was none or it cannot be read."""
+    """What the last set-up left, of one that did not finish its stack alone; empty if there was none or it cannot be read."""
     try:
         stamp = json.loads(STAMP.read_text())
     except (OSError, ValueError):
         return {}
     return stamp if isinstance(stamp, dict) else {}
+
+
+def write_stamp(facts: dict[str, object]) -> None:
+    """Leave what the next set-up has to know."""
+    STAMP.write_text(json.dumps({**facts, "root": str(ROOT)}) + "\n")
 
 
 def is_done(stamp: dict[str, object], key: str, extras: list[str]) -> bool:
@@ -280,7 +285,7 @@ def room_needed(stack: str, extras: list[str], before: dict[str, object]) -> flo
     """The free space in bytes that what is not there yet needs."""
     there = before.get("extras")
     tests = "test" in extras and not (isinstance(there, list) and "test" in there)
-    return (0.0 if before else ROOM[stack]) + (ROOM_OF_TESTS if tests else 0.0)
+    return (0.0 if before.get("key") else ROOM[stack]) + (ROOM_OF_TESTS if tests else 0.0)
 
 
 def compile_packages() -> None:
@@ -305,6 +310,8 @@ def install(stack: Stack, extras: list[str], before: dict[str, object]) -> None:
         print(f"Note: {free / 1e9:.1f} GB are free here; this may need {needed / 1e9:.1f} GB.", flush=True)
     if before.get("stack", stack.name) != stack.name:
         _pip("uninstall", "--yes", "torch")  # the same version would count as there, though it is built for something else
+    if before.get("stack") != stack.name:  # for whom is known also where this is interrupted, and the next run is for something else
+        write_stamp({"stack": stack.name})
     torch = ["install", "--no-compile", "-c", str(ROOT / "constraints.txt"), torch_pin(), "setuptools"]
     if stack.index is not None:
         if index_answers(stack.index):
@@ -336,7 +343,7 @@ def run(extras: list[str], wanted: str | None) -> None:
     kept = before.get("extras") if before.get("key") == key else None
     every = sorted({*extras, *(kept if isinstance(kept, list) else [])})
     install(stack, every, before)
-    STAMP.write_text(json.dumps({"key": key, "extras": every, "stack": stack.name, "root": str(ROOT)}) + "\n")
+    write_stamp({"key": key, "extras": every, "stack": stack.name})
     print(f"The environment is ready in {VENV.name}.", flush=True)
 
 
