@@ -217,7 +217,7 @@ class _Script:
         generators = Generators(seed, self.where)
         own = dataclasses.replace(data, inputs=data.inputs.clone(), targets=data.targets.clone())
         try:
-            with generators.in_use():
+            with generators.in_use(), _settings.put_back():
                 self.script(model, own)
             self.where.synchronize()
         except GpulabError:

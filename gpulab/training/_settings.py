@@ -164,6 +164,51 @@ def threads(count: int | None, device: Device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def put_back() -> Iterator[None]:
+    """Within the block anybody may turn PyTorch's switches: threads, precision of float32, cuDNN's choice, default dtype, gradients.
+
+    After it they are as they were, so that what one script turned on for itself is not on for the next one.
+    """
+    import torch
+
+    backends: Any = torch.backends
+    places = [backends.cuda.matmul, getattr(backends.cudnn, "conv", None), getattr(backends.mkldnn, "matmul", None)]
+    found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in places if hasattr(place, "fp32_precision")]
+    found += [(backends.cudnn, "benchmark"), (backends.cudnn, "deterministic")]
+    calls: list[tuple[Any, Any]] = [
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+    ]
+    older = _older_switch()
+    before, states = [getattr(place, name) for place, name in found], [get() for get, _ in calls]
+    try:
+        yield
+    finally:
+        for (get, put), state in zip(calls, states, strict=True):
+            if get() != state:
+                put(state)
+        if [getattr(place, name) for place, name in found] != before or _older_switch() != older:
+            if older is not None:
+                for place in places:  # while these and the older switch disagree it cannot be set and read
+                    if hasattr(place, "fp32_precision"):
+                        place.fp32_precision = "ieee"
+                _matmul_precision(older)
+            for (place, name), value in zip(found, before, strict=True):
+                setattr(place, name, value)
+
+
+def _older_switch() -> str | None:
+    """Return what the older switch of float32 products says; None where the newer ones say otherwise, so that it cannot be read."""
+    import torch
+
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        warnings.filterwarnings("ignore", message=".*new API settings.*")
+        return torch.get_float32_matmul_precision()
+    return None
+
+
+@contextlib.contextmanager
 def switches(precision: str, device: Device, autotune: bool = False) -> Iterator[None]:
     """Within the block float32 means float32 unless "tf32" was asked for, and kernels give the same bits on every run.
 

@@ -91,6 +91,31 @@ def test_a_script_that_changes_its_data_changes_nobody_elses() -> None:
     assert all(map(torch.equal, kept, (task.train.inputs, task.train.targets)))
 
 
+def test_what_one_script_switches_on_is_off_for_the_other() -> None:
+    """Threads, TF32, cuDNN's search: on for both, they would be no gain of the one that has them; and the caller's stay as they are."""
+
+    def state() -> tuple[Any, ...]:
+        return (
+            torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.benchmark, torch.get_default_dtype(), torch.is_grad_enabled(),
+        )  # fmt: skip
+
+    seen, here = set[tuple[Any, ...]](), state()
+
+    def switching(model: Any, data: Any) -> None:
+        seen.add(state())
+        quick(model, data)
+        torch.set_num_threads(2)
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+
+    training.compare_scripts(switching, quick, TASK, items=16, seeds=1, device="cpu", deadline=0.01, threads=1)
+    assert seen == {(1, *here[1:])}
+    assert state() == here
+
+
 def test_speed_that_costs_accuracy_is_named() -> None:
     """A model that hardly learned is surely worse than one that did."""
 
