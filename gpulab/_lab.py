@@ -21,7 +21,7 @@ from typing import Any
 
 from gpulab import _working_copy
 from gpulab._given import expanded
-from gpulab.errors import GpulabError, InputError, set_up_command
+from gpulab.errors import GpulabError, InputError, set_up_command, shown
 
 _FIRST_NOTEBOOK = "00_start_here.ipynb"
 _COPY_NAME = "my-notebooks"
@@ -168,10 +168,16 @@ def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra
     Raises
     ------
     InputError
-        If ``extra`` sets what this command keeps for itself (address, token, folder, port).
+        If ``extra`` sets what this command keeps for itself (address, token, folder, port), or holds the name of a file or a folder.
     """
     extra = list(extra)
-    for argument in extra:
+    for before, argument in zip(["", *extra], extra, strict=False):
+        # JupyterLab would serve a folder that stands there in the working copy's place: the originals, with `gpulab lab notebooks`.
+        if not argument.startswith("-") and ("=" in before or not before.startswith("-")):
+            raise InputError(
+                f"lab: {shown(argument)} is no option; expected options alone, and JupyterLab's own after --. Choose the working copy's "
+                "folder with --dir, and open a notebook in JupyterLab."
+            )
         name = argument.lstrip("-").split("=")[0].split(".")[-1].replace("-", "_")  # as an option, and as its shorter name
         if name in _GUARDED:
             raise InputError(

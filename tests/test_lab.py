@@ -143,6 +143,20 @@ def test_arguments_that_would_open_the_server_are_refused(argument: str) -> None
         _lab.jupyter_arguments(Path("/x"), None, open_browser=False, extra=[argument])
 
 
+@pytest.mark.parametrize("words", [["notebooks"], ["02"], ["--", "02_data_transfer.ipynb"], ["--", "--LabApp.collaborative=True", "."]])
+def test_a_folder_is_not_served_in_the_working_copys_place(words: list[str]) -> None:
+    """JupyterLab takes a name that is no option for the folder to serve, whatever it was told before: the originals would be edited."""
+    extra = parse(*words).jupyter
+    with pytest.raises(InputError, match=r"^lab: '[\w.]+' is no option; expected options alone, and JupyterLab's own after --\. Choose"):
+        _lab.jupyter_arguments(Path("/x"), None, open_browser=False, extra=extra)
+
+
+def test_an_options_value_may_stand_behind_it() -> None:
+    """As a word of its own; whether a flag takes one is JupyterLab's business."""
+    extra = parse("--", "--ServerApp.certfile", "mine.pem", "--debug").jupyter
+    assert _lab.jupyter_arguments(Path("/x"), None, open_browser=False, extra=extra)[-3:] == extra
+
+
 def test_port_in_use_is_told() -> None:
     """A port that is taken, or does not exist, is a sentence and not a server somewhere else."""
     with socket.socket() as taken:
