@@ -95,6 +95,12 @@ def test_driver_version_tells_cuda(driver: str, cuda: tuple[int, int] | None) ->
     assert setup_env.cuda_of_driver(driver) == cuda
 
 
+def test_half_a_character_in_what_a_program_prints_stops_nothing() -> None:
+    """As where nvidia-smi cuts the path of a program on the GPU; the version in its head is read all the same."""
+    code = r"import sys; sys.stdout.buffer.write(b'CUDA Version: 13.0 \n| ...\x82ukasz/python |\n')"
+    assert setup_env.parse_nvidia_smi(setup_env._output(sys.executable, "-c", code), "")[0] == (13, 0)
+
+
 def test_index_that_does_not_answer_is_left_out() -> None:
     """A refused or timed-out request means "no", and the question is bounded in time."""
     asked = []

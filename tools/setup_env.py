@@ -132,9 +132,16 @@ def parse_nvidia_smi(header: str, query: str) -> tuple[tuple[int, int] | None, t
 
 
 def _output(*command: str) -> str:
-    """What a command printed; "" if it is not there, fails or takes more than 20 seconds."""
+    """What a command printed; "" if it is not there, fails or takes more than 20 seconds.
+
+    nvidia-smi cuts the paths of the programs on a GPU, also in the middle of a character, and on Windows writes them in another alphabet
+    than Python reads: what cannot be read is none of what is looked for.
+    """
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True, text=True).stdout
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True, text=True, errors="replace"
+        )
+        return done.stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
