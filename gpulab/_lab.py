@@ -8,6 +8,7 @@ The working copy itself is ``_working_copy``'s business.
 from __future__ import annotations
 
 import argparse
+import http.client
 import os
 import secrets
 import site
@@ -145,7 +146,7 @@ def _answers(server: Mapping[str, Any]) -> bool:
     try:
         with opener.open(request, timeout=3):
             return True
-    except OSError:
+    except (OSError, http.client.HTTPException):  # also what answers at its port by now and is no web server
         return False
 
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -175,6 +176,24 @@ def test_server_of_this_working_copy_is_found(tmp_path: Path, monkeypatch: pytes
     assert _lab.find_running(tmp_path, [other, here]) is None
     monkeypatch.setattr(_lab, "_answers", lambda server: True)
     assert _lab.find_running(tmp_path, [other, here]) is here
+
+
+def test_what_listens_at_a_dead_servers_port_is_no_server(tmp_path: Path) -> None:
+    """The file of a server that a crash left behind names a port; by now something that is no web server may have it."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(60)
+
+        def greet() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        greeter = threading.Thread(target=greet)
+        greeter.start()
+        left = {"root_dir": str(tmp_path), "url": f"http://127.0.0.1:{other.getsockname()[1]}/", "token": "t"}
+        assert _lab.find_running(tmp_path, [left]) is None
+        greeter.join()
 
 
 def test_running_server_is_opened_again(course: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
