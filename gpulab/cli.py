@@ -7,6 +7,7 @@ Only the module of the command that was asked for is imported, so ``gpulab recor
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import json
@@ -33,6 +34,7 @@ _COMMANDS = {
 # What a shell gives a program that SIGINT ended: 128 + 2.
 _INTERRUPTED = 130
 _READER_GONE = 141  # 128 + SIGPIPE
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # the disk, or what one may use of it
 
 
 def add_parser(subparsers: Any) -> None:
@@ -119,6 +121,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output (head, less) has gone: nobody is left to tell
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - kept open for the interpreter's last flush
         return _READER_GONE
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:  # no file of ours: those that are written say which they are
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - as above
+        print(f"gpulab: what was to be printed cannot be written ({error.strerror}). Make room, and run it again.", file=sys.stderr)
+        return 2
     except GpulabError as error:
         print(f"gpulab: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -121,6 +122,24 @@ def test_a_reader_that_goes_away_is_no_error():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")  # noqa: PTH110
+@pytest.mark.parametrize("lines", [1, 2000])
+def test_an_output_on_a_full_disk_is_one_sentence(lines):
+    """`gpulab doctor > file`, be it written at the end or, since it is long, before."""
+    code = "\n".join(
+        (
+            "import sys",
+            "from gpulab import cli, devices",
+            f"devices.checkup = lambda: devices.Checkup((devices.Check('python', 'ok', 'x' * 20),) * {lines})",
+            "sys.exit(cli.main(['doctor']))",
+        )
+    )
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"gpulab: what was to be printed cannot be written \(.+\)\. Make room, and run it again\.\n", done.stderr)
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["record", "--list"]])
