@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -15,6 +16,7 @@ import torch
 
 import gpulab as gl
 from gpulab import _backends
+from gpulab._backends import _tensorflow
 from gpulab._backends._jax import not_aligned
 from gpulab.errors import CopyRequiredError, DeviceError, InputError, MissingLibraryError
 from gpulab.timing import _agreement
@@ -144,6 +146,32 @@ def test_a_large_product_is_checked_by_rows(monkeypatch: pytest.MonkeyPatch) -> 
     wrong[-1] *= 1.01
     assert reference.difference(tf.constant(right)) < 1e-6
     assert reference.difference(tf.constant(wrong)) > 1e-3
+
+
+def test_only_what_is_told_for_information_is_left_out(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines that TensorFlow 2.21 writes on a processor with AVX512-VNNI; an error and a warning stay, and all for who asks for all."""
+    lines = (
+        b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+        b"I0000 00:00:1795491872.337260   28199 port.cc:153] oneDNN custom operations are on.\n"
+        b"W0000 00:00:1795491872.337260   28199 x.cc:1] a warning\nE0000 an error\nIndeed\n"
+    )
+    kept = lines.decode().splitlines()[2:]
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    for _ in range(2):  # the output is as it was after the first time
+        with _tensorflow._without_chatter():
+            os.write(2, lines)
+        assert capfd.readouterr().err.splitlines() == kept
+    import_fails = _tensorflow._without_chatter()
+    import_fails.__enter__()
+    os.write(2, lines)
+    error = ImportError("no")
+    with contextlib.suppress(ImportError):
+        import_fails.__exit__(ImportError, error, None)
+    assert capfd.readouterr().err.splitlines() == kept
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    with _tensorflow._without_chatter():
+        os.write(2, lines)
+    assert capfd.readouterr().err.encode() == lines
 
 
 def test_tensorflow_is_quiet_when_gpulab_loads_it() -> None:

@@ -6,9 +6,13 @@ that does not begin on a 64-byte boundary, as it does where a tensor of text is 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
-from collections.abc import Callable
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +28,36 @@ _NUMBERS = {f"{kind}{bits}" for kind, sizes in (("int", (8, 16, 32, 64)), ("uint
 _NOT_IN_NUMPY = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "half"}
 _KNOWN = _NUMBERS | _NOT_IN_NUMPY
 _BYTE_OFFSET = 40  # of byte_offset in DLTensor: data 8, device 8, ndim 4, dtype 4, shape 8, strides 8 (dlpack.h)
+
+
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Leave out what TensorFlow's C++ tells for information while it is imported; all else stands on the error output afterwards.
+
+    Of TensorFlow 2.21 a part does not heed TF_CPP_MIN_LOG_LEVEL: on processors with AVX512-VNNI it tells that oneDNN is on, at any level.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "0":  # somebody wants to read it
+        yield
+        return
+    try:
+        kept = os.dup(2)
+    except OSError:  # no error output, so nothing to leave out
+        yield
+        return
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            said.seek(0)
+            rest = b"".join(line for line in said if not _CHATTER.match(line))
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                os.write(2, rest)
+
+
+_CHATTER = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog\(\)")
 
 
 class TensorFlowBackend(Backend):
@@ -42,7 +76,8 @@ class TensorFlowBackend(Backend):
     })  # fmt: skip
 
     def __init__(self) -> None:
-        super().__init__()
+        with _without_chatter():
+            super().__init__()
         tf = self.module
         self._eager: Any = tf.__internal__.EagerTensor
 
