@@ -743,7 +743,7 @@ def test_the_first_call_ends_when_the_device_does(monkeypatch):
     named = Job(lambda: spend(1e-3), (), gpu, True, "it", clock, None)
     named.first_call()
     assert (named.first_seconds, named.calls) == (pytest.approx(5e-3), 1)
-    monkeypatch.setattr(_work, "device_of_result", lambda result: gpu)
+    monkeypatch.setattr(_work, "device_of_result", lambda result, named=None: gpu)
     found = Job(lambda: spend(1e-3), (), Device("cpu"), False, "it", clock, None)
     found.first_call()
     assert (found.first_seconds, found.device) == (pytest.approx(5e-3), gpu)

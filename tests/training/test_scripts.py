@@ -312,7 +312,7 @@ def test_a_call_is_over_when_the_device_is() -> None:
     seen: list[str] = []
     where = types.SimpleNamespace(torch_type="cpu", kind="cpu", index=0, is_cpu=True, synchronize=lambda: seen.append("waited"))
     one = _scripts._Script("it", lambda model, data: seen.append("returned"), training.task(TASK), where)  # type: ignore[arg-type]
-    one._call(None, None)  # type: ignore[arg-type]
+    one._call(None, Data(torch.zeros(2), torch.zeros(2)))  # type: ignore[arg-type]
     assert seen == ["returned", "waited"]
 
 
