@@ -416,18 +416,19 @@ def test_products_outside_of_layers_by_hand():
                 x = x + product.sum()
             nn.functional.scaled_dot_product_attention(q, k, v)
             nn.functional.scaled_dot_product_attention(q, value=v, key=k)
+            nn.functional.scaled_dot_product_attention(q, k, v, torch.zeros(3, 5), 0.0)  # a mask and more by place count nothing
             return x
 
     cost = compression.count(Products(), torch.ones(2, 3), label="products")
-    assert cost.other_flops == 4 * 48 + 2 * (480 + 240)
+    assert cost.other_flops == 4 * 48 + 3 * (480 + 240)
     assert cost.table() == (
         ("products", "kind", "parameters", "FLOP an item"),
         [
-            ("layer", "linear", "12", "18.0 FLOP"), ("other products", "attention and the like", "0", "816 FLOP"),
-            ("all", "1 layer", "12", "834 FLOP"),
+            ("layer", "linear", "12", "18.0 FLOP"), ("other products", "attention and the like", "0", "1.18 kFLOP"),
+            ("all", "1 layer", "12", "1.19 kFLOP"),
         ],
     )  # fmt: skip
-    assert repr(cost) == "<products: 12 parameters, 834 FLOP an item (MODELLED)>"
+    assert repr(cost) == "<products: 12 parameters, 1.19 kFLOP an item (MODELLED)>"
     assert compression.count(nn.Identity(), torch.tensor(1.0)).batch == 1
     assert len(compression.count(nn.Sequential(nn.Linear(3, 3)), torch.ones(2, 3)).table()[1]) == 2
 

@@ -34,6 +34,7 @@ def test_measured_points_are_solid_with_bars_and_models_dashed():
     assert points.marker.symbol == "circle"
     assert points.line.dash == "solid"
     assert [t.line.dash for t in models_drawn] == ["dash"] * len(models.collective_algorithms("all_reduce"))
+    assert not any(" for " in line.name for line in models_drawn)  # there is one sweep, so nobody asks whose
     assert ["as gloo does it" in line.name for line in models_drawn] == [True] + [False] * (len(models_drawn) - 1)
     elsewhere = figures.collectives(dataclasses.replace(s, backend="nccl"))
     assert not any("as " in line.name for line in elsewhere.data[:-1])
