@@ -121,6 +121,8 @@ def test_the_share_of_memory_and_the_bytes_of_a_parameter() -> None:
     layer, x = torch.nn.Linear(512, 512, bias=False), torch.ones(1, 512)
     need = {p: memory.predict(layer, x, loss=torch.sum, precision=p, device="cpu") for p in ("float32", "bfloat16", "pure-bfloat16")}
     assert outcome("05.12", (need["float32"], need["float32"])) == 100
+    both = (need["bfloat16"], need["float32"])
+    assert _content.question("05.12").sides(both) == {"autocast": both[0].evidence, "float32": both[1].evidence}
     for other in ((need["float32"], 7), (7, need["float32"])):
         with pytest.raises(Unmeasured, match="two predictions of memory"):
             outcome("05.12", other)

@@ -228,6 +228,12 @@ def test_an_answer_is_as_good_as_its_weakest_side():
         assert f"the GPU {other.badge}" in shown.table()[0][-1]
 
 
+def test_an_exponent_without_a_number_is_refused_in_a_sentence():
+    """It looks like the end of a number, and is none by Python's rules."""
+    with pytest.raises(InputError, match=r"predict: cannot read 'e5'; expected a number"):
+        lessons.predict("90.1", "How long?", unit="us").submit("e5")
+
+
 def test_a_side_without_evidence_is_refused():
     """What is no evidence is named with what to pass."""
     lessons.predict("90.2", "Which?", choices=["the CPU", "the GPU"])

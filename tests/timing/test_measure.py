@@ -727,6 +727,23 @@ def test_warming_up_makes_fifty_calls_at_most():
         assert len(made) == calls
 
 
+def test_warming_up_takes_as_long_as_it_should_by_any_clock():
+    """Calls of 3 ms on a CPU, until 20 ms have passed: seven; a clock that begins at a thousand seconds changes nothing."""
+    from gpulab.devices import Device
+    from gpulab.timing._job import Job
+
+    for begin in (0.0, 1000.0):
+        clock = Clock()
+        clock.now = begin
+
+        def spend(clock: Clock = clock) -> None:
+            clock.now += 3e-3
+
+        job = Job(spend, (), Device("cpu"), True, "it", clock, None)
+        job.warm_up(100.0, None)
+        assert job.calls == 7
+
+
 def test_the_first_call_ends_when_the_device_does(monkeypatch):
     """A call of 1 ms leaves 4 ms to the device: 5, also where only its result shows the device; 2 more until that result is there."""
     from gpulab.devices import Device
