@@ -172,8 +172,8 @@ def put_back() -> Iterator[None]:
     import torch
 
     backends: Any = torch.backends
-    places = [backends.cuda.matmul, getattr(backends.cudnn, "conv", None), getattr(backends.mkldnn, "matmul", None)]
-    found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in places if hasattr(place, "fp32_precision")]
+    places = _float32_places()
+    found: list[tuple[Any, str]] = [(place, "fp32_precision") for place in places]
     found += [(backends.cudnn, "benchmark"), (backends.cudnn, "deterministic")]
     calls: list[tuple[Any, Any]] = [
         (torch.get_num_threads, torch.set_num_threads),
@@ -191,11 +191,19 @@ def put_back() -> Iterator[None]:
         if [getattr(place, name) for place, name in found] != before or _older_switch() != older:
             if older is not None:
                 for place in places:  # while these and the older switch disagree it cannot be set and read
-                    if hasattr(place, "fp32_precision"):
-                        place.fp32_precision = "ieee"
+                    place.fp32_precision = "ieee"
                 _matmul_precision(older)
             for (place, name), value in zip(found, before, strict=True):
                 setattr(place, name, value)
+
+
+def _float32_places() -> list[Any]:
+    """Return where PyTorch keeps whether float32 may be narrower: of products and convolutions on CUDA, and of oneDNN."""
+    import torch
+
+    backends: Any = torch.backends
+    places = (backends.cuda.matmul, getattr(backends.cudnn, "conv", None), getattr(backends.mkldnn, "matmul", None))
+    return [place for place in places if hasattr(place, "fp32_precision")]
 
 
 def _older_switch() -> str | None:
@@ -223,10 +231,8 @@ def _switched(precision: str, device: Device, autotune: bool) -> Iterator[None]:
     import torch
 
     wanted = "tf32" if precision == "tf32" else "ieee"
-    backends: Any = torch.backends
-    candidates = [(backends.cuda.matmul, wanted), (getattr(backends.cudnn, "conv", None), wanted)]
-    candidates.append((getattr(backends.mkldnn, "matmul", None), "ieee"))
-    places = [(place, value) for place, value in candidates if hasattr(place, "fp32_precision")]
+    of_cpu = getattr(torch.backends.mkldnn, "matmul", None)
+    places = [(place, "ieee" if place is of_cpu else wanted) for place in _float32_places()]
     before, older = [place.fp32_precision for place, _ in places], None
     deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     algorithms, only_warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
