@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpulab import timing, training
-from gpulab.errors import InputError
+from gpulab.errors import InputError, MeasurementError
 from gpulab.evidence import Evidence, Note
 from gpulab.timing import Comparison, ComparisonRow
 from gpulab.training import CompileCost, _compile_cost
@@ -78,6 +78,54 @@ def test_what_disturbed_the_race_is_told(monkeypatch):
     monkeypatch.setattr(_compile_cost.timing, "compare", lambda *given, **named: race)
     c = training.compile_cost(torch.relu, torch.ones(3), cold=False)
     assert [str(note) for note in c.notes] == ["disagree: They differ.", "contended: as it is: Others ran."]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_compiled_is_forgotten_before_and_after(fails, monkeypatch):
+    """Loaded first, since that is no compiling; then compiled anew, raced, and forgotten in whatever way the race ends."""
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    rows = tuple(ComparisonRow(name, dataclasses.replace(calm, notes=()), None, None, None) for name in ("as it is", "compiled"))
+    seen, x = [], torch.ones(3)
+
+    def compare(forms, *given, **named):
+        seen.append((list(forms), given, [str(device) for device in named["devices"]], named["deadline"]))
+        if fails:
+            raise MeasurementError("no more items")
+        return Comparison("it", rows, None, None, 0.125, None, (), calm.evidence)
+
+    monkeypatch.setattr(torch.compiler, "reset", lambda: seen.append("forgotten"))
+    monkeypatch.setattr(torch, "compile", lambda fn: seen.append("compiled") or fn)
+    monkeypatch.setattr(_compile_cost, "_load_compiler", lambda: seen.append("loaded") or 0.25)
+    monkeypatch.setattr(_compile_cost.timing, "compare", compare)
+    if fails:
+        with pytest.raises(InputError, match=r"^compile_cost: the function failed in the race \(no more items\); expected a function that"):
+            training.compile_cost(lambda x: x, x, cold=False, deadline=0.5)
+    else:
+        c = training.compile_cost(torch.relu, x, cold=False, deadline=0.5)
+        assert (c.label, c.device, c.import_seconds, c.reason, c.max_relative_difference) == ("relu", "cpu", 0.25, "", 0.125)
+        assert (c.eager_seconds, c.compiled_interval, c.notes) == (calm.median_seconds, calm.interval_seconds, ())
+    assert seen == ["loaded", "forgotten", "compiled", (["as it is", "compiled"], (x,), ["cpu"], 0.5), "forgotten"]
+
+
+def test_what_could_not_be_compiled_is_forgotten_too(monkeypatch):
+    """A compiler that failed in the middle leaves nothing half compiled; an error of the function itself is told as its own."""
+    forgotten = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: forgotten.append(True))
+    monkeypatch.setattr(_compile_cost, "_load_compiler", lambda: 0.5)
+
+    def refuses(fn):
+        raise RuntimeError("no space left")
+
+    monkeypatch.setattr(torch, "compile", refuses)
+    c = training.compile_cost(torch.relu, torch.ones(3), cold=False)
+    assert (c.reason, len(forgotten)) == ("torch.compile failed (RuntimeError: no space left)", 2)
+    assert (c.import_seconds, c.compile_seconds, c.eager_seconds, c.device) == (0.5, None, None, "cpu")
+    with pytest.raises(InputError, match=r"^compile_cost: the function raised ValueError \(no number\); expected it to run\. Call it once"):
+        training.compile_cost(lambda: _raise(ValueError("no number")))
+
+
+def _raise(error):
+    raise error
 
 
 def test_a_call_is_over_when_the_device_is(monkeypatch):

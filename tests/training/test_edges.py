@@ -5,13 +5,14 @@ What is taken is seen by the next argument's refusal: nothing trains here.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
 from gpulab import training
 from gpulab.errors import GpulabError
-from gpulab.training import _pipeline_model, _seeds, _settings, _tasks
+from gpulab.training import _data, _pipeline_model, _seeds, _settings, _tasks
 
 DIGITS = 1297  # that the digits' networks train on (scikit-learn's 1,797 less the 500 of the test)
 NOWHERE = {"device": "cuda:99"}
@@ -128,3 +129,100 @@ def test_the_edges_of_seeds_threads_and_seconds() -> None:
     assert [_settings.check_threads("fit", count) for count in (1, 1024, None)] == [1, 1024, None]
     assert [_pipeline_model.check_seconds("replay", "x", value) for value in (0, 60)] == [0.0, 60.0]
     assert _pipeline_model.check_seconds("replay", "x", 3, most=3.0) == 3.0
+
+
+RUN = training.model_pipeline(0.01, 0.01, steps=2)
+# Function, what it is given beside one argument that it cannot use, and that argument. Flags are neither True nor False here, words not
+# among those known, callables no functions, several values one number.
+REFUSED: list[tuple[str, Any, tuple[Any, ...], str, Any]] = [
+    *[("fit", training.fit, ("digits-mlp",), name, "yes") for name in (
+        "checkpoint", "compile", "channels_last", "pinned", "cuda_graph", "read_loss", "autotune", "fused", "loading", "loss_scale",
+        "optimizer", "precision",
+    )],
+    *[("fit", training.fit, ("digits-mlp",), name, 5) for name in ("progress", "stop")],
+    ("compile_cost", training.compile_cost, (len,), "cold", "yes"),
+    ("hidden_waits", training.hidden_waits, (len,), "count_to_cpu", 1),
+    *[("model_pipeline", training.model_pipeline, (0.01, 0.01), name, 1) for name in ("pinned", "read_loss")],
+    *[("replay", training.replay, (RUN,), name, 1) for name in ("pinned", "read_loss")],
+    *[("pipeline", training.pipeline, (), name, 1) for name in ("pinned", "read_loss", "progress", "stop")],
+    *[("profile", training.profile, (len,), name, 5) for name in ("progress", "stop")],
+    *[("compare_scripts", training.compare_scripts, (len, len, "digits-mlp"), name, 5) for name in ("progress", "stop")],
+    *[("over_seeds", training.over_seeds, ("digits-mlp",), name, 5.5) for name in ("progress", "stop", "seeds")],
+    ("evaluate_models", lambda models: training.evaluate_models(models, "digits-mlp"), (), "models", 5),
+    *[("ladder", training.ladder, ("digits-mlp", ["batch"]), name, 5) for name in ("progress", "stop", "clock", "leave_out")],
+    ("ladder", lambda chosen: training.ladder("digits-mlp", chosen), (), "chosen", 5),
+    *[("race", training.race, ("digits-mlp", {}, {}), name, 5) for name in ("progress", "stop", "show", "names")],
+    ("training", training.task, (), "name", 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "function", "given", "argument", "value"), REFUSED, ids=[f"{row[0]}-{row[3]}" for row in REFUSED])
+def test_a_refusal_begins_with_who_refuses_what(name: str, function: Any, given: tuple[Any, ...], argument: str, value: Any) -> None:
+    """The function, the argument and the value, and nothing was done yet."""
+    shown = "task" if name == "training" else argument
+    text = said(function, *given, **{argument: value})
+    assert text.startswith((f"{name}: {shown} is {value!r}; expected ", f"{name}: {shown}={value!r}; expected "))
+
+
+# What a call without options means; what it leaves to the task, the device or the machine is None.
+_TRAINS = {
+    "precision": "float32", "optimizer": "adam", "accumulate": 1, "checkpoint": False, "compile": False, "channels_last": False,
+    "workers": 0, "prefetch": 0, "pinned": False, "cuda_graph": False, "loading": "batches", "read_loss": False, "autotune": False,
+    "seed": 0,
+}  # fmt: skip
+USUAL: dict[str, dict[str, Any]] = {
+    "fit": _TRAINS,
+    "Run": _TRAINS,
+    "over_seeds": {"seeds": 5},
+    "race": {"seed": 0},
+    "compare_scripts": {"task": "digits-cnn", "items": 128, "seeds": 3, "tolerance": 0.02, "deadline": 20.0, "threads": 1},
+    "ladder": {"task": "digits-cnn", "leave_out": (), "seeds": 3, "turns": 24, "tolerance": 0.02, "deadline": 60.0, "threads": 1},
+    "compile_cost": {"cold": True, "deadline": 1.0},
+    "hidden_waits": {"calls": 1, "count_to_cpu": False},
+    "profile": {"steps": 3, "warmup": 2},
+    "pipeline": {
+        "batch_size": 32, "workers": 0, "prefetch": 2, "steps": 24, "image_size": 128, "pinned": False, "read_loss": True, "seed": 0,
+    },
+    # The batch of the real one: 32 pictures of 128 x 128 pixels in three colours, a byte each.
+    "model_pipeline": {
+        "copy_seconds": 0.001, "workers": 0, "prefetch": 2, "pinned": False, "read_loss": True, "cores": 8, "batch_size": 32,
+        "batch_bytes": 1_572_864, "steps": 24,
+    },
+    "speedup_report": {"title": "What made the training faster"},
+    "Data": {"copies": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_what_a_call_without_options_means(name: str) -> None:
+    """Figures in the course's text and in recordings were made with these."""
+    found = inspect.signature(getattr(training, name)).parameters.items()
+    left = {key: parameter.default for key, parameter in found if parameter.default not in (None, inspect.Parameter.empty)}
+    assert left == USUAL[name]
+
+
+# Items to learn from, batch, epochs, and the network's parameters, counted by hand: 3 x 3 filters without a bias, two numbers a channel
+# for each norm, and layers with a bias; of a transformer's layer 12 width^2 + 13 width, and the rows of three tables.
+_CNN = 9 * (16 + 16 * 16 + 16 * 32 + 32 * 32) + 2 * (16 + 16 + 32 + 32) + 32 * 10 + 10
+TASKS = {
+    "digits-cnn": (1297, 64, 8, _CNN),
+    "digits-mlp": (1297, 64, 15, 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10),
+    "digits-hard-cnn": (500, 50, 20, _CNN),
+    "prose-transformer": (None, 32, 2, None),
+}
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_what_a_task_trains(name: str) -> None:
+    """Its data, how long, at which rate, and which network; a run takes that where nothing else was asked for."""
+    items, batch, epochs, parameters = TASKS[name]
+    job = training.task(name)
+    if name == "prose-transformer":
+        items, letters = len(job.train), len(set(_data._PROSE.read_text(encoding="ascii")))
+        parameters = 2 * 64 * letters + 64 * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64
+        assert job.make_model().blocks[0].heads == 4
+    assert (len(job.train), job.batch_size, job.epochs, job.learning_rate) == (items, batch, epochs, 0.003)
+    assert sum(p.numel() for p in job.make_model().parameters()) == parameters
+    options = training.Run(name, device="cpu").options
+    assert (options.batch_size, options.steps, options.learning_rate) == (batch, items // batch * epochs, 0.003)
+    assert set(training.tasks()) == set(TASKS)

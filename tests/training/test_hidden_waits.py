@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from torch import nn
 
 from gpulab import training
 from gpulab.errors import InputError
-from gpulab.training import HiddenWaits
+from gpulab.training import HiddenWaits, _hidden
 
 X = torch.arange(6.0)
 TIMES = torch.arange(6)
@@ -175,6 +177,50 @@ def test_the_modes_are_off_afterwards():
     assert found.count == 1
     with pytest.raises(InputError, match="not its result"):
         training.hidden_waits(3)
+
+
+def test_cudas_own_count_stands_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that is warned in the calls PyTorch's warning alone counts; its mode is the caller's afterwards, also where a call raised."""
+    asked: list[object] = []
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", asked.append)
+    monkeypatch.setattr(_hidden.devices, "find", lambda device: SimpleNamespace(name="a GPU", torch_type="cuda"))
+
+    def loop() -> None:
+        for _ in range(2):
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally at ...)", stacklevel=1)
+        warnings.warn("another library's", stacklevel=1)
+        X.sum().item()  # lies on the host, where a GPU's program waits for nothing
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = training.hidden_waits(loop, calls=3)
+        assert heard == []
+    assert (found.count, found.warned, found.calls, asked) == (0, 6, 3, ["warn", 0])
+    assert found.table() == (
+        ("loop: where the host waits", "what it calls", "times"),
+        [("nowhere", "the host never waits", "0"), ("CUDA's debug mode counted", "", "6")],
+    )
+    with pytest.raises(
+        InputError, match=r"^hidden_waits: the function raised ZeroDivisionError \(division by zero\); expected it to run\."
+    ):
+        training.hidden_waits(lambda: 1 / 0)
+    assert asked == ["warn", 0] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "given", "by_name", "fetches"),
+    [
+        ("cuda", False, ("cpu",), {}, True), ("cuda", False, (torch.device("cpu"),), {}, True), ("cuda", False, ("cuda:0",), {}, False),
+        ("cuda", False, (), {"device": "cpu:0"}, True), ("cuda", False, (torch.float16,), {}, False),
+        ("cuda", False, (torch.float16,), {"device": torch.device("cpu")}, True), ("cuda", False, (), {}, False),
+        ("cpu", True, ("cpu",), {}, True), ("cpu", True, (torch.device("cpu"),), {}, False), ("cpu", False, ("cpu",), {}, False),
+        ("cpu", True, (), {"device": "cpu"}, True), ("cpu", True, ("meta",), {}, False),
+    ],
+)  # fmt: skip
+def test_when_to_is_a_fetch(kind: str, counts: bool, given: tuple, by_name: dict, fetches: bool) -> None:
+    """On an accelerator whatever names the host, by its place or by name; on a CPU the word alone, and only where it is asked for."""
+    assert _hidden._Waits(kind, counts).asks_for_host((X, *given), by_name) is fetches
 
 
 @pytest.mark.gpu

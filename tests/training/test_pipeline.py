@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import io
 import json
@@ -381,6 +382,29 @@ def test_all_events_are_of_the_accelerators_own_device_and_the_readers_generator
     assert (copy.lane, compute.lane) == ("copy", "compute")
     moment = accelerator._begin_host + 1e-3  # each of the events was passed a millisecond after the first one
     assert [copy.start_seconds, copy.end_seconds, compute.start_seconds, compute.end_seconds] == [moment] * 4
+
+
+def test_a_live_accelerator_really_trains(monkeypatch):
+    """Three steps to warm up, on black pictures; then each step moves every weight by a hundredth of its gradient on this very batch."""
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: SimpleNamespace(record=lambda: None))
+    warming = []
+    real = _pipeline.LiveAccelerator._train
+    monkeypatch.setattr(
+        _pipeline.LiveAccelerator, "_train", lambda self, x, y: warming.append(int(x.max()) + int(y.max())) or real(self, x, y)
+    )
+    accelerator = _pipeline.LiveAccelerator(SecondGpu(), 4, 16, pinned=False)
+    assert warming == [0, 0, 0]
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (4, 3, 16, 16), dtype=torch.uint8, generator=rng)
+    labels = torch.tensor([0, 3, 9, 3])
+    for _ in range(2):  # gradients of the step before do not add up
+        twin = copy.deepcopy(accelerator._model).train()
+        loss = torch.nn.functional.cross_entropy(twin(images / 255), labels)
+        gradients = torch.autograd.grad(loss, list(twin.parameters()))
+        accelerator.step(SimpleNamespace(images=images, labels=labels))
+        for now, before, gradient in zip(accelerator._model.parameters(), twin.parameters(), gradients, strict=True):
+            torch.testing.assert_close(now, before - 0.01 * gradient, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.gpu

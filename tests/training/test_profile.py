@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +15,9 @@ from torch.profiler import record_function
 
 from gpulab import figures, training
 from gpulab.errors import InputError, StoppedError
-from gpulab.evidence import Badge, Evidence
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.training import _profile
-from gpulab.training._profile import Profile, ProfileSpan, overlap, union
+from gpulab.training._profile import OperatorCost, Profile, ProfileSpan, overlap, union
 
 
 def test_unions_and_overlaps_by_hand():
@@ -164,6 +165,84 @@ def test_bad_input():
         training.profile(lambda: 1 / 0, device="cpu")
     with pytest.raises(InputError, match="steps"):
         training.profile(lambda: None, steps=0, device="cpu")
+
+
+def seen(name, start, end, *, on="CPU", mark=False, within=None, itself=0.0, kernels=0.0):
+    """An event as PyTorch's profiler gives it, in microseconds."""
+    return SimpleNamespace(
+        name=name, time_range=SimpleNamespace(start=start, end=end), device_type=f"DeviceType.{on}", is_user_annotation=mark,
+        cpu_parent=within, self_cpu_time_total=itself, self_device_time_total=kernels,
+    )  # fmt: skip
+
+
+def test_two_steps_on_a_gpu_by_hand():
+    """Steps of 10 and 20 ms from 1 ms on: host, kernels and marks in their lanes, each by depth; what lies outside of the steps is none."""
+    first, second = (seen(f"{_profile._MARK}{k}", *ends, mark=True) for k, ends in enumerate([(1000, 11_000), (11_000, 31_000)]))
+    forward = seen("forward", 1500, 6000, mark=True, within=first)
+    inner = seen("Optimizer.step#SGD.step", 1600, 1700, mark=True, within=forward)
+    linear = seen("aten::linear", 2000, 5000, within=inner, itself=1000, kernels=1000)
+    outside = [
+        seen(name, *ends, mark=True) for name, ends in {"before": (999, 1200), "after": (31_001, 31_002), "empty": (7000, 7000)}.items()
+    ]
+    there = [
+        seen(first.name, 900, 8000, on="CUDA", mark=True), seen("forward", 950, 8000, on="CUDA", mark=True),
+        seen("gemm", 3000, 9000, on="CUDA"),
+    ]  # fmt: skip
+    events = [
+        second, *there, *outside, seen("aten::addmm", 12_000, 13_000, within=second, itself=500, kernels=2000), linear, forward, inner,
+        seen("aten::addmm", 2500, 4500, within=linear, itself=1500, kernels=4000), first, seen("at the end", 31_000, 31_010, mark=True),
+        seen("at the beginning", 1000, 1001, mark=True),
+    ]  # fmt: skip
+    p = _profile._result("net", SimpleNamespace(name="a GPU"), events, 2, 0.012, stopped=False)
+    found = [(s.name, s.lane, s.depth, round(1e3 * s.start_seconds, 6), round(1e3 * s.end_seconds, 6)) for s in p.spans]
+    assert found == [
+        ("at the beginning", "mark", 0, 0, 0.001), ("forward", "mark", 0, 0.5, 5), ("SGD.step", "mark", 1, 0.6, 0.7),
+        ("aten::linear", "host", 0, 1, 4), ("aten::addmm", "host", 1, 1.5, 3.5), ("gemm", "device", 0, 2, 8),
+        ("aten::addmm", "host", 0, 11, 12), ("at the end", "mark", 0, 30, 30.01),
+    ]  # fmt: skip
+    assert [(round(a, 9), round(b, 9)) for a, b in p.steps] == [(0, 0.01), (0.01, 0.03)]
+    assert (p.step_seconds, p.unprofiled_seconds, p.operators_per_step) == (pytest.approx(0.015), 0.012, 1)
+    assert (p.between_ratio, p.device_idle_ratio) == (pytest.approx(1 - 4 / 30), pytest.approx(1 - 6 / 30))
+    assert (p.evidence.samples, p.notes) == (2, ())
+    assert p.table() == (
+        ("net, a step", "calls", "host, itself", "its kernels on the device"),
+        [
+            ("aten::addmm", "1", "1.00 ms", "3.00 ms"), ("aten::linear", "0.5", "500 us", "500 us"),
+            ("between the operators (Python)", "", "13.0 ms", ""), ("a step under the profiler", "", "15.0 ms", ""),
+            ("a step without it", "", "12.0 ms", ""),
+        ],
+    )  # fmt: skip
+    assert repr(p).endswith("and 15.0 ms a step, 87% of it between them>")
+
+
+def test_the_table_adds_up_what_it_leaves_out():
+    """Twelve operators have a row each, and all the others one together; a note stands below."""
+    costs = tuple(OperatorCost(f"op {k}", 1.5, (20 - k) * 1e-3, k * 1e-3) for k in range(15))
+    kernel = ProfileSpan("kernel", "device", 0, 0.0, 0.5)
+    p = Profile("net", "cuda:0", ((0.0, 1.0),), 1.0, (kernel,), costs, (Note("stopped", "early."),), Evidence.measured("a GPU"))
+    rows = p.table()[1]
+    assert [row[0] for row in rows[:12]] == [f"op {k}" for k in range(12)]
+    assert rows[0] == ("op 0", "1.5", "20.0 ms", "0 s")
+    assert rows[12] == ("3 more", "4.5", "21.0 ms", "39.0 ms")
+    assert [row[0] for row in rows[13:]] == [
+        "between the operators (Python)", "a step under the profiler", "a step without it", "note: stopped",
+    ]  # fmt: skip
+    assert {len(row) for row in rows} == {4}
+
+
+def test_being_silent_leaves_no_file_open(monkeypatch):
+    """Each profile would cost two descriptors else, and a notebook has some thousand."""
+    opened = []
+    for name in ("dup", "open"):
+        real = getattr(os, name)
+        monkeypatch.setattr(_profile.os, name, lambda *given, real=real: opened.append(real(*given)) or opened[-1])
+    with _profile._silent():
+        pass
+    monkeypatch.undo()
+    assert len(opened) == 2
+    for descriptor in opened:
+        with pytest.raises(OSError, match="descriptor"):
+            os.fstat(descriptor)
 
 
 @pytest.mark.gpu

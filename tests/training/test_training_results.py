@@ -17,7 +17,7 @@ from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.training import Accuracy, CompileCost, FitResult, RaceResult, ScriptsResult, _evaluate, _report, _seeds, _settings, _words
 from gpulab.training.comparisons import SeedsAccuracy, SeedsResult
-from gpulab.training.ladder_results import Gain
+from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
 from gpulab.training.results import Options
 
 HERE = Evidence.measured("a CPU")
@@ -220,6 +220,103 @@ def test_crossed_variances_by_hand() -> None:
     assert _seeds._kept(0.5, 0.2) == (0.3, 0.7)
     assert _seeds._kept(0.9, 0.2) == pytest.approx((0.7, 1.0))
     assert _seeds._kept(0.1, 0.2) == pytest.approx((0.0, 0.3))
+
+
+WHERE = Environment("2026-03-04T05:06:07+00:00", "Linux", "A CPU", 2, 2**30, "A GPU", "cuda", "550.1", "3.11", {"torch": "2.9"})
+
+
+def form(rate: float, *names: str) -> LadderForm:
+    """A form of so many samples a second, with 5 % on either side, in batches of 16."""
+    return LadderForm(names, 16, rate, (0.95 * rate, 1.05 * rate), Gain(rate / 1000, None), 0.5, {}, None)
+
+
+def ladder(*verdicts: str | None, **changes: Any) -> LadderResult:
+    """A script of 1,000 samples a second and a rung for each verdict, each twice as fast as the one before."""
+    rungs = tuple(
+        Rung(
+            f"t{k}",
+            f"technique {k}",
+            "the step",
+            form(1000.0 * 2 ** (k + 1), *(f"t{j}" for j in range(k + 1))),
+            Gain(2.0, (1.9, 2.1)),
+            Gain(1.5, None),
+            Gain(1.25, (0.5, 3.0)),
+            None if verdict is None else Learned(over_seeds(mean=0.875), -0.025, (-0.05, -0.01), 99, False, verdict),
+        )
+        for k, verdict in enumerate(verdicts)
+    )
+    values: dict[str, Any] = {
+        "task": "digits-mlp", "device": "cpu", "samples": 4000, "seeds": (0, 1), "tolerance": 0.02, "start": form(1000.0),
+        "start_accuracy": over_seeds(), "rungs": rungs, "together": Gain(4.0, (3.5, 4.5)), "product": Gain(2.25, None),
+        "overstated": Gain(0.5625, (0.5, 0.6)), "left_out": (), "recorded_evidence": (), "turns": 24, "notes": NOTES, "evidence": HERE,
+        "environment": WHERE,
+    }  # fmt: skip
+    return LadderResult(**{**values, **changes})
+
+
+def test_the_tables_of_a_ladder() -> None:
+    """The script, a row a rung, the combination and the product; what was left out by its reason, with each machine that recorded it."""
+    recorded = (("nvidia-h200", "cnn, bfloat16", Gain(1.5, (1.25, 1.75))), ("nvidia-h100", "cnn", Gain(2.0, None)))
+    out = (LeftOut("a", "TF32", "No GPU.", None, recorded), LeftOut("b", "slow one", "Too slow.", Gain(0.2, (0.1, 0.3)), ()))
+    found = ladder("kept", None, left_out=out)
+    assert found.table() == (
+        ("technique", "samples a second", "over the rung before", "alone, over the script", "all over all but it", "accuracy"),
+        [
+            ("the script", "1,000 [950, 1,050] (batch 16)", "", "", "", "90.0 %"),
+            ("technique 0", "2,000 [1,900, 2,100] (batch 16)", "2.00x [1.90x, 2.10x]", "1.50x (no interval)", "1.25x [0.50x, 3.00x]",
+             "87.5 % (-2.5 points [-5.0, -1.0]): kept"),
+            ("technique 1", "4,000 [3,800, 4,200] (batch 16)", "2.00x [1.90x, 2.10x]", "1.50x (no interval)", "1.25x [0.50x, 3.00x]", ""),
+            ("all together, over the script", "", "4.00x [3.50x, 4.50x]", "", "", ""),
+            ("the single gains multiplied (MODELLED)", "", "", "2.25x (no interval)", "", ""),
+            ("left out: TF32", "", "", "", "", ""), ("left out: slow one", "slow", "", "0.20x [0.10x, 0.30x]", "", ""),
+            ("note: stopped", "It was stopped.", "", "", "", ""),
+        ],
+    )  # fmt: skip
+    assert found.left_out_table() == (
+        ("not in the ladder", "because", "alone, here", "RECORDED elsewhere", "gain"),
+        [
+            ("TF32", "No GPU.", "", "nvidia-h200, cnn, bfloat16", "1.50x [1.25x, 1.75x]"),
+            ("", "", "", "nvidia-h100, cnn", "2.00x (no interval)"),
+            ("slow one", "Too slow.", "0.20x [0.10x, 0.30x]", "not recorded yet", ""),
+        ],
+    )  # fmt: skip
+    assert ladder().left_out_table()[1] == [("nothing", "", "", "", "")]
+    assert ladder(start_accuracy=None).table()[1][0][-1] == ""
+    assert repr(found) == "<ladder of 2 techniques on cpu: together 4.00x [3.50x, 4.50x], product 2.25x (no interval)>"
+    assert (found.rung("t1"), found.rung("t9")) == (found.rungs[1], None)
+    assert LadderResult.from_dict(found.to_dict()) == found
+    assert found != ladder("kept", None, left_out=out, turns=25)
+    assert found != found.to_dict()
+    assert hash(found) == hash(copy.deepcopy(found))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "hurting"),
+    [
+        (("lost", "lost", "kept"), ["t0"]), (("kept", "lost", "lost"), ["t1"]), (("lost", "kept", "lost"), ["t0", "t2"]),
+        (("lost", None, "lost"), ["t0", "t2"]), (("not decided", "kept", None), []), ((), []),
+    ],
+)  # fmt: skip
+def test_the_rung_that_lost_accuracy_is_named_and_those_that_inherit_it_are_not(
+    verdicts: tuple[str | None, ...], hurting: list[str]
+) -> None:
+    """Also where the last one lost it, the first one is looked at for itself."""
+    found = ladder(*verdicts)
+    assert [rung.name for rung in found.hurting] == hurting
+    named = ", ".join(f"technique {name[1:]}" for name in hurting)
+    said = "All together: 4.00x [3.50x, 4.50x]; the single gains multiplied: 2.25x (no interval). Together the techniques give more than"
+    assert found.sentence.startswith(f"{said} the product of their single gains.")
+    assert found.sentence.endswith(f" Less accurate than the script from here on: {named}." if hurting else "single gains.")
+
+
+def test_what_a_product_promised_is_said_by_its_interval() -> None:
+    """More than it holds, no difference, or nothing; and how far it was off is its known error."""
+    more = ladder(overstated=Gain(1.5, (1.25, 2.0)))
+    assert "The product promises more than the techniques give together." in more.sentence
+    assert more.product_evidence.known_error == "1.50x [1.25x, 2.00x] times the measured combination"
+    assert more.product_evidence.assumptions == "that no technique changes what another one gives"
+    for gain in (Gain(1.5, (0.9, 2.0)), Gain(1.5, None)):
+        assert "No difference between the product and the combination was shown." in ladder(overstated=gain).sentence
 
 
 def test_threads_are_the_callers_again() -> None:
