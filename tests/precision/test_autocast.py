@@ -15,8 +15,9 @@ from gpulab import networks, precision
 from gpulab.devices import Device
 from gpulab.errors import DeviceError, InputError
 from gpulab.evidence import Badge, Evidence
-from gpulab.precision import _autocast, _autocast_documents
+from gpulab.precision import _autocast, _autocast_documents, _observe
 from gpulab.precision._autocast_documents import LISTS
+from gpulab.precision._dispatch import KernelTypes
 
 # What the documentation's lists leave out, and why: the first two multiply by way of mm, which is on the list; the others are registered.
 LEFT_OUT = {
@@ -244,3 +245,84 @@ def test_a_trace_in_a_table_and_in_one_line() -> None:
     )
     assert trace.evidence.samples == 1
     assert [precision.autocast_trace(fn, torch.ones(2)).label for fn in (torch.exp, functools.partial(torch.add, 1))] == ["exp", "function"]
+
+
+def test_what_computes_is_seen_and_what_does_not_is_not() -> None:
+    """Storage, views, whole numbers and copies of one type are no kernels; a cast is one that changes the type; a complex one has parts."""
+    x = torch.ones(2, 2)
+    with KernelTypes() as seen:
+        torch.empty_like(x)
+        x.t().detach()
+        wide = x.double()
+        wide.to(torch.float64, copy=True)
+        torch.arange(3) + 1
+        torch.complex(x, x)
+        x @ x
+        (x > 0).float()
+    assert seen.every == [
+        ("_to_copy", ["float32"], ["float64"]), ("complex", ["float32", "float32"], ["float32"]),
+        ("mm", ["float32", "float32"], ["float32"]), ("gt", ["float32"], []),
+    ]  # fmt: skip
+    assert [name for name, _, _ in seen.kernels] == ["complex", "mm", "gt"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "seen"),
+    [
+        # What each run's kernels were given and gave: float32 inputs, lower inputs, the first lower and the others float32.
+        ({"high": "hh", "low": "hh", "mixed": None}, ("lower", "float16", "float16")),
+        ({"high": "ff", "low": "ff", "mixed": None}, ("float32", "float32", "float32")),
+        ({"high": "ff", "low": "hf", "mixed": None}, ("float32", "float32", "float32")),
+        ({"high": "ff", "low": "hh", "mixed": "ff"}, ("widest", "float32", "float16")),
+        ({"high": "ff", "low": "hh", "mixed": "hf"}, ("inputs", "float32", "float16")),
+        ({"high": "ff", "low": "hh", "mixed": None}, ("inputs", "float32", "float16")),
+    ],
+)  # fmt: skip
+def test_a_policy_follows_from_what_the_kernels_were_given(
+    kernels: dict[str, str | None], seen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lower where float32 inputs became lower; float32 where lower ones did not stay; the widest where mixed ones became float32."""
+    types = {"h": "float16", "f": "float32"}
+
+    class Fake:
+        """Stands in for the mode: one kernel as told."""
+
+        def __enter__(self) -> Fake:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            given, gave = told[-1]
+            self.kernels = [("op", [types[given]], [types[gave]])]
+
+    told: list[str] = []
+
+    def op(a: torch.Tensor, b: torch.Tensor) -> None:
+        one, other = a.dtype, b.dtype
+        which = "high" if one is other is torch.float32 else "low" if one is other else "mixed"
+        assert (one, other) == (torch.float16, torch.float32) or which != "mixed"
+        if kernels[which] is None:
+            raise RuntimeError("expected scalar type Float but found Half")
+        told.append(str(kernels[which]))
+
+    monkeypatch.setattr(_observe, "KernelTypes", Fake)
+    monkeypatch.setattr(_observe, "CASES", {"op": (op, ((2,), (3,)))})
+    shapes: list[tuple[int, ...]] = []
+
+    def make(wanted: list[tuple[int, ...]], dtypes: list[torch.dtype]) -> list[torch.Tensor]:
+        shapes.extend(wanted)
+        return [torch.ones(shape, dtype=dtype) for shape, dtype in zip(wanted, dtypes, strict=True)]
+
+    assert _observe.observe("op", make, torch.float16) == (*seen, "")
+    assert shapes == [(2,), (3,)] * 3
+
+
+def test_what_cannot_be_run_or_has_no_kernel_has_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PyTorch's words in its row; of what only moves numbers nothing is seen."""
+
+    def refuses(x: torch.Tensor) -> None:
+        raise NotImplementedError("no kernel for Half")
+
+    monkeypatch.setattr(_observe, "CASES", {"refuses": (refuses, ((2,),)), "view": (lambda x: x.view(1, 2), ((2,),))})
+    make = lambda shapes, dtypes: [torch.ones(s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)]  # noqa: E731
+    assert _observe.observe("refuses", make, torch.float16) == (None, "", "", "NotImplementedError: no kernel for Half")
+    assert _observe.observe("view", make, torch.float16) == (None, "", "", "no kernel that takes floating-point numbers was seen")
