@@ -151,14 +151,19 @@ def sparsity(model: Any) -> float:
     InputError
         If it is no module, or has no such layer.
     """
+    share = zero_share(_targets.module("sparsity", model))
+    if share is None:
+        raise InputError("sparsity: the model has no linear or convolutional layer; expected at least one. Pass the whole model.")
+    return share
+
+
+def zero_share(model: Any) -> float | None:
+    """Return what ``sparsity`` does; None where there is no such layer, as in a recurrent network without a head."""
     import torch
 
-    _targets.module("sparsity", model)
     weights = [_numbers(m.weight.detach()) for m in model.modules() if _has_weight(m)]
     count = sum(w.numel() for w in weights)
-    if not count:
-        raise InputError("sparsity: the model has no linear or convolutional layer; expected at least one. Pass the whole model.")
-    return 1 - sum(int(torch.count_nonzero(w)) for w in weights) / float(count)
+    return 1 - sum(int(torch.count_nonzero(w)) for w in weights) / float(count) if count else None
 
 
 def _numbers(weight: Any) -> Any:

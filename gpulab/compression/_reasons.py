@@ -47,7 +47,7 @@ def forms(model: Any, finished: Any) -> tuple[str, ...]:
     from torch.nn.utils import parametrize
 
     from gpulab.compression import _modules
-    from gpulab.compression._prune import sparsity
+    from gpulab.compression._prune import zero_share
 
     found: dict[str, None] = {}
     kinds = {_modules.Integer: "integers", _modules.Quantized: "integers in float", _modules.Sparse: "csr"}
@@ -59,7 +59,7 @@ def forms(model: Any, finished: Any) -> tuple[str, ...]:
     for each in model.modules():
         if parametrize.is_parametrized(each, "weight") and any(isinstance(p, _modules.Codebook) for p in each.parametrizations.weight):
             found["shared"] = None
-    if "csr" not in found and "2:4" not in found and "torchao" not in found and sparsity(finished) > _MANY:
+    if "csr" not in found and "2:4" not in found and "torchao" not in found and (zero_share(finished) or 0.0) > _MANY:
         found["dense zeros"] = None
     return tuple(found)
 

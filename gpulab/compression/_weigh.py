@@ -9,7 +9,7 @@ from typing import Any
 from gpulab import devices, memory, timing, training
 from gpulab.compression import _count, _reasons, _storage, _targets
 from gpulab.compression._finish import finish
-from gpulab.compression._prune import sparsity
+from gpulab.compression._prune import zero_share
 from gpulab.compression.results import Reason, WeighedModel, Weighing
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, Note
@@ -88,7 +88,7 @@ def weigh(
         speedup, interval = many.rows[number].speedup, many.rows[number].speedup_interval
         moved = _traffic(runs[label], batch)
         facts[label] = _reasons.Facts(
-            label, len(batch), _reasons.forms(several[0], finished[label][0]), sparsity(finished[label][0]),
+            label, len(batch), _reasons.forms(several[0], finished[label][0]), zero_share(finished[label][0]) or 0.0,
             flops[label], moved[0], moved[1], many.rows[number].measurement.median_seconds,
             one.rows[number].measurement.median_seconds, speedup, interval[0] if interval else None,
         )  # fmt: skip

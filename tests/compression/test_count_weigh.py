@@ -173,6 +173,28 @@ def test_a_weighed_row_by_hand():
     assert (seen[0], seen[-1]) == (0.02, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("layer", "inputs", "flops", "parameters"),
+    [
+        # Items of 5 positions: four gates of 16 that read 8 inputs and 16 states; two biases a gate.
+        (nn.LSTM(8, 16, batch_first=True), torch.zeros(3, 5, 8), 2 * 5 * 4 * 16 * (8 + 16), 4 * 16 * (8 + 16 + 2)),
+        (nn.Embedding(10, 4), torch.tensor([[1, 2], [3, 4]]), 0, 40),
+        (nn.LayerNorm(8), torch.zeros(2, 8), 0, 16),
+    ],
+    ids=["recurrent", "table", "norm"],
+)
+def test_a_model_without_layers_to_compress_is_weighed_too(layer: nn.Module, inputs: torch.Tensor, flops: float, parameters: int):
+    """No layer is left to prune, and yet it has a size, a time and parameters; that none of its weights is zero is no form of storing."""
+    found = compression.weigh(layer, inputs=inputs, deadline=0.01)["the model"]
+    assert (found.flops_per_item, found.parameters, found.zeros, found.forms, found.reasons) == (flops, parameters, 0, (), ())
+    assert found.median_seconds > 0
+    assert found.file_bytes == compression.size_on_disk(layer)
+    with pytest.raises(
+        InputError, match=r"^sparsity: the model has no linear or convolutional layer; expected at least one\. Pass the whole"
+    ):
+        compression.sparsity(layer)
+
+
 def test_several_seeds_are_one_row():
     """The models of one label are one recipe: the largest file counts, and each has an accuracy of its own."""
     pytest.importorskip("sklearn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -364,3 +365,75 @@ def test_what_runs_here_in_a_table(monkeypatch: pytest.MonkeyPatch):
     assert repr(found) == f"<{name}: zeros in CSR, 8-bit weights, float32 arithmetic, 8-bit kernels, linear layers>"
     layer, x = _support._layer("cpu")
     assert (layer[0].weight.shape, x.shape) == ((64, 64), (32, 64))
+
+
+_NET = torch.nn.Sequential(torch.nn.Linear(8, 8))
+# Function, what it is given beside one argument that it cannot use, and that argument with its value.
+REFUSED: list[tuple[str, Any, tuple[Any, ...], str, Any]] = [
+    *[("prune", compression.prune, (_NET,), *each) for each in (
+        ("amount", 1.0), ("scope", "each"), ("structured", 1), ("pattern", "1:4"), ("layers", 5), ("skip", "0"),
+    )],
+    ("prune", lambda **given: compression.prune(_NET, structured=True, **given), (), "multiple", 1025),
+    *[("quantize", compression.quantize, (_NET,), *each) for each in (
+        ("weights", "per-row"), ("activations", "lazy"), ("bits", 9), ("arithmetic", "fast"), ("layers", 5), ("skip", "0"),
+    )],
+    ("quantize", lambda **given: compression.quantize(_NET, activations="static", **given), (), "calibration", 5),
+    ("quantize", lambda **given: compression.quantize(_NET, activations="static", calibration=torch.ones(1, 8), **given), (),
+     "percentile", 50),
+    *[("quantize_aware", compression.quantize_aware, (_NET,), *each) for each in (
+        ("weights", "per-row"), ("activations", "lazy"), ("bits", 1), ("layers", 5), ("skip", "0"),
+    )],
+    *[("share_weights", compression.share_weights, (_NET,), *each) for each in (("clusters", 257), ("layers", 5), ("skip", "0"))],
+    *[("to_sparse", compression.to_sparse, (_NET,), *each) for each in (("format", "coo"), ("layers", 5), ("skip", "0"))],
+    *[("Recipe", Recipe, (), *each) for each in (
+        ("network", "vgg"), ("channels", 1.0), ("zeros", -0.5), ("values", 257), ("bits", 9), ("compute", "gpu"), ("fine_tune", 11),
+    )],
+    *[("diet", compression.diet, ("prose-transformer", [Recipe(zeros=0.5)]), *each) for each in (
+        ("seeds", 5), ("threads", 0), ("progress", 5), ("stop", 5),
+    )],
+    ("diet", lambda recipes: compression.diet("prose-transformer", recipes), (), "recipes", 5),
+    *[("cook", compression.cook, (Recipe(), "prose-transformer"), *each) for each in (("seed", -1), ("threads", 1025))],
+    ("weigh", compression.weigh, (_NET,), "inputs", 5),
+    ("weigh", lambda **given: compression.weigh(torch.nn.Linear(64, 10), "digits-mlp", **given), (), "batch_size", 0),
+    *[(name, lambda model, f=f: f(model), (), "model", 5) for name, f in (
+        ("prune", compression.prune), ("quantize", compression.quantize), ("quantize_aware", compression.quantize_aware),
+        ("share_weights", compression.share_weights), ("to_sparse", compression.to_sparse), ("finish", compression.finish),
+        ("sparsity", compression.sparsity), ("count", compression.count), ("weigh", compression.weigh),
+    )],
+]  # fmt: skip
+# A finished copy is what these make first.
+_BY_FINISH = ("quantize", "to_sparse")
+
+
+@pytest.mark.parametrize(("name", "function", "given", "argument", "value"), REFUSED, ids=[f"{row[0]}-{row[3]}" for row in REFUSED])
+def test_a_refusal_begins_with_who_refuses_what(name: str, function: Any, given: tuple[Any, ...], argument: str, value: Any):
+    """The function, the argument and the value, and what was expected."""
+    with pytest.raises(InputError) as caught:
+        function(*given, **{argument: value})
+    who = "finish" if argument == "model" and name in _BY_FINISH else name
+    assert str(caught.value).startswith((f"{who}: {argument} is {value!r}; expected ", f"{who}: {argument}={value!r}; expected "))
+
+
+# What a call without options means; what it leaves to the model, the device or the machine is None.
+USUAL: dict[str, dict[str, Any]] = {
+    "prune": {"amount": 0.5, "structured": False, "scope": "global", "skip": (), "multiple": 1},
+    "quantize": {"weights": "per-channel", "bits": 8, "arithmetic": "float", "skip": (), "percentile": 100.0},
+    "quantize_aware": {"weights": "per-channel", "bits": 8, "skip": ()},
+    "share_weights": {"clusters": 16, "skip": ()},
+    "to_sparse": {"format": "csr", "skip": ()},
+    "weigh": {"batch_size": 64, "deadline": 0.5},
+    "diet": {"seeds": (0,), "batch_size": 64, "deadline": 0.5, "threads": 1},
+    "cook": {"seed": 0, "threads": 1},
+    "Recipe": {
+        "network": "as it is", "channels": 0.0, "zeros": 0.0, "values": 0, "bits": 32, "weights": "per-channel", "compute": "dense",
+        "fine_tune": 0.5,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_what_a_call_without_options_means(name: str):
+    """Figures in the course's text and in recordings were made with these."""
+    found = inspect.signature(getattr(compression, name)).parameters.items()
+    left = {key: parameter.default for key, parameter in found if parameter.default not in (None, inspect.Parameter.empty)}
+    assert left == USUAL[name]

@@ -74,6 +74,31 @@ def test_inputs_agree_with_torchs_fake_quantisation(low: float, width: float, bi
     assert bool(((ours - x).abs() <= 1.01 * step).all())  # half a step, and half of one more where the zero point was rounded
 
 
+@pytest.mark.parametrize("bits", [7, 8])
+def test_an_even_range_ends_at_its_last_code(bits: int):
+    """With steps of 1 both ends lie between two whole numbers and go to the even one; above 2^bits - 1 is no code, so the top is lower."""
+    half = 2 ** (bits - 1)
+    end = torch.tensor(half - 0.5)
+    step, zero = _ranges.input_grid(-end, end, bits)
+    assert (float(step), float(zero)) == (1.0, half)
+    x = torch.tensor([-9.0 * half, -half + 0.5, 0.0, half - 0.5, 9.0 * half])
+    assert _ranges.round_inputs(x, step, zero, bits).tolist() == [-half, -half, 0, half - 1, half - 1]
+
+
+@pytest.mark.parametrize("bits", [7, 8])
+def test_a_kernels_inputs_end_at_their_last_code(bits: int):
+    """In eight bits a code of 2^8 would be 0: an image with such ends comes through a filter of 1 as it was, but for half a step."""
+    if not has_integers(True):
+        pytest.skip("no 8-bit kernels in this build of PyTorch")
+    layer, half = nn.Conv2d(1, 1, 1, bias=False), 2 ** (bits - 1)
+    nn.init.ones_(layer.weight)
+    end = half - 0.5
+    image = torch.tensor([[-end, end], [end, -end]])[None, None]
+    with torch.no_grad():
+        found = _modules.Integer(layer, _ranges.Scheme("per-channel", 8, "dynamic", bits))(image)
+    assert found.flatten().tolist() == pytest.approx([-half, half - 1, half - 1, -half], rel=1e-5)
+
+
 def test_zeros_of_a_pruned_model_stay_zero():
     """Prune, then quantise: the symmetric codes keep every zero."""
     pruned = compression.prune(networks.cnn(width=4), 0.8)
