@@ -128,9 +128,9 @@ def _extend(correlations: np.ndarray, coefficients: np.ndarray, n: int) -> np.nd
     if order == 0:
         return np.zeros(0)
     if order == 1:
-        rho = min(max(abs(float(coefficients[0])), 1e-9), 0.9999)
-        lags = min(n, int(math.log(1e-3) / math.log(rho)) + 1)
-        powers: np.ndarray = float(coefficients[0]) ** np.arange(1.0, lags + 1)
+        rho = float(coefficients[0])  # as it was chosen: neither 0 nor 1
+        lags = min(n, int(math.log(1e-3) / math.log(abs(rho))) + 1)
+        powers: np.ndarray = rho ** np.arange(1.0, lags + 1)
         return powers
     values = correlations[:order].tolist()
     first, second, third = [*coefficients.tolist(), 0.0][:MAX_ORDER]  # written out: a thousand steps, at each look of the sampler

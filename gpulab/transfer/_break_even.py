@@ -83,6 +83,8 @@ def break_even(
         If the machine has no such device.
     StoppedError
         If it was stopped before the first size.
+    KeyboardInterrupt
+        If the learner interrupts before the first size was compared; later the sizes reached are the answer.
 
     Examples
     --------
@@ -299,6 +301,11 @@ class _Search:
             self.notes.append(Note("disagree", str(error)))
         except StoppedError:
             self.notes.append(Note("stopped", f"The search was stopped at n = {w.n}; run it again for larger sizes."))
+            return False
+        except KeyboardInterrupt:
+            if not self.rows:
+                raise
+            self.notes.append(Note("interrupted", f"The search was interrupted at n = {w.n}; run it again for larger sizes."))
             return False
         return True
 

@@ -66,6 +66,33 @@ def test_multiprocessors_and_bandwidth_follow_from_cores_and_bus(part):
         assert part.bytes_per_second == pytest.approx(bits * gigabits * 1e9 / 8, rel=0.02)
 
 
+# Boost clock in MHz and bandwidth in GB/s, as TechPowerUp's database prints them; those of the H100s and H200s are NVIDIA's.
+_CLOCKS_AND_BANDWIDTHS = {
+    "V100 SXM2": (1530, 900), "V100 PCIe": (1380, 900), "V100S PCIe": (1597, 1134), "T4": (1590, 320), "A100 40GB": (1410, 1555),
+    "A100 80GB PCIe": (1410, 1935), "A100 80GB SXM": (1410, 2039), "A30": (1440, 933), "A10": (1695, 600), "A40": (1740, 696),
+    "RTX A6000": (1800, 768), "L4": (2040, 300), "L40": (2490, 864), "L40S": (2520, 864), "RTX 6000 Ada": (2505, 960),
+    "H100 SXM": (1980, 3350), "H100 PCIe": (1755, 2039), "H100 NVL": (1785, 3938), "H200 SXM": (1980, 4800), "H200 NVL": (1785, 4800),
+    "GeForce RTX 3060": (1777, 360), "GeForce RTX 3060 Ti": (1665, 448), "GeForce RTX 3070": (1725, 448),
+    "GeForce RTX 3070 Ti": (1770, 608), "GeForce RTX 3080": (1710, 760), "GeForce RTX 3080 Ti": (1665, 912),
+    "GeForce RTX 3090": (1695, 936), "GeForce RTX 3090 Ti": (1860, 1008), "GeForce RTX 4060": (2460, 272),
+    "GeForce RTX 4060 Ti": (2535, 288), "GeForce RTX 4070": (2475, 504), "GeForce RTX 4070 SUPER": (2475, 504),
+    "GeForce RTX 4070 Ti": (2610, 504), "GeForce RTX 4070 Ti SUPER": (2610, 672), "GeForce RTX 4080": (2505, 716.8),
+    "GeForce RTX 4080 SUPER": (2550, 736), "GeForce RTX 4090": (2520, 1008), "GeForce RTX 5060 Ti": (2572, 448),
+    "GeForce RTX 5070": (2512, 672), "GeForce RTX 5070 Ti": (2452, 896), "GeForce RTX 5080": (2617, 960), "GeForce RTX 5090": (2407, 1792),
+}  # fmt: skip
+
+
+def test_clocks_and_bandwidths_are_those_that_are_printed():
+    """To the megahertz and the gigabyte a second: within the 2 % of the two sources above a slip of one would hide."""
+    assert {part.name: (part.boost_hz / 1e6, part.bytes_per_second / 1e9) for part in sheets.PARTS} == _CLOCKS_AND_BANDWIDTHS
+
+
+def test_a_multiprocessors_operations_are_a_power_of_two():
+    """So many units, each with a multiply and an add a clock: a figure that is none is a slip, however near it comes."""
+    tables = [*sheets._RATES.values(), sheets._TURING_PLAIN]
+    assert {rate for rates in tables for rate in rates.values()} <= {2**k for k in range(2, 15)}
+
+
 @pytest.mark.parametrize(
     ("name", "capability", "multiprocessors", "mhz", "printed"),
     [

@@ -6,6 +6,7 @@ import sys
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from gpulab import networks, recorder, training
 from gpulab.devices import Device
@@ -71,6 +72,23 @@ def test_the_wide_transformer_reads_the_prose() -> None:
     """Its vocabulary is the prose's."""
     task = _training._text()
     assert task.make_model(0).head.out_features == int(task.train.inputs.max()) + 1
+
+
+def test_the_tasks_are_of_the_sizes_that_are_recorded() -> None:
+    """2,048 colour images of 32 x 32 in ten classes, the same each time, and three stages; a width of 256 in four layers of 8 heads."""
+    images, again, text = _training._images(), _training._images(), _training._text()
+    assert images.train.inputs.shape == (2048, 3, 32, 32)
+    assert set(images.train.targets.tolist()) == set(range(10))
+    assert images.train.inputs.equal(again.train.inputs)
+    assert (images.batch_size, images.epochs, images.learning_rate) == (256, 1, 1e-3)
+    convolutions = [m for m in images.make_model(0).modules() if isinstance(m, torch.nn.Conv2d)]
+    assert [(m.in_channels, m.out_channels) for m in convolutions] == [
+        (3, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 256),
+    ]  # fmt: skip
+    assert (text.batch_size, text.epochs, text.learning_rate) == (64, 1, 1e-3)
+    model = text.make_model(0)
+    assert [(block.heads, block.projection.in_features) for block in model.blocks] == [(8, 256)] * 4
+    assert (model.positions.num_embeddings, model.positions.embedding_dim) == (64, 256)
 
 
 def test_steps_of_a_minute_are_left_out_before_they_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -383,3 +383,120 @@ def test_inflation_of_a_second_order_autoregression_matches_theory() -> None:
             values[i] += first * values[i - 1] + second * values[i - 2]
         found.append(_dependence._model(_dependence.centred_ranks(np.array(values[500:]))[0])[0])
     assert np.mean(found) == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize("phi", [(0.5,), (-0.6,), (0.5, 0.3), (0.4, 0.2, 0.2)])
+def test_an_autoregression_is_found_from_its_own_correlations(phi: tuple[float, ...]) -> None:
+    """Correlations by Yule and Walker for as many lags as there are orders; its coefficients come back, and all later lags follow."""
+    lags = np.arange(1, len(phi) + 1)
+    # rho_k = sum of phi_j rho_|k - j|, rho_0 = 1: a linear system in rho_1 .. rho_p.
+    system, known = np.eye(len(phi)), np.zeros(len(phi))
+    for k in lags:
+        for j, value in zip(lags, phi, strict=True):
+            if k == j:
+                known[k - 1] += value
+            else:
+                system[k - 1, abs(k - j) - 1] -= value
+    rho = [1.0, *np.linalg.solve(system, known)]
+    while len(rho) < 400:
+        rho.append(sum(value * rho[-j] for j, value in zip(lags, phi, strict=True)))
+    observed = np.array(rho[1:4])
+    coefficients = _dependence._autoregression(observed, 5000)
+    assert coefficients == pytest.approx(phi)
+    extended = _dependence._extend(observed, coefficients, 300)
+    assert extended == pytest.approx(rho[1 : len(extended) + 1])
+    assert max(map(abs, rho[len(extended) + 1 - len(phi) : len(extended) + 1])) < 1e-3
+    assert len(_dependence._extend(observed, coefficients, 4)) == 4
+    if len(phi) == 1:  # no longer than it takes: half of it is left after each lag, a thousandth after ten
+        assert len(extended) == {0.5: 10, -0.6: 14}[phi[0]]
+
+
+def test_an_order_is_chosen_where_it_explains_more_than_it_costs() -> None:
+    """By hand for 100 samples: an order costs log 100 = 4.605, and 100 log(1 - r^2) falls below it beyond r = 0.2121."""
+    assert _dependence._autoregression(np.array([0.22]), 100).tolist() == [0.22]
+    assert _dependence._autoregression(np.array([0.205]), 100).tolist() == []
+    assert _dependence._extend(np.array([0.205]), np.zeros(0), 100).tolist() == []
+    assert _dependence._autoregression(np.array([1.0]), 100).tolist() == [0.9999]
+
+
+def test_batches_by_hand() -> None:
+    """Of 4 values with correlations 1/2 and 1/4 the mean's variance is a quarter of 1 + 2 (3/4 x 1/2 + 2/4 x 1/4) = 2."""
+    correlations = np.array([0.5, 0.25])
+    assert _dependence._batch_variance(correlations, 4) == pytest.approx(2.0)
+    assert _dependence._batch_variance(correlations, 2) == pytest.approx(1.5)
+    assert _dependence._batch_variance(correlations, 1) == pytest.approx(1.0)
+    scale = _dependence._Scale(4, 28, 0.5, 2.0)
+    assert scale.ratio == pytest.approx(6.0)  # 2 (1 + 1/2) / (1 - 1/2)
+    assert scale.relative_error == pytest.approx(math.sqrt(14 / 28))  # (2 + 4 x 3) / 28
+
+
+def test_batches_of_doubling_length_as_long_as_there_are_fifteen() -> None:
+    """122 signs: thirty batches of four and fifteen of eight, the odd ones left out at the beginning; variance and correlation by NumPy."""
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], 122)
+    scales = _dependence._batch_scales(signs)
+    assert [(scale.length, scale.count) for scale in scales] == [(4, 30), (8, 15)]
+    for scale in scales:
+        means = signs[-scale.length * scale.count :].reshape(scale.count, scale.length).mean(axis=1)
+        assert scale.variance == pytest.approx(scale.length * means.var(ddof=1))
+        left = means - means.mean()
+        observed = float(left[1:] @ left[:-1]) / (scale.count - 1) / means.var(ddof=1)
+        assert scale.correlation == pytest.approx(max(observed + (1 + 3 * observed) / scale.count, -0.3))
+    assert [scale.count for scale in _dependence._batch_scales(signs[:60])] == [15]
+    assert _dependence._batch_scales(signs[:59]) == []
+    assert _dependence._batch_scales(np.ones(60)) == []
+    rising = _dependence._batch_scales(np.repeat([-1.0, 1.0], 60))
+    assert rising[0].correlation == 0.95  # one level, then another: bounded, or no number would be left
+    assert _dependence._batch_scales(np.tile(np.repeat([-1.0, 1.0], 4), 15))[0].correlation == -0.3
+
+
+def test_longer_batches_are_believed_where_they_say_more() -> None:
+    """By hand: an error of 0.5 at 56 batches without memory asks for 0.4 x 0.5 more on a log scale, and one above 0.9 is not heard."""
+    start = _dependence.Inflation(2.0, 100.0)
+    scale = _dependence._Scale
+    assert _dependence._longest_credible(start, []) == _dependence.Inflation(2.0, 100.0, False)
+    heard = scale(8, 24, 0.0, 2.0 * math.exp(0.21))  # the error is sqrt(6 / 24) = 0.5
+    assert _dependence._longest_credible(start, [heard]) == _dependence.Inflation(heard.ratio, pytest.approx(8.0), False)
+    unheard = scale(8, 24, 0.0, 2.0 * math.exp(0.19))
+    assert _dependence._longest_credible(start, [unheard]).ratio == 2.0
+    rough = scale(8, 7, 0.0, 40.0)  # sqrt(6 / 7) = 0.93
+    assert _dependence._longest_credible(start, [rough, heard]).ratio == heard.ratio
+    assert _dependence._longest_credible(start, [heard, rough]).ratio == heard.ratio
+    less_rough = scale(8, 8, 0.0, 40.0)  # sqrt(6 / 8) = 0.87
+    assert _dependence._longest_credible(start, [less_rough]).ratio == 40.0
+
+
+def test_batches_contradict_a_model_from_so_many_errors_on() -> None:
+    """By hand: of 50 batches of 4 among 200 the model without memory expects 1 less 4/200, times 50/49: one; 2.5 x sqrt(2/50) is half."""
+    none = np.zeros(0)
+    assert not _dependence._contradicted([_dependence._Scale(4, 50, 0.0, 1.49)], none, 200)
+    assert _dependence._contradicted([_dependence._Scale(4, 50, 0.0, 1.51)], none, 200)
+    half = np.array([0.5])  # 1 + 2 x 3/4 x 1/2 = 1.75, less 4 (1 + 2 x 1/2) / 200 = 0.04, times 50/49, and half of it more
+    edge = (1.75 - 0.04) * 50 / 49 * 1.5
+    assert not _dependence._contradicted([_dependence._Scale(4, 50, 0.0, edge - 0.01)], half, 200)
+    assert _dependence._contradicted([_dependence._Scale(4, 50, 0.0, edge + 0.01)], half, 200)
+    assert _dependence.understates(_dependence.Inflation(1.0, 1.0), np.repeat([-1.0, 1.0], 100))
+
+
+# Nine: one, and 2/9 for what its estimate may miss. Three: a quarter of the samples is the most, which leaves the worth of four.
+@pytest.mark.parametrize(("n", "ratio", "freedom"), [(9, 1 + 2 / 9, 9 / 1.5), (3, 3 / 4 * (1 + 2 / 4), 3.0)])
+def test_too_few_ranks_for_a_model_count_as_independent(n: int, ratio: float, freedom: float) -> None:
+    """By hand: an inflation of one, raised for what its estimate may miss, with n / 1.5 degrees of freedom, three at least."""
+    found = _dependence.inflation((np.random.default_rng(0).permutation(n) - (n - 1) / 2) / n)
+    assert (found.ratio, found.degrees_of_freedom, found.model_holds) == (pytest.approx(ratio), pytest.approx(freedom), True)
+
+
+def test_the_models_correlations_by_hand() -> None:
+    """Thirty ranks to and fro: the observed correlations with their bias put back twice, as Pearson's and Sheppard's formulas turn them."""
+    ranks = (np.arange(30) // 3 * 7 % 10 * 3 + np.arange(30) % 3 - 14.5) / 30
+    variance = float(np.mean(ranks**2))
+    observed = np.array([float(np.mean(ranks[lag:] * ranks[:-lag])) / variance for lag in (1, 2, 3)])
+    ratio = 1.0
+    for _ in range(2):
+        corrected = observed + ratio * (1 - observed) / 30
+        normal = np.array([2 * math.sin(math.pi * r / 6) for r in corrected])
+        signs = [2 / math.pi * math.asin(r) for r in _dependence._extend(normal, _dependence._autoregression(normal, 30), 30)]
+        ratio = min(max(1 + 2 * sum(signs), 0.05), 30 / 4)
+    found, correlations = _dependence._model(ranks)
+    assert found == pytest.approx(ratio)
+    assert correlations == pytest.approx(signs)
+    assert len(correlations) > 0

@@ -234,6 +234,28 @@ def test_stop_and_progress(scripted_host):
         transfer.break_even("add", link="pcie4", stop=lambda: True)
 
 
+def test_an_interrupt_keeps_the_sizes_reached(scripted_host, monkeypatch):
+    """Ctrl-C at the third size: the answer of the two before it, which Stop keeps too; at the first there is nothing to keep."""
+    inputs, asked = workloads.Workload.inputs, []
+
+    def until(w, device):
+        asked.append(w.n)
+        if w.n == ends_at:
+            raise KeyboardInterrupt
+        return inputs(w, device)
+
+    monkeypatch.setattr(workloads.Workload, "inputs", until)
+    ends_at = 64
+    b = transfer.break_even("add", link="pcie4", sizes=[16, 32, 64, 128])
+    assert ([r.n for r in b.rows], asked[-1]) == ([16, 32], 64)
+    assert (b.notes[0].code, b.notes[0].sentence) == (
+        "interrupted", "The search was interrupted at n = 64; run it again for larger sizes.",
+    )  # fmt: skip
+    ends_at = 16
+    with pytest.raises(KeyboardInterrupt):
+        transfer.break_even("add", link="pcie4", sizes=[16, 32])
+
+
 def test_sizes_beyond_the_deadline_or_memory_are_left_out(scripted_host):
     """A size whose call would not fit into the deadline, or that does not fit into memory, is named and ends the search."""
     b = transfer.break_even("add", link="pcie4", sizes=[2**10, 2**30], deadline=5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpulab import transfer
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
-from gpulab.transfer import AlphaBeta, Segment
+from gpulab.transfer import AlphaBeta, Segment, _posterior
 from gpulab.transfer._posterior import _through_origin, student_cdf, student_nodes
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -325,3 +325,191 @@ def test_a_level_lies_between_nothing_and_all(level):
     """Neither end is a share that an interval can hold."""
     with pytest.raises(InputError, match=r"level is .*; expected a share between 0 and 1\. Pass level=0\.95\.$"):
         transfer.fit([1, 2, 3], [1, 2, 3]).prediction_interval_seconds(1.0, level)
+
+
+def test_shapes_by_hand():
+    """A bend at 4 adds what lies beyond it; a jump at 4 is a line of its own below and one above. Slopes run from the smallest sizes up."""
+    x = np.array([2.0, 4.0, 8.0])
+    line, bend, jump = (_posterior.Candidate(*given) for given in (("line", ()), ("knee", (4.0,)), ("jump", (4.0,))))
+    assert line.columns(x).tolist() == [[1, 2], [1, 4], [1, 8]]
+    assert bend.columns(x).tolist() == [[1, 2, 0], [1, 4, 0], [1, 8, 4]]
+    assert jump.columns(x).tolist() == [[1, 2, 0, 0], [1, 4, 0, 0], [0, 0, 1, 8]]
+    two = _posterior.Candidate("two knees", (2.0, 4.0))
+    assert two.columns(x).tolist() == [[1, 2, 0, 0], [1, 4, 2, 0], [1, 8, 6, 4]]
+    assert bend.slopes(np.array([9.0, 2.0, -1.0])).tolist() == [2, 1]
+    assert jump.slopes(np.array([9.0, 2.0, 5.0, 3.0])).tolist() == [2, 3]
+    assert [one.last_slope.tolist() for one in (line, bend, jump)] == [[0, 1], [0, 1, 1], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("points", "counts"),
+    [
+        (3, {"line": 1}),
+        (6, {"line": 1}),
+        (7, {"line": 1, "knee": 9}),  # from the third size to the third last lie two octaves: four places each, and both ends
+        (8, {"line": 1, "knee": 13, "jump": 9}),  # three gaps
+        (10, {"line": 1, "knee": 21, "jump": 15}),
+        (11, {"line": 1, "knee": 25, "jump": 18, "two knees": 15}),  # seven places, one an octave, of which neighbours are too near
+        (13, {"line": 1, "knee": 33, "jump": 24, "two knees": 28}),
+        (14, {"line": 1, "knee": 37, "jump": 27, "two knees": 36, "three knees": 16}),  # six places in nine octaves: 20 triples less 4
+    ],
+)
+def test_shapes_that_so_many_points_can_tell_apart(points, counts):
+    """Three points on each side of a knee and two between knees, by hand for sizes that double."""
+    families = list(_posterior.candidates(2.0 ** np.arange(10, 10 + points)))
+    assert {family[0].family: len(family) for family in families} == counts
+    for family in families:
+        assert {(one.family, one.width) for one in family} == {(family[0].family, family[0].width)}
+        knees = [k for one in family for k in one.knees]
+        assert not knees or 2**12 <= min(knees) < max(knees) <= 2.0 ** (10 + points - 3)
+    if points == 8:
+        assert [one.knees[0] for one in families[2]][:3] == pytest.approx([2**12.1, 2**12.5, 2**12.9])
+
+
+@pytest.mark.parametrize(
+    ("family", "knees", "coefficients", "possible"),
+    [
+        ("line", (), (1, 1), True), ("line", (), (-1, 1), False), ("line", (), (1, -1), False),
+        ("knee", (4,), (1, 2, -1), True), ("knee", (4,), (1, 2, -3), False), ("knee", (4,), (1, -1, 2), False),
+        ("jump", (10,), (1, 1, 2, 1), True), ("jump", (10,), (1, 1, 0.5, 1), False), ("jump", (10,), (1, 2, 5, 1), False),
+        ("jump", (10,), (1, 1, -5, 2), True), ("jump", (10,), (1, -1, 40, 1), False), ("jump", (10,), (1, 1, 40, -1), False),
+        ("jump", (10,), (-1, 1, 2, 1), False),
+    ],
+)  # fmt: skip
+def test_what_a_link_cannot_be(family, knees, coefficients, possible):
+    """By hand: nothing is free, no byte gives time back, and a jump goes up; beside it a fit that is possible stays so."""
+    fine = {"line": (1, 1), "knee": (1, 1, 1), "jump": (1, 1, 20, 1)}[family]
+    chosen = [_posterior.Candidate(family, tuple(map(float, knees)))] * 3
+    found = _posterior.Family(chosen, np.zeros((3, 1, len(fine))), np.array([knees] * 3, dtype=float))
+    assert found.possible(np.array([fine, coefficients, fine], dtype=float)).tolist() == [True, possible, True]
+
+
+def _by_numpy(columns, y, weight):
+    """Coefficients and the sum of squares of a weighted fit, by NumPy's least squares of columns of one length."""
+    a = columns * weight[:, None]
+    size = np.sqrt(np.sum(np.square(a), 0))
+    solution, *_ = np.linalg.lstsq(a / size, y * weight, rcond=None)
+    return solution / size, float(np.sum((a / size @ solution - y * weight) ** 2))
+
+
+def test_each_shape_is_fitted_as_by_numpy_and_held_out_by_refitting():
+    """Coefficients, scatter, what they are unsure by, and each point from a fit of the others; the weight by the usual criterion."""
+    x = 2.0 ** np.arange(10, 24)
+    y = TrueLink(5, "slower").measured(x)
+    weight = np.sqrt(np.linspace(0.5, 1.0, 14)) / y
+    shares = {"line": 0.5, "knee": 0.25, "jump": 0.2, "two knees": 0.04, "three knees": 0.01}
+    n, looked_at = 14, 0
+    for family in _posterior._families(tuple(x)):
+        part = _posterior._fit_family(family, y, weight)
+        for m in {0, len(family.chosen) // 2, len(family.chosen) - 1}:
+            columns = family.columns[m]
+            width, name = columns.shape[1], family.chosen[0].family
+            solution, squares = _by_numpy(columns, y, weight)
+            squares += n * 1e-12  # a clock's rounding of one in a million a point
+            assert part.coefficients[m] == pytest.approx(solution, rel=1e-4)
+            assert part.values[m] == pytest.approx(columns @ solution, rel=1e-4)
+            assert part.scale[m] == pytest.approx(math.sqrt(squares / (n - width)), rel=1e-4)
+            if family.possible(solution[None] if m == 0 else np.repeat(solution[None], len(family.chosen), 0))[m]:
+                told = -n / 2 * math.log(squares) - width / 2 * math.log(n) + math.log(shares[name] / len(family.chosen))
+                assert part.log[m] == pytest.approx(told, abs=1e-2)
+            else:
+                assert part.log[m] == -math.inf
+            a = columns * weight[:, None]
+            most = np.abs(a).max(0)
+            inverse = np.linalg.pinv(a / most)
+            hat = np.diag(a / most @ inverse)
+            unsure = inverse @ inverse.T / np.outer(most, most)
+            unit = np.sqrt(np.outer(np.diag(unsure), np.diag(unsure)))
+            assert part.covariance[m] / unit == pytest.approx(unsure / unit, rel=1e-3, abs=1e-3)
+            for i in np.flatnonzero(hat < 0.9):
+                rest = np.arange(n) != i
+                others, left = _by_numpy(columns[rest], y[rest], weight[rest])
+                left += n * 1e-12
+                assert part.held_out[m, i] == pytest.approx(columns[i] @ others, rel=1e-3)
+                density = -0.5 * math.log(left) - 0.5 * (n - width) * math.log(squares / left)
+                assert part.log_density[m, i] == pytest.approx(density, abs=1e-2)
+                looked_at += 1
+    assert looked_at > 100
+
+
+def _fitted(family, weight, knees=(), coefficients=(1e-5, 1e-9), scale=0.05, freedom=8):
+    width = len(coefficients)
+    return _posterior.Fitted(
+        _posterior.Candidate(family, knees), weight, np.array(coefficients), np.diag([1e-12, *[1e-20] * (width - 1)]), scale, freedom
+    )
+
+
+def test_the_family_that_is_named():
+    """The weights of its places together, but the straight line as long as one in twenty speaks for it."""
+
+    def named(*parts):
+        return _posterior.Posterior(tuple(parts), np.zeros(0), np.zeros(0, bool))
+
+    knees = (_fitted("jump", 0.35, (9e4,)), _fitted("knee", 0.31, (1e4,)), _fitted("knee", 0.3, (2e4,)))
+    assert named(*knees, _fitted("line", 0.04)).family() == "knee"
+    assert named(*knees, _fitted("line", 0.04)).best() is knees[1]
+    assert named(*knees, _fitted("line", 0.025), _fitted("line", 0.025)).family() == "line"
+    assert named(_fitted("line", 0.7), _fitted("knee", 0.3, scale=0.1)).noise_ratio == pytest.approx(math.sqrt(0.7 * 0.0025 + 0.3 * 0.01))
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8])
+def test_an_interval_is_that_of_the_mixture(level):
+    """Two shapes of unlike places, spreads and degrees of freedom: the ends by bisection of the mixture's distribution function."""
+    line, bend = _fitted("line", 0.7, freedom=5), _fitted("knee", 0.3, (1e4,), (1.3e-5, 8e-10, 3e-10), 0.1, 9)
+    both = _posterior.Posterior((line, bend), np.zeros(0), np.zeros(0, bool))
+    sizes = np.array([1e3, 4e4, 1e6])
+    columns = {"line": lambda x: np.array([1.0, x]), "knee": lambda x: np.array([1.0, x, max(x - 1e4, 0.0)])}
+
+    def quantile(parts, share):
+        low, high = (f(centre + side * 30 * spread for _, centre, spread, _ in parts) for f, side in ((min, -1), (max, 1)))
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = sum(w * float(student_cdf(np.array([(middle - c) / s]), f)[0]) for w, c, s, f in parts)
+            low, high = (middle, high) if below < share else (low, middle)
+        return low
+
+    def compare(parts, low, high):
+        assert low == pytest.approx(quantile(parts, (1 - level) / 2), abs=0.1 * min(s for _, _, s, _ in parts))
+        assert high == pytest.approx(quantile(parts, (1 + level) / 2), abs=0.1 * min(s for _, _, s, _ in parts))
+
+    lows, highs = both.interval(sizes, level)
+    for x, low, high in zip(sizes, lows, highs, strict=True):
+        rows = [(f, columns[f.candidate.family](x)) for f in (line, bend)]
+        expected = sum(f.weight * float(a @ f.coefficients) for f, a in rows)
+        assert both.mean(np.array([x]))[0] == pytest.approx(expected)
+        parts = [
+            (f.weight, float(a @ f.coefficients), f.scale * math.sqrt(expected**2 + float(a @ f.covariance @ a)), f.freedom)
+            for f, a in rows
+        ]
+        compare(parts, low, high)
+    low, middle, high = both.coefficient("latency", level)
+    assert middle == pytest.approx(0.7 * 1e-5 + 0.3 * 1.3e-5)
+    compare([(f.weight, f.coefficients[0], f.scale * 1e-6, f.freedom) for f in (line, bend)], low, high)
+    low, middle, high = both.coefficient("slope", level)
+    assert middle == pytest.approx(0.7 * 1e-9 + 0.3 * 1.1e-9)
+    compare([(0.7, 1e-9, 0.05 * 1e-10, 5), (0.3, 1.1e-9, 0.1 * math.sqrt(2) * 1e-10, 9)], low, high)
+
+
+def test_shapes_are_averaged_by_how_well_each_explains():
+    """Weights fall and sum to one; each held-out value is averaged with the weights that the other points give (SciPy's softmax)."""
+    special = pytest.importorskip("scipy.special")
+    x = 2.0 ** np.arange(10, 24)
+    y = TrueLink(5, "slower").measured(x)
+    families, trust = _posterior._families(tuple(x)), np.linspace(0.5, 1.0, 14)
+    fitted, values, held_out = _posterior._average(families, x, y, y, trust)
+    parts = [_posterior._fit_family(family, y, np.sqrt(trust) / y) for family in families]
+    log, density, apart, curves = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("log", "log_density", "held_out", "values")
+    )
+    shares = special.softmax(log)
+    assert values == pytest.approx(shares @ curves)
+    assert held_out == pytest.approx(np.einsum("mi,mi->i", special.softmax(log[:, None] - density, axis=0), apart))
+    ranked = np.sort(shares)[::-1]
+    enough = int(np.flatnonzero(np.cumsum(ranked) >= 0.999)[0]) + 1
+    assert len(fitted) == min(enough, 60)
+    assert [f.weight for f in fitted] == pytest.approx(list(ranked[: len(fitted)] / ranked[: len(fitted)].sum()))
+    named = [(family.chosen[k], part.coefficients[k]) for family, part in zip(families, parts, strict=True) for k in range(len(part.log))]
+    candidate, coefficients = named[int(np.argmax(shares))]
+    assert fitted[0].candidate == candidate
+    assert fitted[0].coefficients.tolist() == coefficients.tolist()
+    assert sum(f.weight for f in fitted) == pytest.approx(1.0)
