@@ -128,7 +128,7 @@ class Exercise:
     hints : tuple of str
         From a nudge to nearly the answer.
     check : callable
-        Takes the answer; returns the sentence of praise that says why it is right; raises ``Refused`` with what is wrong.
+        Takes the answer, which is no stub; returns the sentence of praise that says why it is right; raises ``Refused`` with what is wrong.
     usual : tuple of Usual
         Usual wrong answers.
     limit_seconds : float

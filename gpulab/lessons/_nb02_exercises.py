@@ -273,7 +273,7 @@ def _check_chunks(answer: Any) -> str:
     if chunks == 1:
         raise Refused(f"{said}: with one chunk there is nothing to compute until all of it has arrived.")
     starts = link.seconds(0) * chunks
-    if starts > (1 - _ENOUGH) / 2 * compute:
+    if starts > copy / chunks:  # more than waiting for the first chunk costs
         raise Refused(f"{said}: starting {chunks} copies alone costs {format_seconds(starts)}. Take fewer, larger chunks.")
     if share >= _NEARLY:
         raise Refused(f"{said}: the first chunk alone costs a {chunks}th of it, and the starts of the copies take the rest. Take one more.")

@@ -232,8 +232,6 @@ def _check_halve(answer: Any) -> str:
     from gpulab import memory
     from gpulab.errors import InputError
 
-    if _guard.is_stub(answer):
-        raise NotAttempted
     x = torch.randn(_ELEMENTS, generator=torch.Generator().manual_seed(3))
     ask = _guard.in_turn(answer)
     for setting in _SETTINGS:

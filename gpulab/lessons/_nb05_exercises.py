@@ -143,7 +143,7 @@ def _check_scales(answer: Any) -> str:
             raise Refused(f"Your function gives {_guard.describe(said)}; the check expects (lowest, highest).")
         low, high = (_guard.number(each, "a scale") for each in said)
         for name, scale in (("lowest", low), ("highest", high)):
-            if scale <= 0 or math.frexp(scale)[0] != 0.5:
+            if math.frexp(scale)[0] != 0.5:
                 raise Refused(f"Your {name} scale {ends} is {scale:g}; the check expects a power of two, which changes no digit.")
         window = precision.gradient_window(gradients, "float16", low, tolerance=0.0)
         if window.vanishing_share > 0:
@@ -231,8 +231,6 @@ def _truth() -> dict[str, tuple[str, str]]:
 
 
 def _check_policy(answer: Any) -> str:
-    if _guard.is_stub(answer):
-        raise NotAttempted
     if not isinstance(answer, Mapping):
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects a dict from each operator to two words.")
     missing = [name for name in OPERATORS if name not in answer]
@@ -299,8 +297,6 @@ _PARTS = {
 
 
 def _check_bytes(answer: Any) -> str:
-    if _guard.is_stub(answer):
-        raise NotAttempted
     if not isinstance(answer, Mapping):
         raise Refused(f"Your answer is {_guard.describe(answer)}; the check expects a dict from each setting to bytes.")
     missing = [name for name in SETTINGS if name not in answer]

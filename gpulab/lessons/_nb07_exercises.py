@@ -150,8 +150,6 @@ def _weights() -> list[Any]:
 def _check_quantise(answer: Any) -> str:
     import torch
 
-    if _guard.is_stub(answer):
-        raise NotAttempted
     ask = _guard.in_turn(answer)
     for weight in _weights():
         for bits in (8, 4, 2):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpulab.errors import InputError
 from gpulab.lessons import _guard
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.lessons._nb08_timelines import CASES, NAMES, RANKS
@@ -21,8 +20,6 @@ _SCHEDULES = ("gpipe", "1f1b")
 
 
 def _check_bubble(answer: Any) -> str:
-    if _guard.is_stub(answer):
-        raise NotAttempted
     if not isinstance(answer, Mapping) or set(answer) != {"microbatches", "schedule"}:
         raise Refused(f'Your answer is {_guard.describe(answer)}; the check expects {{"microbatches": ..., "schedule": ...}}.')
     count, schedule = _guard.plain(answer["microbatches"]), answer["schedule"]
@@ -34,10 +31,7 @@ def _check_bubble(answer: Any) -> str:
         raise Refused(f"schedule is {_guard.describe(schedule)}; it is one of {', '.join(_SCHEDULES)}.")
     if BATCH % count:
         raise Refused(f"{BATCH} samples cannot be cut into {count} equal microbatches.")
-    try:
-        plan = pipeline_schedule(STAGES, count, schedule)
-    except InputError as error:
-        raise Refused(str(error)) from error
+    plan = pipeline_schedule(STAGES, count, schedule)
     if plan.bubble_ratio >= _MOST_BUBBLE:
         raise Refused(
             f"With {count} microbatch{'es' if count > 1 else ''} the bubble is {plan.bubble_ratio:.1%}: however many there are, each stage "
@@ -106,7 +100,7 @@ def _check_memory(answer: Any) -> str:
         where = f"{parameters:,} parameters on {plural(ranks, 'rank')}, {_NAMES[stage]}"
         said = _guard.number(ask(f"For {where}", parameters, activations, ranks, stage), "one number of bytes")
         right = rank_bytes(parameters, activations, ranks, stage)
-        if abs(said - right) <= max(64.0, 1e-9 * right):  # a shard that is rounded up is as right
+        if _near(said, right):
             continue
         raise Refused(f"{where}: you say {said:,.0f} bytes. {_why_memory(said, parameters, activations, ranks, stage)}")
     whole, sharded = (rank_bytes(*_RUNS[0][:3], stage) for stage in (0, 3))
@@ -116,27 +110,29 @@ def _check_memory(answer: Any) -> str:
     )
 
 
-def _why_memory(said: float, parameters: int, activations: float, ranks: int, stage: int) -> str:
-    def close(other: float) -> bool:
-        return abs(said - other) <= max(64.0, 1e-9 * other)
+def _near(said: float, other: float) -> bool:
+    """Within a cache line: a shard that is rounded up is as right."""
+    return abs(said - other) <= 64
 
+
+def _why_memory(said: float, parameters: int, activations: float, ranks: int, stage: int) -> str:
     right = rank_bytes(parameters, activations, ranks, stage)
     model = right - activations
-    if close(right / 4):
+    if _near(said, right / _FLOAT):
         return "Those are numbers. A float32 takes 4 bytes."
-    if close(model):
+    if _near(said, model):
         return "The activations are missing."
-    if close(model + activations / ranks):
+    if _near(said, model + activations / ranks):
         return "The activations are not sharded: each rank computes its own part of the batch and keeps all that it computed."
-    if stage and close(rank_bytes(parameters, activations, ranks, 0)):
+    if _near(said, rank_bytes(parameters, activations, ranks, 0)):
         return "Nothing is split yet. ZeRO-1 splits Adam's state, ZeRO-2 the gradients too, ZeRO-3 also the parameters."
-    if stage < 3 and close(rank_bytes(parameters, activations, ranks, 3)):
+    if _near(said, rank_bytes(parameters, activations, ranks, 3)):
         return f"With {_NAMES[stage]} not all of it is split. ZeRO-1: Adam's state; ZeRO-2: the gradients too; ZeRO-3: also the parameters."
     for less, what in ((_FLOAT, "Adam keeps two numbers for each parameter, not one"), (2 * _FLOAT, "Adam's state is missing")):
         shard = ranks if stage >= 1 else 1
-        if close(right - less * parameters / shard):
+        if _near(said, right - less * parameters / shard):
             return f"{what}."
-    if close(right - _FLOAT * parameters / (ranks if stage >= 2 else 1)):
+    if _near(said, right - _FLOAT * parameters):  # with ZeRO-1: elsewhere a gradient has as many bytes as one number of the state
         return "The gradients are missing: one number for each parameter."
     return "Four numbers for each parameter: itself, its gradient and two of Adam's. Which of them does this stage split?"
 
@@ -188,8 +184,6 @@ _VICTIM = {
 
 
 def _check_hang(answer: Any) -> str:
-    if _guard.is_stub(answer):
-        raise NotAttempted
     if not isinstance(answer, Mapping) or set(answer) != set(CASES):
         raise Refused(f'Your answer is {_guard.describe(answer)}; the check expects {{"A": (rank, what), "B": ..., "C": ...}}.')
     if any(_guard.is_stub(each) for each in answer.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 from gpulab.lessons import _checks, _content
@@ -16,5 +17,7 @@ def said(id: str, answer: Any) -> tuple[str, str]:
 def solved(id: str) -> Any:
     """The course's own answer."""
     exercise, names = _content.exercise(id), dict[str, Any]()
-    exec(exercise.solution, names)
+    file = f"<{id}>"
+    linecache.cache[file] = (len(exercise.solution), None, exercise.solution.splitlines(keepends=True), file)  # a kernel's text is read
+    exec(compile(exercise.solution, file, "exec"), names)
     return names[exercise.answer_name]

@@ -186,6 +186,38 @@ def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:
         lessons.timeline("D")
 
 
+@pytest.mark.parametrize(
+    ("letter", "loading", "copy", "compute", "workers"),
+    [("A", 0.240, 0.002, 0.015, 6), ("B", 0.030, 0.045, 0.020, 4), ("C", 0.040, 0.001, 0.030, 4)],
+)
+def test_the_timelines_by_hand(letter: str, loading: float, copy: float, compute: float, workers: int) -> None:
+    """24 steps of 64 images each; A's 80 ms of loading take three times as long, for six workers share two cores."""
+    found = lessons.timeline(letter)
+    assert (found.workers, found.steps) == (workers, 24)
+    assert (found.loading_seconds, found.copy_seconds, found.compute_seconds) == pytest.approx((loading, copy, compute))
+
+
+def test_recorded_options_may_be_chosen_and_stand_by_what_they_are_compared_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one model in one number format one means stands after the other, as recorded; only those asked for, and a machine that has none
+    gives no evidence.
+    """
+    timing = Timing(np.full(5, 0.02), 5, 0.02, None, 0.1, 0.01, None, 1, None, None, ())
+
+    def entry(model: str, precision: str, means: str) -> Entry:
+        return Entry("training", {"model": model, "precision": precision, "means": means}, timing)
+
+    there = (entry("mlp", "b", "plain"), entry("cnn", "b", "plain"), entry("cnn", "a", "graph"), entry("mlp", "b", "graph"),
+             entry("cnn", "b", "compile"), entry("cnn", "a", "plain"))  # fmt: skip
+    gpu = dataclasses.replace(devices.environment("cpu"), device="Far GPU", device_kind="cuda")
+    monkeypatch.setattr(recordings, "readable", lambda: {"far": Recording("far", gpu, {}, {}, "0.1.0", there)})
+    stands = ["cnn, a, graph", "cnn, a, plain", "cnn, b, plain", "cnn, b, compile", "mlp, b, plain", "mlp, b, graph"]
+    assert [row[1:] for row in lessons.recorded_options().rows] == [(f"training: {what}", "20.0 ms") for what in stands]
+    assert [row[1] for row in lessons.recorded_options(["plain", "compile"]).rows] == [
+        f"training: {what}" for what in stands if "graph" not in what
+    ]
+    assert lessons.recorded_options(["fused"]) == lessons.RecordedOptions((), ())
+
+
 def test_recorded_options_list_what_gpus_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's training steps appear with number, interval and badge; CPUs and other experiments do not; none is "not recorded yet"."""
     monkeypatch.setattr(recordings, "readable", dict)

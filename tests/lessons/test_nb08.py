@@ -516,6 +516,28 @@ def test_where_one_of_the_processes_fails_the_others_are_ended(tmp_path: pathlib
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("looks", "code"), [([(None, None), (0, None), (0, 0)], 0), ([(None, None), (None, 3)], 1), ([(1, 0)], 1)])
+def test_processes_are_looked_at_until_all_have_ended_or_one_has_failed(
+    looks: list[tuple[int | None, ...]], code: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Twenty times a second; whatever still runs is ended, and all are waited for, so that none is left as a zombie."""
+    log: list[Any] = []
+    seen = [iter(each) for each in zip(*looks, strict=True)]
+
+    def started(command: list[str], env: dict[str, str]) -> SimpleNamespace:
+        rank = int(env["RANK"])
+        log.append(command[1:])
+        return SimpleNamespace(
+            poll=lambda: next(seen[rank]), kill=lambda: log.append(("kill", rank)), wait=lambda: log.append(("wait", rank))
+        )
+
+    monkeypatch.setattr(_nb08_launch, "subprocess", SimpleNamespace(Popen=started))
+    monkeypatch.setattr(_nb08_launch, "time", SimpleNamespace(sleep=log.append))
+    assert _nb08_launch.launch(2, ["work.py", "more"]) == code
+    ends = [("kill", 0), ("kill", 1), ("wait", 0), ("wait", 1)]
+    assert log == [["work.py", "more"]] * 2 + [0.05] * (len(looks) - 1) + ends
+
+
 def test_losses_are_near_within_a_thousandth():
     """Of the larger one, or of 1 where both are smaller."""
     for one, other, near in ((1.00099, 1.0, True), (1.00105, 1.0, False), (2001.9, 2000.0, True), (2002.1, 2000.0, False),
