@@ -133,8 +133,7 @@ def _lanes(capability: str) -> int:
 
 def _of_data_sheet() -> tuple[str, tuple[str, ...], Evidence, tuple[Note, ...]]:
     part = _datasheets.part(_REFERENCE)
-    if part is None:
-        raise KeyError(_REFERENCE)
+    assert part is not None
     flops = part.peaks()["float32"]
     figures = _figures(part.compute_capability, part.multiprocessors, part.bytes_per_second, flops)
     made = Evidence.modelled(

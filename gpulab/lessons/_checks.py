@@ -179,7 +179,7 @@ def _way_on(id: str) -> str:
 
 def _hints_given(id: str) -> int:
     given = _entry(id).get("hints", 0)
-    return given if isinstance(given, int) and given >= 0 else 0
+    return max(given, 0) if isinstance(given, int) else 0
 
 
 def _attempted(id: str) -> bool:

@@ -121,7 +121,7 @@ def _value(value: Any) -> float | str | None:
 def _check(id: str, entry: Mapping[str, Any]) -> ReportedCheck:
     def count(key: str) -> int:
         value = entry.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+        return max(value, 0) if isinstance(value, int) and not isinstance(value, bool) else 0
 
     kept = entry.get("kept") or {"kind": "nothing", "reason": "it was checked before answers were kept; run its cell again"}
     state = entry.get("state")
@@ -223,7 +223,7 @@ def write_report(made: StudentReport, path: str | os.PathLike[str], say: Callabl
         If nothing can be written there.
     """
     file = expanded("report", path)
-    text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False) + "\n"  # infinities are words in it
     try:
         write_atomically(file, text.encode("utf-8", "replace"))
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import linecache
@@ -199,8 +200,8 @@ def test_keeping_never_raises() -> None:
         assert _answers.keep(answer)["kind"] == "nothing"
 
 
-def test_a_large_measurement_keeps_some_of_its_samples() -> None:
-    """Median and interval are those of all samples; so many samples would fill the file."""
+def _measured() -> Any:
+    """A measurement of 2 ms on a clock of its own."""
     from gpulab.timing import measure
 
     now = [0.0]
@@ -208,9 +209,12 @@ def test_a_large_measurement_keeps_some_of_its_samples() -> None:
     def work() -> None:
         now[0] += 2e-3
 
-    m = measure(work, device="cpu", clock=lambda: now[0], deadline=0.5)
-    import dataclasses
+    return measure(work, device="cpu", clock=lambda: now[0], deadline=0.5)
 
+
+def test_a_large_measurement_keeps_some_of_its_samples() -> None:
+    """Median and interval are those of all samples; so many samples would fill the file."""
+    m = _measured()
     big = dataclasses.replace(m, samples_seconds=np.linspace(1e-3, 3e-3, 9999) * 1.0000001)
     back = through_a_file(big)
     assert len(back.samples_seconds) == 32
@@ -227,6 +231,43 @@ _DAMAGED = (
     {"kind": "value", "value": {"t": "set", "v": [{"t": "list", "v": []}]}},
     {"kind": "code", "name": 5, "source": "", "values": {}}, {"kind": "code", "name": "x", "source": "y = 1", "values": {}},
 )  # fmt: skip
+
+
+def _listed(depth: int) -> Any:
+    """As a file has so many lists in one another."""
+    kept: dict[str, Any] = {"t": "list", "v": []}
+    for _ in range(depth - 1):
+        kept = {"t": "list", "v": [kept]}
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (_listed(22), "an unknown kind of value"),
+        ({"t": "array", "dtype": "<f8", "shape": [20_001], "v": [0] * 20_001}, "an array of float64"),
+        ({"t": "array", "dtype": "<f8", "shape": [True], "v": [0]}, "an array of float64"),
+        ({"t": "array", "dtype": "<f8", "shape": [-1], "v": [0]}, "an array of float64"),
+        ({"t": "bytes", "v": "?AAAA?"}, "the file is damaged here"),
+        ({"t": "float", "v": "-nan"}, "the file is damaged here"),
+    ],
+    ids=["depth", "numbers", "a side of True", "a side of -1", "no base64", "no number"],
+)
+def test_no_more_is_read_than_is_ever_kept(value: Any, says: str) -> None:
+    """Nothing that gpulab wrote is so deep or so large, or says so; the most that is kept is read."""
+    with pytest.raises(_answers.NotKeptError, match=says):
+        _answers.restore({"kind": "value", "value": value}, "00.0")
+    assert _answers.restore({"kind": "value", "value": _listed(21)}, "00.0") == nested(21)
+
+
+def test_what_is_no_json_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare nan would make the progress file one that other programs cannot read, also in a measurement whose samples were thinned."""
+    reason = "it could not be read (ValueError)"
+    monkeypatch.setattr(_answers, "_keep", lambda answer: {"kind": "value", "value": math.nan})
+    assert _answers.keep(1) == {"kind": "nothing", "reason": reason}
+    kept = iter([{"kind": "value", "value": "x" * 70_000}, {"kind": "value", "value": math.nan}])
+    monkeypatch.setattr(_answers, "_keep", lambda answer: next(kept))
+    assert _answers.keep(_measured())["reason"] == reason
 
 
 @pytest.mark.parametrize("kept", _DAMAGED, ids=range(len(_DAMAGED)))

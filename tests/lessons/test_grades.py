@@ -74,6 +74,7 @@ MISBEHAVING = {
     "recursion": ("return gain(flops, nbytes, copied, cpu, gpu, link)\n    ", "RecursionError"),
     "raise": ("raise KeyboardInterrupt\n    ", "KeyboardInterrupt"),
     "empty the folder": ("import shutil; shutil.rmtree('.', ignore_errors=True)\n    ", ""),
+    "remove the folder": ("import os, shutil; shutil.rmtree(os.environ['HOME'], ignore_errors=True)\n    ", ""),
 }  # fmt: skip
 
 
@@ -393,6 +394,22 @@ def test_equal_answers_are_checked_once(folder: pathlib.Path) -> None:
     assert [s.ids("passed") == ["02.8"] for s in grades.students] == [bool(n % 3) for n in range(12)]
     stopped = lessons.grade(lessons.classroom(folder), lessons.Rubric(notebooks=("02",)), stop=lambda: True)
     assert {s.ids("open")[0] for s in stopped.students} == {"02.8"}
+
+
+def test_an_answer_is_the_same_in_whatever_order_a_file_has_its_parts(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may have written it: what says the same is checked once."""
+    monkeypatch.setattr(_grades, "Regrader", lambda: contextlib.nullcontext(lambda job: {"state": "passed", "message": "Right."}))
+    one = check_of("02.8", "chunks = 16", "passed")
+    for name, parts in (("a", one.kept.items()), ("b", reversed(one.kept.items()))):
+        write(folder, f"{name}.json", report_of(1, name, checks=(dataclasses.replace(one, kept=dict(parts)),)))
+    grades = lessons.grade(lessons.classroom(folder), lessons.Rubric(notebooks=("02",)))
+    assert (grades.answers, grades.checked) == (2, 1)
+
+
+def test_a_grading_folder_that_is_gone_ends_no_grading() -> None:
+    """An answer may have removed it."""
+    with Regrader() as asked:
+        pathlib.Path(asked._folder).rmdir()
 
 
 def test_what_the_students_machine_gave_decides(folder: pathlib.Path) -> None:

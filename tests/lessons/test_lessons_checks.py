@@ -463,6 +463,11 @@ def test_what_is_kept_of_a_check(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.endswith("# One solution of 91.2, twice:\ndef f(x):\n    return 2 * x\n")
 
 
+def test_code_that_goes_on_in_the_background_keeps_no_kernel_alive():
+    """What could not be ended would else hold the interpreter at its own end."""
+    assert lessons.check("91.2", lambda x: 2 * x if threading.current_thread().daemon else x).state == "passed"
+
+
 def test_a_check_waits_for_the_last_lines_of_what_has_ended():
     """No thread is left when the check returns; what has not ended is not waited for longer than its time."""
     joined: list[float | None] = []

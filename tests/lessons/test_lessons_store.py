@@ -28,6 +28,17 @@ def test_a_change_is_read_back(progress_file: pathlib.Path):
     assert _store.read()["exercises"] == {"00.1": {"attempts": 1}}
 
 
+def test_the_file_can_be_read_by_people(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """A line an item, a space before what lies in it, and letters as they are; folders that are missing are made."""
+    where = tmp_path / "a" / "folder" / "mine.json"
+    monkeypatch.setenv("GPULAB_PROGRESS", str(where))
+    _store.change(lambda content: content["predictions"].update({"00.1": {"question": "Wie groß?"}}))
+    assert where.read_text(encoding="utf-8").splitlines() == [
+        "{", ' "schema": "gpulab-progress",', ' "schema_version": 1,', ' "predictions": {', '  "00.1": {', '   "question": "Wie groß?"',
+        "  }", " },", ' "exercises": {},', ' "history": []', "}",
+    ]  # fmt: skip
+
+
 def test_a_file_that_was_mended_by_hand_on_windows_is_read(progress_file: pathlib.Path):
     """An editor there may put a mark before the text: nothing is set aside, and the next change is kept beside what was there."""
     _store.change(_mark("00.1"))

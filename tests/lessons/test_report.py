@@ -325,6 +325,16 @@ def test_two_reports_at_once_leave_one_whole_file(tmp_path: pathlib.Path) -> Non
     assert [each.name for each in tmp_path.iterdir() if "same" in each.name] == ["same.json"]
 
 
+def test_a_report_can_be_read_by_who_sends_it(tmp_path: pathlib.Path) -> None:
+    """A line an item with a space before what lies in it, letters as they are; its size in thousands of bytes is told."""
+    said: list[str] = []
+    file = lessons.write_report(made_class.report_of(1, "Zoë"), tmp_path / "r.json", say=said.append)
+    text = file.read_text(encoding="utf-8")
+    assert text.splitlines()[:2] == ["{", ' "schema": "StudentReport",']
+    assert ' "name": "Zoë",' in text.splitlines()
+    assert said[0] == f"Wrote {file} ({round(len(text) / 1000)} kB)."
+
+
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder in the file's place: exit code 2, the reason, and what to do."""
     assert cli.main(["report", "--no-measure", "--out", str(tmp_path)]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -497,6 +499,23 @@ CAPTIONS: dict[str, tuple[Any, str]] = {
         "RECORDED · the GPU's rates (the rest by its driver and its compute capability): on a GPU, 2026-01-02",
     ),
 }  # fmt: skip
+
+
+CAPTIONS |= {
+    what: (SHOWN[what][0], "RECORDED on a GPU, 2026-01-02")
+    for what in (
+        "claims about the ladder", "gains of techniques", "launches", "overlap", "products", "recorded forms", "ridges", "tuning",
+    )
+} | {"under way": (SHOWN["under way"][0], "MEASURED on a CPU"), "no forms": (SHOWN["no forms"][0], "not recorded yet")}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [what for what in SHOWN if what != "idioms"])  # which a notebook shows in blocks, not in columns
+def test_a_notebook_shows_the_whole_table_and_its_caption(what: str) -> None:
+    """Each header and each cell as text, and the beginning of each line below the table."""
+    result, headers, rows, _ = SHOWN[what]
+    drawn = html.unescape(re.sub(r"<[^>]*>", "\n", result._repr_html_()))
+    below = [line.partition(" ")[2].removeprefix("· ")[:20] for line in result.caption().splitlines()]
+    assert [text for text in (*headers, *(cell for row in rows for cell in row), *below) if text not in drawn] == []
 
 
 @pytest.mark.parametrize("what", CAPTIONS)
