@@ -165,6 +165,41 @@ def test_words_of_a_bank_lie_under_it() -> None:
     assert "×2<" in still("banks", twice)
 
 
+def test_the_page_draws_at_the_very_pixels_of_the_instrument() -> None:
+    """By hand from ``simt_microscope.js``: 32 lanes of 24 make 768; sectors stand 2 apart, or 18, or 6 where there are more than 8."""
+
+    def frames(*gaps: bool) -> list[tuple[str, ...]]:
+        text = still("sectors", [sector(64 * k, gap, k) for k, gap in enumerate((False, *gaps))])
+        assert 'viewBox="-2 -2 772 100"' in text
+        return re.findall(r'frame" x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', text)
+
+    assert frames(True) == [("187.5", "62", "187.5", "18"), ("393", "62", "187.5", "18")]
+    assert frames(*[False] * 7)[:2] == [("0", "62", "94.25", "18"), ("96.25", "62", "94.25", "18")]
+    assert frames(*[True] * 7)[1] == ("98.25", "62", "80.25", "18")
+    assert frames(*[True] * 8)[1] == ("86", "62", "80", "18")
+    assert frames(*[True] * 31)[1] == ("24.188", "62", "18.19", "18")
+    ten, twelve = (still("sectors", [sector(64 * k, k > 0, k) for k in range(n)]) for n in (10, 12))
+    kinds = [(len(boxes(text, "idle")), len(boxes(text, "bare"))) for text in (ten, twelve)]
+    assert kinds == [(70, 0), (0, 84)]  # cells of 8.9 pixels have room for an edge, those of 7.3 have not
+    assert re.findall(r'mark" x="(.*?)" y="(.*?)">(.*?)<', ten)[:2] == [("35.7", "91", "0"), ("113.1", "91", "64")]
+    many = re.findall(r'mark" x=".*?" y=".*?">(.*?)<', still("sectors", [sector(8 * k, k % 2 == 1, k) for k in range(32)]))
+    assert many == [str(16 * k) for k in range(16)]  # three letters of 6 and 8 more are 26, a sector takes 22.2: every second one
+    (path, *_) = re.findall(r'link" d="(.*?)"', ten)
+    assert path == "M12,20 C12,42 4.4625,32 4.4625,62"
+
+    def tower(words: int) -> str:
+        return still("banks", [{"label": "", "gap": False, "cells": [element(k, k) for k in range(words * (b == 0))]} for b in range(32)])
+
+    three = tower(3)
+    assert 'viewBox="-2 -2 772 134"' in three
+    assert '<rect x="1" y="56" width="22" height="16"/><text x="12" y="64">0</text>' in three
+    assert '<text class="gpulab-times" x="12" y="125">×3</text>' in three
+    assert 'd="M12,20 C12,36 12,32 12,56"' in three
+    assert '<rect x="1" y="0" width="22" height="20"/><text x="12" y="10">0</text>' in three
+    assert '<rect x="1" y="86" width="22" height="14"/>' in three
+    assert [drawn(tower(words))["conflict"][0][4] for words in (10, 26, 32)] == [13, 5, pytest.approx(4.0625, abs=0.001)]
+
+
 def test_what_the_panel_says_stands_beside_the_picture() -> None:
     """The step of how many, the source with its counts, what is worth a look, the line that is executed, and a finding over its width."""
     look, plain = {"text": "32-way", "look": True}, {"text": "4", "look": False}
