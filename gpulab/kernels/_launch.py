@@ -169,9 +169,9 @@ def _python_launcher(who: str, kernel: Any, grid: Any, block: Any, args: tuple[A
 def made_launcher(name: str, backend: Backend, extents: tuple[Extent, Extent], shared_bytes: int, arguments: list[Any]) -> Launcher:
     """Place the host arrays, compile, and return the launcher."""
     travellers = Travellers(backend.place, backend.fetch)
-    values = [travellers.there(a.value) if a.kind == HOST else a.value for a in arguments]
-    run = backend.ready(*extents, shared_bytes, values)
-    arrays = tuple(value for value, a in zip(values, arguments, strict=True) if a.kind in (HOST, DEVICE))
+    placed = [(a.kind, travellers.there(a.value) if a.kind == HOST else a.value) for a in arguments]
+    run = backend.ready(*extents, shared_bytes, [value for _, value in placed])
+    arrays = tuple(value for kind, value in placed if kind in (HOST, DEVICE))
     return Launcher(name, backend, run, travellers, arrays)
 
 

@@ -191,10 +191,15 @@ def _is_device_function(value: Any) -> bool:
 def _named(function: types.FunctionType) -> dict[str, Any]:
     """Return the objects from outside that a function names: globals that there are, and variables of the functions around it."""
     found = {name: function.__globals__[name] for name in _portable._global_names(function.__code__) if name in function.__globals__}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in _cells(function).items():
         with contextlib.suppress(ValueError):  # it has no value yet
             found[name] = cell.cell_contents
     return found
+
+
+def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
+    """Return the variables of the functions around a function that it names."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[types.FunctionType, Any]) -> types.FunctionType:
@@ -213,10 +218,7 @@ def with_device_functions(cuda: Any, function: types.FunctionType, made: dict[ty
     changed = {name: new for name, value in _named(function).items() if (new := device(value)) is not value}
     if not changed:
         return function
-    cells = [
-        types.CellType(changed[name]) if name in changed else cell
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    ]
+    cells = [types.CellType(changed[name]) if name in changed else cell for name, cell in _cells(function).items()]
     names = {**function.__globals__, **changed}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
     copy.__module__ = function.__module__

@@ -14,7 +14,20 @@ import numpy as np
 import pytest
 
 from gpulab.errors import CompileError, InputError, MissingLibraryError
-from gpulab.kernels._compile import _elf, _faults, _libraries, _log, _names, _nvrtc, _nvrtc_library, _portable, _python, _sass, compile_cuda
+from gpulab.kernels._compile import (
+    _cuda,
+    _elf,
+    _faults,
+    _libraries,
+    _log,
+    _names,
+    _nvrtc,
+    _nvrtc_library,
+    _portable,
+    _python,
+    _sass,
+    compile_cuda,
+)
 from gpulab.kernels._compile.results import KernelFacts, module
 from gpulab.kernels._language import StandIn
 
@@ -143,6 +156,21 @@ def test_a_required_size_of_a_block_goes_before_the_largest() -> None:
     assert (_elf._product(own[0x05]), _elf._product(own[0x10])) == (200, 64)
 
 
+def test_an_attribute_may_end_the_section() -> None:
+    """One that holds two bytes itself, and one of four bytes beside it: the last byte of the data is read."""
+    for last, value in ((bytes([0x03, 0x1B, 0xFF, 0x01]), b"\xff\x01"), (bytes([0x04, 0x1B, 4, 0, 1, 2, 3, 4]), bytes([1, 2, 3, 4]))):
+        assert dict(_elf._attributes(last)) == {0x1B: value}
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="NVIDIA's compiler has no macOS build")
+def test_a_section_without_room_in_the_file_has_no_data() -> None:
+    """Shared memory has a size alone (SHT_NOBITS of the ELF format), and the kernel's code is as long as it says."""
+    parts = {part.name: part for part in _elf.sections(compile_cuda(TWO, "sm_80").cubin)}
+    shared, code = parts[".nv.shared.second"], parts[".text.second"]
+    assert (shared.size, shared.data) == (4096, b"")
+    assert len(code.data) == code.size > 0
+
+
 @pytest.mark.parametrize("cubin", [b"", b"\x7fELF\x02\x01" + bytes(57), b"\x7fELF\x01\x01" + bytes(100)])
 def test_what_is_no_machine_code_is_refused(cubin: bytes) -> None:
     """Too short for a head, or of 32 bits."""
@@ -164,6 +192,59 @@ def test_a_disassembler_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     assert told.value.log == "x" * 300 + "\n"
     tool.write_text('#!/bin/sh\necho "$1 $2 $#"; cat "$3"\n')
     assert _sass.disassembled(b"three", "-g") == "-c -g 3\nthree"
+
+
+_DISASSEMBLED = """//--------------------- .text.first
+.text.first:
+        //## File "kernel.cu", line 9
+        /*0000*/                   EXIT ;
+//--------------------- .text.second
+.text.second:
+        /*0000*/                   NOP ;
+        //## File "kernel.cu", line 4
+        /*0010*/                   MOV R1, c[0x0][0x28] ;
+        //## File "cuda_fp16.h", line 70
+        /*0020*/                   HADD2 R2, R3, R4 ;
+        //## File "kernel.cu", line 2 inlined at "kernel.cu", line 4
+        /*0030*/                   IADD3 R5, R6, R7, RZ ;
+        //## File "kernel.cu", line 3
+        /*0040*/                   STG.E [R2.64], R5 ;
+        //## File "kernel.cu", line 4
+        /*0050*/                   EXIT ;
+//--------------------- .nv.shared.second
+        //## File "kernel.cu", line 8
+        /*0060*/                   BRA 0x60 ;
+"""
+
+
+def test_instructions_by_line_are_the_kernels_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: of its section alone, each at the last line of the file that was named; a header's, and what was put in, at the caller's."""
+    asked = []
+    monkeypatch.setattr(_sass, "disassembled", lambda cubin, *options: asked.append((cubin, options)) or _DISASSEMBLED)
+    found = _sass.by_line(types.SimpleNamespace(language="Python", cubin=b"code"), types.SimpleNamespace(symbol="second"))  # type: ignore[arg-type]
+    assert asked == [(b"code", ("-g",))]
+    assert list(found.items()) == [
+        (3, ("STG.E [R2.64], R5",)), (4, ("MOV R1, c[0x0][0x28]", "HADD2 R2, R3, R4", "IADD3 R5, R6, R7, RZ", "EXIT")),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "start"), [(0, 0), (99, 0), (100, 40), (101, 41), (250, 190)])
+def test_a_long_line_is_shown_around_the_place(column: int, start: int) -> None:
+    """Of its characters 120: from its begin where the place is among the first hundred, else with the place in the middle."""
+    line = "".join(chr(ord("a") + i % 26) for i in range(400))
+    head, shown, caret, advice = _faults._block("wrong.", line, column, 7, 2).split("\n")
+    assert head == "compile_cuda: wrong. (2 errors; this is the first)"
+    assert shown == "    7 | " + line[start : start + 120]
+    assert caret == "      | " + " " * (column - start) + "^"
+    assert advice == "Mend it and run it again."
+
+
+def test_a_source_of_a_million_characters_is_the_longest() -> None:
+    """One more is refused; carriage returns go, so that lines count once."""
+    assert _cuda.checked_source("x" * 1_000_000) == "x" * 1_000_000
+    with pytest.raises(InputError, match="the source has 1,000,001 characters; expected at most 1,000,000"):
+        _cuda.checked_source("x" * 1_000_001)
+    assert _cuda.checked_source("a\r\nb\rc\n") == "a\nb\nc\n"
 
 
 def test_what_a_failed_compiler_means() -> None:
@@ -193,6 +274,19 @@ def test_the_place_of_a_kernel_without_a_namespaces_name() -> None:
     source = "int first;\nnamespace {\n__global__ void k(float* x) {}\ntemplate <int N> __global__ void tile(float* x) {}\n}\n"
     written = ("(anonymous namespace)::k(float*)", "void (anonymous namespace)::tile<3>(float*)")  # by c++filt
     assert [_names.kernel_place(source, _names.without_types(name)) for name in written] == [(3, 17), (4, 34)]
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("int k;\n__global__ void k(float* x) {}", (2, 17)),  # not where another thing has the name
+        ("#define MADE(name) __global__ void name(float* x) {}\n\n MADE(k)", (3, 7)),  # where a macro is given it
+        ("__global__ void other(float* x) {}", None),
+    ],
+)
+def test_the_place_of_a_kernel_is_that_of_its_definition(source: str, place: tuple[int, int] | None) -> None:
+    """The name before its parameters, else the first place that has it, else none."""
+    assert _names.kernel_place(source, "k") == place
 
 
 def test_types_of_examples() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpulab.errors import CompileError, MissingLibraryError
-from gpulab.kernels._compile import _python, _worker
+from gpulab.kernels._compile import _numba_worker, _python, _worker
 from gpulab.kernels._compile._worker import Worker
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and sessions are POSIX's")
@@ -153,3 +153,61 @@ def test_a_process_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatc
             worker.ask(1)
     assert worker.ask(2)[0] == 2
     worker.close()
+
+
+def test_what_numba_lacks_and_what_it_raises_are_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A module by its name, where it has one; an error without its colours, with its place; an interrupt goes on."""
+    answers: dict[str, tuple[BaseException, dict[str, Any]]] = {
+        "missing": (ModuleNotFoundError("no numba", name="numba"), {"missing": "numba", "message": "no numba"}),
+        "without a name": (ModuleNotFoundError("gone"), {"missing": "", "message": "gone"}),
+        "an error": (TypeError("\x1b[1mno\x1b[0m such type"), {"error": "TypeError", "message": "no such type", "line": None, "row": ""}),
+        "an assertion": (AssertionError(), {"error": "AssertionError", "message": "", "line": None, "row": ""}),
+    }
+    raised: list[BaseException] = []
+
+    def compiled(request: Any, folder: Path) -> Any:
+        raise raised[-1]
+
+    monkeypatch.setattr(_numba_worker, "_compile", compiled)
+    for error, answer in answers.values():
+        raised.append(error)
+        assert _numba_worker._answer({}, tmp_path) == answer
+    for end in (KeyboardInterrupt, SystemExit):
+        raised.append(end())
+        with pytest.raises(end):
+            _numba_worker._answer({}, tmp_path)
+
+
+def test_the_place_that_numba_names_is_a_line_of_the_kernel(tmp_path: Path) -> None:
+    """The first file of the request's folder that it names, wherever it thinks it lies; a line beyond its end has no text."""
+    (tmp_path / "kernel-0.py").write_text("def kernel(x):\n    x[0] = nothing", encoding="utf-8")
+    for message, place in (
+        ('File "/numba/core.py", line 7:\nFile "kernel-0.py", line 2:\n', (2, "    x[0] = nothing")),
+        ('File "elsewhere/kernel-0.py", line 1:\n', (1, "def kernel(x):")), ('File "kernel-0.py", line 3:\n', (3, "")),
+        ('File "/numba/core.py", line 7:\n', (None, "")), ("no file", (None, "")),
+    ):  # fmt: skip
+        assert _numba_worker._place(message, tmp_path) == place
+
+
+def test_a_name_of_numbas_is_found_there(tmp_path: Path) -> None:
+    """By its dots in ``cuda``, else in ``numba``; what neither has is refused by its name."""
+    numba = pytest.importorskip("numba")
+    from numba import cuda
+
+    builder = _numba_worker.Builder(tmp_path)
+    assert builder.value(("numba", "shared.array")) is cuda.shared.array
+    assert builder.value(("numba", "float32")) is numba.float32
+    with pytest.raises(NameError, match=r"Numba has nothing named 'shared\.nothing'"):
+        builder.value(("numba", "shared.nothing"))
+
+
+def test_types_are_numbas(tmp_path: Path) -> None:
+    """An array by its element, dimensions and layout; a tuple of several types, of one, and of none."""
+    types = pytest.importorskip("numba").types
+    scalar = ("scalar", "float32")
+    for described, expected in (
+        (scalar, types.float32), (("array", ("int16", 2, "F")), types.Array(types.int16, 2, "F")),
+        (("tuple", [scalar, ("scalar", "int8")]), types.Tuple([types.float32, types.int8])),
+        (("tuple", [scalar, scalar]), types.UniTuple(types.float32, 2)), (("tuple", []), types.Tuple(())),
+    ):  # fmt: skip
+        assert _numba_worker._type(described) == expected

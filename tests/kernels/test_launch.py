@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -222,11 +224,23 @@ def test_arguments_are_checked(args: tuple[Any, ...], words: str):
     assert str(raised.value).startswith("launch:")
 
 
-def test_overlapping_arrays_are_refused():
-    """Two views of one buffer would be two arrays on the GPU."""
-    buffer = np.zeros(8)
+@pytest.mark.parametrize(
+    "views", [lambda a: (a[:6], a[2:]), lambda a: (a, a[:6]), lambda a: (a, a.view(np.int64))], ids=["apart", "a part", "another type"]
+)
+def test_overlapping_arrays_are_refused(views: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]):
+    """Two views of one buffer would be two arrays on the GPU, where they begin at one place as well."""
+    x, out = views(np.zeros(8))
     with pytest.raises(InputError, match="launch: out and x overlap"):
-        launch(scale, 1, 4, buffer[:6], 1.0, buffer[2:])
+        launch(scale, 1, 4, x, 1.0, out)
+
+
+def test_one_array_in_two_shapes_is_one_array_on_the_gpu(microscope: list[Microscope]):
+    """Each argument has its own shape there, and what is written to one is what the other reads."""
+    x = np.arange(6, dtype=np.float32)
+    ready = launcher(scale, 1, 32, x, 2.0, x.reshape(2, 3))
+    assert [array.shape for array in ready.arrays] == [(6,), (2, 3)]
+    assert np.shares_memory(*ready.arrays)
+    assert len(microscope[0].placed) == 1
 
 
 @pytest.mark.parametrize("kernel", [None, 5, "scale", np.sin, print])
@@ -533,6 +547,21 @@ def test_a_kernel_is_compiled_anew_when_what_a_device_function_leans_on_changes(
     assert _launch_numba.jitted(Jit(), names["kernel"]) is first
 
 
+def test_what_a_kernel_names_stays_as_long_as_its_compiled_form() -> None:
+    """An object that is known by its number alone is kept, so that no other one can get that number."""
+
+    class Table:
+        pass
+
+    names: dict[str, Any] = {"TABLE": Table()}
+    exec("def kernel(x):\n    x[0] = TABLE\n", names)
+    there = weakref.ref(names["TABLE"])
+    _launch_numba.jitted(types.SimpleNamespace(jit=lambda function: ("kernel", function)), names["kernel"])
+    names["TABLE"] = None
+    gc.collect()
+    assert there() is not None
+
+
 def test_waiting_for_a_kernel_is_done_on_its_own_device() -> None:
     """With a stand-in for numba's CUDA: the second GPU is chosen, waited for, and let go again."""
     log: list[str] = []
@@ -797,7 +826,7 @@ def test_which_arrays_have_gaps() -> None:
     """By hand, of four bytes each: rows of four follow on each other, or lie further apart, or change places with the columns."""
     for shape, strides, fits in (
         ((4, 4), None, True), ((4, 4), (16, 4), True), ((1, 4), (999, 4), True), ((4, 1), (4, 999), True), ((4, 4), (32, 4), False),
-        ((4, 4), (4, 16), False), ((4,), (8,), False), ((2, 4), (16, 8), False),
+        ((4, 4), (4, 16), False), ((4,), (8,), False), ((2, 4), (16, 8), False), ((2, 4), (32, 4), False),
     ):  # fmt: skip
         array = types.SimpleNamespace(__cuda_array_interface__={"shape": shape, "typestr": "<f4", "strides": strides})
         argument = _launch_cuda.Argument("a", "device", array)

@@ -12,6 +12,9 @@ import pytest
 from _by_hand import line_of, sectors, threads_of, warps_of
 
 from gpulab.kernels import Simulation, cuda, float32, simulate
+from gpulab.kernels._simulate._counters import Counters
+from gpulab.kernels._simulate._geometry import Batch, Mask
+from gpulab.kernels._simulate._memory import Store
 
 DTYPES = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64, 16: np.complex128}
 
@@ -488,3 +491,25 @@ def test_an_element_for_all_is_one_sector_for_each_warp(size: int, threads: int)
         line = s.lines[line_of(one_place, mark)]
         assert (line.global_requests, line.global_sectors, line.ideal_global_sectors) == (warps, warps, warps)
         assert line.global_bytes_requested == 3 * threads * size
+
+
+def test_what_waits_to_be_counted_is_counted_before_it_takes_much_memory() -> None:
+    """By hand: 32 elements and 16 words beside, 48 of 8 bytes; 341 of them are below 128 KiB, and with one more all are counted."""
+    batch = Batch(0, 1, (1, 1, 1), (32, 1, 1))
+    half = Mask(batch, np.arange(32)[None, :] < 16)
+    for mask, waiting, touched in ((batch.everyone, 341, 4), (half, 315, 2)):  # 32 truth values are four words more
+        counters, store = Counters(), Store("x", "global", np.zeros(32, np.float32), 32)
+        for _ in range(waiting):
+            counters.access(7, store, "load", np.arange(32)[None, :], mask)
+        assert counters.accesses == {}
+        counters.access(7, store, "load", np.arange(32)[None, :], mask)
+        (found,) = counters.accesses.values()
+        assert (found.requests, found.sectors) == (waiting + 1, (waiting + 1) * touched)
+        counters.access(7, store, "load", np.arange(32)[None, :], mask)
+        assert found.requests == waiting + 1
+
+
+@pytest.mark.parametrize(("lanes", "statements"), [(32, 64), (2**14, 64), (2**15, 33), (2**20, 2), (2**20 + 1, 1), (2**22, 1)])
+def test_how_many_statements_wait_to_be_counted(lanes: int, statements: int) -> None:
+    """Of few lanes 64; of many as many as a million lanes have, and one at the least."""
+    assert Counters().patience(lanes) == statements

@@ -10,6 +10,7 @@ import pytest
 
 from gpulab.kernels import cuda, float32, float64, simulate
 from gpulab.kernels._simulate import _run
+from gpulab.kernels._simulate._hazards import BYTES_OF_A_WORD
 
 MIB = 1 << 20
 
@@ -73,6 +74,11 @@ def test_nothing_depends_on_how_many_blocks_memory_has_room_for(name: str, monke
         reports.append((report, out.tolist()))
         assert len(batches) == (6 if nbytes == 1 else 1)
     assert reports[0] == reports[1]
+
+
+def test_what_a_word_takes_where_blocks_differ() -> None:
+    """By hand: of stores, atomics and loads two witnesses of four int32 each, two owners as int32, and a byte for whether it is written."""
+    assert BYTES_OF_A_WORD == 3 * 2 * (4 * 4) + 2 * 4 + 1
 
 
 def one_element_each(x, out):

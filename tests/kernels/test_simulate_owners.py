@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpulab.kernels._simulate import _owners
 from gpulab.kernels._simulate._geometry import Batch
 from gpulab.kernels._simulate._lanes import Lanes, Moment
 from gpulab.kernels._simulate._owners import Owners
@@ -72,6 +73,16 @@ def test_usual_accesses(accesses: list, expected: bool) -> None:
     *before, last = [(kind, lanes(words, threads)) for kind, words, threads in accesses]
     assert all(owners.passes(kind, some, NOW) for kind, some in before)
     assert owners.passes(last[0], last[1], NOW) is expected
+
+
+def test_so_many_lanes_are_noted_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for three: two lanes pass twice, which are four, and the third time it is left to the witnesses; until all is forgotten."""
+    monkeypatch.setattr(_owners, "_MOST_NOTED", 3)
+    owners, mine = Owners(WORDS), lanes([0, 1], [0, 1])
+    assert [owners.passes("load", mine, NOW) for _ in range(3)] == [True, True, False]
+    owners.forget()
+    assert owners.passes("load", mine, NOW)
+    assert owners.noted == [("load", mine, NOW)]
 
 
 def test_all_begins_anew_after_a_barrier() -> None:

@@ -15,7 +15,6 @@ from gpulab.kernels._compile.results import CompiledModule, KernelFacts, module
 LONGEST_SOURCE = 1_000_000
 # Options that decide what this function itself decides, or that leave no machine code to read.
 _OURS = re.compile(r"--?(gpu-architecture|arch|dlto|ptx|cubin|gen-opt-lto)\b")
-_CACHED = 64
 
 
 def compile_cuda(source: str, arch: str = "sm_90", options: Sequence[str] = (), *, names: Sequence[str] = ()) -> CompiledModule:
@@ -132,7 +131,7 @@ def checked_texts(which: str, values: object) -> tuple[str, ...]:
     return tuple(values)
 
 
-@functools.lru_cache(maxsize=_CACHED)
+@functools.lru_cache
 def _compiled(source: str, arch: str, options: tuple[str, ...], names: tuple[str, ...]) -> CompiledModule:
     folders = [f"-I{folder}" for folder in _libraries.include_folders()]
     flags = (f"--gpu-architecture={arch}", "--ptxas-options=-v", *options, *folders)

@@ -40,9 +40,8 @@ def demangled(symbol: str) -> str:
     function = _demangler()
     if function is None:
         return plain_name(symbol)
-    status = ctypes.c_int()
-    found = function(symbol.encode(), None, None, ctypes.byref(status))
-    if not found or status.value:
+    found = function(symbol.encode(), None, None, None)
+    if not found:
         return plain_name(symbol)
     text = ctypes.string_at(found).decode()
     free = ctypes.CDLL(None).free

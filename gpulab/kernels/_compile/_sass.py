@@ -20,7 +20,7 @@ _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache
 def disassembled(cubin: bytes, *options: str) -> str:
     """Return the code of a CUBIN as SASS.
 
@@ -63,12 +63,11 @@ def by_line(module: CompiledModule, kernel: KernelFacts) -> dict[int, tuple[str,
 
         module = compile_cuda(module.source, module.arch, (*module.options, "-lineinfo"), names=module.names)
     text = disassembled(module.cubin, "-g")
-    start = text.find(f".text.{kernel.symbol}:")
-    end = text.find("//---------------------", start)
+    own = text.partition(f".text.{kernel.symbol}:")[2].partition("//---------------------")[0]
     found: dict[int, list[str]] = {}
     line: int | None = None
     file: str | None = None
-    for row in text[start : end if end > 0 else None].splitlines():
+    for row in own.splitlines():
         if (mark := _PLACE.search(row)) is not None:
             file = file or mark.group(1)  # a kernel's first instructions are its own
             line = int(mark.group(2)) if mark.group(1) == file and "inlined" not in row else line

@@ -74,8 +74,8 @@ class Worker:
     @staticmethod
     def _exchange(process: subprocess.Popen[bytes], data: bytes) -> tuple[Any] | None:
         asked, answers = process.stdin, process.stdout
-        if asked is None or answers is None:
-            return None
+        assert asked is not None
+        assert answers is not None
         asked.write(struct.pack("<Q", len(data)) + data)
         asked.flush()
         head = answers.read(8)

@@ -81,8 +81,7 @@ def _touch(machine: Machine, store: Store, where: Any, mask: Mask, line: int, ki
             if len(unwritten := tracker.unwritten(lanes.words)):
                 _unwritten(machine, store, lanes, unwritten, line)
                 break
-    conflicts = [_conflict(machine, store, where, lanes, moment, kind, value) for lanes in found]
-    for lanes, conflict in zip(found, conflicts, strict=True):
+    for lanes, conflict in [(lanes, _conflict(machine, store, where, lanes, moment, kind, value)) for lanes in found]:
         if conflict is not None:
             _race(machine, store, lanes, conflict, line)
             break

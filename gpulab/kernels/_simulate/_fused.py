@@ -13,7 +13,7 @@ import numpy as np
 Value = Any  # an array of float64, or a NumPy scalar
 
 _SPLITTER = 2.0**27 + 1
-_LARGEST, _SMALLEST = 2.0**996, 2.0**-960  # of factors and product, so that none of their parts overflows or loses bits
+_SMALLEST = 2.0**-960  # of the product, so that none of its parts loses bits; where one overflows, the sum is no finite number
 
 
 def fused(x: Value, y: Value, z: Value, single: bool) -> Value:
@@ -26,7 +26,7 @@ def fused(x: Value, y: Value, z: Value, single: bool) -> Value:
     first, second = _sum(z, low)
     most, rest = _sum(high, first)
     found = most + _odd_sum(second, rest)
-    inside = (abs(x) < _LARGEST) & (abs(y) < _LARGEST) & (abs(high) > _SMALLEST) & np.isfinite(found) & (found != 0)
+    inside = (abs(high) > _SMALLEST) & np.isfinite(found) & (found != 0)
     return np.where(inside, found, plain)[()]
 
 

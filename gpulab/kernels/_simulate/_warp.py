@@ -136,8 +136,11 @@ def synchronise(machine: Machine, members: Any, mask: Mask, line: int) -> None:
 
 def _groups(machine: Machine, members: Any, mask: Mask) -> Iterator[tuple[np.ndarray, int]]:
     """Return the lanes (as bits of each warp) that name the same lanes, and whom they name."""
-    if members is None or np.size(members) == 1:
-        yield mask.bits, _ALL if members is None else int(np.asarray(members).item()) & _ALL
+    if members is None:
+        yield mask.bits, _ALL
+        return
+    if np.size(members) == 1:
+        yield mask.bits, int(np.asarray(members).item()) & _ALL
         return
     active = _active(machine, mask)
     shape = np.broadcast_shapes(active.shape, by_warp(machine, members).shape)
