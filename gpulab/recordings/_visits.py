@@ -12,12 +12,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpulab.evidence import Note
 from gpulab.recordings._schema import KEPT_SAMPLES, Timing, thin
+from gpulab.units import format_seconds
 
 # Student's t, two-sided 95 %, by degrees of freedom: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 # A note that an interval between visits answers.
 _NO_INTERVAL = "no-interval"
+# An interval whose ends lie further apart says nothing: two visits that differ by ten reach over twelve orders of magnitude.
+_MOST_APART = 1e4
 
 
 def visits_of(timing: Timing) -> tuple[float, ...]:
@@ -25,13 +29,16 @@ def visits_of(timing: Timing) -> tuple[float, ...]:
     return timing.visits_seconds or (timing.median_seconds,)
 
 
-def between(visits_seconds: Sequence[float]) -> tuple[float, float]:
+def between(visits_seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval, in seconds, of the pace that 2 to ``MOST_VISITS`` visits of a machine were drawn from.
 
-    Student's t of the logarithms, since a machine is slower by factors; stretched to the median where that lies outside.
+    Student's t of the logarithms, since a machine is slower by factors; stretched to the median where that lies outside. None where its
+    ends lie more than ten thousand times apart.
     """
     logs = np.log(np.asarray(visits_seconds, dtype=float))
     half = _T_95[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    if 2 * half > math.log(_MOST_APART):
+        return None
     middle, median = float(logs.mean()), float(np.median(visits_seconds))
     return min(math.exp(middle - half), median), max(math.exp(middle + half), median)
 
@@ -47,13 +54,18 @@ def together(before: Timing, visit: Timing) -> Timing:
     kept = KEPT_SAMPLES // count
     samples = np.concatenate([thin(before.samples_seconds, KEPT_SAMPLES - kept), thin(visit.samples_seconds, kept)])
     transfers = (before.with_transfer_seconds, visit.with_transfer_seconds)
+    interval = between(visits)
     notes = {note.code: note for note in (*before.notes, *visit.notes) if note.code != _NO_INTERVAL}
+    if interval is None:
+        apart = f"{format_seconds(min(visits))} to {format_seconds(max(visits))}"
+        sentence = f"{count} visits took from {apart}, so that an interval says nothing. Give it more --visits."
+        notes[_NO_INTERVAL] = Note(_NO_INTERVAL, sentence)
     return replace(
         before,
         samples_seconds=samples,
         sample_count=before.sample_count + visit.sample_count,
         median_seconds=float(np.median(visits)),
-        interval_seconds=between(visits),
+        interval_seconds=interval,
         launch_seconds=_mean(before.launch_seconds, visit.launch_seconds, count),
         with_transfer_seconds=None if transfers[0] is None or transfers[1] is None else _mean(transfers[0], transfers[1], count),
         notes=tuple(notes.values()),

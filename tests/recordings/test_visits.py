@@ -44,6 +44,23 @@ def test_the_interval_reaches_to_a_median_far_from_the_mean() -> None:
     assert high > 1e-2
 
 
+def test_an_interval_that_says_nothing_is_none() -> None:
+    """Two visits r apart reach over r to the power of 12.706: 2 is under ten thousand times, 2.1 is over. Further visits may mend it."""
+    assert 2.0**12.706 < 1e4 < 2.1**12.706
+    assert between([1e-3, 2e-3]) is not None
+    assert between([1e-3, 2.1e-3]) is None
+    apart = together(a_visit(4e-3), a_visit(16e-6))
+    assert apart.interval_seconds is None
+    assert apart.notes == (
+        Note("no-interval", "2 visits took from 16.0 us to 4.00 ms, so that an interval says nothing. Give it more --visits."),
+    )
+    assert Timing.from_dict(apart.to_dict()).to_dict() == apart.to_dict()
+    for _ in range(8):
+        apart = together(apart, a_visit(16e-6))
+    assert apart.interval_seconds is not None
+    assert apart.notes == ()
+
+
 def test_visits_are_joined() -> None:
     """By hand: the median of the medians, all samples counted, means over the visits, the first call of the first."""
     first = a_visit(1e-3, 100, first_call_seconds=0.5, launch_seconds=1e-4, with_transfer_seconds=2e-3)
