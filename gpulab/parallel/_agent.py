@@ -32,6 +32,10 @@ Address = tuple[Any, Any]
 class Agent:
     """The thread of one engine, and what it knows of the call in progress."""
 
+    _wake_out: int  # the ends of the pipe that a signal writes to, and the process that started this one: there once it has started
+    _wake_in: int
+    _parent: int
+
     def __init__(self) -> None:
         self.rank = 0
         self.call: Any = None  # the Observer of the call in progress
@@ -40,9 +44,7 @@ class Agent:
         self.freed = False
         self.heeded = False  # whether an interrupt has come in the call in progress
         self._free_at: float | None = None
-        self._told: tuple[Any, ...] = ()
-        self._told_at = 0.0
-        self._wake_out = self._wake_in = self._parent = -1
+        self._told: tuple[Any, ...] = ()  # what was published last, and when
         self._started = False
 
     def start(self) -> None:
@@ -125,9 +127,9 @@ class Agent:
         if standing is not None and time.perf_counter() - standing.begin_seconds < _TICK_SECONDS:
             return
         state = (entered, None if standing is None else standing.number)
-        if state == self._told and now - self._told_at < _STEADY_SECONDS:
+        if self._told and self._told[0] == state and now - self._told[1] < _STEADY_SECONDS:
             return
-        self._told, self._told_at = state, now
+        self._told = (state, now)
         where = "" if standing is not None else where_in(main_frame())
         self.publisher.publish_data({"entered": entered, "collective": None if standing is None else standing.to_dict(), "where": where})
 

@@ -310,7 +310,6 @@ def _most_activations(take_step: Callable[[], None], parts: list[Any]) -> int:
 
     tracker = StorageTracker("cpu")
     tracker.watch_modules(parts)
-    tracker.begin_step()
     with tracker:
         take_step()
     tracker.close()

@@ -106,7 +106,7 @@ def order_heads(block: Any, ranks: int) -> None:
 
 def _in_groups(rows: Any, outer: int, inner: int) -> Any:
     """Return rows that lie as (outer, inner, ...) as (inner, outer, ...)."""
-    return rows.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
+    return rows.unflatten(0, (outer, inner, -1)).transpose(dim0=0, dim1=1).flatten(0, 2)
 
 
 def _blocks(model: Any) -> list[Any]:

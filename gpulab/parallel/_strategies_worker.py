@@ -220,7 +220,6 @@ class _Work:
                 if hasattr(value, "untyped_storage"):
                     tracker.watch(value, "optimizer")
         tracker.watch_inputs(batch)
-        tracker.begin_step()
         with optimizer_seen(tracker), tracker:
             self._step(batch)
         tracker.close()

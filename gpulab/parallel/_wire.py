@@ -80,9 +80,9 @@ class WireBytes(Result):
         )
 
     def __repr__(self) -> str:
-        if self.sent_bytes is None or self.received_bytes is None:
+        if self.sent_bytes is None:
             return f"<bytes on the wire: not counted, {self.reason}>"
-        sent, received, count = format_bytes(self.sent_bytes), format_bytes(self.received_bytes), len(self.sockets)
+        sent, received, count = format_bytes(self.sent_bytes), format_bytes(self.received_bytes or 0), len(self.sockets)
         return f"<bytes on the wire: {sent} sent, {received} received through {count} socket{'s' if count != 1 else ''}>"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -340,3 +340,100 @@ def test_the_table_of_a_sweep_by_hand():
     ]
     assert repr(made) == "<all_reduce among 2 ranks, links of 10.0 MB/s: 7.63 MiB in 10.0 ms, 2 sizes>"
     assert made.caption().endswith(" · bytes on the wire: why")
+
+
+def test_sizes_that_are_left_out_go_from_a_kilobyte_to_eight_megabytes():
+    """By fours, and twice as much at the end; of two ranks each size is that of float32 elements."""
+    kib = 1024
+    assert [4 * elements for elements in _elements(None, 2)] == [
+        kib, 4 * kib, 16 * kib, 64 * kib, 256 * kib, 1024 * kib, 4096 * kib, 8192 * kib,
+    ]  # fmt: skip
+    assert OPERATIONS == ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "told"),
+    [
+        (0.020, 1_000_000, True),  # ten milliseconds of a link of 100 MB/s are enough to judge
+        (0.020, 999_000, False),
+        (1.0, 90_000_000, False),  # nine tenths are used well
+        (1.0, 89_900_000, True),
+    ],
+)
+def test_the_bounds_of_a_link_that_is_used(seconds, most, told):
+    """Of the rank that sends most, and of the largest size."""
+    small = CollectivePoint(4, 9.0, None, 20, None, (4.0, 4.0))
+    large = CollectivePoint(8_000_000, seconds, None, 20, None, (most / 2, float(most)))
+    assert (unused_link([small, large], 100e6, "ring", None) is not None) is told
+    assert unused_link([], 100e6, "ring", None) is None
+
+
+def test_how_far_a_sweep_is_rises_within_each_size(monkeypatch):
+    """Of two sizes each has half: hundredths of it by the calls that were taken, nine tenths at most, and one at the end."""
+    ranks, heard = MadeRanks(lambda request, k: 1.0 + 2.0 * (k % 2)), []
+    monkeypatch.setattr(_sweep, "time", ranks)
+    _sweep._Runner(ranks, "all_reduce", (2, 256), 4.0, lambda *told: heard.append(told), None).result()
+    first, second = ([fraction for fraction, text in heard if text == f"all_reduce of {words}"] for words in ("8 B", "1.00 KiB"))
+    assert first[:3] == pytest.approx([0.0, 0.025, 0.1])
+    assert (first[-1], second[0], second[-1]) == (pytest.approx(0.45), 0.5, pytest.approx(0.95))
+    assert heard[-1] == (1.0, "done")
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "given"),
+    [
+        ("all_reduce", "all_reduce", [12]), ("broadcast", "broadcast", [12, 1]), ("reduce", "reduce", [12, 1]),
+        ("all_gather", "all_gather_single", [12, 4]), ("reduce_scatter", "reduce_scatter_single", [4, 12]),
+        ("gather", "gather", [4, [4, 4, 4], 1]), ("scatter", "scatter", [4, [4, 4, 4], 1]), ("barrier", "barrier", []),
+    ],
+)  # fmt: skip
+def test_each_operation_is_called_as_pytorch_wants_it(monkeypatch, operation, name, given):
+    """Twelve elements over three ranks on the root, rank 1: what is written to comes before what is read, in sizes by hand."""
+    told = []
+
+    def noted(*arguments):
+        told.append([[part.numel() for part in one] if isinstance(one, list) else one if isinstance(one, int) else one.numel()
+                     for one in arguments])  # fmt: skip
+
+    for known, value in (("get_backend", "gloo"), ("get_world_size", 3), ("get_rank", 1)):
+        monkeypatch.setattr(dist, known, lambda value=value: value)
+    monkeypatch.setattr(dist, name, noted, raising=False)
+    call, wait = _sweep_step._call(operation, 12, 1)
+    call()
+    assert wait() is None  # no device to wait for
+    assert told == [given]
+
+
+def test_an_exchange_of_all_with_all_writes_to_a_tensor_of_its_own(monkeypatch):
+    """Its input is the tensor that the other operations work on: eight elements of two ranks into eight others."""
+    told = []
+    for known, value in (("get_backend", "gloo"), ("get_world_size", 2), ("get_rank", 0)):
+        monkeypatch.setattr(dist, known, lambda value=value: value)
+    made, zeros = [], torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: made.append(zeros(*shape)) or made[-1])
+    monkeypatch.setattr(
+        dist, "all_to_all_single", lambda *given: told.append([next(k for k, t in enumerate(made) if t is one) for one in given])
+    )
+    _sweep_step._call("all_to_all", 8, 0)[0]()
+    assert [tensor.numel() for tensor in made] == [8, 4, 8]  # the whole, a rank's part, and what comes from the others
+    assert told == [[2, 0]]
+
+
+def test_ranks_of_one_running_kernel_share_a_clock(monkeypatch, tmp_path):
+    """Known by the number of the kernel's start; where there is none, by the machine's name."""
+    boot = tmp_path / "boot_id"
+    monkeypatch.setattr(_sweep_step, "Path", lambda given: boot)
+    monkeypatch.setattr(_sweep_step.socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(_sweep_step.devices, "environment", lambda device: f"of {device}")
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    assert _sweep_step.facts() == {"clock": "node7", "backend": "gloo", "environment": "of cpu"}
+    boot.write_text("abc")
+    assert _sweep_step.facts()["clock"] == "abc"
+
+
+def test_a_sweep_of_nothing_and_one_of_equals():
+    """No point is said as such; a sweep needs ranks, and is equal to what comes back from its JSON."""
+    empty = CollectiveSweep("reduce", "tree", 3, 1, "gloo", "float32", (), None, None, (), Evidence.measured("x", 1), None)
+    assert repr(empty) == "<reduce among 3 ranks: no point>"
+    assert empty.caption() == dataclasses.replace(empty, wire_reason="").caption()
+    assert "bytes on the wire" not in empty.caption()

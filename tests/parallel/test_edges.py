@@ -5,13 +5,33 @@ What is taken is seen by the next argument's refusal: no rank is started here.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
 from gpulab import parallel
 from gpulab.errors import InputError
-from gpulab.parallel import _scaling, _sweep
+from gpulab.parallel import (
+    CollectiveCall,
+    _agent,
+    _engines,
+    _group,
+    _guard,
+    _guarded,
+    _hub,
+    _links,
+    _profiles,
+    _rank_step,
+    _scaling,
+    _scaling_step,
+    _stop,
+    _strategies_worker,
+    _sweep,
+    _sweep_step,
+    _timeline,
+)
+from gpulab.parallel._timeline import RankNotes
 
 # What is called, with what, and how its refusal begins: that of the value itself, or of the one that comes after it.
 EDGES: list[tuple[Any, dict[str, Any], str]] = [
@@ -66,3 +86,98 @@ def test_the_edges_of_batches_counts_and_sizes() -> None:
     for wrong in (0, 2**34 + 1):
         with pytest.raises(InputError, match=rf"^sweep: sizes has {wrong}; expected whole bytes from 1 to 16\.0 GiB\."):
             _sweep._elements([wrong], 2)
+
+
+# What a call takes where nothing is said: as the docstrings, the course's text and the instruments tell it, written down once more by hand.
+MIB = 1_048_576
+LEFT_OUT: list[tuple[Any, dict[str, Any]]] = [
+    (parallel.cluster, {"n": 2, "profile": None, "timeout_seconds": 20.0, "threads": 1, "backend": None, "port": 0, "progress": None}),
+    (parallel.Ranks.run, {"timeout_seconds": None}),
+    (parallel.observe, {"tell": None}),
+    (parallel.sweep, {"operation": "all_reduce", "sizes": None, "deadline": 10.0, "progress": None, "stop": None}),
+    (parallel.scaling, {"model": "mlp", "mode": "strong", "batch": None, "counts": None, "wait_seconds": None, "deadline": 4.0,
+                        "progress": None, "stop": None}),
+    (parallel.recorded_scaling, {"model": None, "mode": "strong"}),
+    (parallel.global_batch, {
+        "task": "digits-mlp", "ranks": (1, 4, 8, 16, 32), "batch": 16, "epochs": 5, "learning_rate": 0.03, "momentum": 0.9,
+        "warm_up_epochs": 1.0, "rules": ("unchanged", "linear", "linear with warm-up"), "seeds": 3, "device": "cpu", "progress": None,
+        "stop": None,
+    }),
+    (parallel.run_schedule, {"schedule": "1f1b", "microbatches": 8, "forward_seconds": 0.02, "backward_seconds": 0.04, "chunks": None,
+                             "steps": 3, "progress": None, "stop": None}),
+    (parallel.train, {
+        "strategy": "ddp", "task": "prose-transformer", "model": None, "steps": 20, "batch_size": None, "dtype": "float32",
+        "optimizer": "adam", "learning_rate": None, "microbatches": 4, "bucket_bytes": MIB // 16, "seed": 0, "progress": None, "stop": None,
+    }),
+    (parallel.predict_ranks, {
+        "inputs": None, "targets": None, "rank": 0, "precision": "float32", "optimizer": "adam", "checkpoint": False, "loss": None,
+        "microbatches": None, "bucket_bytes": 25 * MIB, "progress": None, "stop": None,  # DDP's own buckets
+    }),
+    (_rank_step.Plan, {"precision": "float32", "optimizer": "adam", "checkpoint": False, "microbatches": 1, "bucket_bytes": 25 * MIB,
+                       "loss": None}),
+    (parallel.rank_states, {"rank": 0, "optimizer": "adam"}),
+    (_scaling_step.StepModel, {"vocabulary": 0, "batch": 24}),
+    (_scaling_step.StepSpec, {"wait_seconds": None, "steps_a_sample": 1}),
+    (_strategies_worker.Job, {"wish": None}),
+    (_sweep_step.timed_calls, {"root": 0}),
+    (_sweep_step.sent_bytes, {"root": 0}),
+    (_timeline.clocks_ahead, {"device": "cpu", "rounds": 8}),
+    (_engines.last_line, {"most": 200}),
+    (_engines.LocalEngines._wait, {"names": (), "seconds": 180.0}),
+    (_hub.connect, {"seconds": 20.0}),
+    (_guarded.Guarded.__init__, {"on_end": None, "end_seconds": 10.0}),
+    (parallel.RankMemory.needed_bytes, {"device_kind": "cuda"}),
+    (RankNotes, {"ahead_seconds": 0.0}),
+    (parallel.RankSpan, {"nbytes": 0}),
+    (CollectiveCall, {"error": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "given"), LEFT_OUT, ids=[row[0].__qualname__ for row in LEFT_OUT])
+def test_what_is_left_out_is_what_is_told(function: Any, given: dict[str, Any]) -> None:
+    """Each parameter that may be left out, and no other, with the value that then counts."""
+    parameters = inspect.signature(function).parameters.values()
+    assert {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty} == given
+
+
+# Bounds of time that have no argument: how long somebody waits before he gives up or looks again.
+WAITS: list[tuple[Any, dict[str, float]]] = [
+    (_engines, {"START_SECONDS": 180.0, "_KILL_SECONDS": 5.0, "_POLL_SECONDS": 0.02}),
+    (_group, {"_OPEN_SECONDS": 60.0, "_CLOSE_SECONDS": 3.0, "_POLL_SECONDS": 0.05}),
+    (_guard, {"_TICK_SECONDS": 0.05}),
+    (_links, {"_COMMAND_SECONDS": 20.0}),
+    (_profiles, {"_ATTACH_SECONDS": 5.0, "_ENGINES_SECONDS": 60.0, "_QUEUE_SECONDS": 600.0, "_STOP_SECONDS": 20.0, "_IDLE_SECONDS": 3.0,
+                 "_POLL_SECONDS": 0.1}),
+    (_stop, {"_POLL_SECONDS": 0.02}),
+    (_agent, {"_TICK_SECONDS": 0.25, "_STEADY_SECONDS": 1.0, "_FREE_AFTER_SECONDS": 0.5}),
+    (_sweep, {"_CHUNK_SECONDS": 0.3, "_LEAST_SECONDS": 0.05, "_WIDTH": 0.05}),
+    (_scaling, {"_CHUNK_SECONDS": 0.4, "_WIDTH": 0.04}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "seconds"), WAITS, ids=[row[0].__name__.rpartition(".")[2] for row in WAITS])
+def test_bounds_of_waiting_are_those_that_are_told(module: Any, seconds: dict[str, float]) -> None:
+    """A start within three minutes, a death within five seconds, a queue of ten minutes, looks that leave the core to others."""
+    assert {name: getattr(module, name) for name in seconds} == seconds
+
+
+@pytest.mark.parametrize("name", ["progress", "stop"])
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (parallel.sweep, (2,)), (parallel.scaling, (2,)), (parallel.global_batch, ()), (parallel.run_schedule, (2,)),
+        (parallel.train, (2,)),
+    ],
+)  # fmt: skip
+def test_a_callback_that_is_none_is_refused_by_its_name(function: Any, given: tuple[Any, ...], name: str) -> None:
+    """Before anything else is looked at: which function, which argument, and its value."""
+    with pytest.raises(InputError) as caught:
+        function(*given, **{name: 3})
+    assert str(caught.value) == f"{function.__name__}: {name}=3; expected a function. Pass one, or leave it out."
+
+
+@pytest.mark.parametrize("name", ["progress", "stop"])
+def test_a_prediction_refuses_a_callback_that_is_none(name: str) -> None:
+    """As the measurements do."""
+    with pytest.raises(InputError, match=rf"^predict_ranks: {name}=3; expected a function\."):
+        parallel.predict_ranks("course", strategy="ddp", ranks=2, **{name: 3})  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpulab.errors import RankError
 from gpulab.parallel import _guard, _guarded
 
 
@@ -192,3 +193,319 @@ def test_what_a_guard_tells_is_kept_by_name() -> None:
     here.told({"event": "loaded", "forks": True})
     here.told({"event": "failed", "error": "OSError: x"})
     assert (here.pids, here.ends, here.forks, here.failures, heard) == ({"a": 7, "b": 6}, {}, True, ["OSError: x"], ["a"])
+
+
+class Program:
+    """What ``subprocess.Popen`` was asked for, and what it gives."""
+
+    def __init__(self, command: list[str], **given: Any) -> None:
+        self.command, self.given, self.pid = command, given, 77
+        self.stdin, self.stdout = SimpleNamespace(close=lambda: None), iter(())
+
+    def wait(self, seconds: float | None = None) -> int:
+        """End well."""
+        return 0
+
+    def poll(self) -> None:
+        """Live."""
+
+
+def test_a_guard_is_a_program_in_a_session_of_its_own_that_is_listened_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Ctrl-C for the notebook does not reach it; its words come by a pipe, its errors go to its log; the listener holds nobody up."""
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(subprocess, "Popen", Program)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: threads.append(self))  # noqa: PLW0108  (a method)
+    here = _guarded.Guarded(tmp_path, 2)
+    try:
+        program: Any = here._process
+        assert program.command == [_guarded.sys.executable, "-P", _guard.__file__, str(tmp_path)]
+        assert (program.given["start_new_session"], program.given["stdin"], program.given["stdout"]) == (True, -1, -1)
+        assert program.given["stderr"].name == str(tmp_path / "guard.log")
+        assert program.given["env"]["OMP_NUM_THREADS"] == "2"
+        assert [(thread.daemon, thread.name) for thread in threads] == [(True, "gpulab-guard")]
+        assert (here.alive, here.pid, here.exit_code(), here.forks) == (True, 77, 0, None)
+    finally:
+        here.close()
+
+
+@pytest.mark.parametrize(("code", "killed"), [(0, []), (-9, [5, 6])])
+def test_what_a_killed_guard_leaves_is_killed_and_what_a_guard_that_left_has_ended_is_not(
+    monkeypatch: pytest.MonkeyPatch, code: int, killed: list[int]
+) -> None:
+    """Each line is taken in; at the end of them whoever waits for news is woken."""
+    heard: list[Any] = []
+
+    class Here:
+        pids = {"a": 5, "b": 6}
+        changed = threading.Condition()
+
+        def told(self, event: Any) -> None:
+            heard.append(event)
+
+        def exit_code(self) -> int:
+            return code
+
+    class Lines(list[bytes]):
+        def __enter__(self) -> Lines:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            heard.append("closed")
+
+    here, ended = Here(), []  # type: ignore[var-annotated]
+    monkeypatch.setattr(here.changed, "notify_all", lambda: heard.append("woken"), raising=False)
+    monkeypatch.setattr(_guarded, "kill_sessions", ended.extend)
+    _guarded._listen(lambda: here, Lines([b'{"event": 1}\n', b'{"event": 2}\n']))  # type: ignore[arg-type]
+    assert heard == [{"event": 1}, {"event": 2}, "closed", "woken"]
+    assert ended == killed
+    _guarded._listen(lambda: None, Lines([b"no line of JSON is read for nobody"]))  # type: ignore[arg-type, return-value]
+    assert ended == killed
+
+
+def test_an_order_is_a_line_and_a_guard_that_is_gone_is_told() -> None:
+    """With what it orders; a broken pipe and a closed one end in one sentence."""
+    written: list[bytes] = []
+    here = object.__new__(_guarded.Guarded)
+    here._input = SimpleNamespace(write=written.append, flush=lambda: written.append(b"flushed"))  # type: ignore[assignment]
+    here.order("signal", names=["a"], signal=2)
+    assert written == [b'{"do": "signal", "names": ["a"], "signal": 2}\n', b"flushed"]
+
+    def gone(error: Exception) -> Any:
+        def write(line: bytes) -> None:
+            raise error
+
+        return write
+
+    for error in (BrokenPipeError(), ValueError("write to closed file")):
+        here._input = SimpleNamespace(write=gone(error))  # type: ignore[assignment]
+        with pytest.raises(RankError, match=r"^cluster: the process that watches over the engines is gone, .* Call recover\(\)\.$"):
+            here.order("load")
+
+
+def test_libraries_are_loaded_once_where_engines_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, and then kept out of the collector's way; with a second thread, or without fork, engines are processes of their own."""
+    done: list[Any] = []
+    monkeypatch.setattr(_guard.importlib, "import_module", done.append)
+    monkeypatch.setattr(_guard.gc, "collect", lambda: done.append("collect"))
+    monkeypatch.setattr(_guard.gc, "freeze", lambda: done.append("freeze"))
+    monkeypatch.setattr(_guard, "tell", lambda **event: done.append(event))
+    for linux, threads, forks in ((True, 1, True), (True, 2, False), (False, 1, False)):
+        done.clear()
+        monkeypatch.setattr(_guard, "LINUX", linux)
+        monkeypatch.setattr(_guard, "Path", lambda given, threads=threads: SimpleNamespace(iterdir=lambda: iter(range(threads))))
+        guard = object.__new__(_guard.Guard)
+        guard.loaded = False
+        guard.load()
+        assert done == [*([*_guard._PRELOADED, "collect", "freeze"] if linux else []), {"event": "loaded", "forks": forks}]
+        assert guard.loaded is forks
+    assert {"torch.distributed.tensor", "torch._dynamo", "ipyparallel.engine.app", "gpulab.parallel._rank"} <= set(_guard._PRELOADED)
+
+
+def test_an_engine_is_a_fork_or_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before libraries are loaded a program, after that a fork, which is known by its name and told; in the fork the engine begins."""
+    done: list[Any] = []
+    guard = _guard.Guard("nowhere")
+    monkeypatch.setattr(guard, "process", lambda *given: done.append(given))
+    monkeypatch.setattr(_guard, "tell", lambda **event: done.append(event))
+    guard.engine("e", ["--a"], "log")
+    assert done == [("e", [_guard.sys.executable, "-c", _guard._ENGINE, "--a"], "log")]
+    done.clear()
+    guard.loaded = True
+    monkeypatch.setattr(os, "fork", lambda: 55)
+    guard.engine("f", ["--a"], "log")
+    assert (guard.forks, done, guard.pid("f")) == ({"f": 55}, [{"event": "started", "name": "f", "pid": 55}], 55)
+
+    def become(*given: object) -> None:
+        done.append(given)
+        raise Left
+
+    monkeypatch.setattr(os, "fork", lambda: 0)
+    monkeypatch.setattr(_guard, "_become_engine", become)
+    with pytest.raises(Left):
+        guard.engine("g", ["--b"], "other")
+    assert done[-1] == (os.getpid(), ["--b"], "other")
+
+
+def test_any_other_process_leads_a_session_and_hears_of_the_guards_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing to read, what it says goes to its log, which is kept from before; on Linux the system asks it to end with the guard."""
+    (tmp_path / "log").write_text("before\n")
+    told: list[Any] = []
+    monkeypatch.setattr(subprocess, "Popen", Program)
+    monkeypatch.setattr(_guard, "tell", lambda **event: told.append(event))
+    for linux in (True, False):
+        monkeypatch.setattr(_guard, "LINUX", linux)
+        guard = _guard.Guard("nowhere")
+        guard.process("p", ["c", "d"], str(tmp_path / "log"))
+        program: Any = guard.popens["p"]
+        assert (program.command, program.given["stdin"], program.given["start_new_session"]) == (["c", "d"], subprocess.DEVNULL, True)
+        assert program.given["stdout"].name == program.given["stderr"].name == str(tmp_path / "log")
+        assert program.given["preexec_fn"] is (_guard._end_with_guard if linux else None)
+    assert told == [{"event": "started", "name": "p", "pid": 77}] * 2
+    assert (tmp_path / "log").read_text() == "before\n"
+
+
+def test_a_forks_end_is_seen_with_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its signal or its code; one that lives is left alone."""
+    ended: list[Any] = []
+    guard = _guard.Guard("nowhere")
+    guard.forks = {"a": 5, "b": 6, "c": 7}
+    monkeypatch.setattr(os, "waitpid", lambda pid, how: {5: (5, 9), 6: (0, 0), 7: (7, 3 << 8)}[pid] if how == os.WNOHANG else None)
+    monkeypatch.setattr(guard, "ended", lambda *given: ended.append(given))
+    guard.look()
+    assert ended == [("a", 5, -9), ("c", 7, 3)]
+
+
+def test_strays_below_the_guard_are_killed_and_awaited_and_its_own_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five children two are its own; of the strays one is gone already, which spares the next nothing."""
+    done: list[Any] = []
+    guard = _guard.Guard("nowhere")
+    guard.popens, guard.forks = {"p": SimpleNamespace(pid=1)}, {"f": 2}  # type: ignore[dict-item]
+    children = [SimpleNamespace(pid=pid) for pid in (1, 2, 3, 4, 5)]
+    monkeypatch.setattr("psutil.Process", lambda: SimpleNamespace(children=lambda: children))
+
+    def kill(pid: int) -> None:
+        done.append(("kill", pid))
+        if pid == 3:
+            raise ChildProcessError
+
+    monkeypatch.setattr(_guard, "_kill_tree", kill)
+    monkeypatch.setattr(os, "waitpid", lambda pid, how: done.append(("wait", pid, how)))
+    guard.orphans()
+    assert done == [("kill", 3), ("kill", 4), ("wait", 4, 0), ("kill", 5), ("wait", 5, 0)]
+
+
+def test_a_signal_and_an_end_reach_the_process_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody of an unknown name; that it has gone meanwhile is no fault."""
+    done: list[Any] = []
+
+    def kill(pid: int, number: int) -> None:
+        done.append((pid, number))
+        raise ProcessLookupError
+
+    guard = _guard.Guard("nowhere")
+    guard.forks = {"f": 5}
+    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(_guard, "_kill_session", lambda pid: done.append(("session", pid)))
+    for name in ("f", "nobody"):
+        guard.signal(name, 2)
+        guard.kill(name)
+    assert done == [(5, 2), ("session", 5)]
+
+
+def test_a_tree_is_killed_from_its_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children's children too, then the process itself; one that is gone does not spare the others."""
+    import psutil
+
+    done: list[int] = []
+
+    def made(pid: int) -> Any:
+        def kill() -> None:
+            done.append(pid)
+            if pid == 2:
+                raise psutil.NoSuchProcess(pid)
+
+        return SimpleNamespace(kill=kill, children=lambda recursive: [made(2), made(3)] if recursive else [made(2)])
+
+    monkeypatch.setattr(psutil, "Process", made)
+    _guard._kill_tree(1)
+    assert done == [2, 3, 1]
+
+
+def test_a_fork_becomes_an_engine_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A session, an end with the guard, signals as Python has them, nothing to read, a log, random numbers, and then ipyparallel's main.
+
+    prctl's numbers are those of linux/prctl.h: PR_SET_PDEATHSIG is 1.
+    """
+    pytest.importorskip("ipyparallel.engine.app")
+    done: list[Any] = []
+
+    def leave(code: int) -> None:
+        done.append(("leave", code))
+        raise Left
+
+    for name in ("setsid", "dup2"):
+        monkeypatch.setattr(os, name, lambda *given, name=name: done.append((name, *given)))
+    monkeypatch.setattr(os, "open", lambda path, flags, mode=0o777: done.append(("open", str(path), flags, mode)) or 30 + len(done))
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(os, "getppid", lambda: 9)
+    monkeypatch.setattr(signal, "signal", lambda *given: done.append(("signal", *given)))
+    monkeypatch.setattr(_guard, "_prctl", lambda *given: done.append(("prctl", *given)))
+    monkeypatch.setattr(_guard, "Path", lambda given: SimpleNamespace(write_text=lambda text, encoding: done.append((given, text))))
+    monkeypatch.setattr("numpy.random.seed", lambda: done.append("seed"))
+    monkeypatch.setattr(_guard.sys, "argv", ["before"])
+    monkeypatch.setattr("ipyparallel.engine.app.main", lambda: done.append(("main", list(_guard.sys.argv))))
+    log = str(tmp_path / "log")
+    with pytest.raises(Left):
+        _guard._become_engine(9, ["--x"], log)
+    first = [("setsid",), ("prctl", 1, signal.SIGKILL)]
+    expected = [
+        *first, ("signal", signal.SIGINT, signal.default_int_handler), ("signal", signal.SIGTERM, signal.SIG_DFL),
+        ("signal", signal.SIGHUP, signal.SIG_DFL), ("/proc/self/oom_score_adj", "500"),
+        ("open", log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), ("open", os.devnull, os.O_RDONLY, 0o777),
+        ("dup2", 38, 0), ("dup2", 37, 1), ("dup2", 37, 2), "seed", ("main", ["ipengine", "--x"]), ("leave", 0),
+    ]  # fmt: skip
+    assert [one for one in done if one != ("leave", 1)] == expected
+    done.clear()
+    with pytest.raises(Left):
+        _guard._become_engine(10, [], log)  # the guard had died before it could be watched
+    assert done[: len(first) + 1] == [*first, ("leave", 1)]
+
+
+@pytest.mark.parametrize(("raised", "code"), [(SystemExit(3), 3), (SystemExit("words"), 1), (SystemExit(None), 1), (ValueError("x"), 1)])
+def test_an_engine_that_fails_leaves_with_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int
+) -> None:
+    """Its own where it has one, else one; an error is written down first."""
+    left: list[int] = []
+
+    def leave(code: int) -> None:
+        left.append(code)
+        raise Left
+
+    def fail() -> None:
+        raise raised
+
+    monkeypatch.setattr(os, "setsid", fail)
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(Left):
+        _guard._become_engine(9, [], "log")
+    assert left == [code]
+    assert ("ValueError: x" in capsys.readouterr().err) is isinstance(raised, ValueError)
+
+
+def test_the_system_is_told_by_the_numbers_of_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """linux/prctl.h: PR_SET_PDEATHSIG 1, PR_SET_CHILD_SUBREAPER 36; unused arguments are zero."""
+    told: list[tuple[int, ...]] = []
+    monkeypatch.setattr("ctypes.CDLL", lambda name, use_errno: SimpleNamespace(prctl=lambda *given: told.append(given)))
+    _guard._end_with_guard()
+    _guard._prctl(_guard._PR_SET_CHILD_SUBREAPER, 1)
+    assert told == [(1, int(signal.SIGTERM), 0, 0, 0), (36, 1, 0, 0, 0)]
+
+
+def test_the_guard_serves_until_its_parent_or_its_input_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes in orphans, lets no interrupt of the notebook's end it, obeys each order, looks after each reading, and ends all at last."""
+    done: list[Any] = []
+    monkeypatch.setattr(_guard, "LINUX", True)
+    monkeypatch.setattr(_guard, "_prctl", lambda *given: done.append(("prctl", *given)))
+    monkeypatch.setattr(signal, "signal", lambda number, what: done.append((number, what == signal.SIG_IGN)))
+
+    def served(orders: list[Any], parents: list[int]) -> list[Any]:
+        done.clear()
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        guard = _guard.Guard("nowhere")
+        come, parent = iter(orders), iter(parents)
+
+        def end() -> None:
+            done.append("end")
+
+        monkeypatch.setattr(os, "getppid", lambda: next(parent))
+        monkeypatch.setattr(guard, "orders", lambda: next(come))
+        monkeypatch.setattr(guard, "obey", lambda order: done.append(("obey", order)))
+        monkeypatch.setattr(guard, "look", lambda: done.append("look"))
+        monkeypatch.setattr(guard, "end", end)
+        guard.main()
+        return done
+
+    start = [(signal.SIGHUP, True), (signal.SIGINT, True), (signal.SIGTERM, False), ("prctl", 36, 1)]
+    assert served([["a", "b"], [], None], [1, 1, 1]) == [*start, ("obey", "a"), ("obey", "b"), "look", "look", "end"]
+    assert served([["a"]], [1, 2]) == [*start, ("obey", "a"), "look", "end"]

@@ -268,3 +268,184 @@ def test_a_rank_steps_into_a_namespace_and_back(monkeypatch):
     step.leave()
     step.leave()
     assert done == [("setns", 41, 0x40000000), ("close", 41), "forget", "forget"]
+
+
+def commands(monkeypatch, refused=None):
+    """Note each command in place of running it; the one that is refused raises."""
+    done = []
+
+    def run(command):
+        done.append(" ".join(command))
+        if refused is not None and refused in done[-1]:
+            raise DeviceError(f"`{done[-1]}` failed: no")
+
+    monkeypatch.setattr(module, "_run", run)
+    return done
+
+
+@pytest.mark.parametrize(("refused", "reason"), [(None, None), ("tbf", "no"), ("type veth", "no"), ("netns add", "no")])
+def test_whether_links_can_be_made_is_tried(monkeypatch, refused, reason):
+    """A namespace, a cable and its bucket of 1 MB/s are made, and the namespace is removed whatever failed in it."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    done = commands(monkeypatch, refused)
+    found = module.links_reason()
+    assert (found is None) is (reason is None)
+    assert found is None or found.endswith("failed: no")
+    name = f"gpulab-{os.getpid()}-try"
+    whole = [
+        f"ip netns add {name}", f"ip -n {name} link add one type veth peer name two",
+        f"tc -n {name} qdisc add dev one root tbf rate 8000000bit burst 32768 peakrate 8400000bit mtu 32768 limit 16777216",
+        f"ip netns del {name}",
+    ]  # fmt: skip
+    assert done == {None: whole, "tbf": whole, "type veth": [*whole[:2], whole[3]], "netns add": whole[:1]}[refused]
+
+
+def test_both_tools_are_missed_by_name(monkeypatch):
+    """And both of root's rights: the sentence is whole."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
+    assert links_reason() == "ip and tc cannot be found; expected both (Debian and Ubuntu: the package iproute2)"
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    assert links_reason() == (
+        "making network namespaces needs root, and this process is not (in a container: also the capability SYS_ADMIN)"
+    )
+
+
+def test_a_command_is_given_twenty_seconds_and_told_with_its_own_words(monkeypatch):
+    """What it says goes into the sentence, as do a time that is over and a tool that cannot be started."""
+    asked = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: asked.append((command, options)))
+    module._ip("netns", "add", "x")
+    assert asked == [(["ip", "netns", "add", "x"], {"check": True, "capture_output": True, "text": True, "timeout": 20.0})]
+    for error, words in (
+        (subprocess.CalledProcessError(1, "ip", stderr="File exists\n"), "File exists"), (OSError("no such tool"), "no such tool"),
+        (subprocess.TimeoutExpired("ip", 20.0), "timed out after 20.0 seconds"),
+    ):  # fmt: skip
+
+        def fail(command, error=error, **options):
+            raise error
+
+        monkeypatch.setattr(subprocess, "run", fail)
+        with pytest.raises(DeviceError) as caught:
+            module._run(["ip", "link"])
+        assert str(caught.value).startswith("`ip link` failed: ")
+        assert words in str(caught.value)
+
+
+def test_only_namespaces_of_links_whose_process_has_ended_are_stale(monkeypatch, tmp_path):
+    """By their names: two of a process that is no more go, those of this one, of others and of no number stay; without ``ip`` all do."""
+    real = Path
+    places = {"/run/netns": tmp_path / "netns", "/proc": tmp_path / "proc"}
+
+    def path(given):
+        here = next((place for place in places if str(given).startswith(place)), None)
+        return real(given) if here is None else real(str(given).replace(here, str(places[here]), 1))
+
+    monkeypatch.setattr(module, "Path", path)
+    done = commands(monkeypatch, "gpulab-11-0")
+    module.remove_stale()  # no such folder
+    (tmp_path / "proc" / "22").mkdir(parents=True)
+    (tmp_path / "netns").mkdir()
+    for name in ("gpulab-11-0", "gpulab-11-switch", "gpulab-22-0", "gpulab-x-0", "other-11-0"):
+        (tmp_path / "netns" / name).touch()
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
+    module.remove_stale()
+    assert done == []
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
+    module.remove_stale()
+    assert sorted(done) == ["ip netns del gpulab-11-0", "ip netns del gpulab-11-switch"]  # that one is gone already spares no other
+    done.clear()
+    module._remove(["gpulab-22-0", "nobody"])
+    assert done == ["ip netns del gpulab-22-0"]
+
+
+class Made(module.Ranks):
+    """Two ranks that are up, whose process group is opened by whom they were told."""
+
+    ready = True
+
+    def __init__(self):
+        super().__init__(2, None, 7.0, 3, None, 0, lambda fraction, text: None)
+        self.hosts, self.px, self.opened = ("a", "a"), False, []
+        self._engines = types.SimpleNamespace(ids=(4, 5), deaths=dict)
+
+    def _open_plain(self, engines):
+        self.opened.append("plain")
+        return self.hosts
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_links_are_there_in_the_block_and_gone_after_it(monkeypatch, fails):
+    """Stale ones go first; cables, then the group behind them; the limit is known inside; at last the group at home, and no namespace."""
+    ranks, done = Made(), []
+    pid = os.getpid()
+    names = [f"gpulab-{pid}-0", f"gpulab-{pid}-1"]
+    monkeypatch.setattr(module, "remove_stale", lambda: done.append("stale"))
+    monkeypatch.setattr(module, "links_reason", lambda: None)
+    monkeypatch.setattr(module, "_build", lambda *given: done.append(("build", *given)))
+    monkeypatch.setattr(module, "_open_behind", lambda ranks, names, engines: done.append(("behind", names)) or ranks.hosts)
+    monkeypatch.setattr(module, "_remove", lambda names: done.append(("remove", names)))
+    monkeypatch.setattr(module._group, "close", lambda engines: done.append(("close", ranks._broken, ranks._busy.locked())) or True)
+    monkeypatch.setattr(module._group, "_gather", lambda engines, calls, doing: done.append((calls, doing)))
+
+    def block():
+        with links(ranks, 10**7) as limited:
+            assert limited is ranks
+            assert (module.link_limit(ranks), type(module.link_limit(ranks))) == (1e7, float)
+            assert ranks._broken is None
+            if fails:
+                raise ZeroDivisionError
+
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            block()
+    else:
+        block()
+    closed = ("close", "their links were being changed", True)
+    assert done == [
+        "stale", ("build", names, f"gpulab-{pid}-switch", 1e7), closed, ("behind", names), closed,
+        ([(step.leave,)] * 2, "leave their links"), ("remove", [*names, f"gpulab-{pid}-switch"]),
+    ]  # fmt: skip
+    assert (module.link_limit(ranks), ranks._opener, ranks.opened, ranks._broken) == (None, None, ["plain"], None)
+
+
+def test_ranks_that_died_or_hang_are_left_to_recover(monkeypatch):
+    """How their group is to be opened is kept for it; ranks that cannot close theirs stay out of step, and say why."""
+    ranks, opened = Made(), []
+    monkeypatch.setattr(module._group, "close", lambda engines: False)
+    module._open(ranks, opened.append)
+    assert (opened, ranks._opener == opened.append, ranks._broken) == ([], True, "their links were being changed")
+    ranks = Made()
+    ranks._engines.deaths = lambda: {0: "left"}
+    module._open(ranks, opened.append)
+    assert (opened, ranks._broken) == ([], None)
+    ranks._engines = None
+    module._open(ranks, opened.append)
+    assert opened == []
+
+
+def test_ranks_meet_behind_their_links(monkeypatch):
+    """By hand: threads, then the namespaces; the store is at the first address, and each rank opens its group by its own, over gloo."""
+    ranks, done = Made(), []
+    monkeypatch.setattr(module._group, "_gather", lambda engines, calls, doing: done.append((calls, doing)))
+    monkeypatch.setattr(module._group, "_store", lambda engines, address, port: done.append((address, port)) or 4711)
+    assert module._open_behind(ranks, ["x", "y"], "engines") == ("a", "a")
+    place = module._rank.Place
+    assert done == [
+        ([(module._rank.set_threads, 3)] * 2, "load torch"), ([(step.enter, "x"), (step.enter, "y")], "enter their links"),
+        ("198.18.0.1", 0),
+        ([(module._rank.open_group, place(0, 2, 0, 2), "198.18.0.1", 4711, "198.18.0.1", 7.0, "gloo"),
+          (module._rank.open_group, place(1, 2, 1, 2), "198.18.0.1", 4711, "198.18.0.2", 7.0, "gloo")], "open the process group"),
+    ]  # fmt: skip
+
+
+def test_the_systems_own_number_of_a_refusal_is_asked_for(monkeypatch):
+    """Python keeps errno only for a library that was opened so."""
+    opened = []
+    libc = types.SimpleNamespace(setns=lambda *given: 0)
+    monkeypatch.setattr(step.ctypes, "CDLL", lambda name, use_errno=False: opened.append((name, use_errno)) or libc)
+    step._setns(3)
+    assert opened == [(None, True)]

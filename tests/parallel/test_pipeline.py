@@ -311,3 +311,199 @@ def test_an_uncut_step_gives_each_stage_the_gradients_of_the_whole(monkeypatch: 
         for parameter, gradient in zip(part.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient)
     assert sorted(ranks.sent) == [(0, 1), (1, 0), (1, 2), (2, 1)]
+
+
+def test_the_quickest_answer_sets_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 asks ten times; the fourth answer is back after half a second and counts: 131.25 there when it was 31 and a quarter here."""
+    seconds = [4.0, 3.0, 2.0, 0.5, 1.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    clock = iter([moment for k, taken in enumerate(seconds) for moment in (10.0 * k + 1.0, 10.0 * k + 1.0 + taken)])
+    words = iter([10.0 * k + 101.25 for k in range(10)])
+    sent: list[int] = []
+    monkeypatch.setattr(_run_schedule.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "send", lambda word, rank: sent.append(rank))
+    monkeypatch.setattr(dist, "recv", lambda word, rank: word.fill_(next(words)))
+    assert _run_schedule._clock_shift() == pytest.approx(131.25 - 31.25)
+    assert sent == [0] * 10
+
+
+class MadeRanks:
+    """Two ranks on two machines that note what they are asked; ``stops`` is the step in which they are interrupted."""
+
+    n, hosts = 2, ("a", "b")
+
+    def __init__(self, stops: int | None = None) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.stops = stops
+
+    def run(self, function: Any, *given: Any) -> list[Any]:
+        """Answer as the ranks would."""
+        self.asked.append((function.__name__, *given))
+        if function is _run_schedule._set_up:
+            return [4096, 2048.0]
+        if function is _run_schedule._clear:
+            return [None, None]
+        if len([one for one in self.asked if one[0] == "_step"]) == self.stops:
+            raise StoppedError("run: stopped")
+        end = 11.0 if len(self.asked) == 3 else 10.5  # the second step's bubble is the larger one
+        return [[StagePass(0, "forward", 0, 1, 0, 10.0, 10.02)], [StagePass(1, "forward", 0, 1, 0, end - 0.02, end)]]
+
+
+def test_a_run_asks_its_ranks_to_build_and_step_and_let_go() -> None:
+    """In this order; clocks are set where ranks are on several machines; told by k / (steps + 1); the step of the median is shown."""
+    ranks, heard = MadeRanks(), []  # type: ignore[var-annotated]
+    r = parallel.run_schedule(ranks, "gpipe", 4, progress=lambda *told: heard.append(told))  # type: ignore[arg-type]
+    assert ranks.asked == [("_set_up", "gpipe", 4, 1, 0.02, 0.04, True), ("_step",), ("_step",), ("_step",), ("_clear",)]
+    assert heard == [
+        (0.0, "each rank builds its stage"), (0.25, "step 1 of 3"), (0.5, "step 2 of 3"), (0.75, "step 3 of 3"), (1.0, "done"),
+    ]  # fmt: skip
+    assert r.bubble_ratios == pytest.approx((1 - 0.04 / 1.0, 1 - 0.04 / 2.0, 1 - 0.04 / 1.0))
+    assert (r.duration_seconds, r.activation_bytes, r.notes) == (pytest.approx(0.5), (4096, 2048), ())
+    assert (r.evidence.samples, r.evidence.device.startswith("2 ranks, ")) == (3, True)
+    here = MadeRanks()
+    here.hosts = ("a", "a")
+    parallel.run_schedule(here, "interleaved", 4, chunks=3, steps=1)  # type: ignore[arg-type]
+    assert here.asked[0] == ("_set_up", "interleaved", 4, 3, 0.02, 0.04, False)
+
+
+def test_ranks_that_are_interrupted_in_a_step_are_asked_nothing_more() -> None:
+    """Those before it count, with a note; in the first one there is nothing to return."""
+    ranks = MadeRanks(stops=3)
+    r = parallel.run_schedule(ranks, "gpipe", 4, steps=5)  # type: ignore[arg-type]
+    assert (len(r.bubble_ratios), [one[0] for one in ranks.asked]) == (2, ["_set_up", "_step", "_step", "_step"])
+    assert [(note.code, note.sentence) for note in r.notes] == [
+        ("stopped", "2 of 5 steps were measured before the stop. Run it again for all of them.")
+    ]
+    with pytest.raises(StoppedError, match=r"^run_schedule: stopped before a step was measured; expected at least one\. Run it again\.$"):
+        parallel.run_schedule(MadeRanks(stops=1), "gpipe", 4)  # type: ignore[arg-type]
+
+
+def test_passes_without_a_core_are_told() -> None:
+    """Of two chunks a pass of two microbatches was made to take 20 ms: 24.8 are let pass, 25.2 are not, and the slowest is told."""
+    plan = pipeline_schedule(2, 4, "interleaved", forward=0.02, backward=0.04, chunks=2)
+    for seconds, notes in (
+        (0.0248, []),
+        (0.0252, ["A pass took 1.3 times what it was made to take: its arithmetic found no core. Pass longer passes, or end what else "
+                  "runs here."]),
+    ):  # fmt: skip
+        passes = (StagePass(0, "forward", 0, 2, 0, 0.0, seconds), StagePass(1, "backward", 0, 1, 0, 0.0, 0.02))
+        r = _run_schedule._result(MadeRanks(), plan, [passes], (1, 2), 1)  # type: ignore[arg-type]
+        assert [note.sentence for note in r.notes] == notes
+        assert (r.schedule, r.stages, r.microbatches, r.chunks, r.forward_seconds, r.backward_seconds) == (
+            "interleaved",
+            2,
+            4,
+            2,
+            0.02,
+            0.04,
+        )
+
+
+def test_the_longest_step_and_the_fewest_microbatches_are_taken() -> None:
+    """Two stages uncut: 2 x (1 + 3) s are eight, and no more; 1F1B wants as many microbatches as ranks; a pass takes a millisecond."""
+    assert _run_schedule._plan(2, "split", 1, 1.0, 3.0, None).duration == 8.0
+    assert _run_schedule._plan(2, "1f1b", 2, 0.001, 0.001, None).microbatches == 2
+    for given, words in (
+        ((2, "split", 1, 1.05, 3.0, None),
+         "run_schedule: a step of these would take 8.1 s; expected at most 8 s. Pass fewer microbatches or shorter passes."),
+        ((3, "1f1b", 2, 0.02, 0.04, None),
+         "run_schedule: 2 microbatches over 3 ranks; Schedule1F1B expects at least as many as ranks. Pass microbatches=3."),
+        ((1, "gpipe", 2, 0.02, 0.04, None),
+         "run_schedule: 1 rank; expected at least two, for one has nobody to wait for. Start a cluster of two."),
+        ((2, "gpipe", 2, 0.02, 0.0009, None),
+         "run_schedule: backward_seconds is 0.0009; expected at least 0.001: sleeping and sending take some, too. "
+         "Pass backward_seconds=0.02."),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as caught:
+            _run_schedule._plan(*given)
+        assert str(caught.value) == words
+
+
+def test_a_pass_takes_its_set_time_and_is_noted_on_rank_0s_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two microbatches of 3 s each: work of 2 s waits for 4 more, work of 8 s for nothing; both are noted 100 s later."""
+    now, slept = [50.0], []  # type: ignore[var-annotated]
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    def work(microbatch: int, seconds: float) -> str:
+        now[0] += seconds
+        return f"result {microbatch}"
+
+    monkeypatch.setattr(_run_schedule.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(_run_schedule.time, "sleep", sleep)
+    stage = _run_schedule._Stage(3, 4, 100.0, {"forward": 3.0, "backward": 7.0})
+    one = stage.timed("forward", 2, 1, work)
+    assert [one(0, 2.0), one(1, seconds=8.0)] == ["result 0", "result 1"]
+    assert slept == [4.0]
+    assert stage.passes == [StagePass(3, "forward", 0, 2, 1, 150.0, 156.0), StagePass(3, "forward", 1, 2, 1, 156.0, 164.0)]
+
+
+def test_each_rank_builds_its_own_parts_of_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four parts over four ranks, or two each over two: rank 1 of two has parts 1 and 3; all have one batch; nobody's draws move on."""
+
+    def built(rank: int, stages: int, chunks: int, schedule: str = "interleaved", far: bool = False) -> tuple[Any, ...]:
+        given: list[Any] = []
+        steps: list[dict[str, float]] = []
+
+        def make(stage: Any, schedule: str, parts: Any, batch: Any, microbatches: int) -> Any:
+            given.extend((stage, schedule, parts, batch, microbatches))
+            return lambda: steps.append(dict(stage.waits))
+
+        monkeypatch.setattr(dist, "get_rank", lambda: rank)
+        monkeypatch.setattr(dist, "get_world_size", lambda: stages)
+        monkeypatch.setattr(_run_schedule, "_pytorchs" if schedule == "interleaved" else "_uncut", make)
+        monkeypatch.setattr(_run_schedule, "_most_activations", lambda take, parts: take() or 77)
+        monkeypatch.setattr(_run_schedule, "_clock_shift", lambda: 9.0)
+        monkeypatch.setattr(_run_schedule._Engine, "stage", None)
+        before = torch.get_rng_state()
+        assert _run_schedule._set_up(schedule, 2, chunks, 0.06, 0.12, far) == 77
+        assert torch.equal(torch.get_rng_state(), before)
+        stage, named, parts, batch, microbatches = given
+        assert (_run_schedule._Engine.stage, named, microbatches) == (stage, schedule, 2)
+        assert steps == [{"forward": 0.0, "backward": 0.0}] * 2  # shapes are told, memory is counted, and nothing is slept through
+        assert stage.waits == {"forward": 0.06 / chunks, "backward": 0.12 / chunks}
+        assert (stage.rank, stage.stages, stage.shift) == (rank, stages, 9.0 if far else 0.0)
+        return parts, batch
+
+    def weights(part: Any) -> Any:
+        assert [type(layer[0]).__name__ + type(layer[1]).__name__ for layer in part] == ["LinearTanh"] * 2
+        return torch.cat([parameter.detach().flatten() for parameter in part.parameters()])
+
+    whole = [built(rank, 4, 1) for rank in range(4)]
+    halves = [built(rank, 2, 2, far=True) for rank in range(2)]
+    assert [len(parts) for parts, _ in (*whole, *halves)] == [1] * 4 + [2] * 2
+    for rank, chunk in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        assert torch.equal(weights(halves[rank][0][chunk]), weights(whole[2 * chunk + rank][0][0]))
+    assert not torch.equal(weights(whole[0][0][0]), weights(whole[1][0][0]))
+    assert {tuple(batch.shape) for _, batch in (*whole, *halves)} == {(64, 128)}
+    assert torch.equal(halves[0][1], halves[1][1])
+    assert len(built(0, 2, 1, "split")[0]) == 1
+
+
+def test_the_words_of_other_runs() -> None:
+    """Several microbatches in a pass have no number; three chunks a stage are the timetable's; another timetable can stand beside."""
+    from gpulab import devices
+    from gpulab.evidence import Evidence, Note
+
+    here, measured = devices.environment("cpu"), Evidence.measured("2 ranks", 3)
+    passes = (
+        StagePass(0, "forward", 0, 2, 0, 0.0, 1.0),
+        StagePass(1, "forward", 0, 2, 0, 1.0, 2.0),
+        StagePass(1, "backward", 0, 1, 0, 2.0, 4.0),
+    )
+    r = ScheduleRun("split", 2, 2, 1, 0.5, 1.0, (0.5,), passes, (100, 50), (Note("stopped", "Here."),), measured, here)
+    assert [span.name for span in r.timeline.lane(1)] == ["recv", "forward", "backward 0"]
+    assert [(span.kind, span.name, span.begin_seconds, span.end_seconds) for span in r.timeline.lane(0)] == [
+        ("compute", "forward", 0.0, 1.0), ("idle", "end of the step", 1.0, 4.0),
+    ]  # fmt: skip
+    assert (r.timeline.label, r.timeline.steps, r.timeline.end_seconds, r.timeline.notes) == ("split on 2 ranks", (0.0,), 4.0, r.notes)
+    headers, rows = r.table(pipeline_schedule(2, 2, "split", forward=0.5, backward=1.0, transfer=0.25))
+    assert headers == ("split, measured", "works", "waits (bubble)", "microbatches held", "their activations")
+    assert rows[2] == ("bubble measured", "50.0% to 50.0% in 1 step", "50.0%", "", "")
+    assert rows[3][:2] == ("in the timetable", "6.50 s")  # two passes each way of two microbatches, and a message each way of 0.25 s
+    assert rows[-1] == ("note: stopped", "Here.", "", "", "")
+    three = ScheduleRun("interleaved", 2, 2, 3, 0.5, 1.0, (0.5,), passes, (1, 1), (), measured, here)
+    assert (three.model.chunks, three.model.schedule, three.model.microbatches) == (3, "interleaved", 2)

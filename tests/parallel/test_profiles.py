@@ -250,3 +250,125 @@ def test_who_waits_for_a_profiles_engines_is_told_why_none_come(site: Any, tmp_p
     site._guarded = SimpleNamespace(alive=True, ends={}, folder=tmp_path)
     site.ids = (3, 9)
     assert list(site.deaths()) == [1]
+
+
+class Attached:
+    """A client of a controller: engines on hosts, who answers what, and what was asked of whom."""
+
+    def __init__(self, ids: tuple[int, ...] = (1, 2), seconds: float = 0.0) -> None:
+        self.ids, self.asked, self.closed = ids, [], 0  # type: ignore[var-annotated]
+        self.job = SimpleNamespace(done=lambda: seconds <= 0.0, successful=lambda: True, get=lambda wait: "host")
+
+    def __getitem__(self, engine: int) -> Any:
+        return SimpleNamespace(apply_async=lambda *call: self.asked.append((engine, *call)) or self.job)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed += 1
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["a controller that runs", "one that is gone"])
+def test_a_controller_that_runs_is_used_and_else_one_is_started(profile: Path, monkeypatch: pytest.MonkeyPatch, runs: bool) -> None:
+    """It has five seconds to answer and its engines a minute to come; those that wait in a queue have ten. Its address is read."""
+    (profile / "ipcluster_config.py").touch()
+    (profile / "security" / "ipcontroller-client.json").touch()
+    told, asked, waited = [], [], []  # type: ignore[var-annotated]
+
+    def connect(file: Path, seconds: float = -1.0) -> Any:
+        asked.append((file.name, seconds))
+        if not runs and seconds == 5.0:
+            raise RankError("cluster: no controller answers")
+        return Attached()
+
+    orders: list[Any] = []
+
+    class Guard:
+        def __init__(self, folder: Path, threads: int, end_seconds: float) -> None:
+            self.folder, self.alive, self.ends = folder, True, {}  # type: ignore[var-annotated]
+            orders.append((threads, end_seconds))
+
+        def order(self, what: str, **given: Any) -> None:
+            orders.append((what, given))
+            (profile / "security" / "ipcontroller-gpulab-abcd-client.json").touch()
+
+        def close(self) -> None:
+            """End."""
+
+    monkeypatch.setattr(_profiles._hub, "connect", connect)
+    monkeypatch.setattr(_profiles, "Guarded", Guard)
+    monkeypatch.setattr(_profiles.secrets, "token_hex", lambda n: "abcd" if n == 4 else "")
+    monkeypatch.setattr(_profiles.tempfile, "mkdtemp", lambda prefix: str(profile / prefix))
+    monkeypatch.setattr(_profiles, "controller_address", lambda file: f"address in {file.name}")
+    engines = _profiles.ProfileEngines(2, "site")
+    monkeypatch.setattr(engines, "_take", lambda progress, seconds: waited.append(seconds))
+    engines.start(lambda *given: told.append(given))
+    looking = (0.1, "looking for the controller of profile site")
+    if runs:
+        assert (told, asked, waited, orders) == ([looking], [("ipcontroller-client.json", 5.0)], [60.0], [])
+        assert engines.address == "address in ipcontroller-client.json"
+        return
+    name = "ipcontroller-gpulab-abcd-client.json"
+    assert told == [looking, (0.1, "starting engines as profile site says")]
+    assert (asked, waited) == ([("ipcontroller-client.json", 5.0), (name, -1.0)], [600.0])
+    assert engines.address == f"address in {name}"
+    command = [sys.executable, "-m", "ipyparallel.cluster", "start", f"--profile-dir={profile}", "--cluster-id=gpulab-abcd", "--n=2"]
+    assert orders == [(1, 30.0), ("process", {
+        "name": "ipcluster", "command": command, "log": str(profile / "gpulab-cluster-" / "ipcluster.log"),
+        "stop": {"signal": 2, "seconds": 20.0},
+    })]  # fmt: skip
+
+
+def test_engines_that_are_not_ours_are_left_and_those_of_ours_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that is still there leaves the group, for three seconds at most; a second stop does nothing."""
+    for seconds, waits in ((0.0, 0.0), (9.0, 3.0)):
+        client = Attached((1, 3), seconds)
+        clock = Site({})
+        monkeypatch.setattr(_profiles, "time", clock)
+        engines = _profiles.ProfileEngines(3, "site")
+        engines.client, engines.ids = client, (1, 2, 3)
+        engines.stop()
+        engines.stop()
+        assert client.asked == [(1, _profiles._rank.leave_engine), (3, _profiles._rank.leave_engine)]
+        assert (client.closed, engines.client, clock.now - 50.0) == (1, None, pytest.approx(waits, abs=0.11))
+    ended: list[bool] = []
+    client, engines = Attached(), _profiles.ProfileEngines(2, "site")
+    engines.client, engines.ids, engines._guarded = client, (1, 2), SimpleNamespace(close=lambda: ended.append(True))  # type: ignore[assignment]
+    engines.stop()
+    assert (client.asked, client.closed, ended) == ([], 1, [True])
+
+
+def test_engines_of_ours_are_started_anew_with_a_guard_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old guard ends what it had, and is forgotten before the start."""
+    done: list[Any] = []
+    engines = _profiles.ProfileEngines(2, "site")
+    engines._guarded = SimpleNamespace(close=lambda: done.append("end"))  # type: ignore[assignment]
+    monkeypatch.setattr(engines, "start", lambda progress: done.append((engines._guarded, progress)))
+    engines.renew(print)
+    assert done == ["end", (None, print)]
+
+
+def test_a_profile_beside_the_notebook_comes_before_one_at_home(profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ipyparallel looks for it; what there is at home is listed in order, folders alone."""
+    here = tmp_path / "work"
+    (here / "profile_site").mkdir(parents=True)
+    assert _profiles.find_profile("site") == profile
+    monkeypatch.chdir(here)
+    assert _profiles.find_profile("site") == here / "profile_site"
+    (tmp_path / "profile_another").mkdir()
+    (tmp_path / "profile_file").touch()
+    with pytest.raises(InputError) as caught:
+        _profiles.find_profile("x")
+    assert str(caught.value) == (
+        f"cluster: there is no ipyparallel profile 'x' in {tmp_path}; expected one of: another, site. "
+        "Make it with `ipython profile create --parallel --profile=x`; docs/clusters.md has its contents."
+    )
+    monkeypatch.setenv("IPYTHONDIR", str(here / "none"))
+    with pytest.raises(InputError, match=r"expected one of: none yet\."):
+        _profiles.find_profile("x")
+
+
+def test_the_address_of_a_controller_that_listens_on_all_and_names_no_machine(tmp_path: Path) -> None:
+    """It is this machine's own."""
+    file = tmp_path / "client.json"
+    file.write_text(json.dumps({"interface": "tcp://*"}))
+    assert controller_address(file) == "127.0.0.1"

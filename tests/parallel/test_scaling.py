@@ -685,3 +685,368 @@ def test_the_global_batch_in_words_by_hand() -> None:
         ("linear", "1", "16", "0.03", "400", "97.5 % [96.5, 98.5]"),
         ("unchanged", "32", "512", "0.03", "10", "60.0 % [59.0, 61.0]"), ("note: stopped", "Here.", "", "", "", ""),
     ])  # fmt: skip
+
+
+# The rank's side, without other ranks.
+
+
+def test_time_alone_and_the_wait_for_a_core_are_counted_between_readings() -> None:
+    """From 10 to 14 s half a second without a core, from 20 to 21 a quarter; where a reading does not tell, that turn does not count."""
+    taken, at = Turns({}), devices.conditions.Readings
+    taken.add(at(10.0, run_delay_seconds=1.0), at(14.0, run_delay_seconds=1.5))
+    taken.add(at(15.0, run_delay_seconds=None), at(19.0, run_delay_seconds=9.0))
+    taken.add(at(15.0, run_delay_seconds=2.0), at(19.0, run_delay_seconds=None))
+    taken.add(at(20.0, run_delay_seconds=3.0), at(21.0, run_delay_seconds=3.25))
+    assert (taken.alone_seconds, taken.delay_seconds) == (5.0, 0.75)
+
+
+def test_a_rank_is_looked_at_only_while_it_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of turns for one and two ranks, those of one lie between two readings of a clock that each reading moves by a second."""
+    seconds = iter(range(100))
+    job = object.__new__(_scaling_step.Job)
+    job.spec, job.steps = StepSpec(MODELS["mlp"], 240, False, (1, 2)), {1: lambda: None, 2: lambda: None}
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(job, "_samples", lambda step, count: [1.0] * count)
+    reading = devices.conditions.Readings
+    monkeypatch.setattr(_scaling_step.conditions, "read", lambda device: reading(float(next(seconds)), run_delay_seconds=0.0))
+    taken = job.turns(3, 2)
+    assert (taken.seconds, taken.alone_seconds, next(seconds)) == ({1: [1.0] * 6, 2: [1.0] * 6}, 3.0, 6)
+
+
+@pytest.mark.parametrize(("rank", "mine", "first"), [(0, (1, 2, 4), 3.0), (1, (2, 4), 2.0), (3, (4,), 1.0)])
+def test_a_job_has_a_group_for_each_smaller_number_and_takes_three_steps_to_warm_up(
+    monkeypatch: pytest.MonkeyPatch, rank: int, mine: tuple[int, ...], first: float
+) -> None:
+    """Groups of the first ranks, made by all, but none for all four; a step of one second at each number a rank belongs to, three times."""
+    clock, groups, steps = Clock(), [], []  # type: ignore[var-annotated]
+
+    def made(self: Any, count: int, group: Any) -> Any:
+        assert group == (dist.group.WORLD if count == 4 else f"group of {count}")  # type: ignore[attr-defined]
+
+        def step() -> None:
+            steps.append(count)
+            clock.now += 1.0
+
+        return step
+
+    monkeypatch.setattr(_scaling_step, "time", clock)
+    monkeypatch.setattr(_scaling_step, "own_device", lambda: "cpu")
+    monkeypatch.setattr(_scaling_step.Job, "_step", made)
+    for name, value in {"get_rank": rank, "get_world_size": 4, "barrier": None}.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    monkeypatch.setattr(dist, "new_group", lambda ranks: groups.append(ranks) or f"group of {len(ranks)}")
+    job = _scaling_step.Job(StepSpec(MODELS["mlp"], 240, False, (1, 2, 4)))
+    assert (groups, job.groups) == ([[0], [0, 1]], ["group of 1", "group of 2"])
+    assert (steps, job.first_seconds, job.device) == (list(mine) * 3, first, "cpu")
+
+
+def test_the_step_that_is_timed_descends_the_gradient_of_its_own_batch() -> None:
+    """Two steps of SGD at 0.001 on eight samples that the seed 0 draws after the model; the caller's random numbers stay."""
+    made = []
+
+    def make() -> Any:
+        made.append(torch.nn.Linear(3, 10))
+        return made[-1]
+
+    job = object.__new__(_scaling_step.Job)
+    job.spec, job.device = StepSpec(StepModel("a layer", make, (3,)), 8, False, (1,)), "cpu"
+    before = torch.get_rng_state()
+    step = job._step(1, None)
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, x, y = torch.nn.Linear(3, 10), torch.randn(8, 3), torch.randint(10, (8,))
+    for _ in range(2):
+        step()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.sub_(0.001 * gradient)
+    for parameter, expected in zip(made[0].parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=0, atol=1e-7)
+        assert float((parameter.grad * 0.001).abs().max()) > 1e-5  # a step is far more than that bound
+    assert job.parameter_bytes == 4 * (3 * 10 + 10)
+
+
+@pytest.mark.parametrize(("weak", "count", "slept"), [(False, 1, 0.02), (False, 4, 0.005), (True, 1, 0.02), (True, 4, 0.02)])
+def test_a_wait_is_shared_out_like_the_work_it_stands_for(monkeypatch: pytest.MonkeyPatch, weak: bool, count: int, slept: float) -> None:
+    """Four ranks each wait a quarter of 20 ms for one batch, and all of it for one each; one rank has nobody to average with."""
+    done: list[Any] = []
+    job = object.__new__(_scaling_step.Job)
+    job.spec, job.device, job.parameter_bytes = StepSpec(MODELS["mlp"], 240, weak, (count,), 0.02), "cpu", 40
+    monkeypatch.setattr(_scaling_step, "time", SimpleNamespace(sleep=done.append))
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: done.append(group))
+    job._waiting(count, "ours")()
+    assert done == [slept] + ["ours"] * (count > 1)
+
+
+def test_a_new_job_takes_the_place_of_what_an_interrupted_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradients' bytes come back, and only it is kept."""
+    monkeypatch.setattr(_scaling_step, "_JOBS", {"old": SimpleNamespace()})
+    monkeypatch.setattr(_scaling_step, "Job", lambda spec: SimpleNamespace(parameter_bytes=12, spec=spec, turns=lambda *given: given))
+    spec = StepSpec(MODELS["mlp"], 240, False, (1,))
+    assert _scaling_step.begin("new", spec) == 12
+    assert list(_scaling_step._JOBS) == ["new"]
+    assert _scaling_step.turns("new", 2, 4) == (2, 4)  # type: ignore[comparison-overlap]
+
+
+def test_each_model_of_the_measurement_by_hand() -> None:
+    """Parameters counted from the layers' shapes; samples fit; a batch that 1 to 6 and 8 ranks share; heads of 32 and 64 features."""
+    convolutions = 9 * (3 * 16 + 16 * 16 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64)
+    counts = {
+        "mlp": 256 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10,
+        "cnn": convolutions + 2 * 2 * (16 + 32 + 64) + 64 * 10 + 10,
+        "transformer": 2 * (12 * 128**2 + 13 * 128) + (2 * 256 + 32 + 2) * 128,
+        "large-transformer": 12 * (12 * 1024**2 + 13 * 1024) + (32_768 + 512 + 2) * 1024,  # its head is its embedding
+    }
+    shapes = {"mlp": (256,), "cnn": (3, 32, 32), "transformer": (32,), "large-transformer": (512,)}
+    scores = {"mlp": (10,), "cnn": (10,), "transformer": (32, 256), "large-transformer": (512, 32_768)}
+    assert list(MODELS) == list(counts)
+    for name, model in MODELS.items():
+        with torch.device("meta"):
+            network = model.make()
+            x, _ = _scaling_step._samples(model, 2)
+            assert (x.shape, network(x).shape) == ((2, *shapes[name]), (2, *scores[name])), name
+        assert sum(parameter.numel() for parameter in network.parameters()) == counts[name], name
+        assert model.batch == (240 if name == "mlp" else 24)
+        assert all(model.batch % ranks == 0 for ranks in (1, 2, 3, 4, 5, 6, 8) if ranks != 5 or name == "mlp")
+        if hasattr(network, "blocks"):
+            assert [(block.heads, block.qkv.in_features // block.heads) for block in network.blocks] == (
+                [(4, 32)] * 2 if name == "transformer" else [(16, 64)] * 12
+            )
+
+
+def test_samples_are_numbers_with_ten_classes_or_tokens_that_are_their_own_targets() -> None:
+    """A thousand labels have all ten and no other; seven tokens likewise."""
+    torch.manual_seed(0)
+    x, y = _scaling_step._samples(StepModel("numbers", _small, (3,)), 1000)
+    assert (x.shape, x.dtype, set(y.tolist())) == ((1000, 3), torch.float32, set(range(10)))
+    x, y = _scaling_step._samples(StepModel("words", _small, (50,), 7), 20)
+    assert (x.shape, set(x.flatten().tolist()), y is x) == ((20, 50), set(range(7)), True)
+
+
+def test_cores_are_those_that_the_rank_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its affinity; where the system tells none, all there are; where it does not know, one."""
+    monkeypatch.setattr(_scaling_step, "environment", lambda device: device)
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(_scaling_step.os, "sched_getaffinity", lambda pid: {0, 2, 5}, raising=False)
+    found = _scaling_step.facts()
+    assert (found["cores"], found["threads"], found["accelerators"]) == (3, 3, 0)
+    monkeypatch.delattr(_scaling_step.os, "sched_getaffinity")
+    for there, cores in ((6, 6), (None, 1)):
+        monkeypatch.setattr(_scaling_step.os, "cpu_count", lambda there=there: there)
+        assert _scaling_step.facts()["cores"] == cores
+
+
+# The caller's side, once more by made-up ranks.
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [
+        (1000, [4096, 16384, 65536, 262144]),  # from where the latency rules
+        (BYTES, [4096, 16384, 65536, 262144, 1048576, BYTES]),  # up to the gradients' size
+        (10**9, [4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 10**9]),
+    ],
+)
+def test_the_all_reduce_is_timed_over_sizes_three_times(nbytes: int, sizes: list[int]) -> None:
+    """All sizes with six calls each, then all again; how far that is, is told: a tenth of the whole, from 0.55 on."""
+    asked, heard = [], []  # type: ignore[var-annotated]
+    ranks = MadeRanks(4)
+    real = ranks._collective_times
+    ranks._collective_times = lambda *given: asked.append(given) or real(*given)  # type: ignore[method-assign]
+    spec = StepSpec(MODELS["mlp"], 240, False, (1, 4))
+    measuring = _scaling._Measuring(ranks, spec, 1.0, lambda *told: heard.append(told), None)  # type: ignore[arg-type]
+    line = measuring._line(nbytes, True, "a device")
+    assert line is not None
+    assert asked == [("all_reduce", size, 6) for size in sizes] * 3
+    assert line.evidence.samples == len(sizes) * 18
+    assert [fraction for fraction, _ in heard] == pytest.approx([0.55 + 0.1 * k / 3 for k in range(3) for _ in sizes])
+    assert {text for _, text in heard} == {"timing the all-reduce"}
+
+
+def test_turns_go_on_by_the_clock() -> None:
+    """Rounds of 300 ms with 250 to spare are too slow for twenty samples: it ends after three times that, with three rounds of four.
+
+    Told: 0.65 and 0.34 of the time that is over, 0.99 at most.
+    """
+    heard: list[tuple[float, str]] = []
+    ranks = MadeRanks(2)
+    ranks.round_seconds = 0.3
+    found = _measured(ranks, counts=(1, 2), deadline=0.25, progress=lambda *told: heard.append(told))
+    assert [len(point.samples_seconds) for point in found.points] == [12, 12]
+    late = [told for told in heard if told[1].endswith("of each")]
+    assert late == [(0.65, "0 steps of each"), (0.99, "4 steps of each"), (0.99, "8 steps of each")]
+    heard.clear()
+    _measured(MadeRanks(2), counts=(1, 2), deadline=0.1, progress=lambda *told: heard.append(told), stop=lambda: len(heard) > 20)
+    late = [told for told in heard if told[1].endswith("of each")]
+    assert late == [(0.65, "0 steps of each"), (pytest.approx(0.65 + 0.34 * 0.01), "4 steps of each")]
+
+
+def test_no_measurement_takes_more_rounds_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an hour and steps that are never known well it ends at two thousand rounds: one, then chunks of fifty; the bound is 4 %."""
+    widths = set()
+    monkeypatch.setattr(_scaling, "is_precise", lambda column, width: widths.add(width) or False)
+    found = _measured(MadeRanks(1), counts=(1,), deadline=3600.0)
+    assert len(found.at(1).samples_seconds) == 4 * (1 + 40 * 50)
+    assert widths == {0.04}
+
+
+def test_a_measurement_ends_early_only_after_fifteen_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times the rounds that twenty samples need, in chunks of as many rounds as fit into 0.4 s: of 100 ms a round one, then fours."""
+    monkeypatch.setattr(_scaling, "is_precise", lambda column, width: True)
+    ranks = MadeRanks(1)
+    ranks.round_seconds = 0.0999
+    assert len(_measured(ranks, counts=(1,), deadline=3600.0).at(1).samples_seconds) == 4 * (1 + 4 * 4)
+
+
+@pytest.mark.parametrize(("delay", "told"), [(0.05, False), (0.052, True)])
+def test_a_twentieth_of_the_time_without_a_core_is_let_pass(delay: float, told: bool) -> None:
+    """More is told, in per cent of the time that the rank worked alone."""
+    found = _measured(MadeRanks(2, delay=delay), counts=(1, 2), deadline=1e-3)
+    notes = [note.sentence for note in found.notes if note.code == "contended"]
+    assert (
+        notes
+        == [
+            "other processes kept one rank, when it worked alone, off its core for 5 % of the time. Close what else runs, or measure again "
+            "later: all points are slower than they could be."
+        ]
+        * told
+    )
+
+
+def test_ten_steps_lie_between_two_waits_for_an_accelerator() -> None:
+    """On a CPU each step is timed by itself."""
+    for accelerators, steps in ((2, 10), (0, 1)):
+        ranks = MadeRanks(2)
+        ranks.accelerators = accelerators
+        _measured(ranks, counts=(1, 2))
+        assert ranks.spec.steps_a_sample == steps
+
+
+@pytest.mark.parametrize(("cores", "threads", "processors"), [(8, 3, 2), (1, 4, 1), (6, 1, 6)])
+def test_a_processor_is_as_many_cores_as_a_rank_has_threads(cores: int, threads: int, processors: int) -> None:
+    """Eight cores of ranks with three threads each are two; there is always one."""
+    ranks = MadeRanks(2, cores=cores)
+    facts = [{**each, "threads": threads} for each in ranks._facts()]
+    ranks._facts = lambda: facts  # type: ignore[method-assign]
+    assert _measured(ranks, counts=(1, 2)).processors == processors
+
+
+def test_what_is_noted_of_steps_by_hand() -> None:
+    """Whole sentences: ranks that take turns on one processor or on two, steps too few for an interval, a wait in place of work."""
+    spec = StepSpec(MODELS["mlp"], 240, False, (1, 2))
+    few, enough = np.linspace(0.1, 0.2, 5), np.linspace(0.1, 0.11, 40)
+    turns = (
+        "they compute in turns and cannot gain. Believe the cost of communication here; take speed-ups from machines with a processor a "
+        "rank."
+    )
+    assert [note.sentence for note in _scaling._notes(spec, (1, 2), 1, {1: enough, 2: enough})] == [
+        f"2 ranks share 1 processor, so beyond 1 {turns}"
+    ]
+    first, second = _scaling._notes(spec, (1, 2, 3), 2, {1: few, 2: few, 3: enough})
+    assert (first.code, first.sentence) == ("contended", f"3 ranks share 2 processors, so beyond 2 {turns}")
+    assert second.code == "no-interval"
+    assert second.sentence.startswith("1 rank: ")
+    assert _scaling._notes(spec, (1, 2), 2, {1: enough, 2: few})[0].sentence.startswith("2 ranks: ")
+    (waited,) = _scaling._notes(dataclasses.replace(spec, wait_seconds=0.02), (1, 2), 1, {1: enough, 2: enough})
+    assert waited == Note(
+        "skipped",
+        "compute is a timed wait of 20 ms on one rank, not work; only the communication is real, so believe what it costs and not what is "
+        "gained.",
+    )
+
+
+def test_a_batch_that_does_not_divide_is_told_with_the_next_that_does() -> None:
+    """The least common multiple of 1, 3 and 4 is 12: 13 samples become 24."""
+    with pytest.raises(InputError) as caught:
+        _scaling._batch(MODELS["mlp"], 13, "strong", (1, 3, 4))
+    assert str(caught.value) == (
+        "scaling: a batch of 13 does not divide among 3 ranks; expected one that 1, 3, 4 divide. Pass batch=24, or counts that divide 13."
+    )
+    assert _scaling._batch(MODELS["mlp"], 13, "weak", (1, 3, 4)) == 13
+    assert _scaling._counts(64, None) == (1, 2, 3, 4, 8, 16, 32, 64)
+
+
+# The global batch, by trainings made up.
+
+
+def test_each_training_has_the_rate_and_the_ramp_of_its_rule_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,297 digits in batches of 4 x 16 are 20 updates an epoch: one and a half of them are 30 of warm-up; one rank is trained once."""
+    asked: list[tuple[Any, ...]] = []
+    accuracy = SimpleNamespace(evidence=Evidence.measured("a device"), accuracies=(0.5, 0.6))
+    found = SimpleNamespace(accuracy=accuracy, notes=(), runs=[SimpleNamespace(ended="diverged"), SimpleNamespace(ended="steps")])
+
+    def over_seeds(job: Any, seeds: Any, **given: Any) -> Any:
+        given["progress"](0.5, "half")
+        asked.append(
+            (job.name, seeds, given["epochs"], given["batch_size"], given["device"], given["optimizer"].args, torch.get_num_threads())
+        )
+        return found
+
+    heard: list[tuple[float, str]] = []
+    threads = [6]
+    monkeypatch.setattr(training, "over_seeds", over_seeds)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[-1])
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    r = gl.parallel.global_batch(
+        "digits-mlp", (4, 1), epochs=2, warm_up_epochs=1.5, seeds=(3, 5), progress=lambda *told: heard.append(told)
+    )
+    rates = [(0.03, 0.03, 0, 0.9), (0.03, 0.03, 0, 0.9), (0.12, 0.03, 0, 0.9), (0.12, 0.03, 30, 0.9)]
+    assert asked == [("digits-mlp", (3, 5), 2, 16 if k == 0 else 64, "cpu", rate, 1) for k, rate in enumerate(rates)]
+    assert threads == [6, *[1, 6] * 4]
+    assert heard == [
+        (0.125, "unchanged, 1 ranks: half"), (0.375, "unchanged, 4 ranks: half"), (0.625, "linear, 4 ranks: half"),
+        (0.875, "linear with warm-up, 4 ranks: half"),
+    ]  # fmt: skip
+    assert [(row.ranks, row.steps, row.diverged) for row in r.rows] == [(1, 2 * 81, 1), (4, 2 * 20, 1)] * 3
+    assert (r.optimizer, r.batch, r.epochs, r.learning_rate, r.warm_up_epochs) == ("SGD with momentum 0.9", 16, 2, 0.03, 1.5)
+    assert (r.evidence.device, r.evidence.samples) == ("a device", 2 * 6)
+    plain = gl.parallel.global_batch("digits-mlp", (1,), momentum=0, rules=("linear",), seeds=2, progress=lambda *told: None)
+    assert (plain.optimizer, asked[-1][1], asked[-1][5], plain.notes) == ("SGD", 2, (0.03, 0.03, 0, 0.0), ())
+
+
+def test_a_training_that_is_cut_off_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer seeds would be another accuracy: what was stopped among them is left out, and the rows before stand with a note."""
+    accuracy = SimpleNamespace(evidence=Evidence.measured("a device"), accuracies=(0.5,))
+    cut = iter([False, True, True])
+
+    def over_seeds(*given: Any, **options: Any) -> Any:
+        return SimpleNamespace(accuracy=accuracy, runs=(), notes=(Note("stopped", "Here."),) if next(cut) else ())
+
+    monkeypatch.setattr(training, "over_seeds", over_seeds)
+    r = gl.parallel.global_batch("digits-mlp", (1, 2, 4), rules=("linear",), seeds=1)
+    assert [row.ranks for row in r.rows] == [1]
+    assert r.notes == (Note("stopped", "stopped after 1 of 3 trainings; what is shown is complete. Run it again."),)
+    with pytest.raises(StoppedError, match=r"^global_batch: stopped before its first row was complete; there is nothing to report\."):
+        gl.parallel.global_batch("digits-mlp", (1,), rules=("linear",), seeds=1)
+
+
+def test_without_a_warm_up_the_rate_is_there_at_once() -> None:
+    """And momentum is what was asked for."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = _global_batch._warm_sgd(0.4, 0.1, 0, 0.5, [weight])
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    assert (weight.item(), optimizer.defaults["momentum"]) == (pytest.approx(-0.4), 0.5)
+    optimizer.step()
+    assert weight.item() == pytest.approx(-0.4 - 0.4 * 1.5)
+
+
+def test_equal_measurements_are_equal_and_others_are_not() -> None:
+    """By all that they hold; a point or a result that differs in one number, or something else, is another."""
+    one = ScalingMeasurement(1, 240, np.array([0.1]), 0.1, None, None, None, None, None)
+    assert one == ScalingMeasurement.from_dict(one.to_dict())
+    assert one != dataclasses.replace(one, samples_seconds=np.array([0.2]))
+    assert one != "something else"
+    evidence = Evidence.measured("a device", 40)
+    r = ScalingResult(
+        "a net", "strong", "computed", 4, 2, 1, (one,), None, None, None, None, (), evidence, devices.environment("cpu")
+    )  # fmt: skip
+    assert r == ScalingResult.from_dict(r.to_dict())
+    assert r != dataclasses.replace(r, processors=3)
+    assert r != "something else"
+    half = dataclasses.replace(one, predicted_seconds=0.2)  # one of the two alone is no span
+    assert dataclasses.replace(r, points=(half,)).table()[1][0][5] == "not predicted"

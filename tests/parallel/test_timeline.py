@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
+from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from thread_ranks import ThreadRanks
 
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 from gpulab.parallel import RankTimeline, _timeline
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._timeline import RankNotes, timeline
@@ -164,3 +168,110 @@ def test_how_far_clocks_are_ahead_is_asked_of_each_rank(monkeypatch: pytest.Monk
     found = ranks.run(_timeline.clocks_ahead)
     assert found == ([0.0, 0.0, 0.0] if machines == 1 else pytest.approx([0.0, 100.0, -7.0], abs=1.0))
     assert len(ranks.sent) == (0 if machines == 1 else 2 * 2 * 8)  # eight questions to each of two ranks, and as many answers
+
+
+@pytest.mark.parametrize("name", ["reduce", "gather"])
+def test_only_the_root_of_a_reduce_waits_for_the_others(name: str) -> None:
+    """Rank 0 gives its part at 1 and goes on at 1.2; the root enters at 2 and has the result only after rank 2 came, at 5."""
+    notes = [
+        RankNotes((), (call(0, name, begin, end, group=(0, 1, 2), root=1),), ((0, begin, end),), (), (0.0,), end)
+        for begin, end in ((1.0, 1.2), (2.0, 5.5), (5.0, 5.2))
+    ]
+    lanes = timeline("a tree", notes, HERE)
+    assert [spans(lanes, rank, "communication") for rank in range(3)] == [[(name, 1, 1.2)], [(name, 5, 5.5)], [(name, 5, 5.2)]]
+    assert [spans(lanes, rank, "idle") for rank in range(3)] == [[], [(name, 2, 5)], []]
+
+
+def test_a_send_waits_for_its_receiver_unless_the_system_keeps_the_message() -> None:
+    """A long message entered at 1 moves from 3, when its receiver comes, to 3.5; a short one sent at 4 is gone at 4.1, long before 6."""
+    sender = RankNotes(
+        (), (call(0, "send", 1.0, 3.5, root=1), call(1, "send", 4.0, 4.1, root=1)), ((0, 1.0, 3.5), (1, 4.0, 4.1)), (), (0.0,), 4.1
+    )
+    receiver = RankNotes((), (call(0, "recv", 3.0, 3.5, root=0), call(1, "recv", 6.0, 6.2, root=0)), (), (), (0.0,), 6.2)
+    lanes = timeline("messages", [sender, receiver], HERE)
+    assert spans(lanes, 0, "communication") == [("send", 3, 3.5), ("send", 4, 4.1)]
+    assert spans(lanes, 0, "idle") == [("send", 1, 3)]
+    assert spans(lanes, 1, "communication") == [("recv", 3, 3.5), ("recv", 6, 6.2)]
+
+
+def test_what_ended_before_another_came_has_moved_for_no_time() -> None:
+    """Clocks of two machines are set by hand: a sum that ends at 2, half a second before the other rank's entry, is all waiting."""
+    early = RankNotes((), (call(0, "all_reduce", 1.0, 2.0),), ((0, 1.0, 2.0),), (), (0.0,), 2.0)
+    late = RankNotes((), (call(0, "all_reduce", 2.5, 3.0),), (), (), (0.0,), 3.0)
+    lanes = timeline("two machines", [early, late], HERE)
+    assert spans(lanes, 0, "communication") == [("all_reduce", 2, 2)]
+    assert spans(lanes, 0, "idle") == [("all_reduce", 1, 2)]
+
+
+def test_a_call_without_an_end_and_pieces_of_less_than_a_microsecond_are_left_out() -> None:
+    """What is in flight has no span; half a microsecond of waiting is two readings of a clock, two of them are not."""
+    open_call = dataclasses.replace(call(0, "all_reduce", 1.0, 2.0), end_seconds=None)
+    note = RankNotes((("forward", 0.0, 1.0), ("twice", 2.0, 2.0000005), ("once", 3.0, 3.000002)), (open_call,), (), (), (0.0,), 4.0)
+    lanes = timeline("open", [note, note], HERE)
+    assert spans(lanes, 0, "communication") == []
+    assert spans(lanes, 0, "compute") == [("forward", 0, 1), ("once", 3, 3.000002)]
+
+
+def test_an_exchange_of_messages_is_matched_apart_from_the_groups_collectives() -> None:
+    """Rank 0 sums first and then exchanges, rank 1 entered its sum after: each waits for its own kind."""
+    zero = RankNotes((), (call(0, "send and recv", 1.0, 4.0), call(1, "all_reduce", 5.0, 7.0)), (), (), (0.0,), 7.0)
+    one = RankNotes((), (call(0, "send and recv", 3.0, 4.0), call(1, "all_reduce", 6.0, 7.0)), (), (), (0.0,), 7.0)
+    lanes = timeline("exchange", [zero, one], HERE)
+    assert spans(lanes, 0, "communication") == [("send and recv", 3, 4), ("all_reduce", 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("intervals", "holes", "rest"),
+    [
+        ([(0, 10)], [(2, 3), (5, 7)], [(0, 2), (3, 5), (7, 10)]),
+        ([(0, 1), (8, 9)], [(2, 3)], [(0, 1), (8, 9)]),
+        ([(2, 3)], [(1, 4)], []),
+        ([(0, 2), (3, 5)], [(1, 3), (2, 4)], [(0, 1), (4, 5)]),
+        ([(0, 2)], [(2, 3)], [(0, 2)]),
+        ([(3, 4)], [(2, 3)], [(3, 4)]),
+    ],
+)
+def test_what_is_left_of_intervals(intervals: list[tuple[float, float]], holes: list[tuple[float, float]], rest: list[object]) -> None:
+    """Outside holes that may overlap, lie apart, or touch."""
+    assert _timeline._without(intervals, holes) == rest
+
+
+def test_the_quickest_answer_tells_how_far_a_clock_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 asks four times; the third answer is back after 0.2 s and counts: 150.3 when it was 50.1 here is 100.2 ahead."""
+    asks = [(10.0, 14.0), (30.0, 31.0), (50.0, 50.2), (70.0, 73.0)]
+    clock = iter([moment for ask in asks for moment in ask])
+    answers = iter([111.0, 130.0, 150.3, 171.0])
+    told: list[float] = []
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", lambda names, name: names.__setitem__(slice(None), ["a", "b"]))
+    monkeypatch.setattr(dist, "send", lambda tensor, rank: None)
+    monkeypatch.setattr(dist, "recv", lambda tensor, rank: tensor.fill_(next(answers)))
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, root: told.extend(tensor.tolist()))
+    assert _timeline.clocks_ahead(rounds=4) == 0.0  # of rank 0 before itself
+    assert told == [0.0, pytest.approx(150.3 - 50.1)]
+
+
+def test_a_machine_is_told_from_another_of_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the number of this start of its kernel, on Linux; elsewhere there is the name alone."""
+    boot = tmp_path / "boot_id"
+    real = Path
+    monkeypatch.setattr("pathlib.Path", lambda given: boot if str(given) == "/proc/sys/kernel/random/boot_id" else real(given))
+    monkeypatch.setattr("platform.node", lambda: "node7")
+    assert _timeline._machine() == "node7 "
+    boot.write_text("abc-1\n")
+    assert _timeline._machine() == "node7 abc-1"
+
+
+def test_equal_lanes_are_equal_and_others_are_not() -> None:
+    """By all their spans; a span that is a second longer, or something else, is another; a lane has its rank's spans of its kind alone."""
+    one = RankTimeline("x", 2, (RankSpan(0, "compute", "a", 0, 1), RankSpan(1, "idle", "b", 0, 2)), (0.0,), 2.0, (), HERE)
+    assert one == RankTimeline.from_dict(one.to_dict())
+    assert one != dataclasses.replace(one, spans=(RankSpan(0, "compute", "a", 0, 2), one.spans[1]))
+    assert one != "something else"
+    assert [one.lane(0), one.lane(1), one.lane(1, "compute")] == [(one.spans[0],), (one.spans[1],), ()]
+    noted = dataclasses.replace(one, notes=(Note("stopped", "Here."),)).table()
+    assert noted == (("x", "compute", "communication", "idle", "communication beside compute"), [
+        ("rank 0", "1.00 s", "0 s", "0 s", "0 s"), ("rank 1", "0 s", "0 s", "2.00 s", "0 s"), ("note: stopped", "Here.", "", "", ""),
+    ])  # fmt: skip

@@ -7,6 +7,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from gpulab.parallel import _train, _wire
 from gpulab.parallel._calls import CollectiveCall
 from gpulab.parallel._strategies import Setting, positions_of, strategy_named
 from gpulab.parallel._strategies_data import Buckets
+from gpulab.parallel._strategies_sharded import Sharded
+from gpulab.parallel._strategies_tensor import SplitLayers
 from gpulab.parallel._strategies_worker import Job, Outcome
 from gpulab.parallel._timeline import RankNotes
 
@@ -320,7 +323,13 @@ def test_ranks_meet_before_the_steps_that_are_observed(monkeypatch: pytest.Monke
             assert told[-1:] != ["meet"]
             yield k
 
-    monkeypatch.setattr(run, "_goes_on", lambda: stops is None or len([one for one in told if one[:4] in ("step", "foll")]) < stops)
+    asked: list[int] = []
+
+    def goes_on() -> bool:
+        asked.append(len([one for one in told if one[:4] in ("step", "foll")]))
+        return stops is None or asked[-1] < stops
+
+    monkeypatch.setattr(run, "_goes_on", goes_on)
     monkeypatch.setattr(run, "_step", lambda batch: told.append(f"step {batch}"))
     monkeypatch.setattr(run, "_followed", lambda batch: told.append(f"follow {batch}") or (9, {"inputs": 1}, {"inputs": 2}))
     monkeypatch.setattr(worker, "_batches", batches)
@@ -331,6 +340,7 @@ def test_ranks_meet_before_the_steps_that_are_observed(monkeypatch: pytest.Monke
     monkeypatch.setattr(_wire, "wire_bytes", lambda: told.append("count") or parallel.WireBytes(next(counts), 0, 0, (1,), None, evidence))
     found = run.done()
     assert told == expected
+    assert asked == list(range(6 if stops is None else stops + 1))  # once before each step: a second answer could be another one
     assert (found is None) is (stops is not None and stops <= 3)
     if found is not None:
         assert (found.peak_bytes, found.peak_by_category, found.most_by_category) == (9, {"inputs": 1}, {"inputs": 2})
@@ -404,3 +414,49 @@ def test_a_rank_takes_its_parts_one_after_another_and_exchanges_once() -> None:
     finally:
         dist.destroy_process_group()
     assert [positions_of(torch.zeros(*shape)) for shape in ((5,), (5, 7), (5, 7, 3))] == [1, 7, 7]
+
+
+def test_a_difference_of_the_tolerance_itself_agrees() -> None:
+    """Of losses as of parameters; a little more of either does not. Equal results are equal, and others, or something else, are not."""
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE)
+    r = dataclasses.replace(_result([_outcome([4.0, 3.0, 2.0, 1.0], [1.0] * 4, 2.0, 1, None)], single), tolerance=0.5)
+    off = dataclasses.replace(r, losses=r.losses + np.array([0.0, 0.0, 0.0, 0.5]))
+    assert (off.loss_difference, off.agrees) == (0.5, True)
+    assert dataclasses.replace(off, state_difference=0.5).agrees
+    assert not dataclasses.replace(off, state_difference=0.51).agrees
+    assert not dataclasses.replace(off, losses=r.losses + 0.51, state_difference=0.0).agrees
+    assert r == parallel.StrategyResult.from_dict(r.to_dict())
+    assert r != off
+    assert r != "something else"
+
+
+def test_states_are_told_by_rank_0_alone_where_they_are_gathered() -> None:
+    """A whole model once is enough to travel; every rank takes part in the gathering."""
+    gathered: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def detach(self) -> Part:
+            return self
+
+        def full_tensor(self) -> str:
+            gathered.append(self.name)
+            return f"whole {self.name}"
+
+    model = SimpleNamespace(named_parameters=lambda: [("a", Part("a")), ("b", Part("b"))])
+    for rank, state in ((0, {"a": "whole a", "b": "whole b"}), (1, {})):
+        trainer = object.__new__(Sharded)
+        trainer.setting, trainer.model = SimpleNamespace(rank=rank), model  # type: ignore[assignment]
+        assert trainer.state() == state
+        split = object.__new__(SplitLayers)
+        split.setting = SimpleNamespace(rank=rank, size=2)  # type: ignore[assignment]
+        rows = torch.arange(6.0).reshape(6, 1)  # of two ranks: query 0, key 0, value 0 of the first half of the heads, then of the second
+        split.model = SimpleNamespace(
+            named_parameters=lambda rows=rows: [("blocks.0.qkv.weight", rows), ("blocks.0.projection.weight", rows)]
+        )
+        found = {name: value.flatten().tolist() for name, value in split.state().items()}
+        ordered = {"blocks.0.qkv.weight": [0.0, 3.0, 1.0, 4.0, 2.0, 5.0], "blocks.0.projection.weight": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}
+        assert found == (ordered if rank == 0 else {})
+    assert gathered == ["a", "b"] * 2
