@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -132,12 +133,21 @@ def test_reset_of_an_unedited_file_keeps_nothing(originals: Path, copy: Path) ->
     assert shown(copy) == {*NAMES, "images/bus.svg"}
 
 
-@pytest.mark.parametrize("name", ["07", "", "0", "../02_data_transfer.ipynb", "/etc/passwd"])
-def test_reset_of_an_unknown_or_unclear_name_is_refused(originals: Path, copy: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["07", "", "../02_data_transfer.ipynb", "/etc/passwd"])
+def test_reset_of_an_unknown_name_is_refused(originals: Path, copy: Path, name: str) -> None:
     """The message names what there is; nothing is touched."""
     wc.update(originals, copy)
-    with pytest.raises(InputError, match="00_start_here"):
+    with pytest.raises(InputError, match=f"there is no notebook {re.escape(repr(name))}; expected one of 00_start_here"):
         wc.reset(originals, copy, name)
+
+
+def test_reset_of_an_unclear_name_names_what_it_fits(originals: Path, copy: Path) -> None:
+    """Both notebooks begin with a zero: more of the name is asked for, and nothing is touched."""
+    wc.update(originals, copy)
+    (copy / NAMES[0]).write_text("mine")
+    with pytest.raises(InputError, match=rf"'0' fits {NAMES[0]}, {NAMES[1]}; expected a name that fits one file"):
+        wc.reset(originals, copy, "0")
+    assert (copy / NAMES[0]).read_text() == "mine"
 
 
 @pytest.mark.parametrize("place", [".", "mine"])
