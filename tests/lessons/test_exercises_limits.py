@@ -20,6 +20,7 @@ from gpulab.lessons import (
     _nb04_puzzles,
     _nb04_repairs,
     _nb05_rescue,
+    _nb06_exercises,
     _nb07_exercises,
     _nb08,
     _nb08_export,
@@ -184,6 +185,34 @@ def test_a_slip_in_putting_together_is_recognised_within_a_thousandth(value: flo
 
     state, message = said("09.5", answer)
     assert (state, message.endswith(words) if words.startswith("it is") else words in message) == ("wrong", True), message
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1 + 0.9e-3, True), (1 + 1.05e-3, False), (1 - 1.05e-3, False)])
+def test_a_sum_of_losses_may_be_rounded(factor: float, passes: bool) -> None:
+    """06.7: by a thousandth."""
+    answer = solved("06.7")
+
+    def frugal(*given: Any) -> tuple[float, int]:
+        total, right = answer(*given)
+        return factor * total, right
+
+    state, message = said("06.7", frugal)
+    assert (state, "the losses add up to" in message) == ("passed" if passes else "wrong", not passes)
+
+
+def test_the_accelerator_that_is_fed_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """06.5: 120 ms of loading, 2 ms of copying and 30 ms of computing, on 8 cores, for 200 steps."""
+    given: list[dict[str, Any]] = []
+    model = _nb06_exercises.model_pipeline
+
+    def modelled(**named: Any) -> Any:
+        given.append(named)
+        return model(**named)
+
+    monkeypatch.setattr(_nb06_exercises, "model_pipeline", modelled)
+    assert said("06.5", {"workers": 6, "prefetch": 2})[0] == "passed"
+    host = {"loading_seconds": 0.12, "compute_seconds": 0.03, "copy_seconds": 0.002, "cores": 8, "steps": 200}
+    assert given == [host | {"workers": 6, "prefetch": 2}]
 
 
 def test_a_compilation_that_never_pays_may_pay_after_infinitely_many_calls() -> None:
@@ -448,6 +477,20 @@ def test_a_script_of_the_export_has_both_marks(text: str, tmp_path: Any) -> None
     script.write_text(text)
     assert "mine.py is no script of ranks.export_script" in said("08.15", script)[1]
     assert "Your answer is a bytes (b'mine.py'); the check expects the path" in said("08.15", b"mine.py")[1]
+
+
+def test_a_run_that_says_nothing_of_a_signal_is_not_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """08.15: only a library that crashed as a process left is given a second time."""
+    runs: list[Any] = []
+
+    def run(*given: Any) -> tuple[int, str]:
+        runs.append(given)
+        return 1, "KeyError: 'x'"
+
+    monkeypatch.setattr(_nb08_export, "_run", run)
+    with pytest.raises(Refused, match="on 2 processes ended with 1: KeyError: 'x'"):
+        _nb08_export._results(tmp_path / "s.py", 2)
+    assert len(runs) == 1
 
 
 def test_torchrun_has_two_processes_and_two_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
