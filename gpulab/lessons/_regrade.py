@@ -29,7 +29,7 @@ class Regrader:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._said: queue.Queue[str] = queue.Queue()
-        self._folder = ""
+        self._folder: str
 
     def __enter__(self) -> Regrader:
         self._folder = tempfile.mkdtemp(prefix="gpulab-grades-")

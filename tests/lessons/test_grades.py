@@ -190,6 +190,73 @@ def test_a_process_that_has_ended_is_replaced_and_what_it_left_unsaid_is_not_hea
     assert made[2].log == ["kill", "wait"]
 
 
+def test_a_first_answer_has_three_minutes_for_the_libraries_of_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its own seconds, on a crowded machine; whoever says nothing until then is ended."""
+    waited: list[float] = []
+
+    class Said:
+        """What the process says, which is nothing."""
+
+        def get(self, timeout: float) -> str:
+            waited.append(timeout)
+            raise _regrade.queue.Empty
+
+        def put(self, text: str) -> None:
+            pass
+
+    made = _Process()
+    monkeypatch.setattr(_regrade.subprocess, "Popen", lambda *given, **named: made)
+    monkeypatch.setattr(_regrade.queue, "Queue", Said)
+    with Regrader() as asked:
+        assert asked({"seconds": 2.5})["message"].startswith("It did not finish within 2.5 s")
+        assert (waited, made.log) == ([182.5], ["kill", "wait"])
+
+
+def test_an_answer_has_four_seconds_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its own: at 100 s of the clock an answer of 5 s is waited for until 109 s."""
+    seen: list[float] = []
+    monkeypatch.setattr(_grader, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(_grader.os, "fork", lambda: 4242)
+    monkeypatch.setattr(_grader, "_end", lambda child: 0)
+    monkeypatch.setattr(_grader, "_read_line", lambda reader, deadline: (seen.append(deadline), '{"state": "wrong", "message": "No."}')[1])
+    assert _grader._in_child({"seconds": 5}) == {"state": "wrong", "message": "No."}
+    assert seen == [109.0]
+
+
+def test_an_outcome_is_read_to_its_line_or_to_the_end_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, with what is left of the time for each; none once it is over; and of one without an end about a megabyte."""
+    now, waits, pieces = [7.0], list[float](), [b"a" * 3, b"b\n", b"never read"]
+
+    def select(readers: list[int], write: list[int], errors: list[int], seconds: float) -> tuple[list[int], list[int], list[int]]:
+        waits.append(seconds)
+        now[0] += 2.0
+        return (readers if seconds else []), [], []
+
+    monkeypatch.setattr(_grader, "select", SimpleNamespace(select=select))
+    monkeypatch.setattr(_grader, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(_grader.os, "read", lambda reader, most: pieces.pop(0)[:most])
+    assert (_grader._read_line(3, 10.0), waits) == ("aaab\n", [3.0, 1.0])
+    assert (_grader._read_line(3, 10.0), waits[2:]) == (None, [0.0])
+    pieces[:] = [b"x" * 70_000] * 20
+    assert _grader._read_line(3, 1e9) == "x" * 65_536 * 16
+
+
+@on_linux
+def test_the_memory_that_is_taken_already_is_the_systems_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As psutil has it, within what one more library would take; where the system does not tell, much more than any takes."""
+    import psutil
+
+    assert _grader._address_space() == pytest.approx(psutil.Process().memory_info().vms, abs=2**25)
+
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(_grader.os, "sysconf", unknown)
+    assert _grader._address_space() == 8 * 2**30
+    monkeypatch.setattr(_grader, "sys", SimpleNamespace(platform="darwin"))
+    assert _grader._address_space() == 2**40
+
+
 def test_where_no_child_is_forked_each_answer_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ended when the answer's outcome is there."""
     monkeypatch.setattr(_grader, "FORKS", False)

@@ -480,6 +480,45 @@ def test_a_check_waits_for_the_last_lines_of_what_has_ended():
     assert joined == [_guard._GRACE_SECONDS]
 
 
+@pytest.mark.parametrize(("found", "ends", "tries"), [(1, False, 2), (0, False, 1), (1, True, 1)])
+def test_code_is_asked_twice_to_end(found: int, ends: bool, tries: int, monkeypatch: pytest.MonkeyPatch):
+    """With a second for each time; once is enough where its thread is gone, or where it ends."""
+    asked, waited = list[int](), list[float]()
+    api = types.SimpleNamespace(PyThreadState_SetAsyncExc=lambda ident, error: (asked.append(ident), found)[1])
+    monkeypatch.setattr(_guard, "ctypes", types.SimpleNamespace(pythonapi=api, c_ulong=int, py_object=lambda error: error))
+    monkeypatch.setattr(_guard, "_wait", lambda thread, done, seconds: (waited.append(seconds), ends)[1])
+    thread: threading.Thread = types.SimpleNamespace(ident=7)  # type: ignore[assignment]
+    assert _guard._end(thread, threading.Event()) is (tries == 1)
+    assert (asked, waited) == ([7] * tries, [1.0] * tries if found else [])
+
+
+LONG = "x" * 500
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: lessons.hint(LONG), f"exercise '{'x' * 36}... is not"),
+        (lambda: lessons.progress(LONG), f"there is no notebook '{'x' * 36}...; expected"),
+        (lambda: lessons.answer(LONG, 1), f"answer: question '{'x' * 36}... was not"),
+        (lambda: lessons.predict("91.1", "Which?", choices=("a", "b")).submit(LONG), f"predict: '{'x' * 60}' is not one"),
+        (lambda: lessons.predict("91.1", "How long?", unit="us").submit("y" * 58), f"cannot read '{'y' * 58}'; expected"),
+        (lambda: lessons.predict("91.1", "How long?", unit="us").submit("y" * 59), f"cannot read '{'y' * 56}...; expected"),
+    ],
+)
+def test_what_was_typed_is_told_so_far_and_no_further(call: Callable[[], object], says: str):
+    """40 characters of a name, 60 of an answer, their quotation marks among them where there is one behind the dots."""
+    with pytest.raises(InputError, match=re.escape(says)):
+        call()
+
+
+def test_of_a_setting_that_is_none_forty_characters_are_told(monkeypatch: pytest.MonkeyPatch):
+    """And of an exercise that is no text, in the result that check gives."""
+    monkeypatch.setenv("GPULAB_SOLUTIONS", LONG)
+    assert _policy.policy().message.startswith(f"GPULAB_SOLUTIONS says '{'x' * 40}'; expected one of show, after-attempt, withhold.")
+    assert len(lessons.check([LONG], 5).id) == 40  # type: ignore[arg-type]
+
+
 class _Lines:
     def __repr__(self) -> str:
         return "a\nb"

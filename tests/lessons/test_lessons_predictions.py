@@ -307,6 +307,10 @@ def test_what_is_no_choice_is_refused(answer: object):
         (("more than was measured", "less than was measured"), "less then was measured", "less than was measured"),
         (("float32", "8-bit kernels"), "8 bit kernels", "8-bit kernels"),
         (("float32", "8-bit kernels"), "float 32", "float32"),
+        (("abcdefghij", "zzz"), "abcdefghxy", "abcdefghij"),  # eight of ten letters
+        (("abcdefghij", "zzz"), "abcdefgxyz", None),  # seven
+        (("some words before the last one abcde", "zzz"), "some words before the last one abcxy", "some words before the last one abcde"),
+        (("some words before the last one abcdef", "zzz"), "some words before the last one abcxyz", None),  # half of one word is another
     ],
 )
 def test_another_word_is_no_misspelling(choices: tuple[str, ...], answer: str, chosen: str | None):

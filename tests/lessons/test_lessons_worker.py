@@ -22,6 +22,13 @@ def test_submit_returns_before_the_work_is_done():
     assert repr(queue) == "<WorkQueue, idle>"
 
 
+def test_a_fresh_queue_is_idle():
+    """Nothing was submitted, so there is nothing to wait for."""
+    queue = WorkQueue()
+    assert repr(queue) == "<WorkQueue, idle>"
+    queue.synchronize()
+
+
 def test_calls_run_in_order():
     """Each call that was waited for ran, in order."""
     seen: list[int] = []

@@ -69,6 +69,27 @@ def test_an_interrupt_leaves_a_library_whole(monkeypatch: pytest.MonkeyPatch):
     assert done.wait(60)
 
 
+def test_the_wait_for_an_import_costs_no_processor_time(monkeypatch: pytest.MonkeyPatch):
+    """It looks twenty times a second, no more often, and returns when the import has ended; nothing to load starts no thread."""
+    waits: list[float] = []
+
+    class Importing:
+        """A thread that ends in the third wait."""
+
+        def __init__(self, target: Any, args: Any, name: str) -> None:
+            self.start = lambda: waits.append(0.0)
+            self.join = waits.append
+
+        def is_alive(self) -> bool:
+            return len(waits) < 4
+
+    monkeypatch.setattr(_loading.threading, "Thread", Importing)
+    _loading.load(())
+    assert waits == []
+    _loading.load(("torch",))
+    assert waits == [0.0, 0.05, 0.05, 0.05]
+
+
 def test_a_library_that_is_not_there_is_the_checks_to_tell():
     """Where a library is missing, the check goes on and says what it needs."""
     assert _checks._examine(_exercise(lambda answer: "right", ("gpulab_no_such_library",)), 1).state == "passed"

@@ -379,6 +379,20 @@ def test_the_loop_over_columns_adds_up_each_and_its_times_are_told(monkeypatch: 
             lessons.column_loop(64, wrong)  # type: ignore[arg-type]
 
 
+def test_whether_a_library_is_there_is_asked_without_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence with how to get it, or with none: whether it was imported already, may not be, or was not asked for yet."""
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    for spec, says in ((None, "library 'jax' is not installed here; expected it for this. Run "), (types.SimpleNamespace(), "")):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+        assert (_library.missing("jax") == "", _library.missing("jax").startswith(says)) == (spec is not None, True)
+        assert "jax" not in sys.modules
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert _library.missing("jax") == ""
+    monkeypatch.setitem(sys.modules, "jax", None)  # type: ignore[arg-type]
+    assert _library.missing("jax").startswith("library 'jax' is not installed here")
+
+
 @pytest.mark.parametrize(("best", "name"), [("cuda:1", "cuda:1"), (None, "cpu")])
 def test_jax_computes_on_its_best_device(best: str | None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By gpulab's name for it; on the CPU where it has no other."""
