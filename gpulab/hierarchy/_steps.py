@@ -74,7 +74,7 @@ def matched(found: Sequence[float], reported: Sequence[float]) -> list[int | Non
     """
     best: tuple[int, float] = (0, 0.0)
     answer: list[int | None] = [None] * len(found)
-    for count in range(1, min(len(found), len(reported)) + 1):
+    for count in range(min(len(found), len(reported)), 0, -1):
         for steps in itertools.combinations(range(len(found)), count):
             for caches in itertools.combinations(range(len(reported)), count):
                 away = [abs(math.log2(found[s] / reported[c])) for s, c in zip(steps, caches, strict=True)]
