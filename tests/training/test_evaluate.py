@@ -205,6 +205,16 @@ def test_over_seeds_keeps_what_was_reached() -> None:
     assert any("2 of 4" in note.sentence for note in result.notes)
 
 
+def test_progress_over_seeds_is_of_all_of_them() -> None:
+    """Two seeds of two steps are four parts, each named with its seed's place and what the run itself tells."""
+    seen: list[tuple[float, str]] = []
+    training.over_seeds("digits-mlp", seeds=[5, 3], steps=2, device="cpu", progress=lambda *told: seen.append(told))
+    assert [fraction for fraction, _ in seen] == [0.25, 0.5, 0.75, 1.0]
+    assert [text.partition(": loss")[0] for _, text in seen] == [
+        "seed 1 of 2, step 1 of 2", "seed 1 of 2, step 2 of 2", "seed 2 of 2, step 1 of 2", "seed 2 of 2, step 2 of 2",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("seeds", [0, -1, True, 1.5, "3", [], [1, 1], [-1], ["a"], None, 10**9])
 def test_what_are_no_seeds(seeds: Any) -> None:
     """One sentence."""

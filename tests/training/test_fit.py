@@ -441,6 +441,43 @@ def test_what_a_cpu_lacks_is_named_and_the_next_best_runs(monkeypatch: pytest.Mo
     assert result.options.precision == "float32"
 
 
+# What a GPU is asked for, of which kind it is, and what of it is left; a device that lacks something says so once.
+ASKED = {"precision": "tf32", "pinned": True, "cuda_graph": True, "autotune": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "lost"),
+    [
+        ("cuda", ASKED, {}),
+        ("cuda", {"cuda_graph": True, "loss_scale": "dynamic"}, {"cuda_graph": "dynamic loss scaling reads on the host"}),
+        ("cuda", {"cuda_graph": True, "loss_scale": 1024.0}, {}),
+        ("cuda", {"loading": "resident", "pinned": True, "workers": 2},
+         {"pinned": "what lies on the device is not copied", "workers": "what lies on the device needs no process"}),
+        ("rocm", ASKED, {"precision": "a rocm has no TF32", "cuda_graph": "cuda:0 has no CUDA graphs",
+                         "autotune": "cuDNN runs on NVIDIA GPUs"}),
+        ("mps", ASKED, {"precision": "a mps has no TF32", "pinned": "pinned memory serves copies to a CUDA device",
+                        "cuda_graph": "mps:0 has no CUDA graphs", "autotune": "cuDNN runs on NVIDIA GPUs"}),
+        ("cuda", {"channels_last": True}, {"channels_last": "prose-transformer has no images"}),
+        ("cuda", {"compile": True}, {}),
+    ],
+)  # fmt: skip
+def test_what_each_kind_of_device_lacks(kind: str, given: dict[str, Any], lost: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there stays as it was asked for; for what is not the next best is taken, with one note."""
+    from gpulab.devices import Device
+    from gpulab.training import _options
+
+    monkeypatch.setattr(Device, "name", property(lambda self: f"a {self.kind}"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 0))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    asked = dataclasses.replace(training.Run("prose-transformer", steps=1, batch_size=4, device="cpu").options, **given)
+    settled = _options.Settled(asked, Device(kind), lambda parameters: None)
+    _options._without_what_is_missing(settled, training.task("prose-transformer"))
+    usual = {"precision": "float32", "workers": 0}
+    assert settled.options == dataclasses.replace(asked, **{name: usual.get(name, False) for name in lost})
+    assert sorted(note.code for note in settled.notes) == ["skipped"] * len(lost)
+    assert all(any(note.sentence.startswith(words) for note in settled.notes) for words in lost.values())
+
+
 def test_text_has_no_channels_to_put_last() -> None:
     """The note says so, and the run goes on."""
     result, _ = fitted("prose-transformer", steps=1, batch_size=2, channels_last=True)

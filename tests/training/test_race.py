@@ -114,6 +114,36 @@ def test_the_moments_show_the_losses_as_they_come() -> None:
     assert seen[-1].steps == 6
 
 
+def test_progress_is_that_of_the_one_who_is_further() -> None:
+    """After each turn; one that diverged in its first step does not hold it up."""
+    for first in ({}, {"learning_rate": 1e38, "optimizer": "sgd"}):
+        seen: list[tuple[float, str]] = []
+        training.race("digits-mlp", first, {"clip": 1.0}, steps=4, device="cpu", progress=lambda *told, seen=seen: seen.append(told))
+        assert seen == [(k / 4, f"step {k} of 4") for k in (1, 2, 3, 4)]
+
+
+def test_the_difference_in_accuracy_is_one_of_shares() -> None:
+    """A hard digit has two answers, one at each of its places, and the difference is that of the two accuracies all the same."""
+    result = training.race("digits-hard-cnn", {"learning_rate": 1e-12}, {}, steps=4, device="cpu")
+    assert result.first.accuracy is not None
+    assert result.second.accuracy is not None
+    difference = result.second.accuracy.ratio - result.first.accuracy.ratio
+    assert result.accuracy_difference == pytest.approx(difference)
+    assert difference != 0
+    assert result.accuracy_difference_interval is not None
+    low, high = result.accuracy_difference_interval
+    assert -1 <= low < difference < high <= 1
+
+
+def test_one_that_was_over_is_not_told_to_have_been_stopped() -> None:
+    """The first diverged in its second step, the other was stopped after three: only that one has the note."""
+    asked = iter([False] * 3 + [True])
+    result = training.race("digits-mlp", {"learning_rate": 1e38, "optimizer": "sgd"}, {}, stop=lambda: next(asked), **SHORT)
+    assert (result.first.ended, result.second.ended, result.second.steps) == ("diverged", "stopped", 3)
+    assert not any("Run it again for all of them" in note.sentence for note in result.first.notes)
+    assert [note.code for note in result.second.notes if "after 3 of 6 steps" in note.sentence] == ["stopped"]
+
+
 def test_a_stop_keeps_both() -> None:
     """What was reached by each, with a note; before both have stepped there is nothing."""
     asked = iter([False] * 3 + [True])
