@@ -325,3 +325,16 @@ def test_masks_and_removal_do_not_mix(cnn: nn.Module):
         compression.prune(compression.prune(cnn, 0.5), 0.5, structured=True)
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
         compression.prune("cnn", 0.5)
+
+
+def test_a_layer_whose_weight_is_made_of_others_is_pruned_by_what_they_make(images: torch.Tensor):
+    """Weight normalisation has a length and a direction: half of their product is zero; finished it is plain, and the original stays."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 8)))
+    before = model(images)
+    pruned = compression.prune(model, 0.5)
+    assert compression.sparsity(pruned) == 0.5
+    done = compression.finish(pruned)
+    assert type(done[1].weight) is nn.Parameter
+    torch.testing.assert_close(done(images), pruned(images))
+    torch.testing.assert_close(model(images), before)

@@ -218,6 +218,17 @@ def test_padding_that_is_not_zeros_on_both_sides_is_refused(options: dict, says:
         make(model, skip=["0"])
 
 
+@pytest.mark.parametrize(("bits", "reduced"), [(7, True), (8, False)])
+def test_a_linear_kernel_is_told_how_many_bits_its_inputs_may_have(bits: int, reduced: bool, monkeypatch: pytest.MonkeyPatch):
+    """PyTorch's reduce_range: seven bits where VNNI is missing, and all eight where it is there."""
+    if not has_integers(False):
+        pytest.skip("no 8-bit kernels in this build of PyTorch")
+    asked = []
+    monkeypatch.setattr(torch.ops.quantized, "linear_dynamic", lambda x, weight, reduce: asked.append(reduce) or x)
+    _modules.Integer(nn.Linear(4, 4), _ranges.Scheme("per-channel", 8, "dynamic", bits))(torch.ones(2, 4))
+    assert asked == [reduced]
+
+
 def test_integers_follow_a_loaded_state():
     """Loading other codes is not answered from weights that were packed before."""
     if not has_integers(False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -326,3 +327,32 @@ def test_what_cannot_be_run_or_has_no_kernel_has_no_policy(monkeypatch: pytest.M
     make = lambda shapes, dtypes: [torch.ones(s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)]  # noqa: E731
     assert _observe.observe("refuses", make, torch.float16) == (None, "", "", "NotImplementedError: no kernel for Half")
     assert _observe.observe("view", make, torch.float16) == (None, "", "", "no kernel that takes floating-point numbers was seen")
+
+
+@pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
+def test_a_dispatcher_without_a_device_is_asked_of_each_operator_in_the_lower_type(
+    low: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast of CUDA is switched on with that type; transforms and linear algebra, which need a device, are not asked."""
+    from torch._subclasses import fake_tensor
+
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(torch, "set_autocast_enabled", lambda *given: asked.append(("on", *given)))
+    monkeypatch.setattr(torch, "set_autocast_dtype", lambda *given: asked.append(("in", *given)))
+    monkeypatch.setattr(fake_tensor, "FakeTensorMode", lambda **_: contextlib.nullcontext())
+    real = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: asked.append((device, shape, dtype)) or real(shape, dtype=dtype))
+
+    def observe(name: str, make: object, given: torch.dtype) -> tuple[str, str, str, str]:
+        assert given is low
+        if name == "matmul":
+            assert [x.shape for x in make([(2, 3), (3, 2)], [torch.float32, low])] == [(2, 3), (3, 2)]  # type: ignore[operator]
+        return ("seen", "", "", "")
+
+    monkeypatch.setattr(_observe, "observe", observe)
+    found = _observe._fake(low)
+    assert asked == [("on", "cuda", True), ("in", "cuda", low), ("cuda", (2, 3), torch.float32), ("cuda", (3, 2), low)]
+    assert found.pop("scaled_dot_product_attention") == (None, "", "", "which kernel it takes depends on the GPU")
+    assert set(found.values()) == {("seen", "", "", "")}
+    left = set(_observe.CASES) - set(found) - {"scaled_dot_product_attention"}
+    assert left == {name for name in _observe.CASES if name.startswith(("fft_", "linalg_"))} - {"linalg_vecdot"}
