@@ -115,7 +115,9 @@ def _run(answer: Any, trial: Trial, names: Sequence[str]) -> Simulation:
 
 def _sentence(findings: Sequence[Finding], trial: Trial) -> str:
     first = min(findings, key=lambda finding: list(_WORDS).index(finding.kind))
-    return f"{_WORDS[first.kind]} {trial.words[0].upper()}{trial.words[1:]}: {first}"
+    is_variable = first.kind == "uninitialised" and not first.index
+    said = "It reads a variable that some threads have given no value." if is_variable else _WORDS[first.kind]
+    return f"{said} {trial.words[0].upper()}{trial.words[1:]}: {first}"
 
 
 def _compare(trial: Trial, given: np.ndarray, expected: np.ndarray) -> None:

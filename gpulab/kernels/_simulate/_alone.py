@@ -259,6 +259,8 @@ def alone_of(node: ast.While | ast.For, translator: Translator, joined: Collecti
 
     if not look(node):
         return None
+    if names & translator.followed:  # which lanes give them a value is seen in lockstep
+        return None
     stored = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
     return Alone(node, names, fixed, [part for part in stored if part in joined])
 

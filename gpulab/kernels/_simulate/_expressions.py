@@ -42,8 +42,9 @@ Expression = Callable[["Frame", Mask], Any]
 class Translator:
     """Translates the expressions of one function."""
 
-    def __init__(self, source: Source, program: Program, local: set[str]) -> None:
+    def __init__(self, source: Source, program: Program, local: set[str], unsure: set[ast.Name]) -> None:
         self.source, self.program, self.local = source, program, local
+        self.unsure, self.followed = unsure, {node.id for node in unsure}  # reads that may find no value, and the variables read so
         self._assigned_to: str | None = None
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
@@ -148,17 +149,28 @@ class Translator:
         return lambda frame, mask: value
 
     def _name(self, node: ast.Name) -> Expression:
-        name = node.id
-        if name in self.local:
+        return self.variable(node) if node.id in self.local else self._outer(self.static(node), node)
 
-            def run(frame: Frame, mask: Mask) -> Any:
-                try:
-                    return frame.variables[name]
-                except KeyError:
-                    raise self.fail(f"the variable {name} is used before it has a value", node) from None
+    def variable(self, node: ast.Name) -> Expression:
+        """Return the closure of a variable's value, or of what ``x += 1`` adds to."""
+        name, line = node.id, node.lineno
 
-            return run
-        return self._outer(self.static(node), node)
+        def run(frame: Frame, mask: Mask) -> Any:
+            try:
+                return frame.variables[name]
+            except KeyError:
+                raise self.fail(f"the variable {name} is used before it has a value", node) from None
+
+        def run_unsure(frame: Frame, mask: Mask) -> Any:
+            value = run(frame, mask)
+            frame.look_for(name, mask, line)
+            return value
+
+        return run_unsure if node in self.unsure else run
+
+    def _is_plain(self, node: ast.expr) -> bool:
+        """Return whether nobody sees which lanes compute an expression."""
+        return is_plain(node) and not any(part in self.unsure for part in ast.walk(node))
 
     def _outer(self, found: Any, node: ast.expr) -> Expression:
         """Return the closure of an object from outside of the kernel."""
@@ -262,7 +274,7 @@ class Translator:
         for op, right in zip(node.ops, node.comparators, strict=True):
             if type(op) not in COMPARISONS:
                 raise self.fail(f"the comparison {type(op).__name__} is not supported in a kernel", node)
-            rest.append((COMPARISONS[type(op)], self.expression(right), is_plain(right)))
+            rest.append((COMPARISONS[type(op)], self.expression(right), self._is_plain(right)))
 
         def run(frame: Frame, mask: Mask) -> Any:
             left, result, going = first(frame, mask), None, mask
@@ -286,7 +298,7 @@ class Translator:
         return run
 
     def _boolop(self, node: ast.BoolOp) -> Expression:
-        parts = [(self.expression(part), is_plain(part)) for part in node.values]
+        parts = [(self.expression(part), self._is_plain(part)) for part in node.values]
         is_and = isinstance(node.op, ast.And)
         combine = operator.and_ if is_and else operator.or_
 

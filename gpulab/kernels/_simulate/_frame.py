@@ -40,6 +40,7 @@ class Frame:
     returns: int = 0
     result: Any = None
     gave_nothing: bool = False  # whether lanes came to a plain `return`
+    given: dict[str, Mask | None] = field(default_factory=dict)  # the lanes that gave a variable a value, where that is not sure
 
     def assign(self, name: str, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
         """Give a variable a value in some lanes; the others keep theirs."""
@@ -48,6 +49,17 @@ class Frame:
             self.variables[name] = value
         else:
             self.variables[name] = merged(mask, value, old, name, fail)
+
+    def look_for(self, name: str, mask: Mask, line: int) -> None:
+        """Report a variable that lanes read to which they have given no value: they have what was computed for others, or anything."""
+        without = mask.without(self.given.get(name))
+        if without is None or self.machine.found_again("uninitialised", line, name, without.lanes):
+            return
+        row, lane = divmod(int(without.flat[0]), without.batch.width)
+        self.machine.found(
+            "uninitialised", line, name, (), (self.machine.thread(row, lane),), without.lanes,
+            f"{name} is read by threads that have given it no value: on a GPU it holds whatever was there",
+        )  # fmt: skip
 
     def give(self, value: Any, mask: Mask, fail: Callable[[str], KernelError]) -> None:
         """Return from the call in some lanes."""

@@ -1,8 +1,12 @@
-"""Which assignments of a variable meet: where one of several may have given it its value, numba has one type for all of them.
+"""Which assignments of a variable meet, and which reads of it some way leads to that gave it no value.
+
+Where one of several assignments may have given a variable its value, numba has one type for all of them.
 
 The microscope's variables have the type of what ran. That differs in what a learner sees where a uint64 meets a signed integer: both
 become a float64 in numba, which holds 53 bits and has no bits to shift. Such variables are noted. Assignments that follow each other
 without a branch or a loop do not meet; numba keeps them apart as well.
+
+A read that some way reaches without a value may still never be without one: which lanes come that way is seen when the kernel runs.
 """
 
 from __future__ import annotations
@@ -17,15 +21,29 @@ import numpy as np
 from gpulab.kernels._simulate._types import INT, UINT
 
 Given = ast.Name | ast.arg  # an assignment of a variable, or a parameter
-State = dict[str, frozenset[Given]]  # which may have given each variable its value
+State = dict[str, frozenset[Given | None]]  # which may have given each variable its value; None: nobody yet
 Meeting = tuple[str, str, frozenset[Given]]  # of a function, a variable
 
 
-def meetings_of(tree: ast.FunctionDef) -> set[Meeting]:
-    """Return the variables of a function that are read where one of several assignments may have given their value, with those."""
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """What the ways through a function say of its variables.
+
+    ``meetings`` are the variables that are read where one of several assignments may have given their value, with those; ``unsure`` the
+    reads that some way leads to without a value (for ``x += 1`` its target).
+    """
+
+    meetings: set[Meeting]
+    unsure: set[ast.Name]
+
+
+def ways_of(tree: ast.FunctionDef) -> Ways:
+    """Return what the ways through a function say of its variables."""
     reader = _Reader(tree.name)
-    reader.block(tree.body, {argument.arg: frozenset([argument]) for argument in tree.args.args})
-    return reader.found
+    given = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    state: State = {name: frozenset([None]) for name in given}
+    reader.block(tree.body, state | {argument.arg: frozenset([argument]) for argument in tree.args.args})
+    return Ways(reader.found, reader.unsure)
 
 
 @dataclass(frozen=True)
@@ -68,7 +86,7 @@ def _joined(states: Iterable[State | None]) -> State | None:
     ways = [state for state in states if state is not None]
     if not ways:
         return None
-    return {name: frozenset[Given]().union(*(way.get(name, ()) for way in ways)) for name in {name for way in ways for name in way}}
+    return {name: frozenset[Given | None]().union(*(way.get(name, ()) for way in ways)) for name in {name for way in ways for name in way}}
 
 
 class _Reader:
@@ -77,6 +95,7 @@ class _Reader:
     def __init__(self, function: str) -> None:
         self.function = function
         self.found: set[Meeting] = set()
+        self.unsure: set[ast.Name] = set()
         self._broken: list[list[State]] = []
         self._continued: list[list[State]] = []
 
@@ -99,7 +118,7 @@ class _Reader:
             return None
         self._read(node, state)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            self._meet(node.target.id, state)
+            self._meet(node.target, state)
         return None if isinstance(node, ast.Return) else self._given(node, state)
 
     def _loop(self, node: ast.While | ast.For, state: State) -> State | None:
@@ -121,12 +140,15 @@ class _Reader:
     def _read(self, node: ast.AST, state: State) -> None:
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-                self._meet(part.id, state)
+                self._meet(part, state)
 
-    def _meet(self, name: str, state: State) -> None:
-        given = state.get(name, frozenset())
+    def _meet(self, node: ast.Name, state: State) -> None:
+        ways = state.get(node.id, frozenset())
+        given = frozenset(one for one in ways if one is not None)
         if len(given) > 1:
-            self.found.add((self.function, name, given))
+            self.found.add((self.function, node.id, given))
+        if None in ways:
+            self.unsure.add(node)
 
     @staticmethod
     def _given(node: ast.AST, state: State) -> State:

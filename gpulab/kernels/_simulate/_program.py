@@ -15,7 +15,7 @@ import numpy as np
 from gpulab.errors import KernelError
 from gpulab.kernels._simulate._frame import Frame
 from gpulab.kernels._simulate._geometry import Mask
-from gpulab.kernels._simulate._joins import Meeting, meetings_of
+from gpulab.kernels._simulate._joins import Meeting, ways_of
 from gpulab.kernels._simulate._machine import Machine
 from gpulab.kernels._simulate._source import Source, plain_function, read_source, written_names
 from gpulab.kernels._simulate._translate import StatementTranslator
@@ -28,11 +28,11 @@ class Function:
 
     def __init__(self, source: Source, program: Program) -> None:
         self.source = source
-        meetings = meetings_of(source.tree)
-        program.meetings |= meetings
-        joined = {node for _, _, given in meetings for node in given}
+        ways = ways_of(source.tree)
+        program.meetings |= ways.meetings
+        joined = {node for _, _, given in ways.meetings for node in given}
         self.joined_parameters = [node for node in source.tree.args.args if node in joined]
-        self.body = StatementTranslator(source, program, joined).block(source.tree.body)
+        self.body = StatementTranslator(source, program, joined, ways.unsure).block(source.tree.body)
 
     def call(self, machine: Machine, arguments: list[Any], mask: Mask, is_kernel: bool = False) -> Any:
         """Run the function in the lanes of a mask and return its value."""

@@ -81,7 +81,7 @@ def simulate(
     -------
     Simulation
         ``.totals`` and ``.lines`` count, ``.findings`` tells races, accesses out of bounds, divergent barriers, uninitialised shared
-        memory, and shuffles and votes that name or ask lanes that take no part. A finding is reported, never raised.
+        memory and variables, and shuffles and votes that name or ask lanes that take no part. A finding is reported, never raised.
 
     Raises
     ------

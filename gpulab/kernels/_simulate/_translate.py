@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 class StatementTranslator:
     """Translates the statements of one function."""
 
-    def __init__(self, source: Source, program: Program, joined: Collection[Given]) -> None:
+    def __init__(self, source: Source, program: Program, joined: Collection[Given], unsure: set[ast.Name]) -> None:
         self.source, self._joined = source, joined
-        self.expressions = Translator(source, program, source.local_names)
+        self.expressions = Translator(source, program, source.local_names, unsure)
         self._depth = 0
         self._loops = 0
 
@@ -115,8 +115,7 @@ class StatementTranslator:
         operation = self.expressions.operator(node.op, node)
         amount = self.expressions.expression(node.value)
         if isinstance(node.target, ast.Name):
-            name = node.target.id
-            old, target = self.expressions.expression(ast.copy_location(ast.Name(name, ast.Load()), node)), self.target(node.target)
+            old, target = self.expressions.variable(node.target), self.target(node.target)
 
             def run_name(frame: Frame, mask: Mask) -> Mask:
                 frame.machine.step(line, mask)
@@ -147,14 +146,18 @@ class StatementTranslator:
         if isinstance(node, ast.Name):
             name = node.id
             fail = lambda message: self.fail(message, node)  # noqa: E731
-            if node in self._joined:
+            is_joined, is_followed = node in self._joined, name in self.expressions.followed
+            if not is_joined and not is_followed:
+                return lambda frame, mask, value: frame.assign(name, value, mask, fail)
 
-                def store_noted(frame: Frame, mask: Mask, value: Any) -> None:
+            def store_noted(frame: Frame, mask: Mask, value: Any) -> None:
+                if is_joined:
                     frame.machine.launch.integers.note(node, value)
-                    frame.assign(name, value, mask, fail)
+                if is_followed:
+                    frame.given[name] = union(frame.given.get(name), mask)
+                frame.assign(name, value, mask, fail)
 
-                return store_noted
-            return lambda frame, mask, value: frame.assign(name, value, mask, fail)
+            return store_noted
         if isinstance(node, (ast.Tuple, ast.List)):
             parts = [self.target(part) for part in node.elts]
 

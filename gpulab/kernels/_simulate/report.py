@@ -54,9 +54,9 @@ class Finding(Result):
     code : str
         The text of that line.
     array : str
-        The array's name; "" where none is concerned.
+        The array's name, or that of a variable which some lanes read without a value; "" where none is concerned.
     index : tuple of int
-        The first element concerned: for "bounds" as the kernel gave it, else counted through the array in C order.
+        The first element concerned: for "bounds" as the kernel gave it, else counted through the array in C order; () where there is none.
     threads : tuple of Thread
         The thread, or for races the two threads, of the first case.
     count : int
