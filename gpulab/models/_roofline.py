@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from gpulab._given import is_finite, items
 from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.evidence import Evidence, Note
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_number, format_seconds, plural
 
 Bound = Literal["memory", "arithmetic"]
@@ -421,4 +421,6 @@ def _count(name: str, value: Any) -> float:
 def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
     assumed = "arithmetic and traffic overlap fully, each byte moves once, nothing else takes time"
     source = f"the roofs {top.name} ({top.source}) and {level.name} ({level.source})"
-    return Evidence.modelled(assumed, source, KNOWN_ERROR, device=top.evidence.device)
+    stated = Badge.MODELLED in (top.evidence.badge, level.evidence.badge)
+    error = f"with measured roofs instead of stated ones {KNOWN_ERROR}" if stated else KNOWN_ERROR
+    return Evidence.modelled(assumed, source, error, device=top.evidence.device)

@@ -49,6 +49,16 @@ def test_attainable_by_hand() -> None:
     assert MADE.attainable_flops_per_second(2.0, "float16", "L2") == 2e12
 
 
+@pytest.mark.parametrize(("arithmetic", "memory"), [(SHEET, SHEET), (SHEET, MEASURED), (MEASURED, SHEET), (MEASURED, MEASURED)])
+def test_a_roof_that_nobody_measured_has_no_error_of_its_own(arithmetic: Evidence, memory: Evidence) -> None:
+    """The known error was found under recorded ceilings: beside a stated roof, of either kind, the badge says so."""
+    roofs = (ArithmeticRoof("float32", 1e12, "a", arithmetic),), (MemoryRoof("DRAM", 1e11, 1e10, "b", memory),)
+    error = Roofline("a machine", *roofs, (), (), SHEET).place("axpy", 2e9, 12e9).evidence.known_error
+    assert error is not None
+    assert error.startswith("with measured roofs instead of stated ones on amd-") == (SHEET in (arithmetic, memory))
+    assert "on nvidia-h200 the recorded time is" in error
+
+
 def test_an_axpy_by_hand() -> None:
     """2 GFLOP over 12 GB: 0.12 s of memory, 0.002 s of arithmetic; 0.15 s reach 80 % of the roof, and the measured badge stays."""
     point = MADE.place("axpy", 2e9, 12e9, seconds=0.15, evidence=MEASURED)
