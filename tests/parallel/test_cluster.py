@@ -701,3 +701,348 @@ def test_a_group_is_closed_where_all_leave_it_in_three_seconds(
     monkeypatch.setattr(_group, "time", engines)
     assert _group.close(engines) is closed  # type: ignore[arg-type]
     assert engines.now - 50.0 == pytest.approx(seconds, abs=0.11)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_group_is_opened_step_by_step(monkeypatch: pytest.MonkeyPatch, far: bool) -> None:
+    """By hand for three ranks: versions, threads, GPUs, where rank 0 is met (from the controller's side on several machines), the join.
+
+    Each rank is met at its own address on the way to rank 0, whose own is the meeting's.
+    """
+    hosts = ("a", "b", "a") if far else ("a", "a", "a")
+    done: list[Any] = []
+    facts = [{"python": "3.11", "host": host, "versions": dict.fromkeys(_group._LIBRARIES, "1")} for host in hosts]
+    answers = {
+        "tell their versions": facts, "load torch": [None] * 3, "count their GPUs": [2, 1, 2], "find their address": ["10.0.0.1", "x", "y"],
+        "open the process group": [None] * 3,
+    }  # fmt: skip
+
+    def gather(engines: Any, calls: list[Any], doing: str) -> list[Any]:
+        done.append((doing, calls))
+        return list(answers[doing])[: len(calls)]
+
+    monkeypatch.setattr(_group, "_gather", gather)
+    monkeypatch.setattr(_group, "_store", lambda engines, address, port: done.append(("store", address, port)) or 4711)
+    engines: Any = SimpleNamespace(ids=(4, 5, 6), address="10.9.9.9")
+    assert _group.open_on(engines, 7.0, 3, None, 80) == hosts
+    places = [_rank.Place(k, 3, (0, 0, 1)[k] if far else k, (2, 1, 2)[k] if far else 3) for k in range(3)]
+    backend = "cpu:gloo,cuda:nccl" if far else "gloo"  # two GPUs are there for two ranks on a and one on b, not for three on a
+    join = [
+        (_rank.open_group, place, "10.0.0.1", 4711, own, 7.0, backend) for place, own in zip(places, ("10.0.0.1", "x", "y"), strict=True)
+    ]
+    assert done == [
+        ("tell their versions", [(eval, _group._FACTS)] * 3), ("load torch", [(_rank.set_threads, 3)] * 3),
+        ("count their GPUs", [(_rank.gpus,)] * 3), ("find their address", [(_rank.address_towards, "10.9.9.9" if far else "127.0.0.1")]),
+        ("store", "10.0.0.1", 80), ("find their address", [(_rank.address_towards, "10.0.0.1")] * 3), ("open the process group", join),
+    ]  # fmt: skip
+
+
+def test_a_store_that_fails_otherwise_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port in use is the caller's argument, whoever names it how; anything else is the rank's; its port is a plain number."""
+    engines: Any = SimpleNamespace(ids=(4,))
+    asked: list[Any] = []
+    monkeypatch.setattr(_group, "_gather", lambda engines, calls, doing: asked.append((calls, doing)) or ["4711"])
+    assert _group._store(engines, "here", 80) == 4711
+    assert asked == [([(_rank.open_store, "here", 80)], "open the port")]
+    for words, kind in (("EADDRINUSE", InputError), ("the Address Already In Use", InputError), ("no route", RankError)):
+
+        def fail(*given: Any, words: str = words) -> Any:
+            raise RankError("cluster: rank 0 could not open the port") from OSError(words)
+
+        monkeypatch.setattr(_group, "_gather", fail)
+        with pytest.raises(kind) as caught:
+            _group._store(engines, "here", 80)
+        assert ("port 80 is in use on rank 0's machine; expected a free one." in str(caught.value)) is (kind is InputError)
+
+
+class Engines:
+    """Engines of a stand-in cluster: what is done to them, in order; who has died."""
+
+    client, ids, address = None, (1, 2), "127.0.0.1"
+
+    def __init__(self, fails: str = "") -> None:
+        self.done, self.dead, self.fails = [], {}, fails  # type: ignore[var-annotated]
+
+    def _do(self, what: str) -> None:
+        self.done.append(what)
+        if what == self.fails:
+            raise RankError(f"cluster: {what} failed")
+
+    def start(self, progress: Any) -> None:
+        """Start."""
+        self._do("start")
+
+    def renew(self, progress: Any) -> None:
+        """Renew."""
+        self._do("renew")
+        self.dead.clear()
+
+    def stop(self) -> None:
+        """End."""
+        self._do("stop")
+
+    def deaths(self) -> dict[int, str]:
+        """Return who has ended."""
+        return self.dead
+
+
+def standing(
+    monkeypatch: pytest.MonkeyPatch, engines: Engines, opens: Sequence[bool] = (True,) * 9, closes: bool = True
+) -> tuple[Ranks, list[Any]]:
+    """Ranks on engines that stand in, whose group opens and closes as told; and what was told of the start."""
+    told: list[Any] = []
+    ranks = gl.parallel.cluster(2, progress=lambda *given: told.append(given))
+    come = iter(opens)
+
+    def opened(given: Any, *options: Any) -> tuple[str, ...]:
+        engines.done.append(("open", options))
+        if not next(come):
+            raise RankError("cluster: no group")
+        return ("a", "a")
+
+    monkeypatch.setattr(ranks, "_new_engines", lambda: engines)
+    monkeypatch.setattr(ranks, "_check_memory", lambda: engines.done.append("memory"))
+    monkeypatch.setattr(_group, "open_on", opened)
+    monkeypatch.setattr(_group, "close", lambda given: engines.done.append("close") or closes)
+    return ranks, told
+
+
+OPEN = ("open", (20.0, 1, None, 0))
+
+
+def test_a_start_checks_memory_starts_engines_and_opens_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once; a second start does nothing; the end is told; a stop ends the engines, and a second one does nothing."""
+    engines = Engines()
+    ranks, told = standing(monkeypatch, engines)
+    with ranks as entered:
+        assert entered is ranks
+        assert ranks.start() is ranks
+        assert engines.done == ["memory", "start", OPEN]
+        assert told == [(0.9, "opening the process group"), (1.0, "ranks 0 and 1 ready")]
+        assert (ranks.ready, repr(ranks)) == (True, "<Ranks: 2 on 1 machine, ready>")
+        engines.dead[1] = "left with exit code 3"
+        assert (ranks.ready, repr(ranks)) == (False, "<Ranks: 2 on 1 machine, broken>")
+        with pytest.raises(GpulabError) as caught:
+            ranks.run(len)
+        assert str(caught.value) == "run: rank 1 left with exit code 3; expected every rank to be alive. Call recover() to go on."
+        assert caught.value.ranks == (1,)  # type: ignore[attr-defined]
+    ranks.stop()
+    assert engines.done[-2:] == [OPEN, "stop"]
+    assert repr(ranks) == "<Ranks: 2 on 1 machine, stopped>"
+    with pytest.raises(
+        RankError, match=r"^run: the ranks are not running; .* Use `with cluster\(\.\.\.\) as ranks:`, or call start\(\)\.$"
+    ):
+        ranks.run(len)
+
+
+@pytest.mark.parametrize(
+    ("fails", "opens", "done"), [("start", (True,), ["memory", "start", "stop"]), ("", (False,), ["memory", "start", OPEN, "stop"])]
+)
+def test_a_start_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, fails: str, opens: Sequence[bool], done: list[Any]) -> None:
+    """Whether engines or their group do not come up, all is ended, and the error goes on."""
+    engines = Engines(fails)
+    ranks, _ = standing(monkeypatch, engines, opens)
+    with pytest.raises(RankError):
+        ranks.start()
+    assert (engines.done, ranks.ready) == (done, False)
+
+
+@pytest.mark.parametrize(
+    ("dead", "closes", "opens", "done"),
+    [
+        ({}, True, (True, True), ["close", OPEN]),  # all alive and idle: they stay
+        ({}, False, (True, True), ["close", "renew", OPEN]),  # one hangs
+        ({}, True, (True, False, True), ["close", OPEN, "renew", OPEN]),  # they do not come together again
+        ({1: "died"}, True, (True, True), ["renew", OPEN]),
+    ],
+)
+def test_recovery_keeps_engines_where_it_can(
+    monkeypatch: pytest.MonkeyPatch, dead: dict[int, str], closes: bool, opens: Sequence[bool], done: list[Any]
+) -> None:
+    """A new group among those that are there, else new engines; ready in the end; ranks that were never started start."""
+    engines = Engines()
+    ranks, told = standing(monkeypatch, engines, opens, closes)
+    assert ranks.recover() is ranks
+    assert engines.done == ["memory", "start", OPEN]
+    engines.done.clear()
+    told.clear()
+    engines.dead |= dead
+    ranks._broken = "out of step"
+    words = "rank 1 died" if dead else r"the ranks are out of step \(out of step\); expected them in step\. Call recover\(\)\.$"
+    with pytest.raises(RankError, match=rf"^run: {words}"):
+        ranks.run(len)
+    assert ranks.recover() is ranks
+    assert (engines.done, ranks.ready, ranks._busy.locked()) == (done, True, False)
+    assert told[0] == ((0.9, "opening the process group") if dead else (0.1, "closing the old process group"))
+
+
+def test_a_recovery_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New engines do not come up: nothing is left running, the lock is let go, and another start starts anew."""
+    engines = Engines("renew")
+    ranks, _ = standing(monkeypatch, engines)
+    ranks.start()
+    engines.dead[0] = "died"
+    with pytest.raises(RankError, match="renew failed"):
+        ranks.recover()
+    assert (engines.done[-2:], ranks._busy.locked(), ranks._engines) == (["renew", "stop"], False, None)
+
+
+def test_engines_are_this_machines_or_a_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whether a profile was named; with as many threads, or of that name."""
+    local: Any = gl.parallel.cluster(3, threads=2)._new_engines()
+    assert (type(local), local.n, local.threads) == (_engines.LocalEngines, 3, 2)
+    site: Any = gl.parallel.cluster(3, profile="site")._new_engines()
+    assert (type(site), site.n, site.profile) == (_profiles.ProfileEngines, 3, "site")
+
+
+def test_a_learner_sees_how_far_the_start_is_and_px_reaches_these_ranks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a notebook or a terminal of IPython alone; ranks of an instrument leave the magic to the learner's own."""
+    from gpulab.parallel import _cluster
+
+    asked: list[Any] = []
+    view = SimpleNamespace(block=False, activate=lambda: asked.append(("activate", view.block)))
+
+    class Client:
+        def __getitem__(self, ids: list[int]) -> Any:
+            asked.append(ids)
+            return view
+
+    engines = Engines()
+    engines.client = Client()  # type: ignore[assignment]
+    for there, shell, sees in ((False, None, False), (True, None, False), (True, object(), True)):
+        asked.clear()
+        view.block = False
+        if there:
+            monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        else:
+            monkeypatch.delitem(sys.modules, "IPython", raising=False)
+        _cluster._print(0.5, "half")
+        _cluster._activate(engines)  # type: ignore[arg-type]
+        assert capsys.readouterr().out == ("cluster: half\n" if sees else "")
+        assert asked == ([[1, 2], ("activate", True)] if sees else [])
+    ranks, _ = standing(monkeypatch, engines)
+    asked.clear()
+    ranks.px = False
+    ranks.start()
+    assert asked == []
+    assert Ranks.px is True
+
+
+def test_why_ranks_are_out_of_step_is_short() -> None:
+    """The first half of the error's sentence, without whose it is; long ones are cut."""
+    from gpulab.parallel import _cluster
+
+    assert _cluster._short(RankError("run: rank 1 raised ValueError: x; expected a result. Mend it.")) == "rank 1 raised ValueError: x"
+    assert len(_cluster._short(RankError(f"run: {'x' * 500}"))) <= 120
+
+
+def test_new_engines_take_the_place_of_those_that_ended(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are killed and their ends awaited for five seconds, the controller's list too; where it or the guard is gone, all begins anew."""
+    engines, done = _engines.LocalEngines(2, 1), []  # type: ignore[var-annotated]
+    engines.guarded, engines._generation, engines.ids = told, 3, (7, 8)  # type: ignore[assignment]
+    told.order = lambda what, **given: done.append((what, given))  # type: ignore[attr-defined]
+    engines.client = SimpleNamespace(ids=[7])
+
+    def wait(condition: Callable[[], bool], failed: str, log: str, names: Sequence[str] = (), seconds: float = -1.0) -> None:
+        assert not condition()
+        told.ends |= {"engine 3.0": 0}
+        assert not condition()
+        told.ends |= {"engine 3.1": -9}
+        assert condition()
+        done.append((failed, log, seconds))
+
+    def forget(seconds: float) -> None:
+        told.now += seconds
+        if told.now >= 101.0:
+            engines.client.ids = [9]
+
+    monkeypatch.setattr(engines, "_wait", wait)
+    monkeypatch.setattr(told, "sleep", forget, raising=False)
+    monkeypatch.setattr(engines, "_launch", lambda progress, fraction: done.append(("launch", fraction, round(told.now, 1))))
+    engines.renew(lambda *given: done.append(given))
+    assert done == [
+        ("kill", {"names": ["engine 3.0", "engine 3.1"]}), ("the old engines could not be ended", "guard.log", 5.0),
+        (0.2, "starting new engines"), ("launch", 0.2, 101.0),
+    ]  # fmt: skip
+    engines.client.ids = [7]
+    told.now = 200.0
+    monkeypatch.setattr(told, "sleep", lambda seconds: setattr(told, "now", told.now + seconds), raising=False)
+    engines._until_forgotten()  # a controller that forgets nobody is not waited for longer
+    assert told.now == pytest.approx(205.0, abs=0.05)
+    for gone in ({"ends": {"controller": 1}}, {"ends": {}, "alive": False}):
+        vars(told).update(gone)
+        done.clear()
+        monkeypatch.setattr(engines, "stop", lambda: done.append("stop"))
+        monkeypatch.setattr(engines, "start", lambda progress: done.append("start"))
+        engines.renew(print)
+        assert done == ["stop", "start"]
+
+
+def test_the_controller_hears_of_an_engine_of_this_generation_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its number there; before all are registered, and of others, it hears nothing."""
+    engines, heard = _engines.LocalEngines(2, 1), []  # type: ignore[var-annotated]
+    engines._generation = 2
+    monkeypatch.setattr(_engines, "unregister", lambda *given: heard.append(given))
+    engines.ids = (7, 8)
+    engines._engine_ended("engine 2.1")  # there is no controller yet
+    engines._controller = "the controller"  # type: ignore[assignment]
+    for name in ("engine 1.1", "controller", "engine 2.1"):
+        engines._engine_ended(name)
+    engines.ids = ()
+    engines._engine_ended("engine 2.0")
+    assert heard == [("the controller", [8])]
+
+
+def test_a_start_on_this_machine_goes_by_guard_controller_libraries_and_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Folders first, then each is ordered and awaited, with its log, and told; the command opens the controller to this machine alone."""
+    done: list[Any] = []
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    class Guard:
+        forks: bool | None = None
+
+        def __init__(self, place: Path, threads: int, on_end: Any) -> None:
+            done.append((sorted(each.name for each in place.iterdir()), threads, on_end() == engines._engine_ended))
+
+        def order(self, what: str, **given: Any) -> None:
+            done.append((what, given))
+
+    def wait(condition: Callable[[], bool], failed: str, log: str) -> None:
+        assert not condition()
+        (folder / "security" / "ipcontroller-client.json").touch()
+        Guard.forks = False if "libraries" in failed else None
+        assert condition()
+        done.append((failed, log))
+
+    engines = _engines.LocalEngines(2, 3)
+    monkeypatch.setattr(_engines.tempfile, "mkdtemp", lambda prefix: str(folder) if prefix == "gpulab-cluster-" else "")
+    monkeypatch.setattr(_engines, "Guarded", Guard)
+    monkeypatch.setattr(_engines, "Controller", SimpleNamespace(read=lambda place: f"controller in {place.name}"))
+    monkeypatch.setattr(_engines, "connect", lambda file: f"client of {file.name}")
+    monkeypatch.setattr(engines, "_wait", wait)
+    monkeypatch.setattr(engines, "_launch", lambda progress, fraction: done.append(("launch", fraction, engines.client)))
+    engines.start(lambda *given: done.append(given))
+    command = _engines._controller_command(folder)
+    assert done == [
+        (0.0, "starting the controller"), (["log", "pid", "security"], 3, True),
+        ("process", {"name": "controller", "command": command, "log": str(folder / "controller.log")}), ("load", {}),
+        ("the controller has not come up", "controller.log"), (0.1, "loading torch and the engines"),
+        ("the libraries of the engines were not loaded", "guard.log"), ("launch", 0.5, "client of ipcontroller-client.json"),
+    ]  # fmt: skip
+    assert engines._controller == "controller in security"  # type: ignore[comparison-overlap]
+    assert command[:3] == [sys.executable, "-m", "ipyparallel.controller"]
+    assert {f"--profile-dir={folder}", "--ip=127.0.0.1", "--nodb"} <= set(command)
+
+
+def test_how_a_process_ended_in_words(tmp_path: Path) -> None:
+    """Zero is a code too; a signal that Python does not name has its number; a log's last line is cut at 200 characters."""
+    assert [_engines.ending(code) for code in (0, -9, -250)] == [
+        "left with exit code 0", "was ended by signal 9 (SIGKILL), which the system sends where memory runs out", "was ended by signal 250",
+    ]  # fmt: skip
+    (tmp_path / "log").write_text(f"first\n  {'x' * 300}  \n\n")
+    assert _engines.last_line(tmp_path / "log") == "x" * 200
+    (tmp_path / "log").write_text(" \n")
+    assert _engines.last_line(tmp_path / "log") == _engines.last_line(tmp_path / "none") == ""

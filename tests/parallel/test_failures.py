@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 import torch
@@ -512,3 +513,254 @@ def test_a_traceback_begins_with_the_learners_function() -> None:
     assert _rank._trace(caught.value.with_traceback(caught.value.__traceback__.tb_next)) == text  # type: ignore[union-attr]
     assert _rank._where(caught.value) == f"line {_learners_function.__code__.co_firstlineno + 1} of _learners_function"
     assert _rank._where(None) == ""
+
+
+def _outcome_of(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """How a call ends that this process takes as a rank does."""
+    return cloudpickle.loads(_rank.execute(cloudpickle.dumps((function, given, named))))
+
+
+def test_a_call_that_returns_has_a_value_what_it_printed_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All in one outcome that travels; nothing is printed here; while it runs the agent knows the call, and after it no more."""
+    monkeypatch.setattr(_rank, "AGENT", Agent())
+
+    def work(one: int, *, other: int) -> tuple[int, int]:
+        print("at work")
+        return one + other, _rank.AGENT.call.entered
+
+    found = _rank.execute(cloudpickle.dumps((work, (3,), {"other": 4})))
+    outcome = cloudpickle.loads(found)
+    assert (cloudpickle.loads(outcome.value), outcome.printed, outcome.error, outcome.trace, outcome.calls) == (
+        (7, 0),
+        "at work\n",
+        b"",
+        "",
+        (),
+    )
+    assert outcome.sight == Sight(0, "returned", 0)
+    assert capsys.readouterr() == ("", "")
+    assert _rank.AGENT.call is None
+
+
+def test_a_call_that_raises_has_its_error_and_its_line() -> None:
+    """With the traceback from the function on; an exception that cannot travel leaves its words; an interrupt is told apart."""
+
+    def fails(error: BaseException) -> None:
+        print("before")
+        raise error
+
+    outcome = _outcome_of(fails, ValueError("bad"))
+    line = fails.__code__.co_firstlineno + 2
+    assert outcome.sight == dataclasses.replace(
+        Sight(0, "raised", 0, None, f"line {line} of fails", "ValueError: bad"), rank=outcome.sight.rank
+    )
+    assert repr(cloudpickle.loads(outcome.error)) == "ValueError('bad')"
+    assert (outcome.printed, outcome.value, outcome.trace.endswith("ValueError: bad\n")) == ("before\n", b"", True)
+    assert _outcome_of(fails, KeyboardInterrupt()).sight.state == "interrupted"
+    assert _outcome_of(fails, SystemExit(3)).sight.error == "SystemExit: 3"
+
+    def with_a_lock() -> None:
+        raise ValueError("held", threading.Lock())
+
+    outcome = _outcome_of(with_a_lock)
+    assert (outcome.error, outcome.sight.error.startswith("ValueError: ('held', <unlocked")) == (b"", True)
+
+
+def test_a_result_that_cannot_travel_is_an_error_of_the_call() -> None:
+    """And the rank lives on."""
+    outcome = _outcome_of(lambda: threading.Lock())  # noqa: PLW0108  (a function of the notebook's)
+    assert (outcome.sight.state, outcome.value, "cannot pickle" in outcome.sight.error) == ("raised", b"", True)
+
+
+def test_a_collective_that_fails_in_a_call_is_where_it_ended() -> None:
+    """A group of one that refuses shapes: entered, but the error is the function's own; one that worked is listed."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        outcome = _outcome_of(total)
+        assert (cloudpickle.loads(outcome.value), outcome.sight.entered, [one.name for one in outcome.calls]) == (1.0, 1, ["all_reduce"])
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_new_agent_knows_of_no_call_and_tells_nobody() -> None:
+    """It has freed no rank, heeded no interrupt, and keeps no connection."""
+    agent = Agent()
+    assert (agent.rank, agent.call, agent.publisher, agent.keep, agent.freed, agent.heeded) == (0, None, None, frozenset(), False, False)
+
+
+def test_an_agent_starts_once_and_wakes_without_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that holds up no interpreter; the pipe's near end never blocks, and that it is full is not told; Windows has no signals."""
+    threads: list[threading.Thread] = []
+    wakers: list[tuple[int, dict[str, bool]]] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda self: threads.append(self))  # noqa: PLW0108  (a method)
+    monkeypatch.setattr(signal, "set_wakeup_fd", lambda fd, **given: wakers.append((fd, given)))
+    agent, other = Agent(), Agent()
+    try:
+        agent.start()
+        first = agent._wake_in
+        agent.start()
+        assert (agent._wake_in, agent._parent, os.get_blocking(first)) == (first, os.getppid(), False)
+        assert wakers == [(first, {"warn_on_full_buffer": False})]
+        assert [(thread.daemon, thread.name) for thread in threads] == [(True, "gpulab-agent")]
+        monkeypatch.setattr(_agent, "os", SimpleNamespace(name="nt", getppid=os.getppid, pipe=os.pipe, set_blocking=os.set_blocking))
+        other.start()
+        assert len(wakers) == 1
+        slept: list[float] = []
+        monkeypatch.setattr(_agent, "time", SimpleNamespace(sleep=slept.append))
+        assert other._woken() is False
+        assert slept == [0.25]
+    finally:
+        for each in (agent, other):
+            os.close(each._wake_in)
+            os.close(each._wake_out)
+
+
+def test_an_agent_is_woken_by_an_interrupt_alone() -> None:
+    """Other signals write to the pipe too; where nothing comes within a tick, it looks all the same."""
+    agent = Agent()
+    agent._wake_out, agent._wake_in = os.pipe()
+    try:
+        assert agent._woken() is False
+        for numbers, woken in (((signal.SIGTERM,), False), ((signal.SIGCHLD, signal.SIGINT), True)):
+            os.write(agent._wake_in, bytes(numbers))
+            assert agent._woken() is woken
+    finally:
+        os.close(agent._wake_in)
+        os.close(agent._wake_out)
+
+
+@pytest.mark.parametrize(("system", "orphaned", "left"), [("linux", True, []), ("darwin", True, [1]), ("darwin", False, [])])
+def test_an_agent_watches_until_its_guard_is_gone(monkeypatch: pytest.MonkeyPatch, system: str, orphaned: bool, left: list[int]) -> None:
+    """Each time it heeds and tells, and a report that fails ends nothing; where the system itself ends no orphan, it does."""
+    agent, done, codes = Agent(), [], []  # type: ignore[var-annotated]
+    woken = iter([True, False])
+
+    class Over(BaseException):
+        pass
+
+    def next_woken() -> bool:
+        try:
+            return next(woken)
+        except StopIteration:
+            raise Over from None
+
+    def tell(now: float) -> None:
+        done.append(("tell", now))
+        raise ValueError
+
+    agent._parent = 7
+    monkeypatch.setattr(agent, "_woken", next_woken)
+    monkeypatch.setattr(agent, "_heed", lambda interrupted, now: done.append((interrupted, now)))
+    monkeypatch.setattr(agent, "_tell", tell)
+    monkeypatch.setattr(_agent, "time", SimpleNamespace(monotonic=lambda: 5.0))
+    monkeypatch.setattr(_agent.os, "getppid", lambda: 1 if orphaned else 7)
+    monkeypatch.setattr(_agent.os, "_exit", codes.append)
+    monkeypatch.setattr(_agent.sys, "platform", system)
+    with pytest.raises(Over):
+        agent._watch()
+    assert done == [(True, 5.0), ("tell", 5.0), (False, 5.0), ("tell", 5.0)]
+    assert codes == left * 2
+
+
+def test_connections_are_those_that_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this process's TCP sockets; who listens or closes is not talking to anybody."""
+    found = [SimpleNamespace(status=status) for status in (psutil.CONN_ESTABLISHED, psutil.CONN_LISTEN, psutil.CONN_CLOSE_WAIT)]
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(net_connections=lambda kind: found if kind == "tcp" else []))
+    assert _agent._connections() == found[:1]
+    assert _agent.main_frame() is not None
+
+
+def test_a_rank_leaves_its_group_whatever_state_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for any more, a group that cannot be left in order is no fault, and its store goes; without a group, only that."""
+    done: list[str] = []
+
+    def destroy() -> None:
+        done.append("destroy")
+        raise RuntimeError
+
+    monkeypatch.setattr(_rank, "AGENT", SimpleNamespace(free=lambda: done.append("free")))
+    monkeypatch.setattr(dist, "destroy_process_group", destroy)
+    for there, expected in ((True, ["free", "destroy"]), (False, [])):
+        done.clear()
+        monkeypatch.setattr(_rank, "_STATE", SimpleNamespace(store="a store"))
+        monkeypatch.setattr(dist, "is_initialized", lambda there=there: there)
+        _rank.close_group()
+        assert (done, _rank._STATE.store) == (expected, None)
+
+
+@pytest.mark.parametrize(("rank", "backend"), [(0, "gloo"), (2, "cpu:gloo,cuda:nccl")])
+def test_a_rank_joins_its_group_by_what_it_was_told(monkeypatch: pytest.MonkeyPatch, rank: int, backend: str) -> None:
+    """Rank 0 has opened the store, the others reach it; torchrun's variables; gloo's and NCCL's interface; the GPU of the local number."""
+    done: list[Any] = []
+    agent = SimpleNamespace(keep_sockets=lambda: done.append("keep"), rank=None, freed=True)
+    monkeypatch.setattr(_rank, "AGENT", agent)
+    monkeypatch.setattr(_rank, "_STATE", _rank._State())
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(_rank, "_interface_of", lambda address: f"interface of {address}")
+    monkeypatch.setattr(_rank, "_prepare_engine", done.append)
+    monkeypatch.setattr("torch._C._distributed_c10d.TCPStore", lambda *place, **options: done.append((place, options)) or "the store")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: done.append(f"GPU {number}"))
+    monkeypatch.setattr(dist, "init_process_group", lambda *given, **options: done.append((given, options)))
+    _rank._STATE.store = "own store"
+    place = _rank.Place(rank, 3, 1, 2)
+    _rank.open_group(place, "10.0.0.1", 4711, "10.0.0.9", 7.0, backend)
+    seconds = datetime.timedelta(seconds=7)
+    reached = ["keep", (("10.0.0.1", 4711), {"is_master": False, "timeout": seconds, "use_libuv": sys.platform != "win32"})] if rank else []
+    joined = ((backend,), {"store": "the store" if rank else "own store", "rank": rank, "world_size": 3, "timeout": seconds})
+    assert done == [*reached, *(["GPU 1"] if "nccl" in backend else []), joined, place]
+    assert os.environ == {
+        "RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4711",
+        "GLOO_SOCKET_IFNAME": "interface of 10.0.0.9", "NCCL_SOCKET_IFNAME": "interface of 10.0.0.9",
+    }  # fmt: skip
+    assert (agent.rank, agent.freed) == (rank, False)
+
+
+def test_rank_0_opens_a_store_that_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connections from before are noted first, for they are not the group's; the port that was found comes back."""
+    done: list[Any] = []
+    monkeypatch.setattr(_rank, "AGENT", SimpleNamespace(keep_sockets=lambda: done.append("keep")))
+    monkeypatch.setattr(_rank, "_STATE", _rank._State())
+    made = SimpleNamespace(port=4711)
+    monkeypatch.setattr("torch._C._distributed_c10d.TCPStore", lambda *place, **options: done.append((place, options)) or made)
+    assert _rank.open_store("10.0.0.1", 0) == 4711
+    assert done == ["keep", (("10.0.0.1", 0), {"is_master": True, "wait_for_workers": False, "use_libuv": sys.platform != "win32"})]
+    assert _rank._STATE.store is made
+
+
+def test_an_engine_learns_its_rank_and_how_to_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names for ``%%px``, a channel for the agent, a handler of messages where the engine has none; outside an engine nothing happens."""
+    from ipykernel.ipkernel import IPythonKernel
+
+    started: list[bool] = []
+    agent = SimpleNamespace(start=lambda: started.append(True), publisher=None)
+    kernel = SimpleNamespace(shell=SimpleNamespace(user_ns={"mine": 3}, data_pub="a channel"), control_handlers={})
+    monkeypatch.setattr(_rank, "AGENT", agent)
+    monkeypatch.setattr(IPythonKernel, "instance", lambda: kernel)
+    for there in (False, True):
+        monkeypatch.setattr(IPythonKernel, "initialized", lambda there=there: there)
+        _rank._prepare_engine(_rank.Place(1, 2, 0, 1))
+        assert (started, agent.publisher) == (([True], "a channel") if there else ([], None))
+    assert kernel.shell.user_ns == {"mine": 3, "rank": 1, "world_size": 2}
+    assert kernel.control_handlers == {"signal_request": _rank._on_signal_request}
+    own = kernel.control_handlers["signal_request"] = object()  # type: ignore[assignment]
+    _rank._prepare_engine(_rank.Place(1, 2, 0, 1))
+    assert kernel.control_handlers["signal_request"] is own
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals between processes on Windows")
+@pytest.mark.parametrize("number", [15, "SIGTERM"])
+def test_a_message_sends_this_very_process_its_signal(monkeypatch: pytest.MonkeyPatch, number: int | str) -> None:
+    """By number or by name; whoever asked hears that it was done."""
+    from ipykernel.ipkernel import IPythonKernel
+
+    done: list[Any] = []
+    kernel = SimpleNamespace(session=SimpleNamespace(send=lambda *given, **more: done.append((given, more))))
+    monkeypatch.setattr(IPythonKernel, "instance", lambda: kernel)
+    monkeypatch.setattr(os, "kill", lambda *given: done.append(given))
+    message = {"content": {"sig": number}}
+    _rank._on_signal_request("stream", "identity", message)
+    assert done == [
+        (os.getpid(), signal.SIGTERM), (("stream", "signal_reply", {"status": "ok"}), {"parent": message, "ident": "identity"}),
+    ]  # fmt: skip
