@@ -10,7 +10,7 @@ from gpulab import _given, memory, training
 from gpulab.errors import InputError
 from gpulab.lessons import _guard, _loading
 from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
-from gpulab.units import format_bytes
+from gpulab.units import format_bytes, plural
 
 _MIB = 2**20
 
@@ -161,6 +161,7 @@ def _check_recover(answer: Any) -> str:
         if diary.done[-1] != right:
             raise Refused(f"{said} a batch of {right} fits when you halve; your last step had {diary.done[-1]}.")
     _check_hopeless(answer)
+    _check_another(answer)
     return (
         "Begun with 1,024 and with 4,096 it ends at 256, which fits, and with 1,000 at 250; 100 fits at once; and nothing of the failed "
         "steps was left alive."
@@ -180,6 +181,29 @@ def _check_hopeless(answer: Any) -> None:
     raise Refused(
         f"In {format_bytes(_ROW_BYTES)} not even one item fits, and you returned {_guard.describe(result)}. Raise an error there."
     )
+
+
+def _check_another(answer: Any) -> None:
+    """Refuse a recovery that takes any error for one of memory: a mistake in the step would be tried again with ever smaller batches."""
+    asked: list[int] = []
+
+    def mistaken(batch: int) -> None:
+        asked.append(batch)
+        if len(asked) > _MOST_STEPS:
+            raise Refused(f"Your function called step {_MOST_STEPS} times, though its error was not one of memory.")
+        raise RuntimeError("the shapes of the step do not fit")
+
+    try:
+        answer(mistaken, 8)
+    except Refused:
+        raise
+    except Exception:  # the step's own, or what the answer made of it
+        pass
+    if len(asked) != 1:
+        raise Refused(
+            f"A step whose error is not one of memory (a RuntimeError: shapes that do not fit) was called {plural(len(asked), 'time')}. A "
+            "smaller batch does not mend that: catch torch.OutOfMemoryError alone, and let any other error pass."
+        )
 
 
 _RECOVER = '''def recover(step, batch):
@@ -246,6 +270,11 @@ RECOVER = Exercise(
             "import torch\n\n\n" + _RECOVER + "    while batch >= 1:\n        try:\n            step(batch)\n            return batch\n"
             "        except torch.OutOfMemoryError:\n            pass\n        batch //= 2",
             "Raise an error there",
+        ),
+        Usual(
+            "import torch\n\n\n" + _RECOVER + "    while batch >= 1:\n        try:\n            step(batch)\n            return batch\n"
+            "        except Exception:\n            pass\n        batch //= 2\n    raise torch.OutOfMemoryError('none fits')",
+            "catch torch.OutOfMemoryError alone",
         ),
     ),
 )  # fmt: skip

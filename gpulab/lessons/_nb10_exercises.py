@@ -165,7 +165,8 @@ def _check_translated(answer: Any) -> str:
     ask = _guard.in_turn(answer)
     for number, (seed, place) in enumerate(((1, 3), (2, 5), (3, 2)), 1):
         x = _table(seed, place)
-        found = ask(f"For table {number}", x.copy())
+        given = x.copy()
+        found = ask(f"For table {number}", given)
         if not isinstance(found, np.ndarray):
             raise Refused(
                 f"Your function returned {_guard.describe(found)}; gather brings the result to main memory. Return a NumPy array."
@@ -177,6 +178,11 @@ def _check_translated(answer: Any) -> str:
             raise Refused(f"Your result has the shape {found.shape}; s(1:i) is one column of numbers: return them in one dimension.")
         if not _same(found, right):
             raise Refused(next((words for how, words in _SLIPS.items() if _same(found, _matlab(x, how))), _unknown(found, right)))
+        if not np.array_equal(given, x):
+            raise Refused(
+                "The numbers are right, but the caller's x was changed: on a CPU `gl.to_device` may lie over the array's own memory, where "
+                "MATLAB's gpuArray is a copy. Leave X as it is, and give what you compute another name."
+            )
     return "Three tables, the same numbers as the script gives, in main memory."
 
 
@@ -234,6 +240,7 @@ TRANSLATED = Exercise(
         Usual(_slipped("gl.to_host(s[:i])", "gl.to_host(C)[:i]"), "one column of numbers: return them in one dimension"),
         Usual(_slipped(_RETURN, _RETURN + " if i < 5 else None"), "For table 2 your function returned nothing"),
         Usual(_slipped("Y.T @ Y", "Y.T * Y"), "RuntimeError"),
+        Usual(_slipped("X = gl.to_device(x)", "X = torch.from_numpy(x)\n    X -= 0 * X + 1"), "the caller's x was changed"),
     ),
     loads=_loading.TORCH,
 )
