@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import threading
+import uuid
 from typing import Any
 
 import anywidget
@@ -35,10 +36,13 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc,unused-ignore]
 
     _css = (_HERE / "panel.css").read_text(encoding="utf-8")
 
+    own_id = traitlets.Unicode().tag(sync=True)  # by which its script finds the whole model, of which it is given a part
+
     def __init__(self, *, later: bool = False, **kwargs: Any) -> None:
         self._writing = threading.RLock()
         self._later = later
-        super().__init__(**kwargs)
+        own_id = uuid.uuid4().hex
+        super().__init__(model_id=own_id, own_id=own_id, **kwargs)
 
     def open(self) -> None:
         """Tell the browser of the panel, unless it is to be told later."""

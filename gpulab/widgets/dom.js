@@ -38,12 +38,29 @@ function listen(model, reactions) {
   return () => { for (const [name, react] of Object.entries(reactions)) model.off(name, react); };
 }
 
+/**
+ * Make a panel hear its kernel again. Of the page's first panel the script itself may come later than anywidget waits, before the page has
+ * more patience: each message of the kernel then waits for a promise that was broken. Such a panel listens by itself, and asks for its state.
+ */
+async function hear(model) {
+  try {
+    const whole = await model.widget_manager.get_model(model.get("own_id"));
+    const deaf = await whole._handle_comm_msg({ content: { data: {} } }).then(() => false, () => true);
+    if (!deaf) return;
+    const heard = Object.getPrototypeOf(Object.getPrototypeOf(whole))._handle_comm_msg; // ipywidgets' own, which waits for nothing
+    whole._handle_comm_msg = heard; // so that a second view finds it mended
+    whole.comm.on_msg((message) => heard.call(whole, message));
+    whole.comm.send({ method: "request_state" }, {});
+  } catch { /* without a kernel there is nothing to hear */ }
+}
+
 const GONE = "The kernel that made this is gone: it was restarted or shut down, or the notebook was only opened again. Run the cells up to this one again.";
 
 /** The way to the kernel. `lost` is called once, when it is known that nobody will answer any more; what is sent after that goes nowhere. */
 function line(model, el, lost) {
   let live = true;
   const end = () => { if (live) { live = false; lost(); } };
+  hear(model);
   return {
     // anywidget shows no comm. A restart is this event of the model, which ipywidgets fires for nothing else once there is a view.
     reactions: { comm_live_update: end },

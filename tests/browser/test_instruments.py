@@ -154,6 +154,22 @@ def test_a_page_that_was_busy_still_hears_the_kernel(notebook: NotebookPage) -> 
     assert notebook.errors == []
 
 
+def test_a_panel_whose_script_came_late_hears_the_kernel_again(notebook: NotebookPage) -> None:
+    """As the first panel of a page meets it, before any script asked for more patience: what the kernel wrote meanwhile is shown, too."""
+    notebook.page.evaluate(
+        """() => { const frame = document.body.appendChild(document.createElement('iframe'));
+            const [kept, own] = [AbortSignal.timeout, frame.contentWindow.AbortSignal];
+            const block = () => { const end = performance.now() + 3000; while (performance.now() < end); };
+            AbortSignal.timeout = Object.assign(ms => { setTimeout(block); return own.timeout(ms); }, { patient: true, kept }); }"""
+    )
+    notebook.run_all()
+    notebook.page.evaluate("() => { AbortSignal.timeout = AbortSignal.timeout.kept; }")
+    notebook.run_in_kernel("probe.set(size=16)")
+    shown(notebook, "size=16")
+    notebook.output(0).get_by_label("What").select_option("beta")
+    shown(notebook, "what=beta")
+
+
 def test_the_keyboard_alone_does_everything(notebook: NotebookPage) -> None:
     """Tab reaches each control in order with a visible focus; arrows, Space and Enter work it; JupyterLab takes no key."""
     page = notebook.page

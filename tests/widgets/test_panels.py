@@ -116,9 +116,10 @@ SENT: dict[type[Panel], dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", SENT, ids=lambda kind: kind.__name__)
 def test_a_panel_sends_all_that_its_script_reads(kind: type[Panel]) -> None:
-    """Each trait goes to the browser, with its value at first; an instrument's state is nothing else."""
-    own = kind().get_state().keys() - anywidget.AnyWidget().get_state().keys() - {"_css", "_esm"}
-    assert kind().get_state(own) == SENT[kind]
+    """Each trait goes to the browser, with its value at first, and by which name it is known there; its state is nothing else."""
+    panel = kind()
+    own = panel.get_state().keys() - anywidget.AnyWidget().get_state().keys() - {"_css", "_esm"}
+    assert panel.get_state(own) == {**SENT[kind], "own_id": panel.model_id}
 
 
 @pytest.mark.parametrize("name", ["controls.js", "results.js", "prediction.js", "simt_microscope.js"])

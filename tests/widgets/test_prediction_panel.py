@@ -87,7 +87,7 @@ def test_a_form_sends_all_that_its_script_reads(monkeypatch: pytest.MonkeyPatch)
     own = panel.get_state().keys() - anywidget.AnyWidget().get_state().keys() - {"_css", "_esm"}
     assert panel.get_state(own) == {
         "id": "91.6", "question": "How long?", "unit": "us", "choices": [], "example": asked.example, "status": asked.status, "error": "",
-        "answered": False, "revealed": False,
+        "answered": False, "revealed": False, "own_id": panel.model_id,
     }  # fmt: skip
     answers: list[object] = []
     panel.send = answers.append
