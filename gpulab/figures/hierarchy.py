@@ -175,12 +175,12 @@ def _add_levels(figure: LabFigure, levels: Sequence[Level], sizes: Sequence[floa
 def _name_caches(figure: LabFigure, reported: Sequence[Reported], sizes: Sequence[float]) -> None:
     """Draw the reported sizes that lie inside the axis, labelled above the plot, a row higher where two stand close together."""
     span = math.log10(max(sizes) / min(sizes))
-    row, before = 0, -math.inf
+    higher, before = False, -math.inf
     for cache in sorted((c for c in reported if min(sizes) < c.size_bytes < max(sizes)), key=lambda c: c.size_bytes):
         place = math.log10(cache.size_bytes)
-        row = row + 1 if place - before < _NEAR * span else 0
+        higher = place - before < _NEAR * span and not higher
         guide(figure, cache.size_bytes, f"{cache} (the system says)")
         label = figure.layout.annotations[-1]
-        label.update(yanchor="bottom", y=1.0, xanchor="center", xshift=0, yshift=_ROW * (row % 2))
+        label.update(yanchor="bottom", y=1.0, xanchor="center", xshift=0, yshift=_ROW if higher else 0)
         before = place
     more_top(figure, 2 * _ROW)

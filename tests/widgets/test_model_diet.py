@@ -217,6 +217,11 @@ def test_points_on_each_other_share_a_label() -> None:
     text = figures.diet(weighing([], models=rows)).data[1].text
     assert ["2, 3" in each for each in text] == [False, True, False]
     assert text[2].count(">") == 2  # nothing between the marks
+    right = dataclasses.replace(model("8 bits").accuracies[0], ratio=0.008)
+    wrong = dataclasses.replace(right, ratio=0.0)
+    apart = [dataclasses.replace(model("8 bits"), label=label, accuracies=(one,)) for label, one in (("right", right), ("wrong", wrong))]
+    text = figures.diet(weighing([], models=(model("as trained"), *apart))).data[1].text
+    assert [number in each for number, each in zip("123", text, strict=True)] == [True] * 3  # the height of a digit is room enough
 
 
 def test_a_model_without_accuracy_is_not_drawn() -> None:
