@@ -12,7 +12,7 @@ dist = pytest.importorskip("torch.distributed")
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("this torch has no gloo", allow_module_level=True)
 
-from gpulab.parallel import CollectiveCall, observe, unobserved  # noqa: E402
+from gpulab.parallel import CollectiveCall, _observe, observe, unobserved  # noqa: E402
 from gpulab.parallel._calls import COLLECTIVES, NAMES  # noqa: E402
 from gpulab.parallel._observe import in_flight  # noqa: E402
 
@@ -240,3 +240,120 @@ def test_a_call_in_words_by_hand():
     assert call("broadcast", 0, None).table()[1][0][3] == "in flight"
     evidence = call("send", 1).evidence()
     assert (evidence.badge, evidence.device, evidence.samples) == ("MEASURED", "the rank that entered it", 1)
+
+
+class Group:
+    """A process group of ranks 4, 6 and 8, seen from one of them."""
+
+    def __init__(self, rank):
+        self.mine = rank
+
+    def rank(self):
+        """Return this rank's place in the group."""
+        return self.mine
+
+    def size(self):
+        """Return how many there are."""
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "mine", "expected"),
+    [
+        ("broadcast", {"tensors": [(100,)], "root_rank": 1}, 1, (400, 400, 6)),
+        ("broadcast", {"tensors": [(100,)], "root_rank": 1}, 0, (0, 400, 6)),  # a receiver gives nothing
+        ("reduce", {"tensors": [(100,)], "root_rank": 2}, 2, (400, 400, 8)),
+        ("reduce", {"tensors": [(100,)], "root_rank": 2}, 0, (400, 0, 8)),  # and who is not the root gets nothing
+        ("all_reduce", {"tensors": [(100,)]}, 0, (400, 400, None)),
+        ("gather", {"output_tensors": [[(50,), (50,), (50,)]], "input_tensors": [(50,)], "root_rank": 0}, 0, (200, 600, 4)),
+        ("scatter", {"output_tensors": [(50,)], "input_tensors": [[(50,), (50,), (50,)]], "root_rank": 0}, 0, (600, 200, 4)),
+        ("send", {"tensors": [(100,)], "dst": 2}, 0, (400, 0, 8)),
+        ("recv", {"tensors": [(100,)], "src": 0}, 1, (0, 400, 4)),
+        ("recv", {"tensors": [(100,)], "src": -1}, 1, (0, 400, -1)),
+        ("barrier", {"tensor": (1,)}, 0, (0, 0, None)),
+    ],
+)
+def test_what_each_rank_gives_and_gets_by_hand(monkeypatch, name, arguments, mine, expected):
+    """By the operator's own arguments (float32 is four bytes); a root is told by its global rank, also from beside it."""
+
+    def made(shape):
+        return [made(one) for one in shape] if isinstance(shape, list) else torch.zeros(shape) if isinstance(shape, tuple) else shape
+
+    monkeypatch.setattr(_observe, "_group_of", lambda arguments: (Group(mine), (4, 6, 8)))
+    found = _observe._described(name, "c10d.x", {key: made(value) for key, value in arguments.items()})
+    assert (found["input_bytes"], found["output_bytes"], found["root"]) == expected
+    assert (found["name"], found["operator"], found["group"]) == (name, "c10d.x", (4, 6, 8))
+    assert found["dtype"] == ("" if name == "barrier" else "float32")
+
+
+def test_a_group_that_pytorch_does_not_know_has_its_own_numbers(alone, monkeypatch):
+    """One that was made behind its back; a name is looked up; without a group nobody takes part."""
+    group = Group(1)
+    assert _observe._group_of({}) == (None, ())
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda given: {}[given])
+    assert _observe._group_of({"process_group": group}) == (group, (0, 1, 2))
+    monkeypatch.setattr(dist.distributed_c10d, "_resolve_process_group", lambda name: (name, "resolved"))
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda given: [3, 5] if given == ("tp", "resolved") else [])
+    assert _observe._group_of({"group_name": "tp"}) == (("tp", "resolved"), (3, 5))
+
+
+def test_the_first_to_know_an_end_wins_and_others_of_the_work_stay():
+    """Of two observers of one work the first ends by its completion; the second is still pending, and ends by the wait."""
+    work, told = object(), []
+    lives = [
+        _observe._Live(_observe.Observer(lambda what, call: told.append(what)), {**FIXED, "number": 0}, 1.0, work=work) for _ in range(2)
+    ]
+    _observe._pending[id(work)] = list(lives)
+    lives[0].finish(2.0, "completion", "why")
+    lives[0].finish(3.0, "wait")
+    assert (lives[0].end, lives[0].end_from, lives[0].error, lives[0].work) == (2.0, "completion", "why", None)
+    assert _observe._pending[id(work)] == [lives[1]]
+    lives[1].finish(4.0, "wait")
+    assert (lives[1].end, id(work) in _observe._pending, told) == (4.0, False, ["end", "end"])
+
+
+FIXED = {"name": "all_reduce", "operator": "", "dtype": "", "input_bytes": 0, "output_bytes": 0, "group": (0,), "root": None}
+
+
+def test_a_work_that_fails_ends_with_its_error_and_one_without_a_future_by_the_wait(monkeypatch):
+    """Its own error, told by its future, goes into the call and no further; on a GPU the end is an event beside the begin's."""
+    told = []
+    for error, begin_event in ((None, None), (RuntimeError("lost"), None), (None, "begin")):
+        future = torch.futures.Future()
+        observer = _observe.Observer()
+        monkeypatch.setattr(observer, "_cuda_event", lambda: "end", raising=False)
+        live = observer._begun(FIXED)
+        work = type("Work", (), {"get_future": lambda self, future=future: future})()
+        _observe._follow(live, work, begin_event)
+        assert (live.work, _observe._pending[id(work)], live.end) == (work, [live], None)
+        future.set_result(1) if error is None else future.set_exception(error)
+        told.append((live.end_from, live.error, live.events))
+    assert told == [("completion", None, None), ("completion", "lost", None), ("completion", None, ("begin", "end"))]
+
+    def none(self):
+        raise RuntimeError("no future")
+
+    live = _observe.Observer()._begun(FIXED)
+    work = type("Work", (), {"get_future": none})()
+    _observe._follow(live, work, None)
+    assert live.end is None
+    live.finish(1.0, "wait")
+    assert id(work) not in _observe._pending
+
+
+def test_a_wait_that_fails_is_told_with_what_it_failed_of(alone):
+    """The call's error is the wait's, and so is its end; how long Python stood there counts."""
+    observer = _observe.Observer()
+    live = observer._begun(FIXED)
+    tensor = torch.ones(1)
+    observer._waits[tensor.data_ptr()] = live
+
+    def fails(given):
+        raise RuntimeError("timed out")
+
+    with pytest.raises(RuntimeError, match="timed out"):
+        _observe._waited(observer, fails, (tensor,), {})
+    assert (live.end_from, live.error, observer._waits) == ("wait", "timed out", {})
+    with pytest.raises(RuntimeError, match="timed out"):
+        _observe._waited(observer, fails, (tensor,), {})  # of nobody's call
+    assert _observe._waited(observer, lambda given: given + 1, (tensor,), {}) == 2.0

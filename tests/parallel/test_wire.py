@@ -3,6 +3,7 @@
 import dataclasses
 import struct
 import sys
+import types
 
 import pytest
 
@@ -175,3 +176,66 @@ def test_the_sockets_of_a_rank_add_up(monkeypatch):
     assert old.since(old) is old
     assert dataclasses.replace(found, sockets=()).since(old) is old
     assert old.since(dataclasses.replace(found, sockets=())) is old
+
+
+def test_sockets_that_are_noted_are_none_of_the_groups_until_that_is_taken_back(monkeypatch):
+    """What was noted before is forgotten at each note; a descriptor that is gone, and a file, are no sockets."""
+
+    class Descriptor:
+        def __init__(self, number, target):
+            self.name, self.target = str(number), target
+
+        def readlink(self):
+            if self.target is None:
+                raise OSError
+            return self.target
+
+    found = [Descriptor(3, "socket:[77]"), Descriptor(4, "/dev/null"), Descriptor(5, None), Descriptor(12, "socket:[8]")]
+    monkeypatch.setattr(wire, "Path", lambda given: types.SimpleNamespace(iterdir=lambda: iter(found if given == "/proc/self/fd" else [])))
+    monkeypatch.setattr(wire, "_kept", {1})
+    assert list(wire._sockets()) == [(3, 77), (12, 8)]
+    wire.keep_open_sockets()
+    assert wire._kept == {77, 8}
+    wire.keep_no_sockets()
+    assert wire._kept == set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps these counters")
+def test_which_sockets_are_a_groups(monkeypatch):
+    """Of a pair of TCP sockets one end is noted by the agent and one is not; no listener, no UDP, no pair of Unix, no store's port."""
+    import socket
+
+    from gpulab.parallel._agent import AGENT
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as loose,
+    ):  # fmt: skip
+        theirs, _ = server.accept()
+        one, other = socket.socketpair()
+        loose.connect(("127.0.0.1", 9))
+        with theirs, one, other:
+            all_of_them = list(enumerate((server, ours, theirs, loose, one, other)))
+            monkeypatch.setattr(wire, "_sockets", lambda: [(each.fileno(), 100 + k) for k, each in all_of_them])
+            monkeypatch.setattr(wire, "_kept", set())
+            monkeypatch.setattr(wire, "_store_ports", set)
+            monkeypatch.setattr(AGENT, "keep", frozenset())
+            assert [inode for inode, _ in wire._group_sockets()] == [101, 102]
+            assert all(len(info) >= 216 for _, info in wire._group_sockets())
+            wire._kept.add(101)
+            assert [inode for inode, _ in wire._group_sockets()] == [102]
+            wire._kept.clear()
+            monkeypatch.setattr(AGENT, "keep", frozenset({(ours.getsockname(), ours.getpeername()), (("127.0.0.1", 1), ())}))
+            assert [inode for inode, _ in wire._group_sockets()] == [102]
+            for port in (ours.getsockname()[1], ours.getpeername()[1]):
+                monkeypatch.setattr(wire, "_store_ports", lambda port=port: {port})
+                assert list(wire._group_sockets()) == []
+
+
+def test_the_port_of_a_store_is_found_below_its_prefixes(monkeypatch):
+    """PyTorch puts prefixes around the store that ranks meet at; one in memory has no port."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: dist.PrefixStore("a", dist.PrefixStore("b", store)))
+    assert wire._store_ports() == {store.port}
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: dist.PrefixStore("a", dist.HashStore()))
+    assert wire._store_ports() == set()
