@@ -168,6 +168,13 @@ def test_so_much_is_kept_and_no_more(most: Any, too_much: Any) -> None:
     assert _answers.keep(too_much)["kind"] == "nothing"
 
 
+def test_64_kib_of_json_are_kept_and_no_more() -> None:
+    """Of a text without anything to escape: 30 characters of {"kind": "value", "value": ""} and its own."""
+    assert through_a_file("x" * (2**16 - 30)) == "x" * 65_506
+    kept = _answers.keep("x" * (2**16 - 29))
+    assert kept == {"kind": "nothing", "reason": "it takes 65,537 characters, and at most 65,536 are kept"}
+
+
 def test_of_a_file_its_text_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And comes back as a file of the working directory; one that is missing or large is not kept, and it is code, which may not run."""
     monkeypatch.chdir(tmp_path)

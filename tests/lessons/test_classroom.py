@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -419,6 +420,36 @@ AT_MOST = {
         lambda d: d.update(measurements=[], checks=[{**d["checks"][0], "id": str(k)} for k in range(1000)]),
         lambda d: d.update(measurements=[], checks=[{**d["checks"][0], "id": str(k)} for k in range(1001)]),
     ),
+}  # fmt: skip
+
+
+def _text(*path: Any) -> tuple[Callable[[dict[str, Any]], None], Callable[[dict[str, Any]], None]]:
+    """Put 1,000 characters, and one more, into a place of a report."""
+
+    def put(data: Any, length: int) -> None:
+        for part in path[:-1]:
+            data = data[part]
+        data[path[-1]] = "x" * length
+
+    return lambda data: put(data, 1000), lambda data: put(data, 1001)
+
+
+AT_MOST |= {
+    f"1,000 characters in {'.'.join(map(str, path))}": _text(*path)
+    for path in (
+        ("notebook",), ("gpulab_version",), ("machine", "device"), ("machine", "processor"), ("machine", "system"),
+        ("machine", "accelerators", 0), ("roofs", 0, "device"), ("checks", 0, "id"), ("predictions", 0, "id"),
+        ("predictions", 0, "predicted_text"), ("predictions", 0, "measured_text"), ("predictions", 0, "predicted"),
+        ("predictions", 0, "measured"),
+    )
+} | {
+    "1,000 characters of what the doctor looked at": (
+        lambda d: d["machine"]["doctor"].update({"x" * 1000: "ok"}), lambda d: d["machine"]["doctor"].update({"x" * 1001: "ok"}),
+    ),
+    "a byte of memory": (lambda d: d["machine"].update(memory_bytes=1), lambda d: d["machine"].update(memory_bytes=0)),
+    "nothing measured": (lambda d: d["predictions"][0].update(measured=0.0), lambda d: d["predictions"][0].update(measured=-0.1)),
+    "no try": (lambda d: d["checks"][0].update(attempts=0), lambda d: d["checks"][0].update(attempts=-1)),
+    "no hint": (lambda d: d["checks"][0].update(hints=0), lambda d: d["checks"][0].update(hints=-1)),
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "contest": {"workload": "matmul", "dtype": "float32", "again": False},
     "feeding": {"nbytes": 67_108_864, "deadline": 0.7},
     "five_times": {"n": 1024, "deadline": 0.6},
+    "grade": {"rubric": None, "run_code": True, "seconds": None, "memory_bytes": 2_147_483_648, "progress": None, "stop": None},
     "grouping": {"device": None},
     "instructions": {"arch": "sm_90"},
     "launches": {"deadline": 0.5},
@@ -35,9 +36,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "memory_curve": {"again": False},
     "pageable_against_pinned": {"nbytes": 67_108_864},
     "pinning": {"nbytes": 67_108_864},
+    "predict": {"unit": "", "choices": ()},
     "products": {"device": None, "deadline": 0.3},
     "recorded_scalings": {"mode": "strong"},
+    "report": {"name": "", "notebook": "", "measure": True, "progress": True},
     "retraces": {"batches": (32, 32, 32, 17, 32, 17, 64, 1)},
+    "reveal": {"reason": "", "evidence": None},
     "roof": {"again": False},
     "sharded": {"devices_wanted": 4},
     "sparse_race": {"shares": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98), "device": None},
@@ -53,6 +57,19 @@ def test_what_is_measured_where_nothing_is_asked_for(name: str) -> None:
     """Sizes, devices and seconds of a call without options."""
     given = inspect.signature(getattr(lessons, name)).parameters.values()
     assert {each.name: each.default for each in given if each.default is not inspect.Parameter.empty} == DEFAULTS[name]
+
+
+def test_what_counts_where_a_rubric_says_nothing() -> None:
+    """A point for an exercise, a quarter of one for a prediction, and all that somebody has worked on."""
+    assert vars(lessons.Rubric()) == {"exercise_points": 1.0, "points": {}, "prediction_points": 0.25, "open_share": None, "notebooks": ()}
+
+
+@pytest.mark.parametrize(("seconds", "free", "n"), [(0.25, 1600.0, 20), (0.251, 1600.0, 10), (0.25, 1599.0, 10), (0.0625, 1e9, 80)])
+def test_a_size_is_taken_whose_launch_and_arrays_just_fit(seconds: float, free: float, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second, a quarter of what is free: of twice the operations twice the time, and of 20 numbers of 20 bytes 400 bytes."""
+    monkeypatch.setattr(_climb, "free_bytes", lambda device: free)
+    first: Any = SimpleNamespace(sizes=(1, 10, 20, 80), flops=float, nbytes=lambda n: 20.0 * n)
+    assert _climb._largest(first, seconds, CPU) == n
 
 
 class Asked(BaseException):

@@ -212,6 +212,19 @@ def test_which_notes_make_a_figure_doubtful() -> None:
     assert _live.doubts(noted) == ("contended", "throttled")  # type: ignore[arg-type]
 
 
+def test_an_interval_as_wide_as_what_is_close_judges() -> None:
+    """Of 2 within a factor of 2 that is 1 to 4, both ends included; half a percent beyond either, or no interval, judges nobody."""
+    assert _live.judged(2.0, (1.0, 4.0), 2.0, "races") == 2.0
+    for interval, says in (((0.995, 4.0), "it may be 0.99x or 4.00x"), ((1.0, 4.02), "it may be 1.00x or 4.02x")):
+        with pytest.raises(Unmeasured) as why:
+            _live.judged(2.0, interval, 2.0, "races")
+        assert str(why.value) == f"the times jumped about so much that {says}. Run the cell that races, and this one, again."
+    with pytest.raises(Unmeasured) as why:
+        _live.judged(2.0, None, 2.0, "weighs")
+    assert str(why.value) == ("other programs disturbed the times too much for an interval. Run the cell that weighs, and this one, again.")
+    assert [_live.with_interval(2.0, None), _live.with_interval(2.0, (1.0, 4.0))] == ["2.00x", "2.00x [1.00x, 4.00x]"]
+
+
 @pytest.mark.parametrize(("asked", "best", "found"), [(None, "cpu", None), (None, "cuda", "cuda"), ("cpu", "cuda", "cpu")])
 def test_a_cpu_is_measured_where_it_is_asked_for(asked: str | None, best: str, found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unasked, recordings speak for it; a GPU speaks for itself."""

@@ -90,6 +90,8 @@ def test_a_count_of_millions_has_no_exponent():
         999_999.0: "999,999 calls",
         999_999.9: "1,000,000 calls",
         1_234_567.0: "1,234,567 calls",
+        0.95e15: "950,000,000,000,000 calls",
+        1.05e15: "1.05e+15 calls",
         1e30: "1e+30 calls",
     }
     assert {value: calls.format(value) for value in words} == words

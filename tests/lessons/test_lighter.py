@@ -192,6 +192,25 @@ def test_the_sparse_race_has_a_row_for_each_share(scripted: None):
         lessons.sparse_race((), device="cpu")
 
 
+def test_layers_have_the_same_weights_in_each_run_and_leave_the_learners_own_chance_alone(monkeypatch: pytest.MonkeyPatch):
+    """So that two runs of a cell differ by the machine alone, and what the learner draws next does not depend on them."""
+    drawn: list[torch.Tensor] = []
+
+    def race(models: dict[str, Any], x: torch.Tensor) -> Any:
+        drawn.append(torch.cat([x.flatten(), *(weight.flatten() for one in models.values() for weight in one.parameters())]))
+        raise StopIteration
+
+    monkeypatch.setattr(_lighter, "_FEATURES", 8)
+    monkeypatch.setattr(_lighter, "_race", race)
+    before = torch.random.get_rng_state()
+    for call in (lambda: lessons.sparse_race((0.5,), device="cpu"), lambda: lessons.grouping(device="cpu")):
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                call()
+        assert torch.equal(drawn[-1], drawn[-2])
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_apples_gpu_has_no_csr_so_the_cpu_races(scripted: None, monkeypatch: pytest.MonkeyPatch):
     """And with a CPU's sizes."""
     from gpulab.devices import Device

@@ -113,6 +113,19 @@ def test_what_was_measured_seconds_apart_belongs_together(monkeypatch: pytest.Mo
     assert len(lessons.under_way(curve, stream, [live(curve, 1)], [stream]).rows) == 1  # a measured one goes with no recorded one
 
 
+def test_the_shape_is_that_of_the_gpu_that_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two the second; one whose multiprocessors or whose capability nobody tells has none."""
+    curve = live(lessons.gpu_curves()[0], 1)
+    gpus = [types.SimpleNamespace(multiprocessors=n, compute_capability="9.0") for n in (20, 132)]
+    monkeypatch.setattr(_recorded_gpus.devices, "default", lambda: devices.Device("cuda", 1))
+    monkeypatch.setattr(devices, "machine", lambda: types.SimpleNamespace(accelerators=gpus))
+    assert _recorded_gpus._shape(curve) == (132, 2048)
+    gpus[1] = types.SimpleNamespace(multiprocessors=None, compute_capability="9.0")
+    assert _recorded_gpus._shape(curve) is None
+    gpus[1] = types.SimpleNamespace(multiprocessors=132, compute_capability=None)
+    assert _recorded_gpus._shape(curve) is None
+
+
 def test_what_is_under_way_is_latency_times_rate() -> None:
     """At the largest set: seconds of a hop times bytes a second, over 132 multiprocessors of 2048 threads."""
     gpus, streams = lessons.gpu_curves(), lessons.gpu_streams()
