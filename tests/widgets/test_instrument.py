@@ -208,7 +208,9 @@ def test_an_interrupt_of_the_kernel_stops_a_waited_run(gate: Gate, monkeypatch: 
     def interrupted(job: _work.Job, seconds: float | None = None) -> bool:
         if interrupts:
             assert gate.entered.wait(SECONDS)
+            gate.may_stop.clear()
             raise interrupts.pop()
+        gate.may_stop.set()  # only now: who did not wait once more would find nothing
         return join(job, seconds)
 
     monkeypatch.setattr(_work.Job, "join", interrupted)
