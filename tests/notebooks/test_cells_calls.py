@@ -69,6 +69,7 @@ def test_each_thread_of_one_block_writes_its_number(id: str, threads: int) -> No
     wanted = 2 if id == "warps-run" else 32
     assert (total.global_store_requests if id == "warps-run" else total.shared_wavefronts / total.shared_requests) == wanted
     assert not found.findings
+    assert found.shared_bytes == (32 * 32 * 4 if id == "banks" else 0)
 
 
 def test_both_branches_are_launched_alike(capsys: Capsys) -> None:
@@ -324,7 +325,7 @@ def test_four_ways_to_save_memory(capsys: Capsys) -> None:
         log.append((len(windows), len(targets), option))
         return SimpleNamespace(peak_bytes=len(log), evidence=SimpleNamespace(badge="MODELLED"))
 
-    names = {"transformer": None, "windows": [0] * 32, "following": [1] * 32, "loss_of": None}
+    names = {"transformer": None, "windows": [0] * 40, "following": [1] * 40, "loss_of": None}
     run(
         "06_training_pipeline", "c73", gl=SimpleNamespace(memory=SimpleNamespace(predict=predict)), format_bytes=lambda n: f"{n} B", **names
     )
@@ -497,16 +498,16 @@ def test_fewer_bits_with_a_scale_for_each_channel_or_for_all(capsys: Capsys) -> 
 
 
 def test_the_codes_of_the_narrowest_channel(capsys: Capsys) -> None:
-    """Channels whose largest weights are 2 and 0.5: with one scale the second uses 127 / 4 = 32 codes; what has no weights is left out."""
+    """Largest weights of 2 and 1.98: with one scale the second channel ends at 127 x 0.99 = 126; what has no weights is left out."""
     import torch
 
     layer = torch.nn.Linear(2, 2)
     with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[1.0, -2.0], [0.5, 0.25]]))
+        layer.weight.copy_(torch.tensor([[1.0, -2.0], [1.98, 0.25]]))
     gl = SimpleNamespace(compression=SimpleNamespace(finish=lambda model: torch.nn.Sequential(layer, torch.nn.ReLU())))
     run("07_lighter_models", "ranges", gl=gl, model=None, torch=torch)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.endswith("0.500 to 2.000; with one scale the narrowest channel uses codes up to 32")
+    assert line.endswith("1.980 to 2.000; with one scale the narrowest channel uses codes up to 126")
 
 
 def test_both_ways_to_prune_have_the_same_zeros_and_the_same_training() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import json
 import linecache
 import re
@@ -171,6 +172,8 @@ SAID = [
         call("gl.figures.bandwidth", "stream", beside="gl.lessons.gpu_streams()"),)),
     Said("01_gpu_architecture", "under-way", ("both curves of both machines",), (
         call("gl.lessons.under_way", "curve", "stream", "gpus", "gpu_streams"),)),
+    Said("01_gpu_architecture", "explorer", ("Move the controls and watch which resource becomes the limiter",), (
+        call("gl.widgets.OccupancyExplorer", threads_per_block=256, registers_per_thread=64, compute_capability="9.0"),)),
     Said("01_gpu_architecture", "spill", ("first for blocks of up to 256 threads, then 1024", "Compiled for compute capability 9.0"), (
         call("source.replace", "THREADS", "256"), call("gl.kernels.compile_cuda", arch="sm_90"),
         call("source.replace", "THREADS", "1024")), ("256 threads:", "1024 threads:")),
@@ -180,6 +183,9 @@ SAID = [
         call("gl.measure"), call("gpu.reset"), call("loop", "gpu", "a"), call("gpu.report")), ("on the CPU:",)),
     Said("02_data_transfer", "sweep", ("a measurement on your machine",), (
         call("gl.transfer.sweep", sizes=[4**k * 1024 for k in range(9)]), call("gl.figures.sweep", "gl.transfer.sweep()"))),
+    Said("02_data_transfer", "fit", ("the line that fits those from pinned memory best",), (
+        call("link.sweep().fit", "to_device", "pinned"),
+        call("gl.figures.sweep", "link.sweep()", "link.sweep().fit()", beside="gl.lessons.recorded_sweeps()"))),
     Said("02_data_transfer", "pinned", ("64 MiB to the GPU",), (call("gl.lessons.pageable_against_pinned", 64 * _MIB),)),
     Said("02_data_transfer", "stale", ("starts a copy of 256 MiB", "looks at the buffer at once"), (
         call("gl.transfer.stale_read", 256 * _MIB),), ("old numbers when read at once:", "old numbers after waiting:")),
@@ -203,11 +209,26 @@ SAID = [
     Said("03_compute_density", "gain", ("Now the race",), (call("gl.lessons.fusion_gain", "smooth", "fused", "x"),)),
     Said("04_custom_kernels", "formula", ("In NumPy it is one line",), (
         call("np.random.default_rng().standard_normal", 2**22), call("gl.measure", device="cpu"))),
+    Said("04_custom_kernels", "kernel", ("1,000 elements in blocks of 128 need 8 blocks",), (
+        call("x[]", slice(1000)), call("np.zeros", 1000), call("gl.kernels.simulate", ..., 8, 128)), ("as NumPy has it:",)),
+    Said("04_custom_kernels", "grid-stride", ("each thread goes on by the width of the grid",), (
+        call("gl.kernels.simulate", ..., 2, 128, "few", "y"),)),
+    Said("04_custom_kernels", "bounds", ("Here is a kernel with a guard, and it is wrong all the same",), (
+        call("few[]", slice(100)), call("np.zeros", 100), call("gl.kernels.simulate", ..., 1, 128))),
     Said("04_custom_kernels", "microscope", ("in blocks of 128 need 8 blocks", "the store in block 7 and warp 3, the last one"), (
         call("gl.widgets.SimtMicroscope", "gate_kernel", 8, 128, "few", "y", block_number=7, warp=3),)),
     Said("04_custom_kernels", "launch", ("1,000 elements in blocks of 128 need 8 blocks", "The same call with `launch`"), (
         call("gl.kernels.launch", "gate_kernel", 8, 128, "few", "y"),), ("run on the GPU:",)),
     Said("05_mixed_precision", "setup", ("all of them train there, on one thread",), (call("torch.set_num_threads", 1),)),
+    Said("05_mixed_precision", "naive", ("everything in float16, with Adam, for 30 steps",), (
+        call("gl.training.fit", "task", steps=30), call("gl.training.fit", "task", steps=30, precision="pure-float16", loss_scale=1),
+        call("gl.training.fit().losses[]", slice(None, None, 10))), ("float32, every tenth loss:", "float16, every loss:")),
+    Said("05_mixed_precision", "scaled-naive", ("The naive float16 run again, with the loss times a scale",), tuple(
+        call("gl.training.fit", "task", steps=30, precision="pure-float16", loss_scale=2**k) for k in (0, 8, 16)),
+         ("loss x 1:", "loss x 256:", "loss x 65536:")),
+    Said("05_mixed_precision", "tf32", ("By default it is off for matrix products and on for convolutions",), (
+        call("gl.precision.tf32", matmul=True, convolution=True), call("gl.precision.tf32_switches")), ("inside:",)),
+    Said("05_mixed_precision", "cpu-times", ("here are three formats on one core of your CPU",), (), ("gl.measure()",) * 3),
     Said("05_mixed_precision", "instrument", ("flip the last bit of the mantissa", "compare with bfloat16"), (
         call("gl.widgets.NumberFormats", value=0.1, format="float16", beside="bfloat16"),)),
     Said("05_mixed_precision", "ones", ("Start at 0 and add 1 ten thousand times, in float16",), (
@@ -222,6 +243,7 @@ SAID = [
     Said("05_mixed_precision", "scaler", ('`loss_scale="dynamic"`', "a scale that is fixed and far too high"), (
         call("gl.training.fit", precision="float16", steps=30, loss_scale="dynamic"),
         call("gl.training.fit", precision="float16", steps=30, loss_scale=2**24)), ("scale dynamic:", "scale 16777216:")),
+    Said("06_training_pipeline", "c10", ("every batch loads exactly as long as it just did",), (), ("p", "gl.training.replay()")),
     Said("06_training_pipeline", "c16", ("Two workers instead of none",), (), ("p", "two")),
     Said("06_training_pipeline", "c36", ("from pinned memory", "once with a host that goes on"), (
         call("gl.training.replay", "p", pinned=True), call("gl.training.replay", "p", pinned=True, read_loss=False),
@@ -235,6 +257,13 @@ SAID = [
          ("predicted / measured:",)),
     Said("07_lighter_models", "train", ("Train the small convolutional network",), (
         call("gl.training.fit", "gl.training.task()", model="gl.training.task().make_model()"),)),
+    Said("07_lighter_models", "prune", ("the 90 % that are smallest", "some more training of what is left"), (
+        call("gl.compression.prune", "model", 0.9), call("gl.training.evaluate", "gl.compression.prune()", "job"),
+        call("gl.training.fit", "job", model="gl.compression.prune()")),
+         ("zeros:", "right after pruning:", "gl.training.evaluate()", "after fine-tuning:", "gl.training.fit().accuracy")),
+    Said("07_lighter_models", "channels", ("Half of the channels of every convolution shall go",), (
+        call("gl.compression.prune", "model", 0.5, structured=True), call("gl.training.fit", "job", model="gl.compression.prune()"),
+        call("gl.compression.weigh"))),
     Said("07_lighter_models", "gradual", ("in one go with it, and in two steps", "without any training afterwards"), (), (
         "as trained", "not tuned", "tuned at the end", "in two steps")),
     Said("07_lighter_models", "changed", ("how many of the 500 test digits",), (
@@ -262,6 +291,10 @@ SAID = [
         call("gl.compression.Recipe", zeros=0.9), call("gl.compression.Recipe", channels=0.5),
         call("gl.compression.diet", seeds=(0, 1)))),
     Said("08_parallelism", "setup", ("Four processes run on your machine",), (call("torch.set_num_threads", 1),), ("The four ranks",)),
+    Said("08_parallelism", "reveal-sent", ("Four ranks hold 100 MB of gradients each", "with 1,024 ranks"), (
+        call("gl.models.collective_cost", "all_reduce", 100e6, ranks=1024, algorithm="ring"),)),
+    Said("08_parallelism", "slow", ("Rank 3 pauses longer than the others",), (call("ranks.recover"), call("ranks.recover().run")),
+         ("rank 0:", "rank 1:")),
     Said("08_parallelism", "no-overlap", ("then with one bucket that holds all gradients",), (
         call("gl.parallel.train", "ranks", "ddp-no-overlap"), call("gl.figures.rank_timeline", "gl.parallel.train().timeline"))),
     Said("08_parallelism", "no-sync", ("inside `no_sync()` it waits for the last",), (call("gl.parallel.train", "ranks", "ddp-no-sync"),),
@@ -287,6 +320,8 @@ SAID = [
     Said("09_speedup_ladder", "huge", ("Take 128 images instead of 16", "a name, a title, what it works on, and the options"), (
         call("gl.training.Technique", "huge", "batch of 128", "starting operators", {"batch_size": 128}),
         call("gl.training.ladder", "digits-cnn", ["gl.training.Technique()"])), ("speed:", "accuracy:")),
+    Said("09_speedup_ladder", "reveal-graph", ("A transformer's training step", "on a recorded NVIDIA H200, replayed as a CUDA graph"), (
+        call("gl.lessons.technique_gains", "nvidia-h200"), call("gl.lessons.technique_gains().of", "CUDA graph", "transformer"))),
     Said("09_speedup_ladder", "half", ("half of the data", "Both are timed on 64 items"), (
         call("gl.training.compare_scripts", "script", items=64),)),
     Said("10_rosetta", "five", ("Two matrices of 1,024 x 1,024 numbers",), (call("gl.lessons.five_times", n=1024),)),
@@ -459,6 +494,7 @@ def test_the_race_gives_the_right_sum_and_a_finding(capsys: Capsys) -> None:
     names = run("04_custom_kernels", "race-run", np=np, gl=SimpleNamespace(kernels=kernels), block_sum=block_sum)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "the sum of 256 ones: 256.0"
+    assert (names["ones"].size, names["total"].size) == (256, 1)
     assert len(names["raced"].findings) > 0
     assert lines[1:] == "\n".join(map(str, names["raced"].findings)).splitlines()
     assert {finding.kind for finding in names["raced"].findings} == {"race"}
@@ -685,3 +721,120 @@ def test_a_transformer_reads_whole_windows(notebook: str, cell: str) -> None:
     (low, high, (_, length)), network = made["torch.randint"][0], made["gl.networks.transformer"][1]
     assert (low, length, high) == (0, network["context"], network.get("vocabulary", 1000))
     assert network["width"] % network["heads"] == 0
+
+
+# A cell whose text says that something fails: what it asks for, and the error that comes.
+FAILS = [
+    ("02_data_transfer", "share-error", "share", "CopyRequiredError", "copies nothing", ""),
+    ("04_custom_kernels", "launch", "kernels.launch", "GpulabError", "Without a GPU you get one sentence", ""),
+    ("08_parallelism", "skipped", "ranks", "RankError", "one rank leaves out one collective", "RankError: "),
+    ("08_parallelism", "dead", "ranks", "RankError", "a rank dies", "RankError: "),
+    ("10_rosetta", "tf-refused", "to_device", "DeviceError", "refuses instead", ""),
+]
+
+
+@pytest.mark.parametrize(("notebook", "cell", "asked", "kind", "words", "before"), FAILS, ids=[f"{row[0][:2]}-{row[1]}" for row in FAILS])
+def test_the_sentence_of_an_error_is_shown(
+    notebook: str, cell: str, asked: str, kind: str, words: str, before: str, capsys: Capsys
+) -> None:
+    """The error that the text announces is caught, and its sentence printed; its kind too where a rank failed."""
+    assert words in words_near(notebook, cell)
+    error = type(kind, (Exception,), {})
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error("what failed, and what to do")
+
+    gl = SimpleNamespace(errors=SimpleNamespace(**{kind: error}), share=fails, to_device=fails, kernels=SimpleNamespace(launch=fails))
+    ranks = SimpleNamespace(ready=True, run=fails)
+    ranks.recover = lambda: ranks
+    perform(notebook, cell, gl=gl, ranks=ranks)
+    assert capsys.readouterr().out == f"{before}what failed, and what to do\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"),
+    [
+        ("c78", ["64 MiB are full"]),
+        ("c81", ["still held inside the except block: 7 B"]),
+        ("c84", ["held behind the except block: 7 B", "a batch of 1024 fits"]),
+        ("c86", ["held by the error that has a name: 7 B", "held without it:                   7 B"]),
+    ],
+)
+def test_what_is_held_where_is_told(cell: str, lines: list[str], capsys: Capsys) -> None:
+    """The error's own words, and what the small device holds: inside the block, behind it, with a name for the error and without."""
+
+    class Small(SimpleNamespace):
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    def train_step(batch: int) -> None:
+        if batch > 1024:
+            raise MemoryError("64 MiB are full")
+
+    torch = SimpleNamespace(OutOfMemoryError=MemoryError)
+    run("06_training_pipeline", cell, torch=torch, train_step=train_step, small=Small(live_bytes=7), format_bytes=lambda n: f"{n} B")
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_step_is_marked_in_its_three_parts() -> None:
+    """Gradients are forgotten first; then forward, backward and the optimizer, each under its own mark."""
+    log: list[str] = []
+
+    @contextlib.contextmanager
+    def record_function(name: str) -> Iterator[None]:
+        log.append(f"{name}:")
+        yield
+
+    def cross_entropy(scores: Any, labels: Any) -> SimpleNamespace:
+        log.append("loss")
+        return SimpleNamespace(backward=lambda: log.append("gradients"))
+
+    optimizer = SimpleNamespace(zero_grad=lambda: log.append("forget"), step=lambda: log.append("update"))
+    shared = {"batches": [(None, None)], "model": lambda images: None, "cross_entropy": cross_entropy, "record_function": record_function}
+    run("06_training_pipeline", "c41", optimizer=optimizer, **shared)["training_step"]()
+    assert log == ["forget", "forward:", "loss", "backward:", "gradients", "optimizer:", "update"]
+
+
+def test_the_script_is_what_its_text_and_the_ladder_call_it() -> None:
+    """Model and batches go to the device, each step forgets, goes backward, updates and reads its loss; Adam at the rate of the task."""
+    assert "reads each loss" in words_near("09_speedup_ladder", "script")
+    log: list[Any] = []
+
+    class Thing(SimpleNamespace):
+        def to(self, device: str) -> Thing:
+            log.append((self.name, device))
+            return self
+
+    def adam(parameters: str, lr: float) -> SimpleNamespace:
+        log.append((parameters, lr))
+        return SimpleNamespace(zero_grad=lambda: log.append("forget"), step=lambda: log.append("update"))
+
+    def cross_entropy(scores: str, labels: Thing) -> SimpleNamespace:
+        assert (scores, labels.name) == ("scores", "batch")
+        return SimpleNamespace(backward=lambda: log.append("gradients"), item=lambda: log.append("read"))
+
+    class Model(Thing):
+        def __call__(self, images: Thing) -> str:
+            return "scores"
+
+        def parameters(self) -> str:
+            return "its own"
+
+    torch = SimpleNamespace(
+        optim=SimpleNamespace(Adam=adam), stack=lambda items: Thing(name="batch"),
+        nn=SimpleNamespace(functional=SimpleNamespace(cross_entropy=cross_entropy)),
+    )  # fmt: skip
+    run("09_speedup_ladder", "script", torch=torch, device="gpu")["script"](Model(name="model"), [(0, 0)] * 16)
+    rate = gpulab.training.task("digits-cnn").learning_rate
+    step = [("batch", "gpu"), ("batch", "gpu"), "forget", "gradients", "update", "read"]
+    assert log == [("model", "gpu"), ("its own", rate), *step * 3]
+
+
+def test_every_rank_pauses_before_each_collective() -> None:
+    """As many all-reduces as pauses; the ends of all runs of the naive network are kept for the answer."""
+    made, page = perform("08_parallelism", "slow")
+    del made[:]
+    page["one_is_slow"]()
+    names = [name for name, *_ in made if name in ("time.sleep", "dist.all_reduce")]
+    assert names == ["time.sleep", "dist.all_reduce"] * (len(names) // 2) != []
+    assert list(perform("05_mixed_precision", "scaled-naive")[1]["ends"]) == [1, 256, 65_536]
