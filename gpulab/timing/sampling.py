@@ -271,7 +271,7 @@ class _Column:
                 if finished >= min(least, deadline / FEWEST_BEFORE_PRECISION) > 0:
                     break
                 growth = 1.2 * least / finished if finished > 0 else 2.0
-                calls = min(math.ceil(calls * min(max(growth, 1.2), 16.0)), MOST_CALLS_PER_SAMPLE)
+                calls = min(math.ceil(calls * min(growth, 16.0)), MOST_CALLS_PER_SAMPLE)
                 finished = min(self._run(calls)[1] for _ in range(3))
             if finished <= 0:
                 raise InputError(

@@ -6,7 +6,7 @@ import importlib.util
 import pathlib
 import sys
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,3 +249,38 @@ def test_samples_of_two_levels_say_which(samples, width, says):
     note = detect.unstable(samples, width)
     advice = "No single figure describes it; look at the raw samples, close what else runs, and measure again."
     assert (note.sentence if note else None) == (says and says + advice)
+
+
+@pytest.mark.parametrize(("stopped", "stood"), [(1.25, True), (1.27, False), (0.8, True), (0.79, False)])
+def test_a_process_stood_still_where_it_was_blocked_for_about_as_long(stopped, stood):
+    """Blocked for half of two seconds: stops of 0.8 to 1.25 s in all are that one second."""
+    assert detect._stood_still(stopped, SimpleNamespace(blocked=0.5, seconds=2.0)) is stood
+    assert not detect._stood_still(stopped, SimpleNamespace(blocked=None, seconds=2.0))
+    assert not detect._stood_still(stopped, None)
+
+
+@pytest.mark.parametrize(("longest", "told"), [(3.05e-3, True), (2.95e-3, False)])
+def test_a_stop_is_two_milliseconds_at_least(longest, told):
+    """One of fifty samples of 1 ms; what is shorter may be the work's own scatter, however rare."""
+    assert (detect.stalled(np.array([longest, *[1e-3] * 49]), np.zeros(49)) is not None) is told
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_a_stop_is_ten_spreads_at_least(times):
+    """By hand: nine calls of 1.4 ms, nine of 1.6, a longer one: the middle deviation from 1.6 is 0.2, and ten spreads are 2.97 ms."""
+    for longest, told in ((4.6e-3, True), (4.5e-3, False)):
+        samples = times * np.array([*[1.4e-3, 1.6e-3] * 9, longest])
+        assert (detect.stalled(samples, np.zeros(18)) is not None) is told
+
+
+def test_the_spread_of_few_and_of_many():
+    """By hand: the deviations of 0 .. 18 from 9 have the median 5; of twenty the middle 68 % reach from 3.04 to 15.96."""
+    assert detect._spread(np.arange(19.0)) == pytest.approx(1.4826 * 5)
+    assert detect._spread(np.arange(20.0)) == pytest.approx(6.46)
+
+
+def test_what_the_machine_explains_of_a_stop():
+    """The longer of both waits for a core, what the quota and what the host took; nothing where nothing is known."""
+    assert detect._explained(SimpleNamespace(delay=0.1, process_delay=0.2, throttled=0.04, stolen=0.005)) == pytest.approx(0.245)
+    assert detect._explained(SimpleNamespace(delay=0.3, process_delay=None, throttled=None, stolen=None)) == pytest.approx(0.3)
+    assert detect._explained(SimpleNamespace(delay=None, process_delay=None, throttled=None, stolen=None)) == 0.0

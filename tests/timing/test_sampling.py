@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulab.errors import InputError
+from gpulab.timing import sampling
 from gpulab.timing._loop import make_waiting_loops
 from gpulab.timing.sampling import MOST_KEPT, Sampled, make_loops, sample, sample_in_turns
 
@@ -347,3 +348,34 @@ def test_checks_are_few() -> None:
         sampling.is_precise = original
     assert len(looks) == 8
     assert looks[0] == pytest.approx(2 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dead_below", "deadline", "asked"),
+    [
+        # 0.1 us a call, and 1 ms is a hundred ticks: sixteen times as many at most, then a fifth more than it takes by the last batch.
+        (0, 10.0, [1, 16, 256, 4096, 12_000]),
+        (0, 0.024, [1, 16, 256, 4096]),  # 0.4 ms are a sixtieth of that deadline, and long enough
+        (10, 0.024, [1, 2, 4, 8, 16, 256, 4096]),  # a batch in which the clock stood still is doubled
+    ],
+)
+def test_how_many_calls_make_a_sample(dead_below: int, deadline: float, asked: list[int]) -> None:
+    """One call is tried, then batches, the least of three each; the last size is that of the first sample."""
+    told: list[int] = []
+
+    def run(calls: int) -> tuple[float, float]:
+        told.append(calls)
+        return 0.0, 1e-7 * calls if calls >= dead_below else 0.0
+
+    column = sampling._Column(run, None, Clock())
+    column.choose_calls(1e-5, deadline)
+    first, *batches = asked
+    assert told == pytest.approx([first, *(calls for calls in batches for _ in range(3)), asked[-1]], abs=1)
+    assert (column.calls, column.count) == (told[-1], 1)
+
+
+def test_progress_ends_at_one_however_late_it_is() -> None:
+    """Three calls of 0.6 s are made in a deadline of 1 s, as the fewest that there are: 60 % of it, then all."""
+    told: list[float] = []
+    sampled(Clock(), 0.6, deadline=1.0, progress=lambda fraction, text: told.append(round(fraction, 6)))
+    assert sorted(set(told)) == [0.6, 1.0]

@@ -500,3 +500,22 @@ def test_the_models_correlations_by_hand() -> None:
     assert found == pytest.approx(ratio)
     assert correlations == pytest.approx(signs)
     assert len(correlations) > 0
+
+
+@pytest.mark.parametrize(("place", "value", "switches"), [(5, 1.6, 1), (5, 1.7, 3), (18, 1.4, 1), (18, 1.3, 3)])
+def test_a_sample_between_two_levels_is_no_switch(place: int, value: float, switches: int) -> None:
+    """Levels 1 and 2, one change: a value in the middle of the way is of neither, one nearer to the other level is two changes."""
+    samples = np.repeat([1.0, 2.0], 12)
+    samples[place] = value
+    found = split_levels(samples, np.sort(samples), 0.03)
+    assert (found.switches, found.fast_seconds, found.slow_seconds, found.separate) == (switches, 1.0, 2.0, True)
+    assert found.fast_share == {1.6: 11, 1.7: 11, 1.4: 13, 1.3: 13}[value] / 24
+    assert found.threshold_seconds == {1.6: 1.0, 1.7: 1.0, 1.4: 1.4, 1.3: 1.3}[value]
+
+
+@pytest.mark.parametrize(("apart", "separate"), [(1.5, True), (1.4, False)])
+def test_levels_are_clusters_from_nearly_four_of_their_spreads_on(apart: float, separate: bool) -> None:
+    """By hand: forty values from 0 to 1 have quartiles 20/39 apart, a spread of 0.380; 3.8 of them are 1.44."""
+    one = np.linspace(10.0, 11.0, 40)
+    samples = np.concatenate([one, one + apart])
+    assert split_levels(samples, np.sort(samples), 0.03).separate is separate
