@@ -363,7 +363,6 @@ def _executed(source: str, idiom: Idiom, names: Names) -> Any:
     """Run a row's source; its text can be looked up, as a notebook's can, for those who read a function's source."""
     file = f"<{idiom.tongue}: {idiom.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    names["__name__"] = "__main__"
     exec(compile(source, file, "exec"), names)
     return names["result"]
 
