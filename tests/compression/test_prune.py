@@ -190,6 +190,17 @@ def test_the_channels_that_stay_are_the_largest_as_the_norm_scales_them():
     assert (small[0].out_channels, small[1].num_features, small[3].in_channels) == (2, 2, 2)
 
 
+def test_what_a_channel_counts_by_hand():
+    """Filters of 2, 1 and 3, scaled by 1, -4 and 0, over the root of a variance of 1, 3/4 and 2 and an epsilon of 1/4."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 1, bias=False), nn.BatchNorm2d(3, eps=0.25), nn.ReLU(), nn.Conv2d(3, 1, 1))
+    with torch.no_grad():
+        model[0].weight[:] = torch.tensor([2.0, -1.0, 3.0]).view(3, 1, 1, 1)
+        model[1].weight[:] = torch.tensor([1.0, -4.0, 0.0])
+        model[1].running_var[:] = torch.tensor([1.0, 0.75, 2.0])
+    (chain,) = _channels.chains(model)
+    assert _channels._importance(model, chain).tolist() == pytest.approx([2 / 1.25**0.5, 4.0, 0.0])
+
+
 def test_channels_are_kept_in_multiples(cnn: nn.Module):
     """With multiple=8 no layer keeps 3 of 8 channels."""
     small = compression.prune(cnn, 0.7, structured=True, multiple=8)

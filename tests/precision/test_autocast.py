@@ -8,6 +8,7 @@ import functools
 import json
 import subprocess
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -356,3 +357,74 @@ def test_a_dispatcher_without_a_device_is_asked_of_each_operator_in_the_lower_ty
     assert set(found.values()) == {("seen", "", "", "")}
     left = set(_observe.CASES) - set(found) - {"scaled_dot_product_attention"}
     assert left == {name for name in _observe.CASES if name.startswith(("fft_", "linalg_"))} - {"linalg_vecdot"}
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum(1, keepdims=True)
+
+
+def _by_channel(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return 1 + (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)  # a scale of one, and a shift of one
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1))
+
+
+_TURNS = np.array([1.0, -1.0, 1.0, -1.0])
+# What an operator computes, written from its definition; of those that are called with more than the network's numbers.
+IN_NUMPY = {
+    "pow": lambda x: x**3, "sum": lambda x: x.sum(1), "mean": lambda x: x.mean(1), "prod": lambda x: x.prod(1),
+    "cumsum": lambda x: x.cumsum(1), "cumprod": lambda x: x.cumprod(1), "softmax": _rows, "log_softmax": lambda x: np.log(_rows(x)),
+    "softmin": lambda x: _rows(-x), "layer_norm": lambda x: _by_channel(x, (1,)), "group_norm": lambda x: _by_channel(x, (2, 3)),
+    "batch_norm": lambda x: _by_channel(x, (0, 2, 3)), "quantile": np.median, "nanquantile": np.median, "tensordot": np.matmul,
+    "multi_dot": lambda a, b, c: a @ b @ c, "renorm": lambda x: x / np.maximum(1, np.sqrt((x**2).sum(1, keepdims=True))),
+    "kl_div": lambda a, b: (b * (np.log(b) - a)).sum() / 4, "cross": np.cross, "embedding": lambda w: w[:3],
+    "margin_ranking_loss": lambda a, b: np.maximum(0, -_TURNS * (a - b)).mean(),
+    "cosine_embedding_loss": lambda a, b: np.where(_TURNS > 0, 1 - _cosine(a, b), _cosine(a, b)).mean(),
+    "cross_entropy": lambda x: -np.log(np.diag(_rows(x))).mean(), "nll_loss": lambda x: -np.diag(x).mean(),
+    "cat": lambda a, b: np.concatenate([a, b]), "stack": lambda a, b: np.stack([a, b]),
+    "index_copy": lambda a, b: np.concatenate([b, a[1:]]), "index_put": lambda a, b: np.concatenate([b, a[1:]]),
+    "scatter_add": lambda a, b: np.concatenate([a[:1] + b, a[1:]]), "addmm": lambda a, b, c: a + b @ c,
+    "baddbmm": lambda a, b, c: a + b @ c, "addr": lambda a, b, c: a + np.outer(b, c),
+    "bilinear": lambda a, b, w: np.einsum("ni,oij,nj->no", a, w, b),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(IN_NUMPY))
+def test_an_operator_is_called_as_its_name_says(name: str) -> None:
+    """By NumPy: a case that tried another axis, or its inputs the other way round, would say what another operator does."""
+    function, shapes = _observe.CASES[name]
+    inputs = [torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) + 0.25 for k, shape in enumerate(shapes)]
+    arrays = [x.numpy().copy() for x in inputs]
+    # The weights and statistics that a case makes itself are float32, as those of a model are.
+    found = function(*(x.float() for x in inputs)) if name.endswith("_norm") else function(*inputs)
+    np.testing.assert_allclose(found.double().numpy(), IN_NUMPY[name](*arrays), rtol=1e-5, atol=1e-6)
+
+
+# Sides by hand: a kernel of 3 takes 2 away, transposed it adds them; pools halve, paddings add one on each side.
+RESULTS = {
+    "conv1d": (2, 4, 6), "conv2d": (2, 4, 6, 6), "conv3d": (2, 4, 4, 4, 4), "conv_transpose1d": (2, 4, 10),
+    "conv_transpose2d": (2, 4, 10, 10), "conv_transpose3d": (2, 4, 8, 8, 8), "conv_tbc": (6, 2, 4),
+    "scaled_dot_product_attention": (1, 2, 4, 8), "max_pool2d": (2, 3, 4, 4),
+    "avg_pool2d": (2, 3, 4, 4), "adaptive_avg_pool2d": (2, 3, 1, 1), "max_pool3d": (2, 3, 3, 3, 3), "avg_pool3d": (2, 3, 3, 3, 3),
+    "adaptive_avg_pool3d": (2, 3, 2, 2, 2), "adaptive_max_pool3d": (2, 3, 2, 2, 2), "reflection_pad2d": (2, 3, 10, 10),
+    "replication_pad2d": (2, 3, 10, 10), "grid_sample": (2, 3, 4, 4), "bmm": (3, 4, 4), "mm": (4, 4), "mv": (4,), "linear": (4, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(RESULTS))
+def test_the_shape_that_an_operator_gives(name: str) -> None:
+    """Small, and of more than one channel, item and place."""
+    function, shapes = _observe.CASES[name]
+    assert tuple(function(*map(torch.ones, shapes)).shape) == RESULTS[name]
+
+
+def test_what_is_left_to_chance_and_to_the_corner() -> None:
+    """Half of the numbers are dropped and the others doubled; a sample at the corner -1 lies half outside of its pixel both ways."""
+    dropped = _observe.CASES["dropout"][0](torch.ones(100, 100))
+    assert set(dropped.flatten().tolist()) == {0.0, 2.0}
+    image = torch.rand(2, 3, 8, 8)
+    sampled = _observe.CASES["grid_sample"][0](image, torch.full((2, 1, 1, 2), -1.0))
+    torch.testing.assert_close(sampled[:, :, 0, 0], image[:, :, 0, 0] / 4)
+    assert _observe.CASES["scaled_dot_product_attention"][1] == ((1, 2, 4, 8),) * 3

@@ -668,6 +668,13 @@ def test_steps_without_a_time_have_no_speed() -> None:
     assert meter.rate(8) == nothing
     meter.step_seconds = [0.0, 2.0] * 19 + [2.0] * 2
     assert meter.rate(8) == (4.0, None, None)
+    meter.step_seconds = [2.0] * 40
+    assert meter.rate(8) == (4.0, (4.0, 4.0), None)
+    meter.step_seconds = [float(seconds) for seconds in np.random.default_rng(0).permutation(np.linspace(1, 4, 101))]
+    rate, ends, _ = meter.rate(8)
+    assert rate == pytest.approx(8 / 2.5)
+    assert ends is not None
+    assert 8 / 4 < ends[0] < 8 / 2.5 < ends[1] < 8 / 1
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
