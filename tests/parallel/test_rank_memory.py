@@ -421,3 +421,127 @@ def test_pytorch_before_2_13_has_other_names(monkeypatch: pytest.MonkeyPatch) ->
     assert predict_ranks(torch.nn.Linear(784, 10), x, strategy="data", **options).peak_by_category["parameters"] == 4 * 7850
     with pytest.raises(InputError, match=r"expected 2\.13 or newer"):
         predict_ranks(torch.nn.Linear(784, 10), x, strategy="pipeline-gpipe", **options)
+
+
+def test_a_step_that_fails_is_told_in_one_sentence() -> None:
+    """Layers that do not fit: whose the failure is, with PyTorch's words; no group and no fake mode stay behind."""
+    x = torch.zeros(2, 3)
+    with pytest.raises(InputError) as caught:
+        predict_ranks(lambda: torch.nn.Linear(4, 4), x, strategy="data", ranks=2, loss=torch.sum)
+    assert str(caught.value).startswith("predict_ranks: the step ")
+    assert "\n" not in str(caught.value)
+    assert "memory.trace" not in str(caught.value)
+    assert not torch.distributed.is_initialized()
+    assert type(torch.zeros(1)) is torch.Tensor
+
+    def broken() -> Any:
+        raise ValueError("no model today")
+
+    with pytest.raises(InputError, match=r"^predict_ranks: .*no model today"):
+        predict_ranks(broken, x, strategy="data", ranks=2)
+
+
+@pytest.mark.parametrize(("length", "parts"), [(8, 3), (8, 8), (3, 8), (7, 4), (1, 1), (6, 5)])
+def test_parts_of_a_parameter_are_those_that_fsdp_cuts(length: int, parts: int) -> None:
+    """Beside FSDP's own function, which cuts all of them: the same numbers in the same shapes, and empty ones at the end."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
+
+    from gpulab.parallel._fake_ranks import _Chunks
+
+    whole = torch.arange(2.0 * length).reshape(length, 2)
+    real, ours = _chunk_with_empty(whole, parts, 0), _Chunks(whole, parts, 0)
+    assert len(ours) == len(real) == parts
+    for k, part in enumerate(real):
+        assert ours[k].shape == part.shape
+        assert torch.equal(ours[k], part)
+    turned = _chunk_with_empty(whole.T, parts, 1)
+    assert all(torch.equal(_Chunks(whole.T, parts, 1)[k], part) for k, part in enumerate(turned))
+
+
+def test_only_what_goes_to_the_meta_device_is_let_go_there() -> None:
+    """Parameters keep their shapes and whether they are trained, buffers go too; any other move is PyTorch's own, as it is afterwards."""
+    from gpulab.parallel._fake_ranks import _let_go
+
+    before = torch.nn.Module.to
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3, affine=False), torch.nn.Linear(3, 2, bias=False))
+    model[2].requires_grad_(False)
+    with _let_go():
+        assert model.to(torch.float64)[0].weight.dtype == torch.float64
+        assert model.to(device="cpu")[0].weight.device.type == "cpu"
+        assert model.to("meta") is model
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
+    assert [(tuple(p.shape), p.requires_grad) for p in model.parameters()] == [((3, 2), True), ((3,), True), ((2, 3), False)]
+    assert [tuple(b.shape) for b in model.buffers()] == [(3,), (3,), ()]
+    assert all(type(parameter) is torch.nn.Parameter for parameter in model.parameters())
+    assert torch.nn.Module.to is before
+
+
+def test_ddp_hears_that_its_buckets_stay() -> None:
+    """Nothing was rebuilt; whatever else it asks its reducer is the reducer's own; what is sent is held beside its work."""
+    from gpulab.parallel._fake_ranks import _Held, _replaced, _SameBuckets, _Zero
+
+    reducer = SimpleNamespace(_rebuild_buckets=lambda: True, prepare=7)
+    same = _SameBuckets(reducer)
+    assert (same._rebuild_buckets(), same.prepare) == (False, 7)
+    held = _Held(SimpleNamespace(wait=lambda: "waited"), ["a tensor"])
+    assert (held.wait(), held._tensors, _Zero().item()) == ("waited", ["a tensor"], 0)
+    owner = SimpleNamespace(one=1, two=2)
+
+    def fails() -> None:
+        with _replaced(owner, one=3):
+            assert (owner.one, owner.two) == (3, 2)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert (owner.one, owner.two) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            ("microbatches", 2**20 + 1, 1, 2**20),
+            "microbatches is 1048577; expected a whole number from 1 to 1048576. Pass for example microbatches=2.",
+        ),
+        (("rank", 5, 0, 0), "rank is 5; expected a whole number from 0 to 0. Pass for example rank=0."),
+        (("ranks", 1.5, 3, 9), "ranks is 1.5; expected a whole number from 3 to 9. Pass for example ranks=3."),
+    ],
+)
+def test_a_number_out_of_range_is_told_with_one_that_fits(given: tuple[Any, ...], words: str) -> None:
+    """Both bounds are taken."""
+    with pytest.raises(InputError) as caught:
+        _rank_memory._whole(*given)
+    assert str(caught.value) == f"predict_ranks: {words}"
+    name, _, least, most = given
+    assert [_rank_memory._whole(name, value, least, most) for value in (least, most)] == [least, most]
+
+
+def test_bounds_of_a_prediction_are_those_that_are_told() -> None:
+    """A thousand ranks, a million microbatches, a petabyte of buckets; what comes first is refused first."""
+    x = torch.zeros(2, 3)
+    for options, words in (
+        ({"microbatches": 2**20, "bucket_bytes": 2**50 + 1},
+         "bucket_bytes is 1125899906842625; expected a whole number from 1 to 1125899906842624"),
+        ({"bucket_bytes": 0}, "bucket_bytes is 0"), ({"bucket_bytes": 2**50, "optimizer": None}, "optimizer is None"),
+        ({"bucket_bytes": 1, "optimizer": None}, "optimizer is None"), ({"microbatches": 2**20 + 1}, "microbatches is 1048577"),
+        ({"checkpoint": 1}, "checkpoint=1; expected True or False"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"^predict_ranks: {words}"):
+            predict_ranks(little, x, strategy="ddp", ranks=1024, **options)
+
+
+def test_a_checkpoint_counts_the_generators_state_once_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a step made up: five calls of checkpoints in two steps are two a step, each with PyTorch's 5,056 bytes in blocks: 5,120."""
+    found = {
+        "peak_bytes": 10, "scratch_bytes": 7, "checkpoints": 5, "kept_bytes": 3, "first_step_peak_bytes": 9, "peak_by_category": {},
+        "peak_operator": "x", "peak_phase": "forward", "peak_tensors": [],
+    }  # fmt: skip
+    monkeypatch.setattr(_rank_memory, "_followed", lambda work: found)
+    p = predict_ranks(lambda: torch.nn.Linear(2, 2), torch.zeros(2, 2), strategy="data", ranks=2, checkpoint=True, loss=torch.sum)
+    assert (p.scratch_bytes, p.checkpoint, p.parameter_count, p.kept_bytes) == (7 + 2 * 5120, True, 6, 3)
+    assert p.peak_by_category == dict.fromkeys(
+        ("parameters", "optimizer", "gradients", "communication", "activations", "inputs", "temporary"), 0
+    )
+    assert p.evidence.assumptions is not None
+    assert "bfloat16" not in p.evidence.assumptions

@@ -88,3 +88,39 @@ def test_bad_input_is_refused(options: dict[str, object], words: str) -> None:
     asked: dict[str, object] = {"model": "course", "strategy": "ddp", "ranks": 2, **options}
     with pytest.raises(InputError, match=words):
         rank_states(asked.pop("model"), **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("optimizer", "each", "counter"), [("adam", 8, 4), ("adamw", 8, 4), ("sgd", 0, 0), ("sgd-momentum", 4, 0)])
+def test_an_optimizers_state_by_hand(optimizer: str, each: int, counter: int) -> None:
+    """Of the course's model: two moments and a counter a tensor with Adam, a velocity with momentum, nothing without; in float32."""
+    shape = gpt_shape("course")
+    states = rank_states("course", strategy="ddp", ranks=2, optimizer=optimizer)
+    tensors = 2 + 2 * 12 + 3  # embeddings; four linear layers and two norms a layer, with biases; the last norm and the head
+    assert states.optimizer_bytes == each * shape.parameter_count + counter * tensors
+    assert (states.parameters_bytes, states.gradients_bytes) == (4 * shape.parameter_count,) * 2
+    assert states.total_bytes == (8 + each) * shape.parameter_count + counter * tensors
+
+
+def test_the_courses_own_shape_is_the_networks_default() -> None:
+    """``networks.transformer()`` as the lessons use it: two layers of width 128 with four heads, 1,000 words, 128 positions."""
+    shape = gpt_shape("course")
+    assert (shape.layers, shape.width, shape.heads, shape.vocabulary, shape.context) == (2, 128, 4, 1000, 128)
+
+
+def test_states_in_words_by_hand() -> None:
+    """Of a linear sum: the parts, and what they come to; which rank of how many."""
+    states = rank_states("course", strategy="zero3", ranks=4, rank=2, optimizer="sgd")
+    share = states.parameters_bytes
+    assert states.table()[0] == ("course: zero3, rank 2 of 4", "bytes")
+    assert [name for name, _ in states.table()[1]] == ["parameters", "gradients", "optimizer", "together"]
+    assert (states.total_bytes, states.gradients_bytes, states.optimizer_bytes) == (2 * share, share, 0)
+    assert repr(states).startswith("<course, zero3 on 4 ranks: states of ")
+    assert repr(states).endswith(" on rank 2>")
+
+
+def test_layers_and_ends_are_shared_out_to_stages() -> None:
+    """Five layers on three stages: two, two and one; the embeddings with the first, the last norm and the head with the last."""
+    layer, w = 12 * 24**2 + 13 * 24, 24
+    counts = [rank_states(SHAPE, strategy="pipeline-gpipe", ranks=3, rank=rank).parameters_bytes // 4 for rank in range(3)]
+    assert counts == [2 * layer + (101 + 8) * w, 2 * layer, layer + (101 + 2) * w]
+    assert sum(counts) == SHAPE.parameter_count

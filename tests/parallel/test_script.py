@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from gpulab.errors import InputError
 from gpulab.parallel import Ranks
-from gpulab.parallel._script import export_script
+from gpulab.parallel._script import Parts, _import_of, _literal, export_script
 from gpulab.training import evaluate
 
 SCALE = 3
@@ -215,3 +215,92 @@ def test_what_cannot_be_written_down_is_refused(tmp_path: Path, function: object
         _script(tmp_path / "work.py", function, *args)
     assert words in str(caught.value)
     assert not (tmp_path / "work.py").exists()
+
+
+def os_of() -> str:
+    """Needs a value under a name that the script has for a module."""
+    return datetime
+
+
+datetime = "a text, and no module"
+
+
+def uses_another_name() -> float:
+    """Needs a function by a name that it does not have."""
+    return twice(1.0)
+
+
+def _once(value: float) -> float:
+    return value
+
+
+twice = _once
+
+
+def uses_its_own_file() -> object:
+    """Needs the very module that it lies in."""
+    return here.SCALE
+
+
+here = sys.modules[__name__]
+
+
+def main() -> int:
+    """Work under the script's own name."""
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (os_of, "the name datetime is one of the script's own"), (main, "the name main is one of the script's own"),
+        (uses_another_name, "twice is another name of _once"), (uses_its_own_file, "here is a module of your own"),
+    ],
+)  # fmt: skip
+def test_names_that_would_mean_something_else_are_refused(tmp_path: Path, function: object, words: str) -> None:
+    """One sentence, in this order: whose it is, what is wrong, what was expected, and what to do."""
+    with pytest.raises(InputError) as caught:
+        _script(tmp_path / "work.py", function)
+    assert str(caught.value).startswith(f"export_script: {words}")
+    assert "; expected something that can be written down as source. " in str(caught.value)
+    assert str(caught.value).rpartition("source. ")[2] in (
+        "Give it another name.", "Use one name for it.", "Import the functions from it by name.",
+    )  # fmt: skip
+    assert not (tmp_path / "work.py").exists()
+
+
+def test_a_name_that_means_two_things_is_refused_and_one_that_means_the_same_twice_is_not() -> None:
+    """Equal values are one; a function of that name is another."""
+    parts = Parts()
+    assert [parts.need("SIZE", [1, 2]), parts.need("SIZE", [1, 2])] == ["SIZE", "SIZE"]
+    assert parts.definitions == {"SIZE": "SIZE = [1, 2]"}
+    with pytest.raises(InputError) as caught:
+        parts.need("SIZE", [1, 3])
+    assert str(caught.value) == (
+        "export_script: the name SIZE stands for two different things; expected something that can be written down as source. "
+        "Give one of them another name."
+    )
+
+
+def test_each_kind_of_import_by_hand() -> None:
+    """Modules by their names, below others, under another one; functions and objects from where they are; what has none is written down."""
+    found = [
+        _import_of("math", math), _import_of("F", F), _import_of("addresses", addresses), _import_of("functional", F),
+        _import_of("urllib", addresses), _import_of("dumps", pickle.dumps), _import_of("pickle_of", pickle.dumps),
+        _import_of("float32", torch.float32), _import_of("SCALE", 3), _import_of("ready", ready),
+    ]  # fmt: skip
+    assert found == [
+        "import math", "import torch.nn.functional as F", "import urllib.parse as addresses", "from torch.nn import functional",
+        "import urllib.parse", "from _pickle import dumps", "from _pickle import dumps as pickle_of", "from torch import float32",
+        None, None,
+    ]  # fmt: skip
+
+
+def test_what_can_be_written_as_source_is_and_the_rest_is_named() -> None:
+    """Numbers, texts and lists of them; a number that is none, an infinity in a list, and an array are told with what to do."""
+    assert [_literal("x", value) for value in (1.5, "a'b", (1,), {"k": [None, True]}, {3}, b"x")] == [
+        "1.5", '"a\'b"', "(1,)", "{'k': [None, True]}", "{3}", "b'x'",
+    ]  # fmt: skip
+    for value in (float("inf"), [float("nan")], torch.ones(2), object()):
+        with pytest.raises(InputError, match=r"^export_script: argument 2 is .* Make it inside the function: a script carries"):
+            _literal("argument 2", value)
