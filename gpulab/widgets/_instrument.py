@@ -383,7 +383,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         """Return whether a value is newer than all that its view has set the control to; it is the newest then."""
         place = str(content.get("view")), name
         if isinstance(seq, int):
-            if seq <= self._taken.get(place, seq - 1):
+            if place in self._taken and seq <= self._taken[place]:
                 return False
             self._taken[place] = seq
         return True

@@ -56,11 +56,12 @@ class SimtMicroscope(Instrument):
     summary = "One kernel, warp by warp: what each line executes and moves, and which lanes, sectors and banks each step takes."
     actions: tuple[Action, ...] = (Action("run", "Run", "Read the kernel again and run it on fresh copies of its arrays.", measures=False),)
 
+    _follows: bool  # of a kernel of the learner's: whether its name stood for it when it was given, so that Run may read the newest one
+
     def __init__(
         self, kernel: Any = None, grid: Any = None, block: Any = None, *args: Any, dynamic_shared_bytes: int = 0, **values: Any
     ) -> None:
         self._own: Launch | None = None
-        self._follows = False  # whether the kernel's name stood for it when it was given, so that Run may read the newest one
         if isinstance(kernel, str):
             values = {"kernel": kernel, **values}
         elif kernel is not None:
@@ -73,7 +74,7 @@ class SimtMicroscope(Instrument):
         self._walk: Walk | None = None
         self._found: tuple[Walk, Mapping[str, np.ndarray]] | None = None  # what the work leaves for ``ended``
         self._rows: Sequence[Sequence[str]] = ()
-        self._again = 0  # counts the wishes to run the same thing once more
+        self._again: object = None  # another one with each wish to run the same thing once more
         self._tried: tuple[Any, ...] | None = None
         later = {name: values.pop(name) for name in ("step",) if name in values}
         super().__init__(**values)
@@ -247,7 +248,7 @@ class SimtMicroscope(Instrument):
             self._own = Launch(kernel, grid, block, args, dynamic_shared_bytes or 0)
             self._follows = self._own.newest() is self._own
             self.controls["kernel"] = self._kernel_control()
-            self._again += 1
+            self._again = object()
             step = self.values["step"]
             super().set(kernel=_OWN)
             self.values["step"] = step  # an edited kernel is looked at where the last one was
@@ -276,7 +277,7 @@ class SimtMicroscope(Instrument):
     def run(self, action: str | None = None, wait: bool = False) -> None:
         """Read the kernel again and run it; a run under way begins anew."""
         with self._lock:
-            self._again += 1
+            self._again = object()
             if self._own is not None and self._follows:
                 self._own = self._own.newest()
             under_way = self.running and action in (None, "run")

@@ -420,6 +420,27 @@ def test_progress_is_throttled() -> None:
     assert len(seen) < 100
 
 
+def test_a_report_is_sent_every_tenth_of_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sooner only what is complete; a share beyond the ends is the end."""
+    now = [0.0]
+    monkeypatch.setattr(_work, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    seen: list[float] = []
+    job = _work.Job(lambda progress, stop: None, lambda fraction, text: seen.append(fraction), lambda result, sentence: None, False)
+    moments = ((0.1, -0.5), (0.15, 0.2), (0.2, 0.3), (0.25, 0.4), (0.26, 1.0), (0.3, 7.0), (0.35, 0.5), (0.45, 0.6))
+    for moment, fraction in moments:
+        now[0] = moment
+        job._report(fraction, "counting")
+    assert seen == [0.0, 0.3, 1.0, 1.0, 0.6]
+
+
+def test_of_a_long_message_the_first_words_are_shown() -> None:
+    """240 letters have room; of more, the last word that would not fit is left out."""
+    words = "word " * 47 + "12345"  # 240
+    rest = " (the kernel is still usable; change a control and run again, or read instrument.traceback)."
+    assert _work.in_one_sentence(ValueError(words)) == f"ValueError: {words}{rest}"
+    assert _work.in_one_sentence(ValueError(f"{words}6")) == f"ValueError: {words[:-6]} ...{rest}"
+
+
 def test_an_incomplete_result_can_be_shown(gate: Gate) -> None:
     """``publish`` draws what there is while the work goes on."""
     probe = Probe()
