@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from gpulab import devices, hierarchy
@@ -95,3 +97,22 @@ def test_whole_numbers_at_the_edges() -> None:
     for wrong in (64, True):
         with pytest.raises(InputError, match="powers of two from 1 to 32"):
             hierarchy.parallel([wrong])
+
+
+# What a call without options means; what it leaves to the device or the machine is None.
+USUAL = {
+    "bandwidth": {"device": "cpu", "operation": "read", "deadline": 6.0},
+    "latency": {"device": "cpu", "chases": 3, "deadline": 10.0},
+    "measure_chase": {"device": "cpu", "deadline": 0.5},
+    "measure_stream": {"device": "cpu", "operation": "read", "deadline": 0.5},
+    "parallel": {"chains": (1, 2, 4, 8, 16), "deadline": 6.0},
+    "recorded_bandwidth": {"operation": "read"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_what_a_call_without_options_means(name: str) -> None:
+    """Figures in the course's text and in recordings were made with these."""
+    found = inspect.signature(getattr(hierarchy, name)).parameters.items()
+    left = {key: parameter.default for key, parameter in found if parameter.default not in (None, inspect.Parameter.empty)}
+    assert left == USUAL[name]

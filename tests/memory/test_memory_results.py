@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
 
+from gpulab import memory
 from gpulab.evidence import Evidence, Note
 from gpulab.memory import MemoryTrace, Prediction, Released
 from gpulab.memory._snapshot import HeldTensor
@@ -117,3 +119,20 @@ def test_the_table_of_a_cell() -> None:
             ("- new: x", "", "", "8.00 KiB", "2x1000 float32"),
             ("- new: no name", "", "", "8.00 KiB", "scalar float32"),
         ]
+
+
+# What a call without options means; what it leaves to the device or the machine is None.
+USUAL = {
+    "limit": {"on_top": False},
+    "predict": {"optimizer": "adam", "precision": "float32", "checkpoint": False},
+    "release": {"outputs": False},
+    "trace": {"precision": "float32", "checkpoint": False, "steps": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_what_a_call_without_options_means(name: str) -> None:
+    """Figures in the course's text and in recordings were made with these."""
+    found = inspect.signature(getattr(memory, name)).parameters.items()
+    left = {key: parameter.default for key, parameter in found if parameter.default not in (None, inspect.Parameter.empty)}
+    assert left == USUAL[name]

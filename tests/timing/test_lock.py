@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import os
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gpulab import timing
 from gpulab.devices import Device
 from gpulab.errors import StoppedError
 from gpulab.timing import _lock
@@ -269,3 +271,23 @@ def test_keys_of_gpus_are_their_identities(monkeypatch):
     runtime = SimpleNamespace(getDeviceProperties=lambda index: {"uuid": bytes([index, 255]) * 10})
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     assert _lock.key(Device("cuda", 1)) == "cuda-" + "01ff" * 8
+
+
+# What a call without options means; what it leaves to the device or the machine is None.
+USUAL = {
+    "compare": {"dtype": "float32", "transfer": False, "relative_width": 0.02, "deadline": 2.0},
+    "measure": {"relative_width": 0.02, "deadline": 2.0, "transfer": False, "cold": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_what_a_call_without_options_means(name: str) -> None:
+    """Figures in the course's text and in recordings were made with these."""
+    found = inspect.signature(getattr(timing, name)).parameters.items()
+    left = {key: parameter.default for key, parameter in found if parameter.default not in (None, inspect.Parameter.empty)}
+    assert left == USUAL[name]
+
+
+def test_who_measures_waits_half_a_minute_for_others_at_most():
+    """Then it goes on beside them, and says so."""
+    assert inspect.signature(_lock.turn).parameters["timeout"].default == 30.0

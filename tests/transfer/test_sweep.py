@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import threading
 import types
 
@@ -491,3 +492,26 @@ def test_sizes_and_times_that_are_not_given(monkeypatch):
     assert (transfer.stale_read(device="cpu").nbytes, asked) == (2**28, [("host", 2**28)])
     with pytest.raises(InputError, match=r"^recorded_sweep: got a str; expected a Recording\. Pass gl\.recordings\.load\(name\)\.$"):
         transfer.recorded_sweep("nvidia-h200")
+
+
+# What a call without options means; what it leaves to the device or the machine is None.
+USUAL = {
+    "break_even": {"dtype": "float32", "deadline": 30.0},
+    "link": {"memory": "pinned", "deadline": 3.0},
+    "measure_copy": {"direction": "to_device", "memory": "pageable", "library": "torch", "deadline": 1.0},
+    "measure_overlap": {"deadline": 2.0},
+    "memory_bandwidth_bytes_per_second": {"deadline": 0.5},
+    "overlap": {"nbytes": 67_108_864, "chunks": 8},
+    "pinning_cost": {"nbytes": 67_108_864, "deadline": 3.0},
+    "pipeline_seconds": {"launch_seconds": 0.0},
+    "stale_read": {"nbytes": 268_435_456},
+    "sweep": {"directions": ("to_device", "to_host"), "memory": ("pageable", "pinned"), "library": "torch", "deadline": 20.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_what_a_call_without_options_means(name):
+    """Figures in the course's text and in recordings were made with these."""
+    found = inspect.signature(getattr(transfer, name)).parameters.items()
+    left = {key: parameter.default for key, parameter in found if parameter.default not in (None, inspect.Parameter.empty)}
+    assert left == USUAL[name]
