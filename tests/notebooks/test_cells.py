@@ -101,7 +101,9 @@ def ticking(log: list[str], step: float = 1.0) -> SimpleNamespace:
 
 def queue_that_logs(log: list[str]) -> SimpleNamespace:
     """A queue for a cell: what is asked of it is logged."""
-    return SimpleNamespace(submit=lambda *_: log.append("submit"), synchronize=lambda: log.append("wait"))
+    return SimpleNamespace(
+        submit=lambda function, *_: log.append("submit" if callable(function) else "nothing"), synchronize=lambda: log.append("wait")
+    )
 
 
 ROOT = SimpleNamespace(median_seconds=6.0)
@@ -227,6 +229,7 @@ def test_every_gate_of_the_notebook_is_a_sigmoid() -> None:
         found = kernels.simulate(kernel, 4 if id == "kernel" else 2, 32, x, y)
         assert y == pytest.approx(wanted, abs=1e-6), id
         assert not found.findings
+    assert found.totals.global_load_requests == 32, "one for each number of a thread's chunk"
 
 
 def test_the_kernel_without_an_end_reads_one_too_far() -> None:
@@ -248,6 +251,7 @@ def test_the_product_of_tiles_is_numpys() -> None:
     found = kernels.simulate(kernel, (2, 2), (32, 32), a, b, c)
     assert c == pytest.approx(a @ b, rel=1e-5)
     assert found.shared_bytes == 2 * 32 * 32 * 4  # one tile of each, of 4-byte numbers
+    assert not found.findings, "two barriers"
 
 
 def test_small_losses_and_a_large_rate_cancel() -> None:
@@ -356,13 +360,13 @@ def test_the_step_that_is_profiled_finds_its_own_network_after_the_whole_noteboo
 
 
 def test_the_block_that_is_compiled_by_hand() -> None:
-    """Of the row (1, 3): norm (-1, 1), and x + y / (1 + exp(-1.702 y))."""
+    """Of the row (0, 1, 5): its norm y has the mean 2 and the variance 14 / 3 taken out; then x + y / (1 + exp(-1.702 y))."""
     import torch
 
     device = type("Meta", (), {"is_cpu": True, "__str__": lambda _: "meta"})()
     block = run("06_training_pipeline", "c52", torch=torch, device=device)["block"]
-    found = block(torch.tensor([[1.0, 3.0]]), torch.ones(2), torch.zeros(2))
-    wanted = [1 - 1 / (1 + np.exp(1.702)), 3 + 1 / (1 + np.exp(-1.702))]
+    found = block(torch.tensor([[0.0, 1.0, 5.0]]), torch.ones(3), torch.zeros(3))
+    wanted = [x + y / (1 + np.exp(-1.702 * y)) for x in (0, 1, 5) for y in [(x - 2) / np.sqrt(14 / 3)]]
     assert found[0].tolist() == pytest.approx(wanted, abs=1e-4)
 
 

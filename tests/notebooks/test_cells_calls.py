@@ -450,8 +450,11 @@ def test_one_rank_alone_learns_as_by_hand() -> None:
     gl = SimpleNamespace(training=SimpleNamespace(task=lambda name: job))
     assert run("08_parallelism", "alone", gl=gl, torch=torch)["alone"] == pytest.approx(losses, rel=1e-5)
     names = run("08_parallelism", "data-parallel", gl=gl, torch=torch)
-    names["my_part"], names["average_gradients"] = parts.__getitem__, lambda model: None
+    averaged: list[bool] = []
+    names["my_part"] = parts.__getitem__
+    names["average_gradients"] = lambda model: averaged.append(all(p.grad is not None for p in model.parameters()))
     assert names["data_parallel"]() == pytest.approx(losses, rel=1e-5)
+    assert averaged == [True] * 20, "once in each step, behind the backward pass"
 
 
 @pytest.mark.parametrize(("room", "outcome"), [(4000, "it fits"), (1000, "out of memory again")])
