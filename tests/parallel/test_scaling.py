@@ -1011,7 +1011,7 @@ def test_each_training_has_the_rate_and_the_ramp_of_its_rule_on_one_thread(monke
 def test_a_training_that_is_cut_off_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer seeds would be another accuracy: what was stopped among them is left out, and the rows before stand with a note."""
     accuracy = SimpleNamespace(evidence=Evidence.measured("a device"), accuracies=(0.5,))
-    cut = iter([False, True, True])
+    cut = iter([False, True, True])  # what is asked once more ends with another error
 
     def over_seeds(*given: Any, **options: Any) -> Any:
         return SimpleNamespace(accuracy=accuracy, runs=(), notes=(Note("stopped", "Here."),) if next(cut) else ())
@@ -1022,6 +1022,9 @@ def test_a_training_that_is_cut_off_is_no_row(monkeypatch: pytest.MonkeyPatch) -
     assert r.notes == (Note("stopped", "stopped after 1 of 3 trainings; what is shown is complete. Run it again."),)
     with pytest.raises(StoppedError, match=r"^global_batch: stopped before its first row was complete; there is nothing to report\."):
         gl.parallel.global_batch("digits-mlp", (1,), rules=("linear",), seeds=1)
+    with pytest.raises(StoppedError, match=r"^global_batch: stopped before its first row"):  # and then nothing is begun
+        gl.parallel.global_batch("digits-mlp", (1,), rules=("linear",), seeds=1, stop=lambda: True)
+    assert next(cut, "not asked") == "not asked"
 
 
 def test_without_a_warm_up_the_rate_is_there_at_once() -> None:

@@ -460,3 +460,100 @@ def test_states_are_told_by_rank_0_alone_where_they_are_gathered() -> None:
         ordered = {"blocks.0.qkv.weight": [0.0, 3.0, 1.0, 4.0, 2.0, 5.0], "blocks.0.projection.weight": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}
         assert found == (ordered if rank == 0 else {})
     assert gathered == ["a", "b"] * 2
+
+
+def test_a_training_tells_what_it_does_and_asks_its_ranks_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process first, then all; a cluster of so many ranks is started for it, and left; ranks on two machines are noted."""
+    heard: list[tuple[float, str]] = []
+    asked: list[Any] = []
+    single = Outcome([4.0, 3.0, 2.0, 1.0], {"w": torch.tensor([2.0])}, HERE)
+
+    class Group:
+        hosts, timeout_seconds = ("a", "b"), 7.0
+
+        def __enter__(self) -> Group:
+            asked.append("start")
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            asked.append("stop")
+
+        def run(self, function: Any, job: Job, *given: Any) -> list[Any]:
+            asked.append((function.__name__, job.strategy, job.steps, job.wish))
+            if function is worker.alone:
+                return [single, None]
+            return [_outcome([2.0, 1.5, 1.0, 0.5], [1.0] * 4, 2.0, 1, None) for _ in range(2)]
+
+    def started(n: int, progress: Any) -> Group:
+        asked.append(n)
+        progress(0.05, "starting")
+        return Group()
+
+    monkeypatch.setattr(_train, "cluster", started)
+    monkeypatch.setattr(_train, "_references", type(_train._references)())
+    r = parallel.train(2, "ddp", task="digits-mlp", steps=4, progress=lambda *told: heard.append(told))
+    assert asked == [2, "start", ("alone", "ddp", 4, None), ("work", "ddp", 4, None), "stop"]
+    assert heard == [
+        (0.05, "starting"), (0.1, "one process trains the whole model"), (0.4, "2 ranks train by ddp"), (1.0, "done"),
+    ]  # fmt: skip
+    assert [note.code for note in r.notes] == ["contended"]
+    assert r.losses.tolist() == [4.0, 3.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "options"),
+    [("adam", "Adam", {}), ("adamw", "AdamW", {}), ("sgd", "SGD", {"momentum": 0}), ("sgd-momentum", "SGD", {"momentum": 0.9})],
+)
+def test_an_optimizer_is_made_by_its_name(name: str, kind: str, options: dict[str, float]) -> None:
+    """Of torch.optim's class, with the learning rate and PyTorch's own options; one parameter after another."""
+    made = worker.OptimizerMaker(name, 0.25)([torch.nn.Parameter(torch.zeros(1))])
+    assert type(made).__name__ == kind
+    assert (made.defaults["lr"], made.defaults["foreach"]) == (0.25, False)
+    assert {key: made.defaults[key] for key in options} == options
+
+
+def test_a_step_begins_from_the_seed_and_leaves_the_ranks_own_draws() -> None:
+    """Inside the numbers of seed 5, whatever was drawn before; afterwards the generator goes on where it was; states are copies."""
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    with worker._quiet(_job(seed=5), torch.device("cpu")):
+        inside = torch.rand(3)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(inside, torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    weight = torch.ones(2)
+    kept = worker._on_host({"w": weight})
+    weight += 1
+    assert kept["w"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("ends", "seconds"), [(0.0, 0.0), (0.5, 0.5), (9.0, 1.0)])
+def test_an_end_that_is_told_late_is_awaited_for_a_second(monkeypatch: pytest.MonkeyPatch, ends: float, seconds: float) -> None:
+    """By looks of a millisecond; what has not ended then is given as it is."""
+    now = [50.0]
+
+    def sleep(given: float) -> None:
+        now[0] += given
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=sleep))
+
+    class Seen:
+        calls = ("a call",)
+
+        @property
+        def in_flight(self) -> bool:
+            return now[0] - 50.0 < ends
+
+    assert worker._ended(Seen()) == ("a call",)
+    assert now[0] - 50.0 == pytest.approx(seconds, abs=0.002)
+
+
+def test_ddp_is_given_buckets_of_the_size_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts in MiB: half a one is 524,288 bytes; gradients are views of the buckets, so that they take no memory of their own."""
+    given: list[Any] = []
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda model, **options: given.append(options) or model)
+    setting = Setting(
+        0, 1, torch.device("cpu"), torch.nn.Linear(4, 2), lambda model, batch: 0, worker.OptimizerMaker("sgd", 0.1), 1, 524_288
+    )
+    trainer = Buckets(setting)
+    assert (given, trainer.parts) == ([{"bucket_cap_mb": 0.5, "gradient_as_bucket_view": True}], 1)
