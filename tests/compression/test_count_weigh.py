@@ -97,6 +97,24 @@ def test_a_layer_used_twice_counts_twice():
     assert (cost.flops, cost.parameters) == (64, 16)
 
 
+def test_a_layer_that_fails_and_is_done_without_hides_no_product_behind_it():
+    """A model that tries one layer, catches its error and takes a plain product instead: that product counts, the layer does not."""
+
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                return self.layer(x)
+            except RuntimeError:
+                return x @ torch.ones(3, 4)
+
+    cost = compression.count(Tries(), torch.ones(2, 3))
+    assert (cost.layers, cost.other_flops) == ((), 2 * 2 * 3 * 4)
+
+
 def test_counting_leaves_the_model_as_it_was():
     """No hook stays, and a model that raises is a sentence."""
     model = networks.mlp(8, 8, 2).train()

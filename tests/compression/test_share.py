@@ -43,6 +43,8 @@ def test_few_values_are_kept_exactly():
     book, nearest = _share.k_means(values, 8)
     assert book.tolist() == [-1.0, 0.5, 2.0]
     assert torch.equal(book[nearest], values)
+    book, nearest = _share.k_means(torch.tensor([9.0, 0.0, 10.0, 1.0, 9.0]), 4)  # as many as clusters
+    assert (book.tolist(), nearest.tolist()) == ([0.0, 1.0, 9.0, 10.0], [2, 0, 3, 1, 2])
 
 
 def test_a_shared_value_gets_the_sum_of_its_gradients():

@@ -645,3 +645,21 @@ def test_a_norm_that_is_interrupted_while_it_is_recomputed_is_as_it_was() -> Non
     assert norm.momentum == 0.1
     assert int(norm.num_batches_tracked) == 1
     assert "_gpulab_kept" not in vars(norm)
+
+
+def test_a_norm_that_fails_while_it_is_recomputed_is_as_it_was_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may catch its layer's error and go on: the next batch, which is counted for the first time, is averaged as ever."""
+    from gpulab.training._activations import _averaged_once
+
+    norm = torch.nn.BatchNorm1d(4)
+    with _averaged_once(torch.nn.Sequential(norm)):
+        monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: 0)  # as within a backward pass
+        with pytest.raises(RuntimeError):
+            norm(torch.ones(2, 3))
+        assert norm.momentum == 0.1
+        assert norm.num_batches_tracked is not None
+        norm(torch.ones(2, 4))
+        assert norm.running_mean.tolist() == [0.0] * 4
+        monkeypatch.undo()
+        norm(torch.ones(2, 4))
+    assert norm.running_mean.tolist() == pytest.approx([0.1] * 4)

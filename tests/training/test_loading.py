@@ -125,6 +125,39 @@ def test_a_feed_that_failed_leaves_no_process_while_its_error_is_kept() -> None:
     assert kept.tb is not None
 
 
+@pytest.mark.parametrize(("prefetch", "ahead"), [(0, 2), (1, 1), (5, 5)])
+def test_what_processes_are_told(prefetch: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many batches ahead as were asked for, two as PyTorch's own loader has it where nothing was; whole batches, in the run's order."""
+    told: dict[str, Any] = {}
+
+    class Loader:
+        def __init__(self, data: Any, **options: Any) -> None:
+            told.update(options, data=data)
+
+        def __iter__(self) -> Any:
+            return iter([("inputs", "targets")])
+
+    monkeypatch.setattr(torch.utils.data, "DataLoader", Loader)
+    data, order = Data(torch.arange(8.0), torch.arange(8)), Order(8, 2, 3, 0, 4)
+    feed = Feed(data, order, workers=2, prefetch=prefetch, pinned=True, device=devices.Device("cpu"), to_device=lambda batch: batch)
+    assert next(feed) == ("inputs", "targets")
+    assert not feed.on_device
+    assert (told["data"], told["batch_sampler"]) == (data, order)
+    assert (told["num_workers"], told["prefetch_factor"], told["pin_memory"]) == (2, ahead, True)
+    assert told["generator"].initial_seed() == 3
+    batch = (torch.ones(1), torch.ones(1))
+    assert told["collate_fn"](batch) is batch
+
+
+def test_a_thread_ahead_keeps_no_program_from_ending() -> None:
+    """A notebook's kernel that is shut down in the middle of a run ends, whatever is being copied."""
+    data, order = Data(torch.arange(8.0), torch.arange(8)), Order(8, 1, 0, 0, 8)
+    feed = Feed(data, order, workers=0, prefetch=1, pinned=False, device=devices.Device("cpu"), to_device=lambda batch: batch)
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == "gpulab-prefetch"] == [True]
+    assert feed.on_device
+    feed.close()
+
+
 def test_what_makes_no_sense_is_left_out_with_a_note() -> None:
     """No worker for what lies there, nothing to tune without cuDNN."""
     result = training.fit("digits-mlp", **SHORT, loading="resident", workers=2, autotune=True)
