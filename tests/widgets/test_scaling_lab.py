@@ -21,6 +21,7 @@ from gpulab.parallel import ScalingMeasurement, ScalingResult
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.widgets import ScalingLab
 from gpulab.widgets._ranks import LIVE
+from gpulab.widgets.scaling_lab import _ranks_up_to
 
 ALPHA, RATE, BYTES = 1e-4, 1e9, 4_000_000
 
@@ -76,6 +77,8 @@ def test_curves_follow_the_sliders() -> None:
     assert lab.curves[0].points[-1].exposed_seconds == pytest.approx(waited)
     lab.set(mode="weak", overlap=0.0)
     assert lab.curves[0].points[-1].speedup == pytest.approx(64 * 0.1 / (0.1 + 126 * (1e-5 + 2**20 / 64 / 1e9)))
+    told = "With communication 64 ranks train on 61.9x the samples a second of one, 96.8 % of what so many could"
+    assert f"{told}; 3.22 % of a step is waiting for gradients." in lab._results.message  # 3.324 of 103.324 ms
     lab.set(top=8)
     assert lab._results.rows[-1][0] == "8"
     lab.set(laws=())
@@ -300,3 +303,11 @@ def test_a_redraw_is_quick_and_junk_is_refused() -> None:
         with pytest.raises(InputError):
             lab.set(**junk)
     assert gl.widgets.ScalingLab is ScalingLab
+
+
+def test_a_curve_has_quarter_octaves() -> None:
+    """Up to 4096 ranks 48 steps of 2^(1/4), rounded: 2^11.25 is 2435.5, 2^11.5 is 2896.3, 2^11.75 is 3444.3; up to 8 every number."""
+    ranks = _ranks_up_to(4096)
+    assert ranks[-5:] == [2048, 2435, 2896, 3444, 4096]
+    assert ranks[:9] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert _ranks_up_to(8) == [1, 2, 3, 4, 5, 6, 7, 8]
