@@ -398,7 +398,7 @@ def _check_padded(answer: Any) -> str:
     if len(sizes) > _MOST_PROGRAMS:
         raise Refused(f"{said}: {_MOST_PROGRAMS} programs are allowed. Let many batch sizes share one shape.")
     if worst > _MOST_WASTE:
-        raise Refused(f"{said} (of {worst_rows} rows): {_MOST_WASTE:g} times is allowed. Small batches need small shapes.")
+        raise Refused(f"{said} (of {plural(worst_rows, 'row')}): {_MOST_WASTE:g} times is allowed. Small batches need small shapes.")
     return f"{said}, for the {LARGEST_BATCH} batch sizes that may come."
 
 

@@ -114,6 +114,7 @@ EDGES: list[tuple[str, Any, str]] = [
     ("09.7", ["prefetch", "CUDA graph", "bfloat16"], "!4.35x with 3 techniques"),
     ("09.7", ["data on the device", "compile", "bfloat16"], "!4.08x with 3 techniques"),
     ("09.7", ["prefetch", "compile", "bfloat16"], "Together these make the step 3.92x as fast. The largest part that is left is ar"),
+    ("10.8", lambda rows: 1000, "1 program is compiled, and at most 1000 times the rows are computed (of 1 row): 2 times is allowed."),
     ("10.8", lambda rows: rows, "1000 programs are compiled, and at most 1 times the rows are computed: 11 programs are allowed."),
 ]  # fmt: skip
 
@@ -213,6 +214,33 @@ def test_the_accelerator_that_is_fed_is_the_same_everywhere(monkeypatch: pytest.
     assert said("06.5", {"workers": 6, "prefetch": 2})[0] == "passed"
     host = {"loading_seconds": 0.12, "compute_seconds": 0.03, "copy_seconds": 0.002, "cores": 8, "steps": 200}
     assert given == [host | {"workers": 6, "prefetch": 2}]
+
+
+@pytest.mark.parametrize(
+    ("mends", "says"),
+    [
+        ("memory", "Your function called step more than 100 times, at last with 1. What does not fit once never will."),
+        ("shapes", "Your function called step more than 100 times, though its error was not one of memory."),
+    ],
+)
+def test_a_hundred_tries_are_enough(mends: str, says: str) -> None:
+    """06.14: halving needs thirteen; the next call after a hundred is the last, where nothing fits and where it is no matter of memory."""
+    calls = [0]
+
+    def recover(step: Any, batch: int) -> int:
+        calls[0], last = 0, batch == 4 if mends == "memory" else batch == 8
+        while batch >= 1:
+            calls[0] += 1
+            try:
+                step(batch)
+            except RuntimeError:
+                batch = max(1, batch // 2) if last else batch // 2
+            else:
+                return batch
+        raise RuntimeError("not even one item fits")
+
+    assert said("06.14", recover) == ("wrong", says)
+    assert calls == [101]
 
 
 def test_a_compilation_that_never_pays_may_pay_after_infinitely_many_calls() -> None:
