@@ -208,15 +208,15 @@ class Call:
 
         raised = [sight.rank for sight in sights if sight.state in {"raised", "interrupted"}]
         raised.sort(key=lambda rank: sights[rank].waits)
-        for rank in raised[:1]:
-            outcome = self.outcomes[rank]
-            try:
-                error: BaseException = cloudpickle.loads(outcome.error) if outcome.error else RuntimeError(outcome.sight.error)
-            except Exception:  # an exception that cannot be built again here; its text can
-                error = RuntimeError(outcome.sight.error)
-            error.add_note(f"On rank {rank}:\n{outcome.trace}")
-            return error
-        return None
+        if not raised:
+            return None
+        outcome = self.outcomes[raised[0]]
+        try:
+            error: BaseException = cloudpickle.loads(outcome.error) if outcome.error else RuntimeError(outcome.sight.error)
+        except Exception:  # an exception that cannot be built again here; its text can
+            error = RuntimeError(outcome.sight.error)
+        error.add_note(f"On rank {raised[0]}:\n{outcome.trace}")
+        return error
 
 
 def _entered(calls: Sequence[CollectiveCall], group: tuple[int, ...]) -> int:

@@ -323,6 +323,33 @@ def test_an_interrupt_just_before_a_function_is_no_fault_of_its_engine(machine: 
     assert call.in_step
 
 
+def test_an_interrupt_that_nobody_sent_is_no_answer_to_one(machine: Machine) -> None:
+    """A KeyboardInterrupt of ipyparallel's own in a call that was not interrupted: the engine could not take it, and is told."""
+    early = RuntimeError("KeyboardInterrupt()")
+    early.ename = "KeyboardInterrupt"  # type: ignore[attr-defined]
+    machine.answers(0, outcome(0))
+    machine.answers(1, early)
+    call = machine.call()
+    error, _ = waited(machine, call)
+    assert str(error).startswith("run: rank 1 could not take the call (KeyboardInterrupt()")
+    assert not call.in_step
+
+
+def test_a_cause_that_cannot_be_built_again_is_told_by_its_words(machine: Machine) -> None:
+    """Of two ranks that raised the first one's counts, and one that waited comes after those that did not; where all died there is none."""
+    machine.answers(0, outcome(0, "raised", collective=collective(), error="RuntimeError: timed out", trace="line 1"))
+    machine.answers(1, outcome(1, "raised", error="Own: bad", pickled=b"no pickle", trace="line 7"))
+    error, _ = waited(machine, machine.call())
+    assert error is not None
+    assert (type(error.__cause__), str(error.__cause__)) == (RuntimeError, "Own: bad")
+    assert error.__cause__.__notes__ == ["On rank 1:\nline 7"]  # type: ignore[union-attr]
+    dead = Machine(2)
+    dead.dead = {0: "died", 1: "died"}
+    error, _ = waited(dead, dead.call())
+    assert error is not None
+    assert error.__cause__ is None
+
+
 @pytest.mark.parametrize(
     ("first", "second", "in_step"),
     [
