@@ -40,8 +40,8 @@ def said_by(who: str) -> Iterator[None]:
     """Let the checks that are shared with ``simulate`` speak under another function's name."""
     try:
         yield
-    except (InputError, KernelError) as error:
-        error.args = (str(error.args[0]).replace("simulate:", f"{who}:", 1), *error.args[1:])
+    except InputError as error:
+        error.args = (f"{who}:{str(error).removeprefix('simulate:')}",)
         raise
 
 

@@ -347,9 +347,9 @@ def occupancy_sweep(launch: Occupancy, axis: str = "threads_per_block", values: 
 
 def _usual_values(sm: SmLimits, axis: str) -> np.ndarray:
     ranges = {
-        "threads_per_block": (WARP_THREADS, MAX_THREADS_PER_BLOCK + 1, WARP_THREADS),
+        "threads_per_block": (WARP_THREADS, MAX_THREADS_PER_BLOCK + WARP_THREADS, WARP_THREADS),
         "registers_per_thread": (0, MAX_REGISTERS_PER_THREAD + 1, 1),
-        "shared_bytes_per_block": (0, sm.shared_bytes_per_block + 1, sm.shared_step_bytes),
+        "shared_bytes_per_block": (0, sm.shared_bytes_per_block + sm.shared_step_bytes, sm.shared_step_bytes),
         "barriers_per_block": (0, MAX_BARRIERS_PER_BLOCK + 1, 1),
         "carveout_percent": (0, 101, 1),
     }

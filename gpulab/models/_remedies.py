@@ -178,5 +178,5 @@ def _fewer_barriers(launch: Occupancy) -> str | None:
 
 
 def _other_block(launch: Occupancy) -> str | None:
-    found = _nearest(launch, "threads_per_block", np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + 1, WARP_THREADS))
+    found = _nearest(launch, "threads_per_block", np.arange(WARP_THREADS, MAX_THREADS_PER_BLOCK + WARP_THREADS, WARP_THREADS))
     return None if found is None else f"With {found[0]} threads a block {_gain(found[1], found[2])}"

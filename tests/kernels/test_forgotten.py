@@ -30,6 +30,14 @@ def test_the_last_access_of_each_thread_at_each_word_is_kept() -> None:
     assert of(forgotten, 1, 4) == []
 
 
+def test_the_first_thread_is_one_too() -> None:
+    """Thread 0 is somebody, with others and alone."""
+    forgotten = Forgotten()
+    forgotten.add(np.array([4, 4]), fields((0, 0, 10, 0), (-1, 0, 10, 0)))
+    forgotten.add(np.array([2]), fields((0, 1, 11, 1)))
+    assert of(forgotten, 4, 2) == [(0, 0, 0, 10, 0), (1, 0, 1, 11, 1)]
+
+
 def test_a_copy_has_the_accesses_in_each_row() -> None:
     """Two blocks of five words: word 1 of the second is word 6; the one copied from stays as it was."""
     forgotten = Forgotten()

@@ -199,6 +199,23 @@ def test_a_name_that_is_gone_is_told() -> None:
         run(kernel)
 
 
+def test_a_translation_tells_whether_it_is_what_the_text_says() -> None:
+    """Until a name stands for something else, for nothing, or the cell holds other text; and again where all is as it was."""
+    names = {"cuda": cuda, "AMOUNT": 4}
+    text = "def kernel(out):\n    out[cuda.grid(1)] = AMOUNT\n"
+    known = _program.program_of(cell(text, "<cell 6>", names))
+    assert known.is_current() is True
+    names["AMOUNT"] = 5
+    assert known.is_current() is False
+    del names["AMOUNT"]
+    assert known.is_current() is False
+    names["AMOUNT"] = 4
+    assert known.is_current() is True
+    lines = text.replace("AMOUNT", "4").splitlines(keepends=True)
+    linecache.cache["<cell 6>"] = (len(text), None, lines, "<cell 6>")
+    assert known.is_current() is False
+
+
 def test_a_wrapped_kernel_is_the_function_inside() -> None:
     """The wrapper of a compiler's decorator may be made anew each time."""
     run(scaled)

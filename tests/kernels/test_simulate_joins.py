@@ -19,6 +19,8 @@ BODIES: dict[str, tuple[str, tuple[int | str, int] | None]] = {
     "bits after that": ("h = seed\nfor k in range(n):\n    h ^= x[k]\n    h *= 1099511628211\nx[0] = h", (7, 4)),
     "a branch": ("h = seed\nif n > 3:\n    h = -1\nx[0] = h", (6, 4)),
     "two branches": ("for k in range(n):\n    if k > 0:\n        h = seed\n    else:\n        h = n\n    x[k] = h", (8, 6)),
+    "asked by an if": ("h = seed\nif n > 3:\n    h = -1\nif h > 2:\n    x[0] = 1", (6, 4)),
+    "asked by a loop": ("h = seed\nif n > 3:\n    h = -1\nwhile h > 2:\n    x[0] = 1\n    break", (6, 4)),
     "a reset": ("h = seed\nwhile n > 0:\n    h = h + uint64(1)\n    n -= 1\n    if h > 2:\n        h = 0\nx[0] = h", ("6, 9", 4)),
     "out of a loop": ("h = seed\nfor k in range(n):\n    if k == 2:\n        h = k\n        break\nx[0] = h", (7, 4)),
     "on to the next turn": (

@@ -66,7 +66,7 @@ def _touch(machine: Machine, store: Store, where: Any, mask: Mask, line: int, ki
     if tracker is None:
         return []
     words = store.words
-    moment = Moment(_epochs(machine, mask, tracker), machine.launch.event, line)
+    moment = Moment(_epochs(machine, mask), machine.launch.event, line)
     if words == 1:
         lanes = machine.lanes_of(store, where, mask)
         if kind != "store" and tracker.may_be_unwritten and len(unwritten := tracker.unwritten(lanes.words)):
@@ -97,12 +97,8 @@ def _conflict(machine: Machine, store: Store, where: Any, lanes: Lanes, moment: 
     return tracker.update(lanes, moment)
 
 
-def _epochs(machine: Machine, mask: Mask, tracker: Tracker) -> Any:
-    if not isinstance(machine.epoch, np.ndarray):
-        return machine.epoch
-    if tracker.rows == 1 and not tracker.across_blocks:
-        return int(machine.epoch[0, 0])
-    return mask.selected(machine.epoch)
+def _epochs(machine: Machine, mask: Mask) -> Any:
+    return mask.selected(machine.epoch) if isinstance(machine.epoch, np.ndarray) else machine.epoch
 
 
 def _unwritten(machine: Machine, store: Store, lanes: Lanes, which: np.ndarray, line: int) -> None:
