@@ -544,6 +544,17 @@ def test_a_stream_passes_once_before_it_is_measured(monkeypatch: pytest.MonkeyPa
     assert (begun, again.nbytes, type(again.nbytes)) == ([1], 123.0, float)
 
 
+def test_a_point_of_either_curve_is_asked_for_to_three_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the chase and of the stream: levels lie apart by half and more."""
+    asked: list[float] = []
+    made = hierarchy.measure_stream(4096, deadline=0.05)
+    for module in (_latency, _streams):
+        monkeypatch.setattr(module.timing, "measure", lambda work, relative_width, **_: asked.append(relative_width) or made)
+    _latency.walked(types.SimpleNamespace(walk=lambda: None), Device("cpu"), 64, deadline=1.0)  # type: ignore[arg-type]
+    _streams.timed(Device("cpu"), "read", 4096, deadline=1.0)
+    assert asked == [0.03, 0.03]
+
+
 def test_the_usual_chains_share_half_of_the_largest_set(scripted: Clock) -> None:
     """1, 2, 4, 8 and 16 chains in half of the 16 MiB that a latency would end with; 32 at most; one alone is always there."""
     usual = hierarchy.parallel(method="python", deadline=0.01, clock=scripted)
