@@ -72,6 +72,7 @@ def test_an_interrupt_leaves_a_library_whole(monkeypatch: pytest.MonkeyPatch):
 def test_the_wait_for_an_import_costs_no_processor_time(monkeypatch: pytest.MonkeyPatch):
     """It looks twenty times a second, no more often, and returns when the import has ended; nothing to load starts no thread."""
     waits: list[float] = []
+    alive = iter((True, True, True, False))
 
     class Importing:
         """A thread that ends in the third wait."""
@@ -81,7 +82,7 @@ def test_the_wait_for_an_import_costs_no_processor_time(monkeypatch: pytest.Monk
             self.join = waits.append
 
         def is_alive(self) -> bool:
-            return len(waits) < 4
+            return next(alive)
 
     monkeypatch.setattr(_loading.threading, "Thread", Importing)
     _loading.load(())
