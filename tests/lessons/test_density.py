@@ -47,8 +47,8 @@ def test_roofs_of_a_quiet_machine_are_measured_once(monkeypatch: pytest.MonkeyPa
 
 def test_of_disturbed_looks_the_highest_roofs_stay(monkeypatch: pytest.MonkeyPatch):
     """Two looks while others were at work: of each roof the highest, and a larger product may raise the arithmetic's."""
-    busy = Note("contended", "others")
-    made, looks = iter([_roof(5.0, 40.0, busy), _roof(7.0, 20.0, busy)]), []
+    busy, later = Note("contended", "others"), Note("contended", "Look again with refresh=True.")
+    made, looks = iter([_roof(5.0, 40.0, busy), _roof(7.0, 20.0, later)]), []
     monkeypatch.setattr(models, "roofline", lambda device, refresh=False: (looks.append(refresh), next(made))[1])
     monkeypatch.setattr(_density, "_with_larger_product", lambda found: found)
     roof = lessons.roof()
@@ -56,6 +56,7 @@ def test_of_disturbed_looks_the_highest_roofs_stay(monkeypatch: pytest.MonkeyPat
     assert roof.memory_roof().bytes_per_second == 40.0
     assert next(made, None) is None
     assert looks == [False, True], "a second look at what is kept would be none"
+    assert [note.sentence for note in roof.notes] == ["Look again with gl.lessons.roof(again=True)."]
 
 
 @pytest.mark.skipif(not devices.default().is_cpu, reason="the larger product is for busy CPUs")
