@@ -76,3 +76,11 @@ def test_what_stands_for_an_element_type() -> None:
     numba = pytest.importorskip("numba")
     assert dtype_of(numba.int8) == np.int8
     assert dtype_of(numba.void) is None
+
+
+def test_numbas_own_objects_are_known_without_their_module() -> None:
+    """What ``from numba.cuda import ...`` gives is known by what it is."""
+    cuda = pytest.importorskip("numba.cuda")
+    for name in ("threadIdx", "grid", "syncthreads", "shared", "atomic", "shfl_down_sync", "popc"):
+        assert known_object(getattr(cuda, name)) == Intrinsic(f"cuda.{name}")
+    assert known_object(cuda) == Intrinsic("cuda")

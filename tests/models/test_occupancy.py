@@ -349,6 +349,17 @@ def test_tables_take_arrays_that_broadcast() -> None:
         occupancy_table(32, 32, opt_in=1)
 
 
+@pytest.mark.parametrize("capability", ["7.5", "10.0"])
+def test_what_a_block_takes_nothing_of_never_limits_it(capability: str) -> None:
+    """Barriers, virtual resources and registers that are not used allow any number of blocks; shared memory too, where none is reserved."""
+    allowed = occupancy(32, 0, 0, capability, barriers_per_block=0, virtual_resources=0).allowed
+    assert (allowed.registers, allowed.barriers, allowed.virtual) == (None, None, None)
+    assert (allowed.shared is None) == (capability == "7.5")
+    one = occupancy(32, 1, 1, capability, barriers_per_block=1, virtual_resources=1).allowed
+    assert one.registers == 256  # 64 Ki registers in steps of 256
+    assert (one.barriers, one.virtual) == ((None, None) if capability == "7.5" else (64, 128))
+
+
 def test_usual_values_of_a_sweep() -> None:
     """By hand: 32 to 1,024 in warps, 0 to 255, 99 KiB in steps of 128 bytes, 0 to 16, 0 to 100 %: so many values."""
     launch = occupancy(256, 64, 0, "8.6")

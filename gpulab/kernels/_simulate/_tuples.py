@@ -28,7 +28,7 @@ def item_of(items: tuple[Any, ...], places: tuple[Any, ...], mask: Mask, known: 
     index = places[0]
     if len(places) != 1 or not isinstance(index, (np.ndarray, np.generic)) or index.dtype.kind not in "iu":
         raise fail("a tuple takes one index, an integer")
-    wanted = np.unique(mask.selected(index)).tolist() if index.size > 1 else [int(index.item())]
+    wanted = np.unique(mask.selected(index) if np.ndim(index) else index).tolist()
     if not -len(items) <= wanted[0] <= wanted[-1] < len(items):
         raise fail(f"the tuple has {plural(len(items), 'element')}; expected an index below that")
     if not known and len({type_of(item) for item in items}) > 1:
