@@ -136,7 +136,8 @@ def test_a_folder_without_tests_has_the_tests_of_its_name() -> None:
 def test_a_notebook_is_asked_for_its_form_then_run() -> None:
     """The form costs a second and its cells a minute."""
     form, itself, *_ = seed_faults.mapped("notebooks/03_compute_density.ipynb", seed_faults.ROOT)
-    assert form == [*(f"tests/notebooks/test_{name}.py" for name in ("cells", "form", "notebook_exercises")), "-k", "03 or form or cells"]
+    names = ("cells", "cells_calls", "cells_said", "form", "notebook_exercises")
+    assert form == [*(f"tests/notebooks/test_{name}.py" for name in names), "-k", "03 or form or cells"]
     assert itself == ["notebooks/03_compute_density.ipynb"]
 
 

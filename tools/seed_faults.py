@@ -95,7 +95,7 @@ def mapped(path: str, root: Path) -> list[list[str]]:
 
 
 def _mapped_notebook(name: str, path: str, root: Path) -> list[list[str]]:
-    form = [root / "tests" / "notebooks" / f"test_{one}.py" for one in ("form", "notebook_exercises", "cells")]
+    form = [path for one in ("form", "notebook_exercises", "cells*") for path in root.glob(f"tests/notebooks/test_{one}.py")]
     naming = [p for p in root.glob("tests/**/test_*.py") if "browser" not in p.parts and name in p.read_text(encoding="utf-8")]
     return [[*_told(form, root), "-k", f"{name[:2]} or form or cells"], [path], *([_told(naming, root)] if naming else [])]
 

@@ -139,7 +139,7 @@ class Profile(Result):
 
     def __repr__(self) -> str:
         return (
-            f"<{plural(len(self.steps), 'step')} of {self.label} on {self.device}: {self.operators_per_step:.0f} operators and "
+            f"<{plural(len(self.steps), 'step')} of {self.label} on {self.device}: {plural(round(self.operators_per_step), 'operator')} and "
             f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between them>"
         )
 
