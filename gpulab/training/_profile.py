@@ -138,8 +138,9 @@ class Profile(Result):
         return sum(overlap(union(pieces), step) for step in self.steps) / whole if whole > 0 else 0.0
 
     def __repr__(self) -> str:
+        each = plural(round(self.operators_per_step), "operator")
         return (
-            f"<{plural(len(self.steps), 'step')} of {self.label} on {self.device}: {plural(round(self.operators_per_step), 'operator')} and "
+            f"<{plural(len(self.steps), 'step')} of {self.label} on {self.device}: {each} and "
             f"{format_seconds(self.step_seconds)} a step, {self.between_ratio:.0%} of it between them>"
         )
 
