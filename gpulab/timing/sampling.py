@@ -266,7 +266,7 @@ class _Column:
                 if finished <= 0 and least == 0:  # the clock ticks more rarely than it is read: the first step seen is its tick
                     calls *= 2
                     _, finished = self._run(calls)
-                    least = RESOLUTIONS_PER_SAMPLE * finished
+                    least = RESOLUTIONS_PER_SAMPLE * max(finished, 0.0)  # a clock that was set back has not ticked
                     continue
                 if finished >= min(least, deadline / FEWEST_BEFORE_PRECISION) > 0:
                     break

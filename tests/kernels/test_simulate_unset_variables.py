@@ -68,6 +68,14 @@ def in_one_of_two(out: np.ndarray) -> None:
     out[i] += v  # here
 
 
+def only_declared(out: np.ndarray) -> None:
+    i = cuda.grid(1)
+    v: int
+    if i % 64 < 40:
+        v = i
+    out[i] = v  # here
+
+
 def _kept(i: int) -> int:
     if i % 64 < 40:
         v = i
@@ -83,7 +91,7 @@ def in_a_device_function(out: np.ndarray) -> None:
     ("kernel", "name", "first"),
     [
         (in_one_branch, "v", 40), (as_an_amount, "v", 40), (in_a_loop_of_no_turns, "v", 0), (the_counter_of_such_a_loop, "k", 0),
-        (after_a_break, "v", 40), (before_the_first_turn_has_set_it, "v", 40), (in_one_of_two, "v", 40),
+        (after_a_break, "v", 40), (before_the_first_turn_has_set_it, "v", 40), (in_one_of_two, "v", 40), (only_declared, "v", 40),
     ],
 )  # fmt: skip
 def test_lanes_that_read_a_variable_without_a_value_are_found(kernel: Callable[..., Any], name: str, first: int) -> None:
@@ -200,11 +208,24 @@ def searched_for(x: np.ndarray, out: np.ndarray) -> None:
             out[i] = low + 1 if middle >= 0 else 0
 
 
+def sized_in_a_loop(x: np.ndarray, out: np.ndarray) -> None:
+    i = cuda.grid(1)
+    if i < x.size:
+        mine = cuda.local.array(8, np.int64)
+    if i < x.size + 5:
+        total = i - 31
+        for k in range(40):  # few lanes run it one after the other, five of them without an array
+            if i < x.size and k < 4:
+                total += mine.size
+        if i < x.size:
+            out[i] = total
+
+
 @pytest.mark.parametrize(
     "kernel",
     [
         guarded_twice, guarded_by_and, guarded_by_or, guarded_by_a_conditional_expression, guarded_by_a_chain, guarded_by_return,
-        set_in_each_branch, set_in_the_first_turn, searched_for,
+        set_in_each_branch, set_in_the_first_turn, searched_for, sized_in_a_loop,
     ],
 )  # fmt: skip
 def test_a_variable_that_each_reading_lane_has_set_is_no_finding(kernel: Callable[..., Any]) -> None:

@@ -374,6 +374,18 @@ def test_how_many_calls_make_a_sample(dead_below: int, deadline: float, asked: l
     assert (column.calls, column.count) == (told[-1], 1)
 
 
+def test_a_clock_that_is_set_back_has_not_ticked() -> None:
+    """Nothing, then a second less than nothing: the 4 ms that come after those are the clock's tick, and 0.4 s a sample's length."""
+    seconds = iter([0.0, -1.0, 4e-3])
+
+    def run(calls: int) -> tuple[float, float]:
+        return 0.0, next(seconds, 1e-3 * calls)
+
+    column = sampling._Column(run, None, Clock())
+    column.choose_calls(0.0, 1e3)
+    assert column.calls == pytest.approx(1.2 * 400, abs=1)
+
+
 def test_progress_ends_at_one_however_late_it_is() -> None:
     """Three calls of 0.6 s are made in a deadline of 1 s, as the fewest that there are: 60 % of it, then all."""
     told: list[float] = []

@@ -259,8 +259,8 @@ def alone_of(node: ast.While | ast.For, translator: Translator, joined: Collecti
 
     if not look(node):
         return None
-    if names & translator.followed:  # which lanes give them a value is seen in lockstep
-        return None
+    if any(isinstance(part, ast.Name) and part.id in translator.followed for part in ast.walk(node)):
+        return None  # which lanes give them a value is seen in lockstep, and which ask for an array's size
     stored = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
     return Alone(node, names, fixed, [part for part in stored if part in joined])
 

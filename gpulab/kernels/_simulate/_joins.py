@@ -119,6 +119,8 @@ class _Reader:
         self._read(node, state)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             self._meet(node.target, state)
+        if isinstance(node, ast.AnnAssign) and node.value is None:  # `x: int` gives nothing
+            return state
         return None if isinstance(node, ast.Return) else self._given(node, state)
 
     def _loop(self, node: ast.While | ast.For, state: State) -> State | None:
