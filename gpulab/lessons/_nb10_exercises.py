@@ -179,11 +179,24 @@ def _check_translated(answer: Any) -> str:
         if not _same(found, right):
             raise Refused(next((words for how, words in _SLIPS.items() if _same(found, _matlab(x, how))), _unknown(found, right)))
         if not np.array_equal(given, x):
-            raise Refused(
-                "The numbers are right, but the caller's x was changed: on a CPU `gl.to_device` may lie over the array's own memory, where "
-                "MATLAB's gpuArray is a copy. Leave X as it is, and give what you compute another name."
-            )
+            _check_copied(ask, number, x)
     return "Three tables, the same numbers as the script gives, in main memory."
+
+
+def _check_copied(ask: Callable[..., Any], number: int, x: np.ndarray) -> None:
+    """Refuse what changes the caller's table on any machine: gl.to_device copies one that is read-only, as it copies each to a GPU."""
+    sealed = x.copy()
+    sealed.flags.writeable = False
+    try:
+        ask(f"For table {number}", sealed)
+        if np.array_equal(sealed, x):
+            return
+    except Refused:  # NumPy's own, that it cannot be written to
+        pass
+    raise Refused(
+        "The numbers are right, but the caller's x was changed: on a CPU a tensor may lie over the array's own memory, where MATLAB's "
+        "gpuArray is a copy. Leave x as it is, and give what you compute another name."
+    )
 
 
 def _same(found: np.ndarray, right: np.ndarray) -> bool:

@@ -286,6 +286,18 @@ def test_a_translated_script_may_be_off_by_rounding(factor: float, passes: bool)
     assert said("10.4", translated)[0] == ("passed" if passes else "wrong")
 
 
+@pytest.mark.parametrize(
+    ("begin", "passes"), [("X = gl.to_device(x)", True), ("X = torch.from_numpy(x)", False), ("x -= 1; X = gl.to_device(x)", False)]
+)
+def test_a_table_may_be_changed_where_a_gpu_would_have_a_copy(begin: str, passes: bool) -> None:
+    """10.4: what ``gl.to_device`` gave is a copy on a GPU; an answer that passed there has to pass on a CPU, where it is checked again."""
+    from gpulab.lessons import _content
+
+    names: dict[str, Any] = {}
+    exec(_content.exercise("10.4").solution.replace("X = gl.to_device(x)", f"{begin}; X -= 1"), names)
+    assert said("10.4", names["translated"])[0] == ("passed" if passes else "wrong")
+
+
 def test_the_straight_line_may_be_off_by_rounding_and_by_no_operator() -> None:
     """03.8: by a ten-thousandth of a number and a ten-thousandth; half of the traffic, and not a fortieth more."""
 
