@@ -541,3 +541,50 @@ def test_the_largest_integer_of_what_nobody_writes_is_looked_for_once() -> None:
     for _ in range(2):
         assert _alone._largest(known, once) == low
         once.store.data[0] = high
+
+
+def counter_after_its_loop(out, turns):
+    i = cuda.grid(1)
+    for k in range(turns[i]):
+        if k * k > 900:
+            break
+    out[i] = k
+
+
+def counters_after_two_loops(out, turns):
+    i = cuda.grid(1)
+    for k in range(turns[i]):
+        for j in range(k):
+            last = j
+    out[i] = k + 100 * j + 10_000 * last
+
+
+def set_in_some_turns(out, turns):
+    i = cuda.grid(1)
+    if i % 3 == 0:
+        seen = -1
+    for k in range(turns[i]):
+        for j in range(k):
+            if j == 20:
+                seen = k
+    out[i] = seen
+
+
+@pytest.mark.parametrize(
+    ("kernel", "turns", "unset"),
+    [
+        (counter_after_its_loop, lambda i: 50 + 0 * i, {}), (counter_after_its_loop, lambda i: i % 4 * 20, {"k": 8}),
+        (counters_after_two_loops, lambda i: i % 4 * 10, {"k": 8, "j": 8, "last": 8}),
+        (counters_after_two_loops, lambda i: i % 4, {"k": 8, "j": 16, "last": 16}),
+        (set_in_some_turns, lambda i: i, {"seen": 14}),
+    ],
+)  # fmt: skip
+def test_what_lanes_alone_have_not_set_is_found(kernel: Any, turns: Any, unset: dict[str, int], watched: Watched) -> None:
+    """By hand, of 32 lanes: without a turn 8 have no k, without a second 8 more no j; 22 reach no k of 21, of which 8 had set it before."""
+
+    def make() -> tuple:
+        return np.zeros(32, np.int64), turns(np.arange(32))
+
+    found = watched.both(kernel, 1, 32, make)
+    assert {finding.array: finding.count for finding in found.findings} == unset
+    assert watched.goes > 0 or kernel is set_in_some_turns

@@ -17,7 +17,7 @@ import numpy as np
 from gpulab.kernels._simulate._alone_counts import Logs, account
 from gpulab.kernels._simulate._alone_text import LaneWriter
 from gpulab.kernels._simulate._alone_values import INT, Refused, Site, Turns
-from gpulab.kernels._simulate._geometry import Mask
+from gpulab.kernels._simulate._geometry import Mask, union
 from gpulab.kernels._simulate._memory import START, View
 from gpulab.kernels._simulate._names import Intrinsic
 
@@ -66,10 +66,12 @@ class Alone:
     """A loop that lanes may run alone."""
 
     def __init__(
-        self, node: ast.While | ast.For, names: set[str], fixed: dict[int, tuple[str, Expression]], joined: Sequence[ast.Name] = ()
-    ) -> None:
+        self, node: ast.While | ast.For, names: set[str], fixed: dict[int, tuple[str, Expression]], joined: Sequence[ast.Name] = (),
+        followed: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         self.node, self._names, self._fixed = node, names, fixed
         self._joined = joined  # assignments in it that meet others
+        self._followed = followed  # what it gives a value, and some read after it may find without one
         nested = any(isinstance(part, (ast.While, ast.For)) for part in ast.walk(node) if part is not node)
         self.turns_before = _TURNS_BEFORE_NESTED if nested else _TURNS_BEFORE
         self._waited = self._wait = 0
@@ -122,6 +124,9 @@ class Alone:
     def _turns(self, frame: Frame, mask: Mask, some: Any, items: Any, done: int) -> list[bool] | None:
         """Run so many turns; return which lanes go on, or None where the statements would be too many."""
         lanes = mask.flat
+        new = self._followed - frame.variables.keys()
+        if any(mask.without(frame.given.get(name)) is not None for name in self._followed - new):
+            raise Refused  # some of the lanes have a value of others: what they give themselves would not be told from it
         text, columns = self._bound(frame, mask, len(lanes))
         logs = Logs(len(text.loops), len(text.sites))
         lane = text.make(_bail, *logs.parts())
@@ -141,6 +146,9 @@ class Alone:
         if not account(frame.machine, text.loops, text.sites, logs, mask, frame.variables):
             return None
         self._keep(frame, mask, text, rows, arrays)
+        for number, name in enumerate(text.types):
+            if name in new:
+                frame.given[name] = union(frame.given.get(name), _those(mask, [row[number] is not None for row in rows]))
         for joined in self._joined:  # whether a lane came to it or not: numba's types do not hang on that
             if joined.id in text.types:
                 frame.machine.launch.integers.note(joined, np.zeros((), text.types[joined.id]))
@@ -259,10 +267,11 @@ def alone_of(node: ast.While | ast.For, translator: Translator, joined: Collecti
 
     if not look(node):
         return None
-    if any(isinstance(part, ast.Name) and part.id in translator.followed for part in ast.walk(node)):
-        return None  # which lanes give them a value is seen in lockstep, and which ask for an array's size
+    if any(part in translator.unsure for part in ast.walk(node)):
+        return None  # which lanes have given it a value is seen in lockstep
     stored = [part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
-    return Alone(node, names, fixed, [part for part in stored if part in joined])
+    followed = frozenset(part.id for part in stored) & translator.followed
+    return Alone(node, names, fixed, [part for part in stored if part in joined], followed)
 
 
 def _is_fixed(node: ast.expr, translator: Translator) -> bool:
