@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib.util
 import json
@@ -127,6 +128,14 @@ def _nbgrader_run(folder: pathlib.Path, *words: str) -> str:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stderr
+
+
+def test_an_exercise_is_worth_one_point_unless_told() -> None:
+    """As the help says."""
+    parser = argparse.ArgumentParser()
+    _nbgrader.add_parser(parser.add_subparsers())
+    assert parser.parse_args(["nbgrader", "--out", "x"]).points == 1
+    assert parser.parse_args(["nbgrader", "--out", "x", "--points", "2.5"]).points == 2.5
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed: pip install nbgrader")

@@ -206,3 +206,15 @@ def test_a_thin_tail_of_small_gradients_is_left_out() -> None:
         window = precision.gradient_window([*[1.5] * (10_000 - few), *[1.5 * 2.0**-100] * few], "float16", 1)
         low, _ = figures.gradient_window(window).layout.xaxis.range
         assert (low < -100) is shown
+
+
+def test_the_axis_of_gradients_shows_edges_that_are_near() -> None:
+    """By hand, gradients of 2^0 alone: edges within 32 powers of two are shown with a margin, and of farther ones 32 powers."""
+    from types import SimpleNamespace
+
+    from gpulab.figures.gradients import _ends
+
+    one = SimpleNamespace(exponents=(0,), counts=(5,))
+    assert _ends(one, 0, -149, 127) == (-32, 33)
+    assert _ends(one, 0, -24, 15) == (-28, 18)
+    assert _ends(one, 10, -24, 15) == (-22, 18)
