@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import plotly.graph_objects as go
+
 from gpulab.evidence import Evidence
 from gpulab.figures import mimebundle
 from gpulab.figures._style import PLOTLY_MIME, LabFigure, frame
@@ -61,3 +63,11 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value + 0.0:.4g}"
     return re.sub("<.*?>", "", value.replace("<br>", "|")) if isinstance(value, str) else str(value)
+
+
+def words(figure: go.Figure) -> str:
+    """All that is written in a figure, without mark-up."""
+    layout = figure.layout
+    texts = [layout.title.text, layout.title.subtitle.text, layout.xaxis.title.text, layout.yaxis.title.text]
+    texts += [a.text for a in layout.annotations] + [t.name for t in figure.data]
+    return re.sub("<.*?>", "", " | ".join(text for text in texts if text))

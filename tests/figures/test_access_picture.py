@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import plotly.graph_objects as go
+import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import figures, models
+from gpulab.figures._style import LabFigure
 
 
 def plain(text: str) -> str:
@@ -141,3 +146,14 @@ def test_the_busiest_banks_of_any_half_warp_are_told() -> None:
     """17 lanes with 8 bytes each 128 bytes apart: 16 meet in banks 0 and 1, and the one of the second half-warp hides nothing."""
     words = figures.access(models.access_pattern(16, 0, 8, active_lanes=17)).description
     assert words.endswith(" The busiest banks are 2 of 32.")
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "access": lambda: figures.access(models.access_pattern(32, active_lanes=2)),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

@@ -1,11 +1,17 @@
 """The picture of a collective: measured points solid with their bars, models dashed, and what it is asked to show."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable
 
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import figures, models
 from gpulab.evidence import Evidence
+from gpulab.figures._style import LabFigure
 from gpulab.parallel import CollectivePoint, CollectiveSweep
 
 
@@ -110,3 +116,14 @@ def test_a_models_line_runs_from_the_smallest_payload_to_the_largest():
     figure = figures.collectives(swept(link=5e7), "bus")
     assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(5e7, 5e7)]
     assert figures.collectives(swept(link=5e7)).layout.shapes == ()
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "collectives": lambda: figures.collectives(swept(link=5e7), "bus"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 
 import plotly.graph_objects as go
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import devices, figures
 from gpulab.evidence import Evidence
+from gpulab.figures._style import LabFigure
 from gpulab.hierarchy import Bandwidth, BandwidthPoint, Latency, LatencyPoint, ParallelChains, ParallelPoint, Reported
 
 LIVE = Evidence.measured("A CPU", 9)
@@ -153,3 +157,22 @@ def test_bars_and_words_are_those_of_each_point() -> None:
     assert (marks.x, marks.y) == ((1, 2, 4), (80e-9, 50e-9, 40e-9))
     assert list(both.layout.xaxis.tickvals) == [1, 2, 4]
     assert marks.customdata[1] == "2 chains: 50.0 ns"
+
+
+def streams() -> LabFigure:
+    """Two sizes."""
+    points = tuple(BandwidthPoint(n, r, (0.9 * r, 1.1 * r), 1.2 * r, 5) for n, r in ((8 * KIB, 4e10), (2**20, 1e10)))
+    return figures.bandwidth(Bandwidth("A CPU", "numpy", "read", points, CACHES, (), LIVE, None))
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "bandwidth": streams,
+    "latency": lambda: figures.latency(curve()),
+    "parallel chains": lambda: figures.parallel_chains(chains()),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import devices, figures
 from gpulab.evidence import Evidence
 from gpulab.figures import palette
+from gpulab.figures._style import LabFigure
 from gpulab.training import Gain, LadderForm, LadderResult, Rung
 
 
@@ -103,3 +107,22 @@ def test_an_interval_that_reaches_far_does_not_press_the_rest_together() -> None
     *_, end, arrow = figures.ladder_gains(dataclasses.replace(RESULT, rungs=rungs)).data
     assert end.error_x.array[0] == pytest.approx(4.8)
     assert (list(arrow.x), list(arrow.y)) == ([6.0], [end.y[0]])
+
+
+def far_ladder() -> LabFigure:
+    """A ladder of which one interval is cut."""
+    rung = RESULT.rungs[0]
+    wild = dataclasses.replace(rung, form=dataclasses.replace(rung.form, over_start=Gain(2.0, (1.8, 50.0))))
+    return figures.waterfall(dataclasses.replace(RESULT, rungs=(wild, *RESULT.rungs[1:])))
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "ladder": lambda: figures.ladder_gains(RESULT),
+    "ladder: cut": far_ladder,
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

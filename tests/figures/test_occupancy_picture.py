@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import figures, models
+from gpulab.figures._style import LabFigure
 
 
 def plain(text: str) -> str:
@@ -92,3 +96,14 @@ def test_the_description_has_the_ends_of_each_curve() -> None:
         " Over the registers it lies between 12.5% and 100.0%, which the value 32 still reaches."
         " Over the shared memory it lies between 12.5% and 100.0%, which the value 27.5 KiB still reaches."
     )
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "occupancy": lambda: figures.occupancy(models.occupancy(256, 64, 4096, "9.0")),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

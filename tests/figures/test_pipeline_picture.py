@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import figures, training
 from gpulab.evidence import Evidence
+from gpulab.figures._style import LabFigure
 from gpulab.training import Profile, ProfileSpan
 
 
@@ -99,3 +103,24 @@ def test_a_profiled_step_has_its_marks_its_operators_and_the_device() -> None:
     assert "no kernel for" in figure.description
     long = dataclasses.replace(p, steps=((0.0, 1.0), (1.0, 4.0)))  # the second is drawn; the means of both kinds are compared
     assert "On average a step took 2.00 s under the profiler and 800 ms without it" in figures.profile(long, step=1).description
+
+
+def profiled() -> LabFigure:
+    """A step with marks, operators and kernels."""
+    spans = (
+        ProfileSpan("forward", "mark", 0, 0.0, 0.6), ProfileSpan("loss", "mark", 1, 0.3, 0.6), ProfileSpan("aten::mm", "host", 0, 0.1, 0.5),
+        ProfileSpan("aten::inside", "host", 1, 0.2, 0.25), ProfileSpan("gemm_kernel", "device", 0, 0.4, 0.9),
+    )  # fmt: skip
+    return figures.profile(Profile("step", "cuda:0", ((0.0, 1.0),), 0.8, spans, (), (), Evidence.measured("A GPU", 9)))
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "pipeline": lambda: figures.pipeline(training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=3)),
+    "profile": profiled,
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import devices, figures
 from gpulab.evidence import Evidence
 from gpulab.figures import palette
+from gpulab.figures._style import LabFigure
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 
 LIVE = Evidence.measured("Slow CPU", 9)
@@ -155,3 +159,25 @@ def test_a_device_of_few_roofs_is_drawn_too() -> None:
     fastest_first = figures.roofline(dataclasses.replace(r, arithmetic=r.arithmetic[::-1]))
     assert "float32 1.00 TFLOP/s" in written(fastest_first)  # where nothing was asked for or used
     assert "float16 8.00 TFLOP/s" not in written(fastest_first)
+
+
+def roofs() -> LabFigure:
+    """A measured machine with three kinds of points, beside one of a sheet."""
+    r = made("Slow CPU", LIVE)
+    points = [
+        dataclasses.replace(r.place("add n=1", 1e9, 1e9, seconds=0.05, evidence=LIVE), interval_seconds=(0.04, 0.06)),
+        r.place("mul n=2", 2e9, 2e8),
+        r.place("copy n=3", 3e9, 1e7, seconds=0.1, evidence=FAR),
+    ]  # fmt: skip
+    return figures.roofline(r.with_points(points), beside=[made("A GPU", SHEET, "cuda")])
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "roofline": roofs,
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import devices, figures, models
 from gpulab.evidence import Environment, Evidence
+from gpulab.figures._style import LabFigure
 from gpulab.parallel import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
 from gpulab.training import Accuracy, SeedsAccuracy
 
 LIVE = Evidence.measured("a CPU", 40)
+FAR = Evidence.recorded(dataclasses.replace(devices.environment("cpu"), device="NVIDIA Far"), samples=9)
 
 
 def _result(evidence: Evidence = LIVE, predicted: bool = True, speedup: bool = True) -> ScalingResult:
@@ -152,3 +158,31 @@ def test_global_batch_lines() -> None:
     assert "8 ranks" in str(figure.layout.xaxis.ticktext[1])
     assert "50 updates" in str(figure.layout.xaxis.ticktext[1])
     assert "linear, batch 128, rate 0.24, 50 updates: 90.0 % right [80.0, 96.0], 1 diverged." in figure.description
+
+
+def batches() -> LabFigure:
+    """Three rules on one and two ranks."""
+    right = Accuracy(450, 500, 0.9, (0.85, 0.95), 0.3, "digits", LIVE)
+    accuracy = SeedsAccuracy((right, right), 0.9, (0.88, 0.92), (0.8, 0.96), "digits", LIVE)
+    rules = ("unchanged", "linear", "linear with warm-up")
+    rows = tuple(GlobalBatchRow(rule, p, 16 * p, 0.03 * p, 400 // p, accuracy, 0) for rule in rules for p in (1, 2))
+    return figures.global_batch(SimpleNamespace(rows=rows, rules=rules, task="digits", epochs=2, batch=16, evidence=LIVE,
+                                                select=lambda rule: [row for row in rows if row.rule == rule]))  # type: ignore[arg-type]  # fmt: skip
+
+
+def scaled() -> LabFigure:
+    """Two results with their predictions, and a law."""
+    laws = [models.amdahl(0.1, [1, 8, 64]), models.scaling(0.1, 400e6, 10e-6, 100e9, [1, 8, 68, 512])]
+    return figures.scaling([_result(), _result(FAR, predicted=False)], laws)
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "global batch": batches,
+    "scaling": scaled,
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

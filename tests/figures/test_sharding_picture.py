@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+from look import look
+from looks import LOOKS
+
 from gpulab import figures
+from gpulab.figures._style import LabFigure
 from gpulab.parallel import predict_ranks, rank_states
 
 
@@ -32,3 +39,14 @@ def test_one_strategy_twice_has_two_bars() -> None:
     figure = figures.rank_memory([two, four])
     assert all(bar.y == ("zero3 (states only) (1)", "zero3 (states only) (2)") for bar in figure.data)
     assert [sum(bar.x[k] for bar in figure.data) for k in range(2)] == [two.total_bytes, four.total_bytes]
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "rank memory": lambda: figures.rank_memory([rank_states("course", strategy=s, ranks=2) for s in ("ddp", "zero3")], 2**30, "a GPU"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.evidence import Badge, Evidence
-from gpulab.figures import _style, palette
+from gpulab.figures import _style
 
 positive = st.floats(1e-12, 1e15, allow_nan=False)
 AXES = {
@@ -142,20 +142,6 @@ def test_what_is_sent_is_finite_json() -> None:
     assert "MEASURED on x" in text
 
 
-def test_evidence_is_told_by_more_than_colour() -> None:
-    """Measured marks are solid, others hollow; the three kinds of line differ in their dashes."""
-    assert palette.marker(Badge.MEASURED, "#000000")["symbol"] == "circle"
-    assert palette.marker(Badge.RECORDED, "#000000")["symbol"] == palette.marker(Badge.MODELLED, "#000000")["symbol"] == "circle-open"
-    assert len({palette.line(badge, "#000000")["dash"] for badge in Badge}) == 3
-
-
-def test_a_device_has_one_colour_by_any_of_its_names() -> None:
-    """The host is one colour, each accelerator the other, an unknown device grey."""
-    assert palette.device_color("cpu") != palette.device_color("cuda:0")
-    assert palette.device_color("cuda:0") == palette.device_color("cuda") == palette.device_color("mps")
-    assert palette.device_color("abacus") == palette.GREY
-
-
 def plain(texts: object) -> list[str]:
     """Texts without mark-up."""
     return [re.sub("<.*?>", "", text) for text in texts]  # type: ignore[attr-defined]
@@ -185,7 +171,7 @@ def test_a_log_axis_has_a_margin_on_both_sides() -> None:
     """6 % of five decades; a single value has its place in the middle."""
     assert _style.count_axis([1.0, 1e5], "")["range"] == pytest.approx([-0.3, 5.3])
     low, high = _style.count_axis([100.0], "")["range"]
-    assert (low + high) / 2 == pytest.approx(2)
+    assert (low, high) == pytest.approx((1.88, 2.12))  # at least 0.12 of a decade
     assert _style.bytes_axis([4.0, 2.0**16, 2.0**30])["tickvals"] == [2.0**e for e in (0, 4, 8, 12, 16, 20, 24, 28)]
     assert _style.bytes_axis([2.0**5, 2.0**8])["tickvals"] == [32.0, 64.0, 128.0, 256.0]
 
@@ -223,8 +209,12 @@ def test_every_axis_writes_its_ticks(axis: dict[str, object], texts: list[str], 
 def test_a_linear_axis_begins_where_it_is_told() -> None:
     """From 10 to a little over 12, not from 0 and not by a margin of the whole."""
     low, high = _style.linear_axis(12.0, "", "{:g}".format, 10.0)["range"]
-    assert low == 10.0
-    assert 12.0 < high < 12.5
+    assert (low, high) == (10.0, pytest.approx(12.12))  # 6 % of what lies between
+    ends = [_style.linear_axis(high, "", "{:g}".format)["tickvals"][-1] for high in (98.0, 98.1)]
+    assert ends == [80, 100]  # a tick may stand two per cent beyond the end
+    assert _style.linear_axis(0.0, "", "{:g}".format)["range"] == [0.0, pytest.approx(6e-302, rel=1e-3, abs=0)]
+    for axis in (_style.linear_bytes_axis(0.0, ""), _style.linear_rate_axis(0.0, "")):
+        assert axis["range"] == [0.0, pytest.approx(1.06)]  # one byte at least
 
 
 @pytest.mark.parametrize(
@@ -249,14 +239,62 @@ def test_a_guide_crosses_the_whole_plot_and_has_its_name_at_its_value() -> None:
         (2, 1, "x", "paper"), (1, 3, "paper", "y"), (1, 0, "x", "paper"),
     ]  # fmt: skip
     assert plain(a.text for a in figure.layout.annotations) == ["upright", "level", "low"]
-    assert [a.xanchor for a in figure.layout.annotations] == ["left", "right", "left"]
-    assert figure.layout.annotations[0].xshift > 0  # beside the line, not on it
+    _style.guide(figure, 10.0, "late", before=True)
+    assert [a.xanchor for a in figure.layout.annotations] == ["left", "right", "left", "right"]
+    assert [a.yanchor for a in figure.layout.annotations] == ["top", "bottom", "bottom", "top"]
+    assert [a.xshift for a in figure.layout.annotations] == [5, None, 5, -5]  # beside the line, not on it
+    assert not any(a.showarrow for a in figure.layout.annotations)
+    assert {(s.line.width, s.line.dash) for s in figure.layout.shapes} == {(1.5, "dash")}
 
 
 def test_a_recorded_badge_says_its_day_and_a_measured_one_does_not() -> None:
     """The date is what a recording must say; without a device there is no "on"."""
     assert _style.badge_text(Evidence(Badge.RECORDED, "A GPU", date="2026-03-04T05:06:07", command="x")) == "RECORDED on A GPU, 2026-03-04"
     assert _style.badge_text(Evidence(Badge.MEASURED, "A GPU", date="2026-03-04")) == "MEASURED on A GPU"
+
+
+def test_the_frame_pixel_by_pixel() -> None:
+    """What all pictures share: the places of title, legend and plot, the sizes of their letters, and what neither moves nor hides."""
+    layout = _style.frame("A title", Evidence.measured("x"), "words").layout.to_plotly_json()
+    title, axis = layout.pop("title"), layout.pop("xaxis")
+    assert (plain([title.pop("text")]), plain([title["subtitle"].pop("text")])) == (["A title"], ["MEASURED on x"])
+    assert title == {
+        "subtitle": {"font": {"size": 12, "color": "#7C7C7C"}}, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+        "yanchor": "top", "pad": {"t": 8, "l": 8}, "font": {"size": 15},
+    }  # fmt: skip
+    assert layout.pop("yaxis") == axis
+    assert axis.pop("tickprefix").startswith("<span")
+    assert axis == {
+        "gridcolor": "rgba(127,127,127,0.22)", "linecolor": "rgba(127,127,127,0.65)", "zeroline": False, "showline": True,
+        "ticks": "outside", "tickcolor": "rgba(127,127,127,0.65)", "automargin": True, "fixedrange": True, "ticksuffix": "</span>",
+        "title": {"standoff": 10},
+    }  # fmt: skip
+    layout.pop("template")
+    assert layout == {
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "height": 340, "margin": {"l": 70, "r": 24, "t": 76, "b": 56},
+        "font": {"color": "#7C7C7C", "size": 12, "family": "system-ui, sans-serif"}, "hovermode": "closest", "dragmode": False,
+        "hoverlabel": {"bgcolor": "#333333", "font": {"color": "#FFFFFF"}}, "meta": {"description": "words"},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom",
+                   "bgcolor": "rgba(0,0,0,0)"},
+    }  # fmt: skip
+
+
+def test_badges_have_lines_of_a_hundred_letters() -> None:
+    """By hand: two of MEASURED on and a name are 24 letters, and what stands between them two; each further line takes 15 pixels."""
+    for letters, lines in ((74, 1), (75, 2)):
+        figure = _style.frame("", [Evidence.measured("a" * 40), Evidence.measured("b" * (letters - 40))], "")
+        assert figure.layout.title.subtitle.text.count("<br>") == lines - 1
+        assert (figure.layout.height, figure.layout.margin.t) == (340 + 15 * (lines - 1), 76 + 15 * (lines - 1))
+    for letters, cut in ((90, False), (91, True)):  # of what a model assumes 180 letters are told
+        assert _style.badge_text(Evidence.modelled(f"{'a' * 89} {'b' * letters}", "x")).endswith("…") is cut
+
+
+def test_an_axis_without_values_has_a_span_of_its_kind() -> None:
+    """By hand, with 6 % of it at either end: a microsecond to a second, a byte to a GiB, a mega to a giga, one to a thousand."""
+    axes = (_style.seconds_axis([]), _style.bytes_axis([]), _style.rate_axis([], ""), _style.count_axis([], ""), _style.ratio_axis([], ""))
+    gib = math.log10(2**30)
+    expected = [(-6.36, 0.36), (-0.06 * gib, 1.06 * gib), (5.82, 9.18), (-0.18, 3.18), (-math.log10(2) - 0.12, math.log10(2) + 0.12)]
+    assert [axis["range"] for axis in axes] == [pytest.approx(ends) for ends in expected]
 
 
 def test_a_figure_shows_itself_as_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import figures, training
 from gpulab.evidence import Evidence
+from gpulab.figures._style import LabFigure
 
 
 @pytest.fixture(scope="module", name="run")
@@ -137,3 +142,32 @@ def test_a_long_curve_is_thinned_evenly() -> None:
     thin, bold = figures.race(training.Moment(("a", "b"), (losses, ()), (None, None), (None, None), 6000, Evidence.measured("x"))).data[:2]
     assert list(thin.x) == list(thin.y) == list(range(0, 6000, 10))
     assert (bold.x[0], bold.y[0]) == (19, pytest.approx(9.5))  # the mean of 0 to 19
+
+
+def trained() -> LabFigure:
+    """Forty losses, and where a step's time went."""
+    run = SimpleNamespace(
+        accuracy=None, ended="finished", steps=40, task="digits", options=SimpleNamespace(precision="float32"), device="cpu",
+        evidence=Evidence.measured("A GPU", 9),
+        losses=np.linspace(2.0, 0.1, 40), phase_seconds={"data": 1e-3, "copy": 2e-3, "forward": 3e-3, "backward": 5e-3, "optimizer": 1e-3},
+    )  # fmt: skip
+    return figures.training(run)  # type: ignore[arg-type]
+
+
+def raced() -> LabFigure:
+    """One side diverges late, the other early."""
+    nan = float("nan")
+    losses = ((*np.linspace(2.0, 1.0, 30), nan), (2.0, 1.5, nan))
+    return figures.race(training.Moment(("a", "b"), losses, (100.0, 50.0), (2**20, 2**21), 40, Evidence.measured("A GPU", 9)))
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "race": raced,
+    "training": trained,
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

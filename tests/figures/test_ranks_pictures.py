@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from look import look
+from looks import LOOKS
 
 from gpulab import devices, figures, models
 from gpulab.evidence import Evidence
+from gpulab.figures._style import LabFigure
 from gpulab.models import StagePass
 from gpulab.parallel import RankSpan, RankTimeline, ScheduleRun
 
@@ -185,3 +189,27 @@ def test_a_bar_has_the_word_that_fits(share: float, said: str) -> None:
     figure = figures.rank_timeline(RankTimeline("x", 1, spans, (), 1.0, (), HERE))
     assert plain(trace(figure, "forward").text[0]) == said
     assert trace(figure, "communication").text[0] == ""
+
+
+def ranked() -> LabFigure:
+    """Two ranks, two steps."""
+    spans = (
+        RankSpan(0, "compute", "forward", 0.0, 0.03), RankSpan(0, "compute", "backward", 0.03, 0.06),
+        RankSpan(0, "idle", "all_reduce", 0.06, 0.08), RankSpan(0, "compute", "optimizer", 0.08, 0.09),
+        RankSpan(0, "compute", "forward", 0.1, 0.13), RankSpan(1, "compute", "backward 2", 0.03, 0.08),
+        RankSpan(1, "communication", "all_reduce", 0.06, 0.08, 2**20),
+    )  # fmt: skip
+    return figures.rank_timeline(RankTimeline("ddp on 2 ranks", 2, spans, (0.0, 0.1), 0.2, (), HERE))
+
+
+PICTURES: dict[str, Callable[[], LabFigure]] = {
+    "rank timeline": ranked,
+    "stages": lambda: figures.pipeline_schedule(models.pipeline_schedule(2, 2, "1f1b", forward=1, backward=1)),
+    "stages: a run": lambda: figures.pipeline_schedule(split_run()),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_looks_as_its_table_says(name: str) -> None:
+    """Part by part; a line that differs is shown beside the table's."""
+    assert look(PICTURES[name]()) == LOOKS[name]

@@ -6,15 +6,19 @@ import dataclasses
 import json
 import pathlib
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from look import look
+from looks import LOOKS
 from made_class import NAMES, report_of, write
 
 from gpulab import figures, lessons
 from gpulab.evidence import Badge, Evidence
 from gpulab.figures import classroom
+from gpulab.figures._style import LabFigure
 from gpulab.lessons._report_schema import ReportedPrediction
 
 
@@ -231,3 +235,22 @@ def test_a_machine_without_both_roofs_is_not_drawn(tmp_path: pathlib.Path) -> No
     for changes in ({"bytes_per_second": {}}, {"flops_per_second": {"float64": 1e11}}):
         report = dataclasses.replace(whole, roofs=(dataclasses.replace(whole.roofs[0], **changes),))
         assert "No report has the roofs" in figures.class_roofline(a_class(tmp_path, report)).description
+
+
+def class_of(folder: pathlib.Path, kind: Callable[[Any], LabFigure]) -> LabFigure:
+    """Two students."""
+    for number in (0, 4):
+        report = report_of(number)
+        roof = dataclasses.replace(
+            report.roofs[0], flops_per_second={"float32": 1e11}, bytes_per_second={"L2": 1e11, "DRAM": 1e10 * (1 + number)}
+        )
+        asked = (("00.3", 3.0, 30.0), ("07.1", 1.5, 1.0))
+        rows = tuple(ReportedPrediction(id, "How much?", x, "p", m, "m", "", "MEASURED", 0) for id, x, m in asked)
+        write(folder, f"{number}.json", dataclasses.replace(report, roofs=(roof,), predictions=rows))
+    return kind(lessons.classroom(folder))
+
+
+@pytest.mark.parametrize("kind", [figures.class_predictions, figures.class_roofline], ids=lambda kind: kind.__name__)
+def test_a_picture_of_a_class_looks_as_its_table_says(kind: Any, tmp_path: pathlib.Path) -> None:
+    """Part by part, of two students."""
+    assert look(class_of(tmp_path, kind)) == LOOKS[kind.__name__]
