@@ -40,6 +40,14 @@ def test_long_runs_are_few():
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize(("seconds", "count"), [(0.04, 3), (0.039, 4), (0.02, 6), (0.001, 8)])
+def test_an_eighth_of_a_second_is_spent_on_a_figure(seconds, count):
+    """Runs go on while they took less than 0.12 s in all: three of 40 ms have, three of 39 ms have not; seven after the first at most."""
+    calls = []
+    assert _streams.best(lambda: calls.append(1) or seconds) == seconds
+    assert len(calls) == count
+
+
 def test_short_calls_are_batched_until_a_batch_lasts():
     """A call of 10 us within batches of 4 ms, with 100 us to wait for the device, comes out within 3 %."""
     clock = _Clock()
@@ -154,6 +162,39 @@ def test_a_stop_is_heard_while_another_thread_measures():
     """The lock of a measurement under way does not make a stopped one wait."""
     with _ceilings._one_at_a_time, pytest.raises(StoppedError):
         ceilings("cpu", stop=lambda: True)
+
+
+def test_a_stop_is_asked_for_each_twentieth_of_a_second_while_another_measures(monkeypatch):
+    """The lock is tried for 50 ms at a time, and given back once."""
+    log = []
+
+    class Lock:
+        def acquire(self, timeout):
+            log.append(timeout)
+            return len(log) > 4
+
+        def release(self):
+            log.append("back")
+
+    monkeypatch.setattr(_ceilings, "_one_at_a_time", Lock())
+    monkeypatch.setitem(_ceilings._measured, _ceilings._device.Device("cpu"), "known")
+    assert ceilings("cpu", stop=lambda: log.append("asked")) == "known"
+    assert log == [0.05, "asked", 0.05, "asked", 0.05, "back"]
+
+
+def test_a_thread_that_waits_alone_gives_up_after_half_a_minute(monkeypatch):
+    """What a broken barrier says comes out where no thread has an error of its own."""
+    waited = []
+
+    class Barrier(threading.Barrier):
+        def wait(self, timeout=None):
+            waited.append(timeout)
+            raise threading.BrokenBarrierError
+
+    monkeypatch.setattr(_streams.threading, "Barrier", Barrier)
+    with pytest.raises(threading.BrokenBarrierError):
+        _streams.host_rate("copy", 2**15, 2, lambda: 0.0)
+    assert waited == [30.0] * 2
 
 
 def test_short_rows_are_read_where_they_lie(monkeypatch):
@@ -305,6 +346,7 @@ def test_a_product_is_tried_at_the_side_that_takes_eight_milliseconds(rate, size
     tried = []
 
     def shortest(work, clock, seconds):
+        assert seconds == 0.05
         n = len(work())
         tried.append(n)
         return 2 * n**3 / rate

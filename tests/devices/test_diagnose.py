@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import errors
-from gpulab.devices import Accelerator, Facts, Memory, Processor, diagnose, machine
+from gpulab.devices import Accelerator, Facts, Memory, Processor, diagnose
 from gpulab.devices._facts import Torch
+from gpulab.devices._machine import machine
 from gpulab.devices._nvml import Driver, NvmlGpu
 
 GIB = 2**30

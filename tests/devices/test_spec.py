@@ -8,10 +8,10 @@ import types
 import pytest
 import torch
 
-from gpulab.devices import Accelerator, Cache, Processor, arithmetic, memory_sizes, spec
+from gpulab.devices import Accelerator, Cache, Processor, spec
 from gpulab.devices import _datasheets as sheets
+from gpulab.devices._settings import arithmetic
 from gpulab.devices._spec import cpu_rates_per_clock, cpu_spec, gpu_spec
-from gpulab.errors import InputError
 
 _H200 = Accelerator("cuda:0", "NVIDIA H200", "cuda", 140 * 2**30, None, "9.0", 132, None, 1980e6, 3201e6, 6144, 60 * 2**20)
 
@@ -276,27 +276,6 @@ def test_a_cpu_bound_states_its_assumptions():
     assert cpu_spec(apple, 2**34, "Apple M4").peak("float32") is None
 
 
-# Gigabytes of a memory chip (GDDR, 32 pins each) or of a stack (HBM, 1024 pins), from NVIDIA's product pages and the makers' lists.
-_STACKS = {"7.0": 8, "8.0": {"A100 40GB": 8, "A30": 8}, "9.0": {"H200 SXM": 23.5, "H200 NVL": 23.5}}
-
-
-@pytest.mark.parametrize("name", memory_sizes.gpus())
-def test_a_products_memory_is_whole_chips(name):
-    """Bus / pins x gigabytes of a chip; on data-centre boards with GDDR memory a sixteenth is kept for error correction."""
-    part, bits = sheets.part(name), _PRODUCTS[name][1]
-    assert part.name == name
-    stacked = bits >= 2048
-    chips = bits / (1024 if stacked else 32)
-    gigabytes = memory_sizes.memory_bytes(name) / 2**30
-    if stacked:
-        of_one = _STACKS.get(part.compute_capability, 16)
-        of_one = of_one.get(name, 16) if isinstance(of_one, dict) else of_one
-        assert gigabytes == chips * of_one
-    else:
-        kept = 1 / 16 if name in ("T4", "A10", "A40", "L4", "L40", "L40S") else 0  # the workstation's boards ship with it off
-        assert gigabytes / (1 - kept) / chips in (1, 2, 4)  # 1 or 2 GB a chip, or two of 2 GB side by side
-
-
 def test_the_peaks_say_what_they_assume_and_where_they_come_from():
     """The assumptions are about clocks and units, the source is the document or the device itself, and both stand in their own place."""
     sheet = gpu_spec(_H200, "NVIDIA H200").evidence
@@ -420,19 +399,6 @@ def test_this_gpus_product_stays_below_its_peak():
     rate = 20 * 2 * 4096**3 / (start.elapsed_time(end) * 1e-3)
     peak = spec("cuda").peak("bfloat16")
     assert 0.1 * peak.value < rate < 1.1 * peak.value
-
-
-@pytest.mark.parametrize("name", ["GeForce RTX 3080", "RTX 9999", "", None, 80])
-def test_a_product_whose_memory_is_not_known_is_refused(name):
-    """Boards of two sizes have no row; the sentence has the name and those that there are, in the order of the data sheets."""
-    with pytest.raises(InputError) as caught:
-        memory_sizes.memory_bytes(name)
-    told = str(caught.value)
-    assert told.startswith(
-        f"memory_bytes: no memory is known of a GPU {name!r}; expected one of: T4, A100 40GB, A100 80GB PCIe, A100 80GB SXM,"
-    )
-    assert told.endswith("GeForce RTX 5080, GeForce RTX 5090. Pass one of these, or bytes.")
-    assert memory_sizes.gpus() == tuple(part.name for part in sheets.PARTS if part.name in memory_sizes._GIGABYTES)
 
 
 def _pytorch(**switches):

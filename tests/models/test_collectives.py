@@ -7,6 +7,7 @@ import pytest
 
 from gpulab import models
 from gpulab.errors import InputError
+from gpulab.models._gloo import GLOO_ALGORITHMS, gloo_wire_bytes
 
 # An oracle of its own: each function gives the algorithm as rounds of messages (from, to, payload parts), and carries them out on
 # sets or sums, so that a wrong schedule shows in the data. Messages of one round go at the same time; a rank sends and receives one.
@@ -272,27 +273,27 @@ def test_gloo_sends_what_its_algorithm_needs_and_144_bytes_a_message():
         "barrier": [288] * 4,
     }
     for operation, sent in by_hand.items():
-        assert list(models.gloo_wire_bytes(operation, 4096, 4)) == sent
+        assert list(gloo_wire_bytes(operation, 4096, 4)) == sent
         # Headers aside it is the general model's, for the algorithm that gloo uses.
-        cost = models.collective_cost(operation, n, 4, models.GLOO_ALGORITHMS[operation])
+        cost = models.collective_cost(operation, n, 4, GLOO_ALGORITHMS[operation])
         for rank in range(4):
             assert 0 <= sent[rank] - cost.sent_bytes(rank) <= 12 * 144
 
 
 def test_gloo_in_large_pieces_and_uneven_parts():
     """8 MiB among 2 ranks: 8 segments of 1 MiB a phase of which each rank sends half; 5 elements leave some segments short or empty."""
-    assert models.gloo_wire_bytes("all_reduce", 2**21, 2) == (2**23 + 8 * 144,) * 2
+    assert gloo_wire_bytes("all_reduce", 2**21, 2) == (2**23 + 8 * 144,) * 2
     # Its reduce sends all but two segments, 6 MiB, where 4 would do; then rank 1 hands its part of 4 MiB to the root.
-    root, other = models.gloo_wire_bytes("reduce", 2**21, 2)
+    root, other = gloo_wire_bytes("reduce", 2**21, 2)
     assert (root, other) == (6 * 2**20 + 6 * 144 + 48, 6 * 2**20 + 6 * 144 + 4 * 2**20 + 96)
     # 5 float32 over 2 ranks: 4 segments of 8 bytes, of which the last is empty and the third half full.
-    assert models.gloo_wire_bytes("all_reduce", 5, 2) == (4 + 16 + 3 * 96 + 3 * 48,) * 2
+    assert gloo_wire_bytes("all_reduce", 5, 2) == (4 + 16 + 3 * 96 + 3 * 48,) * 2
     with pytest.raises(InputError, match=r"5 elements over 2 ranks"):
-        models.gloo_wire_bytes("all_gather", 5, 2)
+        gloo_wire_bytes("all_gather", 5, 2)
     with pytest.raises(InputError, match="root is 2"):
-        models.gloo_wire_bytes("broadcast", 5, 2, root=2)
+        gloo_wire_bytes("broadcast", 5, 2, root=2)
     with pytest.raises(InputError, match=r"elements is 1\.5"):
-        models.gloo_wire_bytes("broadcast", 1.5, 2)
+        gloo_wire_bytes("broadcast", 1.5, 2)
 
 
 @pytest.mark.parametrize(("operation", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "tree"), ("all_gather", "ring")])
@@ -353,26 +354,26 @@ def test_gloo_among_three_ranks_round_the_second():
         "reduce": [16 + 4 * 144 + 8 + 96, 16 + 4 * 144 + 2 * 48, 16 + 4 * 144 + 8 + 96],
         "barrier": [2 * 144] * 3,
     }
-    assert {operation: list(models.gloo_wire_bytes(operation, 6, 3, root=1)) for operation in by_hand} == by_hand
+    assert {operation: list(gloo_wire_bytes(operation, 6, 3, root=1)) for operation in by_hand} == by_hand
 
 
 def test_gloos_reduce_cuts_between_elements():
     """5 float32 over 2 ranks, by hand: segments of 8 bytes, not of 5; rank 0 passes on the half full one, rank 1 two and its part of 4."""
-    assert models.gloo_wire_bytes("reduce", 5, 2) == (4 + 96 + 3 * 48, 16 + 4 + 3 * 96 + 48)
+    assert gloo_wire_bytes("reduce", 5, 2) == (4 + 96 + 3 * 48, 16 + 4 + 3 * 96 + 48)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: models.gloo_wire_bytes("sum", 4, 2), "^gloo_wire_bytes: operation is 'sum'"),
-        (lambda: models.gloo_wire_bytes("barrier", 4, 1), "^gloo_wire_bytes: ranks is 1; expected a whole number from 2"),
-        (lambda: models.gloo_wire_bytes("barrier", -1, 2), "^gloo_wire_bytes: elements is -1; expected a whole number from 0"),
+        (lambda: gloo_wire_bytes("sum", 4, 2), "^gloo_wire_bytes: operation is 'sum'"),
+        (lambda: gloo_wire_bytes("barrier", 4, 1), "^gloo_wire_bytes: ranks is 1; expected a whole number from 2"),
+        (lambda: gloo_wire_bytes("barrier", -1, 2), "^gloo_wire_bytes: elements is -1; expected a whole number from 0"),
         (
-            lambda: models.gloo_wire_bytes("barrier", 4, 2, element_bytes=0),
+            lambda: gloo_wire_bytes("barrier", 4, 2, element_bytes=0),
             "^gloo_wire_bytes: element_bytes is 0; expected a whole number from 1",
         ),
-        (lambda: models.gloo_wire_bytes("reduce", 4, 2, root=-1), "^gloo_wire_bytes: root is -1; expected a rank from 0 to 1"),
-        (lambda: models.gloo_wire_bytes("reduce", 4, 2, root=True), "^gloo_wire_bytes: root is True"),
+        (lambda: gloo_wire_bytes("reduce", 4, 2, root=-1), "^gloo_wire_bytes: root is -1; expected a rank from 0 to 1"),
+        (lambda: gloo_wire_bytes("reduce", 4, 2, root=True), "^gloo_wire_bytes: root is True"),
         (lambda: models.collective_algorithms("sum"), "^collective_algorithms: operation is 'sum'"),
         (lambda: models.bus_bandwidth("sum", 1, 2, 1.0), "^bus_bandwidth: operation is 'sum'"),
         (lambda: models.collective_cost("sum", 1, 2), "^collective_cost: operation is 'sum'"),

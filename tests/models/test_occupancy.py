@@ -15,7 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.errors import InputError, LaunchError
-from gpulab.models import Occupancy, OccupancySweep, compute_capabilities, occupancy, occupancy_sweep, occupancy_table, sm_limits
+from gpulab.models import Occupancy, OccupancySweep, occupancy, occupancy_sweep
+from gpulab.models._blocks import occupancy_table
+from gpulab.models._limits import compute_capabilities, sm_limits
+from gpulab.models._remedies import table_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import occupancy_oracle as oracle
@@ -392,3 +395,16 @@ def test_a_tables_usual_launch_and_its_largest_numbers() -> None:
         assert occupancy(32, 32, **{name: 2**30}).blocks_per_sm == (0 if name[0] == "s" else 32)
         with pytest.raises(InputError, match=f"{name}={2**30 + 1}; expected a whole number from 0 to 1,073,741,824"):
             occupancy(32, 32, **{name: 2**30 + 1})
+
+
+@pytest.mark.parametrize("carveout", [None, 0, 61])
+def test_a_launchs_table_with_one_argument_changed(carveout: int | None) -> None:
+    """By hand: 20 KiB blocks of 8.0 are 8, 1 and 6 by the split; 40 registers a thread hold 12 blocks of 4 warps, and others stay.
+
+    A block without shared memory of its own takes the driver's KiB: as many of them as the split has, whose smallest is 8.
+    """
+    launch = occupancy(128, 32, 19 * 1024, "8.0", carveout_percent=carveout)
+    assert table_of(launch).blocks_per_sm == launch.blocks_per_sm == {None: 8, 0: 1, 61: 6}[carveout]
+    table = table_of(launch, shared_bytes_per_block=np.array([0, 19 * 1024]), registers_per_thread=40)
+    assert table.blocks_by_resource["registers"].tolist() == [12, 12]
+    assert table.blocks_by_resource["shared"].tolist() == [{None: 164, 0: 8, 61: 132}[carveout], launch.blocks_per_sm]

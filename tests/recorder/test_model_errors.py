@@ -41,6 +41,21 @@ def test_roofline_by_hand() -> None:
     assert "1.2 times the model's in the median of 2 cases, 0.65 to 1.9 times" in found.sentence
 
 
+@pytest.mark.parametrize(("slower", "cases"), [(1.0, 1), (1.01, 1), (0.99, 0)])
+def test_a_tenth_of_a_millisecond_is_long_enough(slower: float, cases: int) -> None:
+    """An addition that moves just what the triad of the ceilings did in 0.1 ms, and one per cent more or less of that time."""
+    roofs = (timed("ceilings", 1e-4 * slower, call_bytes=12.0 * 2**20, operation="triad", dtype="float32"), CEILINGS[1])
+    addition = timed("catalogue", 1.0, workload="add", n=2**20, dtype="float32")
+    assert sum(found.cases for found in recorder.model_errors(a_recording(entries=(*roofs, addition)))) == cases
+
+
+@pytest.mark.parametrize(("sizes", "held_out"), [(7, []), (8, [3]), (9, [4])])
+def test_a_line_takes_eight_sizes(sizes: int, held_out: list[int]) -> None:
+    """It is fitted to the first, third, fifth ... and asked for the others between the ends."""
+    copies = [timed("transfer", 1e-6 + 2**k / 1e9, direction="host", memory="pageable", nbytes=2**k) for k in range(12, 12 + sizes)]
+    assert [found.cases for found in recorder.model_errors(a_recording(entries=tuple(copies)))] == held_out
+
+
 def test_what_has_no_roof_and_what_this_version_does_not_know_is_left_out() -> None:
     """A budget that ended after the bfloat16 product leaves float32 without a roof; a later version has other work and formats."""
     bfloat16 = timed("ceilings", 1.0, call_flops=1e12, operation="gemm", dtype="bfloat16")
