@@ -127,6 +127,12 @@ def test_cupy_has_finished_with_the_source_before_it_answers(monkeypatch):
     log.clear()
     assert backend.move(["here"], "cuda:2", False) == ["there"]
     assert log == [2, ("copy", ["here"])]
+    log.clear()
+    assert backend.move(["here"], "cuda", True) == ["there"]
+    assert log == [0, ("copy", ["here"])]
+    monkeypatch.setattr(_backends.CupyBackend, "to_host", lambda self, x: np.zeros(len(x)))
+    with pytest.raises(DeviceError, match="cupy has no arrays on 'cpu'"):
+        backend.move(["here"], "cpu", False)
     with pytest.raises(DeviceError, match="cupy has no arrays on 'cpu'"):
         backend.from_host(a, "cpu", False)
     with pytest.raises(InputError, match="no dtype"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
+import types
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +13,27 @@ import pytest
 
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.kernels import compile_cuda, compile_python, ladder
-from gpulab.kernels.ladder import CUDA_RUNGS, RUNGS, CudaRung, Rung
+from gpulab.kernels.ladder import _elementwise, _find, _histograms, _matmuls, _reductions, _softmax, _transposes
+from gpulab.kernels.ladder._cuda_rungs import CUDA_RUNGS, CudaRung
+from gpulab.kernels.ladder._rung import Rung
+
+RUNGS = _find.RUNGS
 
 ODD = {"elementwise": 1003, "reduction": 3001, "transpose": 45, "histogram": 5001, "softmax": 3, "matmul": 37}
+# Bytes of a block's shared memory, by hand: a float32 for each of 256 threads, or for each of 32 warps; tiles, one with a spare column; a
+# counter for each of 256 values; 128 partial results, and a row of 1,024; two tiles of 32 x 32, 64 x 8 and 128 x 8. The others have none.
+SHARED_BYTES = {
+    **dict.fromkeys(("reduction-interleaved", "reduction-strided", "reduction-sequential", "histogram-private"), 4 * 256),
+    **dict.fromkeys(("reduction-shuffle", "reduction-grid-stride"), 4 * 32),
+    "transpose-tiled": 4 * 32 * 32, "transpose-padded": 4 * 32 * 33, "softmax-three-walks": 4 * 128, "softmax-kept": 4 * (1024 + 128),
+    "matmul-tiled": 2 * 4 * 32 * 32, "matmul-registers-1d": 2 * 4 * 64 * 8, "matmul-registers-2d": 2 * 4 * 128 * 8,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_rung_is_right_and_clean(rung: Rung, seed: int):
-    """At its smallest size and, where it has guards, at an odd one: NumPy's result in float64, and no finding."""
+    """At its smallest size and, where it has guards, at an odd one: NumPy's result in float64, no finding, and no more shared memory."""
     from gpulab.kernels import simulate
 
     for n in (rung.sizes[0], *((ODD[rung.family],) if rung.multiple == 1 else ())):
@@ -27,6 +41,7 @@ def test_a_rung_is_right_and_clean(rung: Rung, seed: int):
         expected = rung.expected(*arguments)
         simulation = simulate(rung.kernel, *rung.launch(n), *arguments)
         assert simulation.findings == ()
+        assert simulation.shared_bytes == SHARED_BYTES.get(rung.name, 0)
         np.testing.assert_allclose(arguments[rung.result], expected, rtol=0, atol=rung.tolerance * np.abs(expected).max())
 
 
@@ -121,6 +136,9 @@ WORK = {
     "softmax": ((32, 4096, 65536), lambda n: 5 * 1024 * n, lambda n: 2 * 4 * 1024 * n),
     "matmul": ((128, 1024, 4096), lambda n: 2 * n**3, lambda n: 3 * 4 * n**2),
 }
+# How far a result may be from float64's, relative to the largest: copies and counts not at all, an element's few operations less than sums
+# and quotients in float32, whose sums in TF32 have factors of ten bits.
+TOLERANCES = {"elementwise": 1e-6, "reduction": 1e-5, "transpose": 0.0, "histogram": 0.0, "softmax": 1e-5, "matmul": 1e-5}
 # Grid and block at some sizes, of a rung or of its ladder: enough blocks for all, 128 that stride, one for eight or sixteen elements a
 # thread, from one to 512.
 LAUNCHES = {
@@ -140,6 +158,7 @@ def test_work_and_launch_of_a_rung_by_hand(rung: Rung | CudaRung):
     assert rung.sizes == sizes
     assert [rung.flops(n) for n in sizes] == [flops(n) for n in sizes]
     assert [rung.nbytes(n) for n in sizes] == [nbytes(n) for n in sizes]
+    assert rung.tolerance == (1e-3 if rung.name == "matmul-tensor" else TOLERANCES[rung.family])
     launches = LAUNCHES["CUDA"] if isinstance(rung, CudaRung) else LAUNCHES.get(rung.name, LAUNCHES.get(rung.family))
     assert {n: rung.launch(n) for n in launches} == launches
     first, again, other = (rung.arguments(128, seed)[0] for seed in (0, 0, 1))
@@ -157,6 +176,26 @@ def test_a_rung_is_shown_without_its_functions_and_its_text():
         "CudaRung(name='matmul-warp-tiled', family='matmul', summary='CUDA C++: a tile for each warp', kernel='matmul_warp_tiled', "
         "options=((), ('-DDEPTH=8',), ('-DDEPTH=32',)), tolerance=1e-05, sizes=(128, 1024, 4096))"
     )
+
+
+@pytest.mark.parametrize("module", [_elementwise, _histograms, _matmuls, _reductions, _softmax, _transposes], ids=lambda m: m.__name__)
+def test_every_kernel_of_a_file_is_a_rung_of_its_ladder(module: types.ModuleType):
+    """None that is written is left out, and none is two rungs."""
+    written = [one for name, one in inspect.getmembers(module, inspect.isfunction) if not name.startswith("_")]
+    (family,) = {rung.family for rung in module.RUNGS}
+    assert sorted((rung.kernel for rung in ladder.family(family)), key=lambda one: one.__name__) == written
+
+
+def test_the_values_of_the_inputs():
+    """Pixels lie around 100 and spread by 20, and none is below 0 or above 255; rows spread by 3, so that their exponentials differ."""
+    pixels, counts = ladder.rung("histogram-global").arguments(1 << 16)
+    assert (float(pixels.mean()), float(pixels.std())) == pytest.approx((99.5, 20), abs=0.4)  # cut to whole numbers: half a one less
+    assert (pixels.dtype, counts.shape, counts.any()) == (np.int32, (256,), False)
+    rng = types.SimpleNamespace(normal=lambda *_: np.array([-3.0, 99.9, 300.0]))
+    assert _histograms._make(3, rng)[0].tolist() == [0, 99, 255]  # type: ignore[arg-type]
+    rows, result = ladder.rung("softmax-kept").arguments(64)
+    assert (rows.shape, result.shape, rows.dtype) == ((64, 1024), (64, 1024), np.float32)
+    assert float(rows.std()) == pytest.approx(3, rel=0.02)
 
 
 def test_arguments_of_cuda():

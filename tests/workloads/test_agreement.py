@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
+import types
 
 import numpy as np
 import pytest
 import torch
 
 from gpulab import workloads
-from gpulab.workloads import _checks, _irregular
+from gpulab.workloads import _checks, _irregular, _training
 
 # A small and an odd size for each entry: odd ones meet the paths beside the fast ones.
 SMALL = dict.fromkeys(workloads.names(), (1, 7, 33)) | {
@@ -276,6 +277,41 @@ def test_training_steps_repeat(name):
     losses = {float(w.run(*inputs)) for _ in range(4)}
     assert len(losses) == 1
     assert all(torch.equal(a, b) for a, b in zip(before, inputs[0].model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["cnn_training_step", "transformer_training_step"])
+def test_a_training_step_is_a_step_of_adam_with_gradients_of_its_own(name):
+    """Each call sets the gradients anew, and Adam counts it; by torch.autograd, on the batch that it is given."""
+    w = make(name, 2)
+    step, x, y = w.inputs("cpu")
+    model = step.model
+    expected = torch.autograd.grad(step.loss(model, x, y), list(model.parameters()))
+    for count in (1, 2):
+        assert not w.run(step, x, y).requires_grad
+        for parameter, gradient in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-4)
+        assert {int(state["step"]) for state in step._optimizer.state.values()} == {count}
+        assert len(step._optimizer.state) == len(expected)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cuda", "cuda"), ("cpu", "cpu"), ("mps", "cpu"), ("xpu", "cpu")])
+def test_the_reference_of_a_step_is_computed_on_a_cuda_device_or_the_cpu(kind, expected):
+    """Apple's GPUs and some of Intel's have no float64; the model itself stays where it is."""
+
+    class Model(types.SimpleNamespace):
+        def parameters(self):
+            return iter([types.SimpleNamespace(device=types.SimpleNamespace(type=kind))])
+
+        def to(self, device):
+            self.moved = getattr(device, "type", device)
+            return self
+
+        def double(self):
+            return "double", self.moved
+
+    model = Model()
+    assert _training._reference_model(model) == ("double", expected)
+    assert vars(model) == {}
 
 
 @pytest.mark.parametrize("name", workloads.names())

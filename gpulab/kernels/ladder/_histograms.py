@@ -34,7 +34,7 @@ def histogram_private(x, counts):
 
 def _make(n: int, rng: np.random.Generator) -> tuple[Any, ...]:
     # Like the pixels of a picture: some values come far more often than others.
-    return np.clip(rng.normal(100, 20, n), 0, 255).astype(np.int32), np.zeros(256, np.int32)
+    return rng.normal(100, 20, n).clip(0, 255).astype(np.int32), np.zeros(256, np.int32)
 
 
 def _extents(n: int) -> tuple[Any, Any]:
