@@ -32,4 +32,6 @@ def refuse_long(who: str, small: Callable[[], Any], times: float, *, what: str =
         least = min(least, times * (time.perf_counter() - begin))
         if least <= longest:
             return
-    raise InputError(f"{who}: a {what} takes about {least:.0f} s here; expected at most {longest:g} s. Left out.")
+    # Rounded so that what is too long does not read as what is allowed: 3.4 and not 3 beside 3.
+    told = f"{least:.0f}" if round(least) > longest else f"{least:.1f}"
+    raise InputError(f"{who}: a {what} takes about {told} s here; expected at most {longest:g} s. Left out.")

@@ -72,6 +72,7 @@ def _print(table: tuple[Sequence[str], Sequence[Sequence[str]]]) -> None:
 
     headers, rows = table
     lines = [tuple(printable(str(text)) for text in line) for line in (headers, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    # Why a case was not recorded has the rest of its line to itself, so it makes no column wide.
+    widths = [max(len(line[column]) for line in lines if column == 0 or any(line[2:])) for column in range(len(headers))]
     for line in lines:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())

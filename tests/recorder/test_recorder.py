@@ -310,6 +310,19 @@ def test_what_a_small_part_foretells_to_take_long_is_left_out(monkeypatch):
     assert next(spent, None) is None
 
 
+def test_what_is_just_too_long_does_not_read_as_what_is_allowed(monkeypatch):
+    """3.4 s beside at most 3 s are said with a digit more, and 3.6 s are 4 s."""
+    clock, spent = [0.0], iter((0.0, 3.4, 3.4, 3.4, 0.0, 3.6, 3.6, 3.6))
+    monkeypatch.setattr(_foretell.time, "perf_counter", lambda: clock[0])
+
+    def part():
+        clock[0] += next(spent)
+
+    for told in ("3.4", "4"):
+        with pytest.raises(InputError, match=rf"a call takes about {told} s here; expected at most 3 s\. Left out\."):
+            _foretell.refuse_long("a product", part, 1)
+
+
 def test_a_ceilings_product_is_foretold_by_one_of_an_eighth_of_its_sides(monkeypatch):
     """On a CPU a side of 8 foretells one of 64, whose product is 8^3 = 512 times the work."""
     asked = []

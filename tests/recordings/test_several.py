@@ -215,3 +215,15 @@ def test_the_command_says_where_the_joined_file_is(tmp_path: pathlib.Path, capsy
         "<recording 'test': Test Device, 2026-11-20, 1 of 1 entries>",
         "case   median   95 % interval      visits  arithmetic    memory traffic",
     ]
+
+
+def test_a_long_reason_makes_no_column_wide(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A reason is the last of its line; the columns of the other cases stand as wide as without it."""
+    path, plain = tmp_path / "a.json", tmp_path / "b.json"
+    recordings.write(made(EARLIER, timed(1, 1e-3), Entry("e", {"n": 2}, None, "of an expectation " * 20)), path)
+    recordings.write(made(EARLIER, timed(1, 1e-3)), plain)
+    assert cli.main(["recordings", "--show", str(path)]) == 0
+    *shown, reason = capsys.readouterr().out.splitlines()
+    assert cli.main(["recordings", "--show", str(plain)]) == 0
+    assert shown[1:] == capsys.readouterr().out.splitlines()[1:]
+    assert reason == "e n=2  not recorded: " + ("of an expectation " * 20).rstrip()
