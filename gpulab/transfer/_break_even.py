@@ -145,7 +145,7 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
     if first == 0:
         return sizes[0], "found", f"The accelerator wins at every size tried ({tried}); the break-even lies at {sizes[0]} or below."
     low, high = (math.log(host_seconds[i] / device_seconds[i]) for i in (first - 1, first))
-    share = -low / (high - low) if high > low else 1.0
+    share = -low / (high - low)  # low is 0 or less, and high above 0
     size = round(math.exp(math.log(sizes[first - 1]) + share * math.log(sizes[first] / sizes[first - 1])))
     return size, "found", f"The accelerator wins from about n = {size} on, copies counted (tried {tried})."
 
@@ -153,7 +153,7 @@ def answer(sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: 
 def _ascending(spec: WorkloadSpec, sizes: Iterable[int] | None) -> list[int]:
     if sizes is None:
         return list(spec.sizes)
-    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", 1) == 0:
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", None) == 0:
         raise InputError(f"break_even: sizes is {shown(sizes)}; expected several sizes. Pass for example sizes={list(spec.sizes[:3])}.")
     chosen = list(sizes)
     if not chosen:
@@ -277,8 +277,9 @@ class _Search:
             self.notes.append(Note("stopped", f"The search was stopped before n = {w.n}; run it again for larger sizes."))
             return False
         left = self.deadline - (time.perf_counter() - self._begin)
-        if self._last is not None and self._expected_seconds(w) * 3 > left:
-            call = format_seconds(self._expected_seconds(w))
+        expected = self._expected_seconds(w)
+        if expected is not None and expected * 3 > left:
+            call = format_seconds(expected)
             self.notes.append(
                 Note(
                     "skipped",
@@ -329,9 +330,9 @@ class _Search:
     def _work(self, w: Workload) -> float:
         return max(w.flops, w.nbytes)
 
-    def _expected_seconds(self, w: Workload) -> float:
+    def _expected_seconds(self, w: Workload) -> float | None:
         if self._last is None:
-            return 0.0
+            return None
         work, seconds = self._last
         return seconds * self._work(w) / work
 

@@ -306,7 +306,7 @@ def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """
     if sizes is None:
         return SIZES
-    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", 1) == 0:
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or getattr(sizes, "ndim", None) == 0:
         raise InputError(f"{function}: sizes is {shown(sizes)}; expected several sizes in bytes. Pass for example sizes=[2**10, 2**20].")
     chosen = sorted({check_bytes(function, n) for n in sizes})
     if not chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib.util
 import math
 import pathlib
@@ -510,3 +511,74 @@ def test_a_median_that_may_be_nothing_has_no_ratio_to_trust() -> None:
     timing = a_timing(1e-3, interval_seconds=(0.0, 2e-3))
     (only,) = claims.judge("first-call", a_recording("cpu", (Entry("catalogue", {"dtype": "float32"}, timing),))).comparisons
     assert (only.ratio, only.interval) == (pytest.approx(10), None)
+
+
+def test_what_is_promised_of_the_best_case_alone() -> None:
+    """By their sources' words: "up to", "about" on one machine, a best kernel. All others promise it of each case."""
+    assert {one.key for one in claims.claims() if not one.of_each} == {"reduction-30x", "matmul-94", "tf32-7x", "amp-3x"}
+
+
+# By the column "read as", written down once more by hand: which cases of a machine that has everything a claim speaks of.
+CASES = {
+    "one-large-copy": [f"direction {way}, memory {kind}, 4.00 KiB over 4.00 MiB"
+                       for way in ("to_device", "to_host") for kind in ("pageable", "pinned")],
+    "copies-outweigh-adding": [f"workload add, n {n}, dtype float32" for n in ("4,194,304", "16,777,216", "67,108,864")],
+    "launch-returns-early": [f"workload {one}, dtype float32" for one in ("matmul, n 4,096", "attention, n 4,096", "conv2d, n 256")],
+    "graph-launches": ["launches 1,000"],
+    "item-waits": ["reads_loss 1 over 0, steps 50"],
+    "workers-help": [f"workers 0 over {one}, batch 32, size 128" for one in (1, 2, 4, 8)],
+    "four-workers": [f"workers {one} over 4, batch 32, size 128" for one in (0, 1, 2, 8)],
+    "single-twice-double": ["operation gemm, n 8,192", *(f"workload matmul, n {n}" for n in ("1,024", "2,048", "4,096"))],
+    **{key: [f"n {n}" for n in ("1,024", "4,096", "8,192")] for key in ("half-2-to-8", "tf32-7x", "fp8-twice")},
+    "sizes-of-eight": ["n 1,023 over 1,024", "n 4,095 over 4,096", "n 8,191 over 8,192"] * 2,  # of float16 and of bfloat16
+    "amp-3x": [f"model {one}, steps 10" for one in ("cnn", "transformer")] * 2,
+    "larger-batches": ["workload cnn_training_step, n 4 over 256, dtype float32",
+                       "workload transformer_training_step, n 1 over 16, dtype float32"],
+    "pruned-3x": ["layer linear, dtype float32, n 4,096, rows 1"],
+    "two-four-twice": ["layer linear, dtype float16, n 4,096, rows 4,096"],
+    "groups-cost-time": [f"layer convolution, form dense, groups {one} over 1, dtype float32, n 128, side 56, batch 64"
+                         for one in (4, 32, 128)],
+    **{key: [f"family reduction, n {n}" for n in ("4,194,304", "67,108,864")]
+       for key in ("reduction-strided", "reduction-sequential", "reduction-30x")},
+    **{key: [f"family transpose, n {n}" for n in ("2,048", "8,192")] for key in ("transpose-tiled", "transpose-padded")},
+    "matmul-coalesced": ["family matmul, n 4,096"],
+    "matmul-94": ["family matmul, n 4,096"] * 3,
+    "larger-products": [f"workload matmul, n {n}, dtype float32"
+                        for n in ("64 over 128", "128 over 256", "256 over 512", "512 over 1,024")],
+    "activations-alike": ["n 67,108,864, dtype float32"],
+    "depthwise-time": [f"n {n}, dtype float32" for n in (1, 2, 4, 16, 64, 256)],
+    "gpu-2-5": [f"workload {one}, dtype float32, over cpu" for one in (
+        "matmul, n 4,096", "attention, n 4,096", "solve, n 6,144", "add, n 67,108,864", "exp, n 67,108,864", "sum, n 67,108,864",
+        "softmax, n 65,536", "fft, n 16,777,216", "sort, n 16,777,216", "conv2d, n 256")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", sorted(CASES))
+def test_a_claim_speaks_of_the_cases_that_it_is_read_as(plans: dict[str, Recording], key: str) -> None:
+    """Neither fewer nor others, whatever a recording of today has of them."""
+    pytest.importorskip("numba")  # without it the ladders of Python kernels are not planned
+    finding = claims.judge(key, plans["cuda"], plans["cpu"])
+    assert sorted(one.case for one in finding.comparisons) == sorted(CASES[key])
+
+
+def test_copies_of_64_kib_and_more_are_set_beside_pinned_ones(plans: dict[str, Recording]) -> None:
+    """Both ways, each power of two from 64 KiB to 1 GiB: fifteen sizes."""
+    cases = [one.case for one in claims.judge("pinned-copies", plans["cuda"]).comparisons]
+    assert len(cases) == 2 * 15
+    assert {"direction to_device, 64.0 KiB", "direction to_host, 1.00 GiB"} <= set(cases)
+    assert not any("32.0 KiB" in case for case in cases)
+
+
+def test_kernels_of_8_bits_are_set_beside_float32(plans: dict[str, Recording]) -> None:
+    """Of a CPU: torch's own kernels and torchao's, each beside the dense layer without zeros."""
+    found = claims.judge("int8-2-to-4", plans["cpu"]).comparisons
+    assert [one.case for one in found] == ["layer linear, dtype float32, n 1,024, rows 64"] * 2
+    assert len({one.second for one in found}) == 2
+    assert len({one.first for one in found}) == 1
+
+
+def test_how_near_a_key_must_be_to_be_proposed() -> None:
+    """By Python's own ratio, twice the letters in common over all: "pi000" and a key of 14 share four, 8 of 19, which is near enough."""
+    assert difflib.SequenceMatcher(None, "gpu-10-to-1000", "pi000").ratio() == 8 / 19
+    with pytest.raises(InputError, match=r"such as 'gpu-10-to-1000'\.$"):
+        claims.judge("pi000", a_recording("cpu", ()))

@@ -509,3 +509,57 @@ def test_the_guard_serves_until_its_parent_or_its_input_is_gone(monkeypatch: pyt
     start = [(signal.SIGHUP, True), (signal.SIGINT, True), (signal.SIGTERM, False), ("prctl", 36, 1)]
     assert served([["a", "b"], [], None], [1, 1, 1]) == [*start, ("obey", "a"), ("obey", "b"), "look", "look", "end"]
     assert served([["a"]], [1, 2]) == [*start, ("obey", "a"), "look", "end"]
+
+
+def test_who_asks_the_guard_to_end_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SIGTERM in the loop ends all; where there are no sessions the input is read by a thread, elsewhere it is waited for."""
+    ended: list[str] = []
+
+    def end() -> None:
+        ended.append("end")
+
+    def handled(number: int, what: Any) -> None:
+        if number == signal.SIGTERM:
+            what(number, None)
+
+    guard = _guard.Guard("nowhere")
+    assert guard.read is _guard._ready_reader
+    monkeypatch.setattr(_guard, "_prctl", lambda *given: None)
+    monkeypatch.setattr(signal, "signal", handled)
+    monkeypatch.setattr(guard, "orders", lambda: None)
+    monkeypatch.setattr(guard, "end", end)
+    guard.main()
+    assert ended == ["end", "end"]
+
+
+def test_the_input_is_read_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there within a tick, 64 KiB at most; nothing is told apart from the end of the input, on Windows too."""
+    asked: list[Any] = []
+    ready = iter([True, False])
+    monkeypatch.setattr(_guard.select, "select", lambda *given: asked.append(given) or ([0] if next(ready) else [], [], []))
+    monkeypatch.setattr(os, "read", lambda *given: asked.append(given) or b"x")
+    assert [_guard._ready_reader(), _guard._ready_reader()] == [b"x", None]
+    assert asked == [([0], [], [], 0.05), (0, 65_536), ([0], [], [], 0.05)]
+
+    threads: list[threading.Thread] = []
+    pieces = iter([b"a", b"b", b""])
+    asked.clear()
+    monkeypatch.setattr(os, "read", lambda *given: asked.append(given) or next(pieces))
+    monkeypatch.setattr(threading.Thread, "start", lambda self: threads.append(self))  # noqa: PLW0108  (a method)
+    read = _guard._blocking_reader()
+    assert read() is None
+    (thread,) = threads
+    assert thread.daemon
+    thread.run()
+    assert [read(), read(), read(), read()] == [b"a", b"b", b"", None]
+    assert asked == [(0, 65_536)] * 3
+
+
+def test_descendants_that_no_signal_ends_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time they have a tenth of a second; after a hundred times the guard leaves them."""
+    below, waited = Below(*[[1]] * 300), []  # type: ignore[var-annotated]
+    monkeypatch.setattr("psutil.Process", lambda: below)
+    monkeypatch.setattr("psutil.wait_procs", lambda processes, timeout: waited.append(timeout) or ([], processes))
+    _guard._kill_descendants()
+    assert waited == [0.1] * 100
+    assert below.done == [1] * 100

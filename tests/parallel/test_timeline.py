@@ -89,6 +89,18 @@ def test_a_broadcast_waits_for_its_root_alone() -> None:
     assert spans(lanes, 0, "idle") == spans(lanes, 1, "idle") == []
 
 
+def test_spans_come_by_rank_and_by_time() -> None:
+    """Whatever they are. A pass that ends as its last collective begins stood in no wait, and none before it is one."""
+    calls = (call(0, "all_reduce", 2.0, 6.0), call(1, "all_reduce", 6.0, 8.0))
+    note = RankNotes((("backward", 0.0, 6.0), ("step", 6.0, 9.0)), calls, (), (6.0,), (0.0,), 9.0)
+    late = RankNotes((), (call(0, "all_reduce", 5.0, 6.0), call(1, "all_reduce", 7.0, 8.0)), (), (), (0.0,), 9.0)
+    lanes = timeline("by hand", [note, late], HERE)
+    assert [(span.rank, span.kind, span.begin_seconds, span.end_seconds) for span in lanes.spans] == [
+        (0, "compute", 0, 6), (0, "communication", 5, 6), (0, "compute", 6, 9), (0, "communication", 7, 8),
+        (1, "communication", 5, 6), (1, "communication", 7, 8),
+    ]  # fmt: skip
+
+
 def test_groups_are_matched_each_by_itself() -> None:
     """The second collective of rank 0 is the first of its pair with rank 2."""
     pair = (0, 2)

@@ -228,8 +228,7 @@ def test_stop_and_progress(scripted_host):
     b = transfer.break_even("add", link="pcie4", sizes=[16, 32, 64], stop=lambda: next(answers), progress=lambda f, t: seen.append((f, t)))
     assert [r.n for r in b.rows] == [16, 32]
     assert b.notes[0].code == "stopped"
-    assert seen[0] == (0.0, "add n=16 float32")
-    assert seen[-1] == (1.0, "done")
+    assert seen == [(0.0, "add n=16 float32"), (1 / 3, "add n=32 float32"), (1.0, "done")]
     with pytest.raises(StoppedError):
         transfer.break_even("add", link="pcie4", stop=lambda: True)
 
@@ -264,6 +263,9 @@ def test_sizes_beyond_the_deadline_or_memory_are_left_out(scripted_host):
     b = transfer.break_even("add", link="pcie4", sizes=[2**39], deadline=5)
     assert (b.size, b.rows) == (None, ())
     assert b.notes[0].code == "skipped"
+    b = transfer.break_even("add", link="pcie4", sizes=[2**10, 2**39, 2**40], deadline=1e5)
+    assert [r.n for r in b.rows] == [2**10]
+    assert sum(n.code == "skipped" for n in b.notes) == 1  # what is larger is not even tried
     with pytest.raises(OutOfMemoryError):
         workloads.get("add")(n=2**39).check("cpu")
 
@@ -365,3 +367,49 @@ def test_where_two_lines_meet_exactly():
     )  # fmt: skip
     assert answer([2, 4], [1.0, 1.0], [1.0, 2.0])[2].endswith("(n = 2 to 4); it comes nearest at 2 (1.00x).")
     assert answer([8], [2.0], [1.0]) == (8, "found", "The accelerator wins at every size tried (n = 8); the break-even lies at 8 or below.")
+
+
+def test_a_size_that_does_not_fit_on_the_accelerator_ends_the_search(monkeypatch):
+    """It is asked before anything is allocated there; what is measured is asked on that device, a model never."""
+    asked, gpu = [], Device("cuda")
+    monkeypatch.setattr(Device, "name", property(lambda self: "fake"))
+    monkeypatch.setattr(workloads.Workload, "check", lambda w, device: asked.append((w.n, device)))
+    w = workloads.get("add")(n=16, dtype="float32")
+    _break_even._measured(gpu, None).check(w)
+    assert asked == [(16, gpu)]
+
+    def full(w):
+        raise OutOfMemoryError("It is full.")
+
+    def never(w, inputs, deadline):
+        raise AssertionError("it had been asked for a time")
+
+    search = _break_even._Search(_break_even._Other(never, Evidence.measured("x"), full), 9.0, None, None)
+    assert not search.size(w, 0.0)
+    assert asked[1:] == [(16, "cpu")]
+    assert [(n.code, n.sentence) for n in search.notes] == [("skipped", "It is full.")]
+
+
+@pytest.mark.parametrize(("apart", "right"), [(1.0, True), (1.001, False)])
+def test_a_result_may_differ_by_the_tolerance_itself(fake_gpu, monkeypatch, apart, right):
+    """As far as the catalogue allows, and no further."""
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    calm = type(calm)(**{**vars(calm), "notes": (), "with_transfer_seconds": 1e-3})
+    monkeypatch.setattr(timing, "measure", lambda fn, *args, **rest: calm)
+    monkeypatch.setattr(workloads.Workload, "difference", lambda w, result, inputs: apart * w.tolerance)
+    b = transfer.break_even("add", sizes=[16])
+    assert [r.device_seconds for r in b.rows] == ([1e-3] if right else [])
+    assert [n.code for n in b.notes] == ([] if right else ["disagree"])
+
+
+@pytest.mark.parametrize("timed", ["nothing", "no copies"])
+def test_an_entry_without_its_copies_is_not_recorded_there(scripted_host, timed):
+    """Time may not have reached it, or its copies."""
+    kept = recordings.Timing(np.array([1e-5]), 1, 1e-5, None, 1e-4, 1e-6, None, 1, None, None, ())
+    params = {"workload": "add", "n": 16, "dtype": "float32"}
+    entry = recordings.Entry("catalogue", params, None, "no time") if timed == "nothing" else recordings.Entry("catalogue", params, kept)
+    there = dataclasses.replace(recordings.load("nvidia-h200"), entries=(entry,))
+    b = transfer.break_even("add", sizes=[16], recording=there)
+    assert (b.rows, b.sentence) == ((), "No size of add float32 could be compared.")
+    assert [n.sentence for n in b.notes if n.code == "skipped"] == ["add n=16 float32 is not recorded there yet."]
+    assert b.reason == "never in this range"

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import threading
 import time
@@ -34,6 +35,9 @@ def test_modelled_pipeline_by_hand():
     computes = [s for s in o.timeline if s.lane == "compute"]
     assert [s.start_seconds for s in computes] == pytest.approx([1.001, 2.002, 3.003, 4.004])
     assert [s.seconds for s in computes] == pytest.approx([0.5] * 4)
+    copies = [s for s in o.timeline if s.lane == "copy"]
+    assert [s.start_seconds for s in copies] == pytest.approx([0.0, 1.001, 2.002, 3.003])
+    assert [s.end_seconds for s in copies] == pytest.approx([1.001, 2.002, 3.003, 4.004])
     assert o.together_seconds == pytest.approx(1.5)
     assert o.notes == ()
     assert o.evidence.badge is Badge.MODELLED
@@ -287,16 +291,17 @@ def test_the_default_work_takes_about_as_long_as_the_copy(monkeypatch):
     passed.clear()
     assert lanes.compute() == pytest.approx(0.012)  # three passes of 4 ms for a copy of 12
     assert len(passed) == 3
+    assert all(1 < factor**2000 < 1.001 for factor in passed)  # what is multiplied as often as it may be stays near 1
 
 
 class _Host:
     """A CPU on a scripted clock: a copy takes 12 ms and a pass 4 ms, and a stop of 0.3 s comes in the copy or pass of that number."""
 
     def __init__(self, monkeypatch, stopped=None):
-        self.now, self.moves, self.stopped = 0.0, 0, stopped
+        self.now, self.moves, self.stopped, self.factors = 0.0, 0, stopped, []
         monkeypatch.setattr(_lanes, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr(np, "copyto", lambda here, there: self.move(12e-3))
-        monkeypatch.setattr(np, "multiply", lambda x, factor, out: self.move(4e-3))
+        monkeypatch.setattr(np, "multiply", lambda x, factor, out: self.factors.append(factor) or self.move(4e-3))
 
     def move(self, seconds):
         self.moves += 1
@@ -306,9 +311,10 @@ class _Host:
 @pytest.mark.parametrize("stopped", [None, 1, 2, 3, 4, 5, 6])
 def test_one_stop_while_the_passes_are_counted_changes_nothing(monkeypatch, stopped):
     """Passes of 4 ms for a copy of 12 ms are three, by hand, whichever copy or pass was stopped for 0.3 s before."""
-    _Host(monkeypatch, stopped)
+    host = _Host(monkeypatch, stopped)
     lanes = _lanes.host_lanes(2**10, 4, None)
-    assert lanes.work.count == 3
+    assert (lanes.work.count, host.moves) == (3, 6)  # three turns of a copy and a pass
+    assert all(1 < factor**2000 < 1.001 for factor in host.factors)
     assert lanes.compute() == pytest.approx(12e-3)
 
 
@@ -454,6 +460,7 @@ def test_lanes_are_apart_beyond_twice_where_another_count_would_help(count, copy
 def test_passes_and_parts_are_whole():
     """Two thousand passes at most; edges of chunks rounded down, so that none lacks and none is counted twice."""
     assert [_lanes.passes_for(copy, one) for copy, one in ((1.0, 1e-9), (2.0, 1e-3), (1.0, 0.0))] == [2000, 2000, 2000]
+    assert _lanes.passes_for(1e-6, 0.0) == 1000  # no pass takes less than a nanosecond
     assert _lanes._slices(10, 4) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
     touched = []
     passes = _lanes.Passes(touched.append, 3)
@@ -493,3 +500,97 @@ def test_the_edges_of_seconds_and_deadlines():
         for wrong in (0, 1e6):
             with pytest.raises(InputError, match=rf"^{name}: deadline is {wrong}; expected seconds, more than 0"):
                 call(deadline=wrong, stop=lambda: True)
+
+
+def test_times_of_the_threads_count_from_the_begin_of_the_run(monkeypatch):
+    """A clock that shows a million at first and goes on by one with each look: every bar lies within the looks of its run."""
+    looks = itertools.count(1_000_000)
+    monkeypatch.setattr(_lanes, "time", types.SimpleNamespace(perf_counter=lambda: float(next(looks))))
+    lanes = _lanes.host_lanes(4 * 64, 4, lambda x: None)
+    assert lanes.copy() == 1.0
+    seconds, spans = lanes.chunked()
+    assert [(s.lane, s.chunk) for s in spans] == [(lane, i) for lane in ("copy", "compute") for i in range(4)]
+    assert all(1 <= s.start_seconds < s.end_seconds <= 16 for s in spans)  # two looks a bar, after the one at the begin
+    assert seconds == spans[-1].end_seconds == 16  # the last chunk's work ends last
+
+
+def test_each_arrangement_runs_as_often_as_the_page_says():
+    """One turn is thrown away, and seven are kept; in each a copy, a compute, and the chunks."""
+    lanes, asked = _scripted(1)
+    seen = []
+    _overlap._trials(lanes, lambda fraction, text: seen.append((round(fraction * 7, 9), text)), None)
+    assert asked == ["copy", "compute", "chunked"] * 8
+    assert seen == [*((i, f"run {i + 1} of 7") for i in range(7)), (7, "done")]
+
+
+def test_a_stop_in_the_first_series_sizes_nothing_anew():
+    """Six runs of 62 passes, far from the copy's length, stay what they are: nobody waits for seven more."""
+    lanes, asked = _scripted(62)
+    answers = iter([False] * 6 + [True])
+    assert _overlap._trials(lanes, None, lambda: next(answers)).compute == pytest.approx([62e-3] * 6)
+    assert (lanes.work.count, asked.count("chunked")) == (62, 7)
+
+
+def test_work_of_ones_own_is_never_sized():
+    """Of a function that the caller gave there is one length, however far from the copy's."""
+    lanes, asked = _scripted(62)
+    _overlap._trials(dataclasses.replace(lanes, work=lambda x: None), None, None)
+    assert asked.count("chunked") == 8
+
+
+def test_the_run_with_the_median_time_is_the_one_that_is_drawn():
+    """Of seven runs in chunks the fourth by its time, with its own timeline; copy and compute by their own medians."""
+    order = [5, 1, 7, 3, 6, 2, 4]
+    chunked = [(k / 8, [Span("copy", k, 0.0, 1.0), Span("compute", k, 0.0, 1.0)]) for k in order]
+    trials = _overlap._Trials([k / 4 for k in order], [k / 2 for k in order], chunked)
+    o = _overlap._result(devices.find("cpu"), 8, 2, trials)
+    assert (o.copy_seconds, o.compute_seconds, o.seconds) == (1.0, 2.0, 0.5)
+    assert [s.chunk for s in o.timeline] == [4, 4]
+    assert (o.evidence.samples, o.device, o.nbytes, o.chunks) == (7, devices.find("cpu").name, 8, 2)
+    assert trials.gains == [k * 5 / 8 for k in range(1, 8)]
+
+
+def _doubted(gains, seconds=3.0, compute=1.0, overlapped=True):
+    """The codes of the doubts about runs in chunks beside a copy of 2 s."""
+    return [note.code for note in _overlap._doubts(2.0, compute, seconds, gains, overlapped)]
+
+
+def test_the_edges_of_doubt():
+    """By hand: of 1 s possible the runs may disagree by half a second, or by the gain; an end is left out from five runs on."""
+    assert _doubted([-0.25, 0.25]) == []
+    assert _doubted([-0.25, 0.27]) == ["unstable"]
+    assert _doubted([0.0, 0.75], seconds=2.25) == []  # a gain of 0.75
+    assert _doubted([0.0, 0.8], seconds=2.25) == ["unstable"]
+    assert _doubted([0.0, 0.8], seconds=3.75) == ["unstable"]  # a loss of 0.75
+    assert _doubted([0.0, 0.75], seconds=3.75) == []
+    assert _doubted([-9.0, 0.0, 0.0, 0.0, 9.0]) == []
+    assert _doubted([-9.0, 0.0, 0.0, 9.0]) == ["unstable"]
+    assert _doubted([-0.25, 0.27], overlapped=False) == []
+    assert _doubted([0.0], compute=0.0, seconds=1.0) == []  # where nothing is computed there is nothing to gain
+    sentence = _overlap._doubts(1.0, 2.0, 1.5, [0.0, 2.0], True)[1].sentence
+    assert "from 2.00 s less to 0 s more than one after the other" in sentence
+    assert "less than the compute alone with 2.00 s" in _overlap._doubts(1.0, 2.0, 1.5, [0.0], True)[0].sentence
+
+
+def test_a_cuda_device_has_two_streams_and_its_own_room(monkeypatch):
+    """Bytes and chunks reach the streams in this order, and the room is asked for on both sides of the link."""
+    asked, gpu = [], devices.Device("cuda")
+    monkeypatch.setattr(devices.Device, "name", property(lambda self: "A GPU"))
+    monkeypatch.setattr(_overlap.devices, "find", lambda name: gpu)
+    monkeypatch.setattr(_overlap, "check_room", lambda *given: asked.append(given))
+    monkeypatch.setattr(_overlap, "gpu_lanes", lambda *given: asked.append(given) or "lanes")
+    monkeypatch.setattr(_overlap, "host_lanes", lambda *given: asked.append(given) or "lanes")
+    assert _overlap._lanes("f", 4096, 8, None, "cuda") == (gpu, "lanes")
+    monkeypatch.setattr(_overlap.devices, "find", lambda name: devices.Device("mps"))
+    cpu = devices.Device("cpu")
+    assert _overlap._lanes("f", 4096, 8, None, "mps") == (cpu, "lanes")
+    assert asked == [("f", gpu, "to_device", 4096), (4096, 8, None, gpu), ("f", cpu, "host", 4096), (4096, 8, None)]
+
+
+def test_work_that_is_no_function_is_refused():
+    """In one sentence, as what listens and what stops are."""
+    with pytest.raises(InputError, match=r"^overlap: work=3; expected a function of one chunk\. Leave it out for the default work\.$"):
+        transfer.overlap(2**10, 2, work=3, device="cpu")
+    for name in ("progress", "stop"):
+        with pytest.raises(InputError, match=rf"^overlap: {name}"):
+            transfer.overlap(2**10, 2, device="cpu", **{name: 3})
