@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import types
 from pathlib import Path
 
 import pytest
 
-from gpulab._files import alone, refuse_unwritable, write_atomically
+from gpulab._files import alone, refuse_unwritable, try_lock, write_atomically
 
 
 def test_content_is_written_and_replaced(tmp_path: Path) -> None:
@@ -40,15 +41,19 @@ def test_what_could_not_be_written_is_told_before(tmp_path: Path) -> None:
     """A folder in the file's place and a file in a folder's place are refused; a free place, and one in a new folder, stay as they are."""
     (tmp_path / "taken").mkdir()
     (tmp_path / "file").write_bytes(b"old")
-    for path, error in ((tmp_path / "taken", IsADirectoryError), (tmp_path / "file" / "x", NotADirectoryError)):
-        with pytest.raises(error):
+    file = tmp_path / "file"
+    for path, error, whose in ((tmp_path / "taken", IsADirectoryError, tmp_path / "taken"), (file / "x", NotADirectoryError, file)):
+        with pytest.raises(error) as refused:
             refuse_unwritable(path)
+        assert refused.value.filename == str(whose)
+        assert refused.value.strerror == os.strerror(refused.value.errno)  # a sentence is made of it
         with pytest.raises(OSError, match=r"taken|file"):
             write_atomically(path, b"new")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "access", lambda place, mode: place != tmp_path)
-        with pytest.raises(PermissionError):
+        with pytest.raises(PermissionError) as refused:
             refuse_unwritable(tmp_path / "new" / "x")
+        assert (refused.value.strerror, refused.value.filename) == ("Permission denied", str(tmp_path))
     refuse_unwritable(tmp_path / "new" / "deep" / "x.csv")
     refuse_unwritable(tmp_path / "file")
     assert {path.name for path in tmp_path.iterdir()} == {"taken", "file"}
@@ -83,8 +88,9 @@ def test_where_only_folders_may_be_made_a_new_one_is_no_obstacle(tmp_path: Path,
 def test_a_drive_that_is_not_there_is_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows a path may have no folder at all that is there."""
     monkeypatch.setattr(Path, "exists", lambda place: False)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as refused:
         refuse_unwritable(Path("grades.csv"))
+    assert (refused.value.strerror, refused.value.filename) == ("No such file or directory", "grades.csv")
 
 
 def test_a_file_that_a_spreadsheet_has_open_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +147,48 @@ def test_a_file_system_without_locks_is_written_to_all_the_same(fault: int, tmp_
     fault = errno.EIO
     with pytest.raises(OSError, match="Input/output"), alone(tmp_path / "r.json"):
         pass
+
+
+def test_a_part_is_whole_before_it_takes_the_files_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is pressed onto the disk is all of the content, in folders made as deep as they are named; else a power cut could halve it."""
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
+    write_atomically(tmp_path / "a" / "b" / "c", b"seven..")
+    assert sizes == [7]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows counts the letters of the whole path")
+def test_a_name_of_240_letters_is_written(tmp_path: Path) -> None:
+    """A name has 255 bytes (limits.h, NAME_MAX): a point before it, and a point, eight digits and .part after it, are fifteen."""
+    write_atomically(tmp_path / ("n" * 240), b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["n" * 240]
+
+
+def test_a_part_that_cannot_be_made_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a part that is missing when it is to be taken away."""
+
+    def denied(path: Path, mode: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        write_atomically(tmp_path / "x", b"")
+
+
+def test_on_windows_the_first_byte_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its locks begin where the file is read from: two processes must lock the same byte, without waiting; a taken one is no error."""
+    locked: list[tuple[int, int, int]] = []
+
+    def locking(descriptor: int, how: int, nbytes: int) -> None:
+        if locked:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        locked.append((os.lseek(descriptor, 0, os.SEEK_CUR), how, nbytes))
+
+    monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(LK_NBLCK=2, locking=locking))  # type: ignore[arg-type]
+    monkeypatch.setattr("gpulab._files.sys", types.SimpleNamespace(platform="win32"))
+    (tmp_path / "x").write_bytes(b"12345")
+    with (tmp_path / "x").open("r+b") as file:
+        file.seek(3)
+        assert try_lock(file.fileno()) is True
+        assert try_lock(file.fileno()) is False
+    assert locked == [(0, 2, 1)]

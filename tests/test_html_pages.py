@@ -1,4 +1,4 @@
-"""The pages' frame: what is said of the machine, the index, the files that are written; and the command, with the running left out."""
+"""The pages' frame: what is said of the machine, the index, the files that are written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from gpulab import _lab
 from gpulab._html import _pages
 from gpulab._html._outputs import prepare
-from gpulab.cli import main
 from gpulab.errors import InputError
 from gpulab.evidence import Environment
 
@@ -188,28 +186,3 @@ def test_an_output_inside_a_widget_is_drawn_too() -> None:
     widgets = {"application/vnd.jupyter.widget-state+json": {"state": {"x": {"state": state}}}}
     prepare(nbformat.v4.new_notebook(cells=[cell], metadata={"widgets": widgets}))
     assert '<div class="gpulab-picture"><pre>a &lt; b\nc</pre></div>' in cell.outputs[0]["data"]["text/html"]
-
-
-def test_the_command_passes_its_options_on_and_says_what_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without options the course's own notebooks, all of them, without solutions; the last line counts pages, bytes and seconds."""
-    asked: list[tuple[Path, Path, dict[str, Any]]] = []
-
-    def write(source: Path, out: Path, **options: Any) -> _pages.Written:
-        options.pop("say")("01_a.ipynb: 2 s")
-        asked.append((source, out, options))
-        return _pages.Written(out / "index.html", 1 if options["only"] == ("03",) else 3, 1_500_000, 7.4)
-
-    monkeypatch.setattr(_pages, "write_course", write)
-    assert main(["html", f"--out={tmp_path}"]) == 0
-    assert asked.pop() == (_lab.find_originals(), tmp_path, {"only": (), "executed": None, "solutions": False})
-    said = capsys.readouterr().out
-    assert said == f"01_a.ipynb: 2 s\n3 pages, 1.5 MB, 7 s. Open {tmp_path / 'index.html'}\n"
-    main(["html", f"--out={tmp_path}", "--only", "03"])
-    assert asked.pop()[2]["only"] == ("03",)
-    assert capsys.readouterr().out.splitlines()[1].startswith("1 page, 1.5 MB")
-    main(["html", "--out=o", "--notebooks=n", "--only", "02", "05", "--executed=e", "--solutions"])
-    assert asked.pop() == (Path("n"), Path("o"), {"only": ("02", "05"), "executed": Path("e"), "solutions": True})
-    with pytest.raises(SystemExit):
-        main(["html"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 
 import pytest
 
-from gpulab import magics
+from gpulab import lessons, magics
 from gpulab.errors import InputError
 from gpulab.timing import Measurement
 
@@ -217,6 +218,31 @@ def test_memory_gives_the_value_of_the_cell(shell, capsys):
     """As the cell without the magic gives it: IPython shows it, and keeps it under Out."""
     assert shell.run_cell_magic("gpu_memory", "", "n = 3\n2 * n") == 6
     assert shell.run_cell_magic("gpu_memory", "", "2 * n;") is None
+
+
+@pytest.mark.parametrize("ends", ["n = 3", "raise SystemExit"])
+def test_memory_is_shown_once_however_the_cell_ends(shell, monkeypatch, ends):
+    """What the cell did to the memory, also of one that fails in its last line."""
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    with contextlib.suppress(SystemExit):
+        shell.run_cell_magic("gpu_memory", "", ends)
+    assert [type(one).__name__ for one in shown] == ["CellMemory"]
+
+
+def test_a_prediction_shows_itself_as_a_form(shell, monkeypatch, tmp_path):
+    """From the moment the extension is loaded; the formatter knows it by its name alone."""
+    monkeypatch.setenv("GPULAB_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.setattr("gpulab.widgets.prediction.render", lambda *given: {"form of": given})
+    asked = lessons.predict("91.8", "How long?", unit="us")
+    made, _ = shell.display_formatter.mimebundle_formatter(asked)
+    assert made == {"form of": (asked, None, None)}
+
+
+def test_code_that_cannot_be_read_is_shown_up_to_sixty_letters(shell, capsys):
+    """The sentence keeps its end in sight."""
+    shell.run_cell(f"%gpu_time {'1+' * 40}")
+    assert capsys.readouterr().err.startswith(f"%gpu_time: cannot read '{'1+' * 30}' (invalid syntax")
 
 
 @pytest.mark.parametrize(("magic", "line"), [("gpu_time", "-t 0.01"), ("gpu_memory", ""), ("needs", "jax")])

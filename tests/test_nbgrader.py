@@ -138,6 +138,21 @@ def test_an_exercise_is_worth_one_point_unless_told() -> None:
     assert parser.parse_args(["nbgrader", "--out", "x", "--points", "2.5"]).points == 2.5
 
 
+def test_the_files_are_as_jupyter_writes_them(course: pathlib.Path) -> None:
+    """Nbformat's own form: to open and save a notebook changes nothing that git would show; letters stay letters."""
+    for file in course.glob("source/*/*.ipynb"):
+        text = file.read_text(encoding="utf-8")
+        assert text == nbformat.writes(nbformat.reads(text, as_version=4)) + "\n", file.name
+
+
+def test_a_course_needs_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not written to where one happens to be."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["nbgrader"])
+    assert ended.value.code == 2
+    assert "the following arguments are required: --out" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed: pip install nbgrader")
 def test_nbgrader_grades_a_submission(tmp_path: pathlib.Path) -> None:
     """generate_assignment hides solutions and asserts; autograde gives 1, 0, 0, 1 to a right, a wrong, no and a right answer."""
