@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from control_tables import offers_what_it_takes
 from redraws import in_a_tenth_of_a_second
 
 from gpulab.errors import InputError
@@ -62,3 +63,8 @@ def test_it_redraws_within_a_tenth_of_a_second() -> None:
     """The best of ten moves with the most to draw, in this process's own time, so that a busy machine does not count."""
     a = AccessPatterns(element_bytes=16)
     assert in_a_tenth_of_a_second(lambda stride: a.set(stride_elements=stride), range(20, 30))
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(AccessPatterns())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import devices, recordings, timing, transfer, workloads
 from gpulab.errors import InputError, RecordingError
@@ -266,3 +267,8 @@ def test_with_an_accelerator_the_devices_can_be_chosen(calls: list[dict[str, Any
     assert t.values["against"] == "cuda:0"
     t.set(view="break_even")
     assert 'device="cuda:0"' in t.code
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(CompareTimings())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from control_tables import offers_what_it_takes
 from redraws import in_a_tenth_of_a_second
 
 from gpulab import precision, training
@@ -134,3 +135,8 @@ def test_it_redraws_within_a_tenth_of_a_second() -> None:
     i = LossScaling().load(gradients(values))
     assert in_a_tenth_of_a_second(lambda power: i.set(scale=2.0**power), range(1, 11))
     assert isinstance(i.window, precision.GradientWindow)
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(LossScaling())

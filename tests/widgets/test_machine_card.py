@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import devices
 from gpulab.devices import Problem
@@ -60,3 +61,8 @@ def test_a_machine_that_cannot_be_asked_is_told_inside(monkeypatch: pytest.Monke
     card.run(wait=True)
     assert card.error.startswith("OSError: the device vanished")
     assert card._results.rows == rows
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(MachineCard())

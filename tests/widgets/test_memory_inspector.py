@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from control_tables import offers_what_it_takes
 
 from gpulab import memory, networks
 from gpulab.errors import InputError, OutOfMemoryError, StoppedError
@@ -90,6 +91,21 @@ def test_a_moved_control_predicts_by_itself_and_a_known_step_is_answered_at_once
     assert core.options[0] == {
         "loss": torch.nn.functional.cross_entropy, "optimizer": "adam", "precision": "float32", "checkpoint": False
     }  # fmt: skip
+
+
+def test_the_four_newest_predictions_of_a_model_stand_side_by_side(core: Core) -> None:
+    """The newest on top; those of another model stay out."""
+    m = MemoryInspector(model="mlp", batch=1, view="predict")
+    m.wait()
+    m.set(model="cnn")
+    m.wait()
+    m.set(model="mlp")
+    for batch in (2, 4, 8, 16):
+        m.set(batch=batch)
+        m.wait()
+    (output,) = m._picture.outputs
+    rows = output["data"]["application/vnd.plotly.v1+json"]["data"][0]["y"]
+    assert rows == [f"batch {batch}, float32, adam" for batch in (16, 8, 4, 2)]
 
 
 def test_what_it_must_fit_on_is_answered_in_words(core: Core) -> None:
@@ -369,3 +385,8 @@ def test_the_call_that_is_shown_names_what_is_not_the_functions_own_choice(
     words = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg in ("optimizer", "precision", "checkpoint")}
     expected = {} if optimizer == default else {"optimizer": optimizer}
     assert words == (expected if precision == "float32" else {**expected, "precision": precision})
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(MemoryInspector())

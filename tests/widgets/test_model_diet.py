@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import compression, devices, figures
 from gpulab.compression import Recipe, WeighedModel, Weighing
@@ -251,3 +252,8 @@ def test_every_share_that_can_be_chosen_is_one_that_a_recipe_takes(name: str) ->
     assert [share for share, _ in shares] == sorted({share for share, _ in shares})
     for share, _ in shares:
         assert getattr(dataclasses.replace(d.recipe(), **{name: share}), name) == share
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(ModelDiet())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import offers_what_it_takes
 from redraws import in_a_tenth_of_a_second
 
 from gpulab import precision
@@ -130,3 +131,8 @@ def test_each_bit_is_named_by_what_it_is_worth(format: str, names: list[str]) ->
     n.set(format=format)
     (spec,) = (control for control in n._panel.spec if control["name"] == "bits")
     assert spec["options"] == names
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(NumberFormats())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import offers_what_it_takes
 from redraws import in_a_tenth_of_a_second
 
 import gpulab as gl
@@ -172,3 +173,8 @@ def test_it_redraws_within_a_tenth_of_a_second() -> None:
     """The best of ten moves, in this process's own time, so that a busy machine does not count."""
     o = OccupancyExplorer()
     assert in_a_tenth_of_a_second(lambda registers: o.set(registers_per_thread=registers), range(40, 50))
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(OccupancyExplorer())

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from control_tables import offers_what_it_takes
 from redraws import in_a_tenth_of_a_second
 from stand_in_ranks import StandInRanks, living
 
@@ -297,3 +298,8 @@ def test_a_runs_notes_stand_apart_from_its_table(core: dict[str, Any], monkeypat
         "Measured, the stages wait 40.0% of the time; the timetable says 20.0%. The difference of +20.0 points"
     )
     assert "A stage held 2 microbatches at most." in p._results.message
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(PipelineSchedule())

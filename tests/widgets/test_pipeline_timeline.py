@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import devices, training
 from gpulab.errors import InputError, StoppedError
@@ -157,3 +158,8 @@ def test_notes_stand_apart_from_the_table(calls: list[dict[str, Any]], monkeypat
     assert [row[0].startswith("note: ") for row in rows].count(True) == 1
     assert t._results.rows == [[str(cell) for cell in row] for row in rows if not row[0].startswith("note: ")]
     assert len(t._results.rows) == len(rows) - 1
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(PipelineTimeline())

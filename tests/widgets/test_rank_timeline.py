@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import offers_what_it_takes
 from stand_in_ranks import StandInRanks, living
 
 from gpulab import devices, parallel
@@ -188,3 +189,8 @@ def test_the_code_makes_the_same_call(core: dict[str, Any], values: dict[str, An
         assert second[2] is None
     else:
         assert all(np.array_equal(a.detach(), b.detach()) for a, b in zip(first[2].parameters(), second[2].parameters(), strict=True))
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(RankTimeline())

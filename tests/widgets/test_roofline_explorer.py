@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import devices, models, recordings, timing, workloads
 from gpulab.devices import _ceilings
@@ -315,3 +316,8 @@ def test_every_machine_of_the_list_can_stand_beside() -> None:
         r.set(beside=text)
         assert r.beside is not None, text
         assert r.beside.points, text
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(RooflineExplorer())

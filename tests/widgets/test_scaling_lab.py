@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import offers_what_it_takes
 from redraws import in_a_tenth_of_a_second
 from stand_in_ranks import StandInRanks
 
@@ -311,3 +312,8 @@ def test_a_curve_has_quarter_octaves() -> None:
     assert ranks[-5:] == [2048, 2435, 2896, 3444, 4096]
     assert ranks[:9] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
     assert _ranks_up_to(8) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(ScalingLab())

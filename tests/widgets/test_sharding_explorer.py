@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable
 
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import parallel
 from gpulab.devices import memory_sizes
@@ -159,3 +160,8 @@ def test_what_cannot_be_split_is_told() -> None:
         explorer.set(gpu="H300")
     with pytest.raises(InputError, match="Ranks"):
         explorer.set(ranks=0)
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(ShardingExplorer())

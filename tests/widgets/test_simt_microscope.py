@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import kernels
 from gpulab.errors import InputError
@@ -841,3 +842,8 @@ def test_run_during_a_run_begins_anew_and_waits(monkeypatch: pytest.MonkeyPatch)
     assert not m.running  # asked first: the result would wait
     assert m.error == ""
     assert m.result.kernel == "block_sum"
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(SimtMicroscope())

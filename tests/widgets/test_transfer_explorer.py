@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from control_tables import offers_what_it_takes
 
 from gpulab import devices, recordings, transfer
 from gpulab.errors import InputError, StoppedError
@@ -396,3 +397,8 @@ def test_the_default_link_is_the_cores() -> None:
     default = {c.name: c.initial for c in transfer_explorer._link_controls()}
     assert default["link"] == "pcie4-x16"
     assert transfer.link("pcie4-x16").latency_seconds == default["latency_seconds"]
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(TransferExplorer())
