@@ -52,7 +52,7 @@ def _check_rescue(answer: Any) -> str:
         if torch.is_grad_enabled():  # a look at the loss trains nothing, and may be in float32
             seen.add(str(output.dtype))
 
-    handle = layer.register_forward_hook(note)
+    layer.register_forward_hook(note)
     steps = _Steps(model)
     failed: Refused | None = None
     try:
@@ -60,8 +60,6 @@ def _check_rescue(answer: Any) -> str:
             _returned(answer, model, batches)
     except Refused as refused:
         failed = refused
-    finally:
-        handle.remove()
     if any(p.dtype is not torch.float32 for p in model.parameters()):
         raise Refused("The model's weights are no longer float32. Autocast needs no .half(): the weights stay the float32 master weights.")
     if failed is not None:

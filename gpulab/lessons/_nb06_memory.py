@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpulab import _given, memory, training
@@ -20,7 +20,7 @@ TASK, BATCH, BUDGET_BYTES, MOST_PARTS = "prose-transformer", 256, 30 * _MIB, 4
 _PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-@functools.lru_cache(maxsize=32)
+@functools.cache
 def predicted_peak_bytes(part: int, checkpoint: bool, precision: str) -> int:
     """Return the memory that a step of the notebook's transformer needs for a part of the batch, on a CPU, as ``predict`` says."""
     import torch
@@ -166,19 +166,25 @@ def _check_recover(answer: Any) -> str:
     )
 
 
+def _tried(answer: Any, step: Callable[[int], None], batch: int) -> tuple[bool, Any]:
+    """Return whether a recovery came to its end without an error, and what it returned then; what the step itself refuses is raised."""
+    try:
+        return True, answer(step, batch)
+    except Refused:
+        raise
+    except Exception:  # the step's own, or what the answer made of it
+        return False, None
+
+
 def _check_hopeless(answer: Any) -> None:
     """Refuse a recovery that does not end with an error where not even one item fits."""
     diary = _Attempts(_ROW_BYTES)  # of the four tensors of one item, one fits
-    try:
-        with diary.room:
-            result = answer(diary.step, 4)
-    except Refused:
-        raise
-    except Exception:
-        return
-    raise Refused(
-        f"In {format_bytes(_ROW_BYTES)} not even one item fits, and you returned {_guard.describe(result)}. Raise an error there."
-    )
+    with diary.room:
+        fitted, result = _tried(answer, diary.step, 4)
+    if fitted:
+        raise Refused(
+            f"In {format_bytes(_ROW_BYTES)} not even one item fits, and you returned {_guard.describe(result)}. Raise an error there."
+        )
 
 
 def _check_another(answer: Any) -> None:
@@ -191,12 +197,7 @@ def _check_another(answer: Any) -> None:
             raise Refused(f"Your function called step more than {_MOST_STEPS} times, though its error was not one of memory.")
         raise RuntimeError("the shapes of the step do not fit")
 
-    try:
-        answer(mistaken, 8)
-    except Refused:
-        raise
-    except Exception:  # the step's own, or what the answer made of it
-        pass
+    _tried(answer, mistaken, 8)
     if len(asked) != 1:
         raise Refused(
             f"A step whose error is not one of memory (a RuntimeError: shapes that do not fit) was called {plural(len(asked), 'time')}. A "

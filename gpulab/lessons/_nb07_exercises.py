@@ -100,7 +100,7 @@ def _check_order(answer: Any) -> str:
         raise Refused(
             "Quantise once, at the end: an optimizer's small steps are lost on integers, and what is moved must be rounded again."
         )
-    if steps.index("prune weights") < max(k for k, each in enumerate(steps) if each == "prune channels"):
+    if "prune channels" in steps[steps.index("prune weights") :]:
         raise Refused(
             "Remove channels before single weights: a channel that goes takes its weights along, and where the others lie changes."
         )
@@ -192,7 +192,7 @@ def _judge(codes: Any, scales: Any, weight: Any, bits: int) -> None:
         raise Refused(f"With {bits} bits a row's steps are wider than they need be: its largest magnitude should get the code {most}.")
     if bool((error > 1.01 * scales).any()):
         raise Refused("A weight was cut off at the end of the codes. The largest magnitude of the row must fit: negative ones count too.")
-    if bool((error > 0.501 * scales + 1e-12).any()):
+    if bool((error > 0.501 * scales).any()):
         raise Refused("A weight moved by more than half a step. Take the nearest code; conversion to an integer type cuts off instead.")
 
 
@@ -219,7 +219,7 @@ QUANTISE = Exercise(
             "one scale for the whole",
         ),
         Usual(_QUANTISE + _AMAX + "    return (weight / scales).to(torch.int8), scales", "more than half a step"),
-        Usual(_QUANTISE + _AMAX.replace("- 1\n", "\n", 1) + "    return (weight / scales).round(), scales", "0 stays in the middle"),
+        Usual(_QUANTISE + _AMAX.replace("- 1\n", "\n") + "    return (weight / scales).round(), scales", "0 stays in the middle"),
         Usual(
             _QUANTISE + _AMAX.replace("weight.abs().amax", "weight.amax") + "    return (weight / scales).round(), scales",
             "0 stays in the middle",

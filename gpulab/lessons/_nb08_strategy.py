@@ -63,7 +63,7 @@ CASES = {
 }
 
 
-@functools.lru_cache(maxsize=32)
+@functools.cache
 def rank_memory(letter: str, strategy: str) -> RankMemory:
     """Return what a rank's step takes: one sequence of 1,024 tokens for each rank's part, float32, Adam; MODELLED."""
     import torch

@@ -60,7 +60,7 @@ def _alone(rank: int, step: int) -> list[list[_Item]]:
     programs = [_program() for _ in range(RANKS)]
     one = programs[rank]
     at = next(k for k, item in enumerate(one) if item[1] == f"optimizer {step}") + 1
-    one[at:at] = [("compute", "save", 0.006), ("collective", "barrier", 0.001)]
+    one[at:at] = [("compute", "save", 0.006), ("collective", "barrier", _SEND)]
     return programs
 
 
@@ -87,12 +87,9 @@ def hang(letter: str) -> RankTimeline:
     programs = CASES[_given.word("hang", "letter", letter, CASES)][0]
     spans, end = _run(programs)
     ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.begin_seconds, span.kind)))
-    starts = [min(span.begin_seconds for span in ordered if span.name == f"forward {step}") for step in _begun(ordered)]
+    steps = dict.fromkeys(span.name for span in ordered if span.name.startswith("forward "))
+    starts = [min(span.begin_seconds for span in ordered if span.name == step) for step in steps]
     return RankTimeline(f"timeline {letter}", RANKS, ordered, tuple(starts), end, (), _EVIDENCE)
-
-
-def _begun(spans: Sequence[RankSpan]) -> list[int]:
-    return [step for step in range(1, _STEPS + 1) if any(span.name == f"forward {step}" for span in spans)]
 
 
 def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[RankSpan], float]:

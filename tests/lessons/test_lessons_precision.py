@@ -25,7 +25,7 @@ from gpulab.lessons import (
     products,
     recorded_precisions,
 )
-from gpulab.lessons._content import Unmeasured
+from gpulab.lessons._content import Refused, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 
 
@@ -85,6 +85,25 @@ def test_the_lowest_scale_that_rescues_keeps_few_digits() -> None:
     said = lessons.check("05.7", space["scales"])
     assert said.state == "passed"
     assert "not equally good" in said.message
+
+
+def test_the_gradients_between_the_ends_keep_off_them() -> None:
+    """05.7: of seed 5, 500 a set, of both signs and between 2.5 powers of two above its lower end and 2.5 below its upper one."""
+    rng = np.random.default_rng(5)
+    for gradients, (low, high) in zip(_nb05_exercises._gradient_sets(), ((-34, -4), (-29, 3), (-40, -18), (-26, 9)), strict=True):
+        sizes = np.exp2(rng.uniform(low + 2.5, high - 2.5, 500))
+        signs = rng.choice((-1, 1), 500)
+        assert gradients[42:] == pytest.approx((signs * sizes)[42:], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("largest", "why"), [(65_519.0, "A negative one: take the sizes without"), (65_520.0, "Rounding ends at infinity")]
+)
+def test_float16_becomes_infinite_from_65520_on(largest: float, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """05.7: half-way between 65,504 and 2^16; where only the negative ones reach it, their sign was forgotten."""
+    monkeypatch.setattr(_nb05_exercises, "_gradient_sets", lambda: [np.array([-70_000.0, largest, 2.0**-24])])
+    with pytest.raises(Refused, match=rf"the largest becomes -?70000: beyond 65,504, infinite\. {why}"):
+        _nb05_exercises._check_scales(lambda gradients: (1.0, 1.0))
 
 
 def test_where_an_operator_cannot_be_observed_pytorchs_lists_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from gpulab import devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.lessons import _nb06, _nb06_exercises, _nb06_memory
+from gpulab.lessons import _nb06, _nb06_exercises, _nb06_memory, _nb06_timelines
 from gpulab.lessons._content import Never, Refused, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.training import CompileCost, FitResult, PipelineResult, RaceResult, StepSpan
@@ -72,6 +73,18 @@ def test_a_break_even_within_a_wide_interval_judges_nobody() -> None:
     with pytest.raises(Unmeasured, match=r"it may be 1,000 calls or 8,000\. Run the cell that compiles, and this one, again"):
         _nb06.COMPILE.outcome(cost)
     assert _nb06.COMPILE.outcome(dataclasses.replace(cost, eager_interval=(9.75, 10.5))) == 2000  # from 1,000 to 4,000
+
+
+def test_a_break_even_may_be_three_times_as_early_or_as_late() -> None:
+    """3,001.5 s over 1.5 s saved are 2,001 calls; over 4.5 and 0.5 s 667 and 6,003, a third and three times that: still close."""
+    cost = CompileCost("it", "cpu", 0.0, 3001.5, 10.0, 8.5, (9.5, 11.5), (7.0, 9.0), 0.0, "", (), Evidence.measured("A CPU"))
+    assert _nb06.COMPILE.outcome(cost) == 2001
+    for wider, says in (
+        ({"eager_interval": (9.499, 11.5)}, "667 calls or 6,016"),
+        ({"eager_interval": (9.5, 11.51)}, "666 calls or 6,003"),
+    ):
+        with pytest.raises(Unmeasured, match=says):
+            _nb06.COMPILE.outcome(dataclasses.replace(cost, **wider))
 
 
 def test_a_compiled_form_with_other_results_never_pays() -> None:
@@ -179,6 +192,46 @@ def test_the_budget_is_kept_by_what_the_hint_says() -> None:
     assert "four parts and one more" in _nb06_memory.BUDGET.hints[-1]
 
 
+def test_where_nothing_fits_the_error_is_raised_and_not_handed_back() -> None:
+    """06.14: in 8 KiB one of the four tensors of one item fits; from 4 on that is 4, 2 and 1."""
+    tried: list[int] = []
+
+    def halved(step: Any, batch: int) -> Any:
+        while batch >= 1:
+            tried.append(batch)
+            try:
+                step(batch)
+            except torch.OutOfMemoryError:
+                batch //= 2
+        return torch.OutOfMemoryError("none")
+
+    with pytest.raises(Refused, match=re.escape("In 8.00 KiB not even one item fits, and you returned an OutOfMemoryError (")):
+        _nb06_memory._check_hopeless(halved)
+    assert tried == [4, 2, 1]
+
+
+def test_an_error_that_is_none_of_memory_is_met_once() -> None:
+    """06.14: with a step of 8, by a function that lets it pass; one that tries again is told how often, and ended after a hundred times."""
+    asked: list[int] = []
+
+    def trying(times: int) -> Any:
+        def recover(step: Any, batch: int) -> None:
+            for _ in range(times):
+                asked.append(batch)
+                with contextlib.suppress(RuntimeError):
+                    step(batch)
+
+        return recover
+
+    _nb06_memory._check_another(trying(1))
+    assert asked == [8]
+    with pytest.raises(Refused, match=r"^A step whose error is not one of memory .* was called 100 times\. A smaller batch does not"):
+        _nb06_memory._check_another(trying(100))
+    with pytest.raises(Refused, match=r"^Your function called step more than 100 times, though its error was not one of memory\.$"):
+        _nb06_memory._check_another(trying(200))
+    assert asked == [8] * (1 + 100 + 101)
+
+
 def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:
     """A by data, B by its link, C by the accelerator; another letter is refused."""
     assert [lessons.timeline(letter).bottleneck for letter in "ABC"] == ["data", "copy", "compute"]
@@ -187,14 +240,19 @@ def test_the_timelines_are_bound_by_what_the_exercise_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("letter", "loading", "copy", "compute", "workers"),
-    [("A", 0.240, 0.002, 0.015, 6), ("B", 0.030, 0.045, 0.020, 4), ("C", 0.040, 0.001, 0.030, 4)],
+    ("letter", "loading", "copy", "compute", "workers", "alone"),
+    [
+        ("A", 0.240, 0.002, 0.015, 6, "80.0 ms on a core of its own (2 cores)"),
+        ("B", 0.030, 0.045, 0.020, 4, "30.0 ms on a core of its own (8 cores)"),
+        ("C", 0.040, 0.001, 0.030, 4, "40.0 ms on a core of its own (8 cores)"),
+    ],
 )
-def test_the_timelines_by_hand(letter: str, loading: float, copy: float, compute: float, workers: int) -> None:
+def test_the_timelines_by_hand(letter: str, loading: float, copy: float, compute: float, workers: int, alone: str) -> None:
     """24 steps of 64 images each; A's 80 ms of loading take three times as long, for six workers share two cores."""
-    found = lessons.timeline(letter)
+    found = _nb06_timelines.timeline(letter)
     assert (found.workers, found.steps) == (workers, 24)
     assert (found.loading_seconds, found.copy_seconds, found.compute_seconds) == pytest.approx((loading, copy, compute))
+    assert alone in str(found.evidence.assumptions)
 
 
 def test_recorded_options_may_be_chosen_and_stand_by_what_they_are_compared_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +269,7 @@ def test_recorded_options_may_be_chosen_and_stand_by_what_they_are_compared_in(m
     gpu = dataclasses.replace(devices.environment("cpu"), device="Far GPU", device_kind="cuda")
     monkeypatch.setattr(recordings, "readable", lambda: {"far": Recording("far", gpu, {}, {}, "0.1.0", there)})
     stands = ["cnn, a, graph", "cnn, a, plain", "cnn, b, plain", "cnn, b, compile", "mlp, b, plain", "mlp, b, graph"]
-    assert [row[1:] for row in lessons.recorded_options().rows] == [(f"training: {what}", "20.0 ms") for what in stands]
+    assert [row[1:] for row in _nb06_timelines.recorded_options().rows] == [(f"training: {what}", "20.0 ms") for what in stands]
     assert [row[1] for row in lessons.recorded_options(["plain", "compile"]).rows] == [
         f"training: {what}" for what in stands if "graph" not in what
     ]

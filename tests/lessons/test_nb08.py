@@ -124,6 +124,21 @@ def test_the_bubble_has_exactly_two_right_answers():
     assert models.pipeline_schedule(4, 32, "1f1b").bubble_ratio == pytest.approx(3 / 35)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "held", "says"),
+    [(0.0999, 8, "32 microbatches: a bubble of 10.0%, and at most 8 microbatches held"), (0.10, 1, "!the bubble is 10.0%"),
+     (0.05, 9, "!1f1b keeps the activations of 9 microbatches until their backward passes; there is room for 8.")],
+)  # fmt: skip
+def test_a_bubble_is_under_a_tenth_and_eight_microbatches_have_room(ratio: float, held: int, says: str, monkeypatch: pytest.MonkeyPatch):
+    """Of a schedule of four stages and 32 microbatches, at both limits; with "!" it is refused."""
+    asked: list[Any] = []
+    plan = SimpleNamespace(bubble_ratio=ratio, held=(1, held, 1))
+    monkeypatch.setattr(_nb08_exercises, "pipeline_schedule", lambda *given: (asked.append(given), plan)[1])
+    found = _checks._examine(_nb08_exercises.BUBBLE, {"microbatches": 32, "schedule": "1f1b"})
+    assert (found.state, says.removeprefix("!") in found.message) == ("wrong" if says[0] == "!" else "passed", True), found.message
+    assert asked == [(4, 32, "1f1b")]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a group of processes")
 def test_what_torchrun_left_behind_is_ended_and_taken_away():
     """A run whose time is up is killed, and is no zombie of the notebook's afterwards; one that has ended is left alone."""
@@ -388,6 +403,8 @@ def test_a_ring_is_watched_on_each_rank_that_takes_part(alone: bool, monkeypatch
 
     def function(x: torch.Tensor, rank: int, n: int) -> Any:
         log.append((rank, n))
+        wanted = torch.randint(-1000, 1000, (5,), generator=torch.Generator().manual_seed(100 * 5 + 1))
+        assert x.tolist() == wanted.tolist(), "whole numbers, each rank's own: any order of adding gives the same"
         return {2: x * 2, 3: x, 4: x[:1], 5: 7}[n]
 
     kinds: list[Any] = []

@@ -76,7 +76,7 @@ class Stand:
     def _with(self, *_: object) -> Stand:
         return Stand(f"of {self._name}", self._log)
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = _with
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __matmul__ = _with
 
 
 def cells(notebook: str) -> list[dict[str, Any]]:
@@ -348,6 +348,75 @@ def test_a_cell_does_what_the_words_around_it_say(row: Said, capsys: Capsys) -> 
         lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         assert len(lines) == len(row.lines)
         assert [line[: len(begin)] for line, begin in zip(lines, row.lines, strict=True)] == list(row.lines)
+
+
+# How much a cell works on and how long, where no text names it: enough to see what the text tells, within the notebook's minutes.
+_MODEL = {"vocabulary": 1000, "width": 256, "heads": 4, "layers": 4, "context": 128}
+SIZES = [
+    Said("04_custom_kernels", "formula", (), (call("np.random.default_rng", 0), call("gl.measure", device="cpu", deadline=1))),
+    Said("04_custom_kernels", "kernel", (), (call("np.allclose", "np.zeros()", "gate()", atol=1e-6),)),
+    Said("04_custom_kernels", "launch", (), (call("np.allclose", "y", "gate()", atol=1e-6),)),
+    Said("04_custom_kernels", "tiled-run", (), (
+        call("np.random.default_rng", 1), call("np.random.default_rng().random", (64, 64)), call("np.allclose", rtol=1e-5))),
+    Said("04_custom_kernels", "python-compiled", (), (call("gl.lessons.compiled", "gate_kernel", "few", "y"),)),
+    Said("04_custom_kernels", "tensor", (), (call("gl.lessons.instructions", ..., "FFMA", "HMMA"),) * 2),
+    Said("05_mixed_precision", "naive", (), (call("gl.training.fit().losses[slice(None, None, 10)].round", 3),)),
+    Said("05_mixed_precision", "product", (), (call("torch.Generator().manual_seed", 0),)),
+    Said("05_mixed_precision", "swallowed", (), (call("task.make_model", seed=0),)),
+    Said("05_mixed_precision", "gradients", (), (call("task.make_model", seed=0), call("task.train[]", slice(256)))),
+    Said("05_mixed_precision", "small-run", (), (call("task.make_model", seed=1),) * 2),
+    Said("05_mixed_precision", "trace", (), (
+        call("gl.networks.transformer", vocabulary=100, width=64, heads=4, layers=1, context=32), call("torch.randint", 0, 100, (4, 32)))),
+    Said("05_mixed_precision", "memory", (), (call("gl.networks.transformer", **_MODEL), call("torch.randint", 0, 1000, (16, 128)))),
+    Said("05_mixed_precision", "cpu-times", (), (call("gl.workloads.get()", n=256), call("gl.measure", device="cpu", deadline=0.7)) * 3),
+    Said("05_mixed_precision", "race-of-formats", (), (
+        call("gl.training.race", "task", {"precision": "float32"}, {"precision": "bfloat16"}, steps=60, device="cpu"),)),
+    Said("06_training_pipeline", "c18", (), tuple(call("gl.training.pipeline", workers=n, steps=14) for n in (0, 1, 2, 4))),
+    Said("06_training_pipeline", "c20", (), (call("gl.widgets.PipelineTimeline", workers=1),)),
+    Said("06_training_pipeline", "c48", (), (
+        call("torch.nn.Conv2d", 64, 64, 3, padding=1), call("torch.rand", 16, 64, 28, 28),
+        call("gl.compare", devices=["device"], deadline=1))),
+    Said("06_training_pipeline", "c52", (), (call("torch.rand", 4096, 256), call("torch.ones", 256), call("torch.zeros", 256))),
+    Said("06_training_pipeline", "c61", (), (call("gl.training.race", steps=24, device="device"),)),
+    Said("06_training_pipeline", "c70", (), (call("gl.training.race", "prose-transformer", {}, {"checkpoint": True}, steps=24),)),
+    Said("06_training_pipeline", "c77", (), (call("gl.networks.mlp", 256, 256, 10, depth=8),)),
+    Said("07_lighter_models", "train", (), (call("gl.training.task().make_model", seed=0),)),
+    Said("07_lighter_models", "prune", (), (call("gl.training.fit", "job", epochs=4),)),
+    Said("07_lighter_models", "channels", (), (call("gl.training.fit", "job", epochs=4),)),
+    Said("07_lighter_models", "reveal-channels", (), (
+        call("job.test[]", slice(1)), call("job.test[slice(None, 1, None)][]", 0), call("gl.compression.count", "half"))),
+    Said("07_lighter_models", "gradual", (), (call("gl.training.task().make_model", seed=0),)),
+    Said("07_lighter_models", "aware", (), (call("gl.training.fit", "hard", epochs=15),)),
+    Said("07_lighter_models", "integers", (), (call("torch.manual_seed", 0), call("gl.networks.mlp", 1024, 1024, 1024))),
+    Said("07_lighter_models", "tied", (), tuple(
+        call("gl.networks.transformer", vocabulary=2000, width=64, layers=2, tied=tied) for tied in (False, True))),
+    Said("07_lighter_models", "shared", (), (call("gl.training.fit", "job", epochs=2),)),
+    Said("07_lighter_models", "seeds", (), (call("gl.compression.diet", "job", device="device", deadline=0.3),)),
+    Said("08_parallelism", "ranks", (), (call("gl.parallel.cluster", n=4, timeout_seconds=10), call("gl.parallel.cluster().start"))),
+    Said("08_parallelism", "sweep", (), (call("gl.parallel.sweep", "ranks", "all_reduce", deadline=4),)),
+    Said("08_parallelism", "no-overlap", (), (call("gl.parallel.train", "ranks", "ddp-no-overlap", steps=6),)),
+    Said("08_parallelism", "no-sync", (), (call("gl.parallel.train", "ranks", "ddp-no-sync", steps=6),)),
+    Said("08_parallelism", "batch", (), (
+        call("gl.parallel.global_batch", ranks=(1, 16), batch=16, epochs=5, rules=("unchanged", "linear with warm-up")),)),
+    Said("08_parallelism", "pipeline-train", (), (
+        call("gl.networks.transformer", 128, width=32, heads=4, layers=4, context=64), call("gl.parallel.train", "ranks", steps=6))),
+    Said("08_parallelism", "tensor-bytes", (), (call("gl.parallel.train", "ranks", "tensor", steps=6),)),
+    Said("08_parallelism", "shard", (), tuple(call("gl.parallel.train", "ranks", name, steps=6) for name in ("zero1", "zero2", "zero3"))),
+    Said("08_parallelism", "amdahl", (), (call("gl.models.amdahl", 0.1, ranks=(1, 2, 4, 8, 16, 64, 1024)),)),
+    Said("08_parallelism", "export", (), (call("ranks.export_script().read_text()[]", slice(900)),)),
+    Said("09_speedup_ladder", "ladder", (), (call("gl.training.ladder", "digits-cnn", samples=6400, deadline=8),)),
+    Said("09_speedup_ladder", "huge", (), (call("gl.training.ladder", "digits-cnn", samples=6400, deadline=5),)),
+    Said("09_speedup_ladder", "half", (), (call("gl.training.compare_scripts", "script", items=64, seeds=1),)),
+    Said("09_speedup_ladder", "report", (), (call("gl.training.speedup_report().read_text()[]", slice(1500)),)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", SIZES, ids=[f"{row.notebook[:2]}-{row.cell}" for row in SIZES])
+def test_how_much_a_cell_works_on_and_how_long(row: Said) -> None:
+    """Seeds, shapes, steps and seconds that the reader does not meet in the text."""
+    left = iter(perform(row.notebook, row.cell)[0])
+    for wanted in row.calls:
+        assert any(wanted.is_one(*one) for one in left), wanted
 
 
 # A cell that shows recorded machines, the name that they come by, and what it prints where there are none.
@@ -849,7 +918,8 @@ def test_every_rank_pauses_before_each_collective() -> None:
     del made[:]
     page["one_is_slow"]()
     names = [name for name, *_ in made if name in ("time.sleep", "dist.all_reduce")]
-    assert names == ["time.sleep", "dist.all_reduce"] * (len(names) // 2) != []
+    assert names == ["time.sleep", "dist.all_reduce"] * 5
+    assert [given for name, given, _ in made if name == "torch.ones"] == [(1000,)] * 5
     made, page = perform("08_parallelism", "dead")
     page["dies"]()
     assert "dist.all_reduce" in [name for name, *_ in made], "the others come to theirs"
