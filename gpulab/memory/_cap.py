@@ -31,7 +31,7 @@ class Cap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Whether only those count that are made while the mode is on.
     """
 
-    def __init__(self, device_type: str, nbytes: int, on_top: bool = False) -> None:
+    def __init__(self, device_type: str, nbytes: int, on_top: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device_type, self.nbytes, self.on_top = device_type, nbytes, on_top
         self.live_bytes = self.peak_bytes = 0

@@ -146,10 +146,9 @@ def _recurrent(args: Any, outputs: Sequence[Any]) -> int:
     return int(2 * gates + 2 * sides + 16 * _PAGE + _SMALL)
 
 
-def _blocked(tensor: Any, groups: int = 1) -> int:
+def _blocked(tensor: Any) -> int:
     """Elements of an image batch once oneDNN has padded its channels to full blocks."""
-    channels = groups * _round_up(max(1, tensor.shape[1] // groups), _CHANNEL_BLOCK)
-    return int(tensor.numel() // max(1, tensor.shape[1]) * channels)
+    return int(tensor.numel() // max(1, tensor.shape[1]) * _round_up(tensor.shape[1], _CHANNEL_BLOCK))
 
 
 def _blocked_weight(weight: Any, groups: int) -> int:

@@ -275,7 +275,7 @@ def _made(factory: Any, device_type: str) -> Any:
 def _result(fake: _Fake, marks: list[int], **facts: Any) -> Prediction:
     tracker = fake.tracker
     tracker.classify()
-    event, peak = tracker.peak(0 if len(marks) < 2 else marks[0])
+    event, peak = tracker.peak(marks[0])
     _, first = tracker.peak(0, marks[0])
     alive = tracker.alive_at(event)
     by_category = {category: sum(t.nbytes for t in alive if t.category == category) for category in CATEGORIES}

@@ -10,6 +10,7 @@ Imported only inside functions: the class needs torch when it is defined.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from gpulab.memory._snapshot import living, shape_of
 from gpulab.memory.results import CATEGORIES, LiveTensor, Timeline
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
-_ALIVE = 2**62
+_ALIVE = sys.maxsize
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the learner pressed Stop)
@@ -239,7 +240,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if record.phase == OPTIMIZER:
                 record.category = "optimizer" if outlived else "temporary"
             elif record.phase == FORWARD:
-                record.category = "activations" if outlived or record.died == _ALIVE else "temporary"
+                record.category = "activations" if outlived else "temporary"
             else:
                 record.category = "activations" if record.recomputed else "temporary"
 

@@ -7,6 +7,8 @@ import logging
 import platform
 import subprocess
 import sys
+import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpulab import compression, networks
-from gpulab.compression import _integer, _modules, _quantize, _ranges
-from gpulab.errors import DeviceError, InputError
+from gpulab.compression import _finish, _integer, _modules, _quantize, _ranges, _torchao
+from gpulab.errors import DeviceError, InputError, MissingLibraryError
 
 PER_CHANNEL = _ranges.Scheme("per-channel", 8, None, 8)
 
@@ -378,3 +380,83 @@ def test_no_integer_kernels_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_integer.Packed, "__call__", gone)
     with pytest.raises(DeviceError, match="arithmetic='torchao', or 'float'"):
         compression.quantize(networks.mlp(8, 8, 2), "per-channel", "dynamic", arithmetic="integer")
+
+
+def test_a_layer_by_itself_is_finished_too():
+    """Its inputs went from -1 to 3: a step of 4 / 255, of which 64 (63.75, rounded) lie below zero. What was trained goes on training."""
+    aware = compression.quantize_aware(nn.Linear(2, 2), activations="static")
+    with pytest.raises(InputError, match=r"^finish: no input reached the layer in training"):
+        _finish.finish(aware)
+    aware(torch.tensor([[-1.0, 3.0]]))
+    done = _finish.finish(aware)
+    assert isinstance(done, _modules.Quantized)
+    assert (float(done.step), float(done.zero)) == (pytest.approx(4 / 255), 64)
+    assert (aware.training, done.training) == (True, False)
+    inner = _finish.finish(nn.Sequential(nn.ReLU(), compression.quantize_aware(nn.Linear(2, 2)).train()))
+    assert [each.training for each in inner.modules()] == [False] * 3
+    assert isinstance(inner[1], _modules.Quantized)
+
+
+@pytest.mark.parametrize(("activations", "kind"), [(None, "weights"), ("dynamic", "inputs and weights")])
+def test_torchao_is_asked_for_the_linear_layers_that_were_chosen(activations: str | None, kind: str, monkeypatch: pytest.MonkeyPatch):
+    """Its second version of the weights' or of the inputs' and the weights' form (a stand-in for the library)."""
+    asked: list[tuple[str, list[str]]] = []
+
+    def quantize_(model: nn.Module, config: str, filter_fn: object) -> None:
+        asked.append((config, [name for name, each in model.named_modules() if filter_fn(each, name)]))  # type: ignore[operator]
+
+    library = SimpleNamespace(
+        quantization=SimpleNamespace(
+            Int8DynamicActivationInt8WeightConfig=lambda version: f"inputs and weights {version}",
+            Int8WeightOnlyConfig=lambda version: f"weights {version}",
+            quantize_=quantize_,
+        )
+    )
+    monkeypatch.setitem(sys.modules, "torchao", library)
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(2, 2), nn.Linear(2, 2)).train()
+    done = _torchao.quantized(model, {"0": model[0], "2": model[2]}, _ranges.Scheme("per-channel", 8, activations, 8))
+    assert asked == [(f"{kind} 2", ["2"])]
+    assert done is model
+    assert not done.training
+
+    def refuses(*_: object, **__: object) -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(library.quantization, "quantize_", refuses)
+    with pytest.raises(DeviceError, match=r"^quantize: torchao refused \(no such device\); expected a device it supports"):
+        _torchao.quantized(model, {"2": model[2]}, PER_CHANNEL)
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    with pytest.raises(MissingLibraryError, match=r"^quantize: torchao is not installed; expected it\. Run .*pip install torchao"):
+        _torchao.quantized(model, {"2": model[2]}, PER_CHANNEL)
+
+
+@pytest.mark.parametrize(
+    "scheme", [("per-tensor", 8, None), ("per-channel", 7, None), ("per-channel", 8, "static"), ("per-tensor", 4, "static")]
+)
+def test_what_torchao_was_not_tried_with_is_refused(scheme: tuple[str, int, str | None]):
+    """One of the three is enough."""
+    with pytest.raises(InputError, match="expected per-channel, 8 bits, and None or 'dynamic'"):
+        _torchao.quantized(nn.Linear(2, 2), {"": nn.Linear(2, 2)}, _ranges.Scheme(*scheme, 8))
+
+
+def test_a_library_is_silent_while_it_is_imported_and_no_longer():
+    """Its warnings and its loggers' come back behind the block, after an error too; an error of its loggers passes all along."""
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger, level in zip(loggers, (logging.INFO, logging.DEBUG), strict=True):
+            logger.setLevel(level)
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            with _torchao.quiet():
+                warnings.warn("inside", stacklevel=1)
+                heeded = [[logger.isEnabledFor(level) for level in (logging.WARNING, logging.ERROR)] for logger in loggers]
+            assert heeded == [[False, True]] * 2
+            with pytest.raises(ZeroDivisionError), _torchao.quiet():
+                raise ZeroDivisionError
+            warnings.warn("outside", stacklevel=1)
+        assert [str(each.message) for each in heard] == ["outside"]
+        assert [logger.level for logger in loggers] == [logging.INFO, logging.DEBUG]
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

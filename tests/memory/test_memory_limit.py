@@ -13,7 +13,7 @@ from torch import nn
 
 from gpulab import memory
 from gpulab.errors import DeviceError, InputError
-from gpulab.memory import _limit
+from gpulab.memory import _cap, _limit
 
 MIB = 2**20
 
@@ -120,6 +120,7 @@ def test_everything_that_lives_counts_without_on_top():
     with small:
         assert small.live_bytes >= before.nbytes
         there = small.live_bytes
+        assert small.peak_bytes == there  # before any operator
         after = made(2)
         assert small.live_bytes == there + after.nbytes
 
@@ -270,3 +271,42 @@ def test_where_nothing_can_be_limited_it_is_said(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(_limit.devices, "find", lambda device: device)
         with pytest.raises(DeviceError, match=says):
             memory.limit(100, device)
+
+
+@pytest.mark.usefixtures("old_aside")
+def test_who_is_over_the_limit_from_the_start_can_work_in_place():
+    """Only what takes more is refused, and nothing is free for it."""
+    before = made(4)
+    gc.collect()
+    small = memory.limit(MIB, "cpu")
+    with small:
+        before.add_(1)
+        assert small.free_bytes == 0
+        with pytest.raises(torch.OutOfMemoryError, match="of which 0 B is free; live tensors hold"):
+            made(1)
+
+
+def test_what_was_there_before_never_counts_on_top():
+    """However often it is used, and when it grows; when it is gone, nothing comes back."""
+    before = made(1)
+    cap = _cap.Cap("cpu", 100, True)
+    with cap:
+        before.add_(1)
+        before.add_(1)
+        before.resize_(2 * MIB // 4)
+        assert cap.live_bytes == 0
+        after = torch.zeros(20)
+        del before
+        assert (cap.live_bytes, cap.peak_bytes) == (after.nbytes, 80)
+        with pytest.raises(torch.OutOfMemoryError, match=r"^CPU out of memory. Tried to allocate 40 B in aten.zeros.default. gpulab"):
+            torch.zeros(10)
+        assert torch.zeros(5).nbytes + after.nbytes == cap.peak_bytes == 100
+
+
+def test_a_sparse_tensor_counts_with_all_its_parts():
+    """Three ones on a diagonal: six places in int64 and three values, which is all that is left of the work."""
+    cap = _cap.Cap("cpu", MIB, True)
+    with cap:
+        kept = torch.sparse_coo_tensor(torch.zeros(2, 3, dtype=torch.int64), torch.ones(3), check_invariants=False)
+        assert cap.live_bytes == 48 + 12
+    assert kept.shape == (1, 1)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import gpulab as gl
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
-from gpulab.memory import OperatorTraffic, Traffic
+from gpulab.memory import OperatorTraffic, Traffic, _counter
 
 N = 4 * 1000  # bytes of a thousand float32
 
@@ -214,3 +214,83 @@ def test_a_table_of_traffic_by_hand():
     roof = types.SimpleNamespace(ridge_flops_per_byte=lambda arithmetic: {"float32": 0.5, "tf32": 0.6}[arithmetic])
     assert t.memory_bound(roof) == ()  # on the ridge itself neither holds it back
     assert t.memory_bound(roof, "tf32") == operators[:1]
+
+
+X = torch.ones(1000)
+IMAGES = torch.ones(10, 4, 25)
+
+
+@pytest.mark.parametrize(
+    ("fn", "each"),
+    [
+        (lambda: torch.addcmul(X, X, X), 3),  # a + v * b * c
+        (lambda: torch.addcdiv(X, X, X), 3),
+        (lambda: torch.lerp(X, X, 0.5), 3),  # a + w * (b - a)
+        (lambda: torch.sigmoid(X), 3),  # exp, one more, the reciprocal
+        (lambda: functional.silu(X), 4),  # and the product
+        (lambda: functional.softplus(X), 4),
+        (lambda: functional.gelu(X), 5),
+        (lambda: X.clamp(0, 1), 2),  # against both ends
+        (lambda: functional.hardtanh(X), 2),
+        (lambda: torch.where(X.bool(), X, X), 1),
+        (lambda: torch.sub(X, X), 1),
+        (lambda: torch.sub(X, X, alpha=2), 2),
+        (lambda: X.add_(X, alpha=2), 2),
+        (X.exp, 1),
+        (X.mean, 1),
+        (X.amax, 1),
+        (X.amin, 1),
+        (X.max, 1),
+        (X.min, 1),
+        (X.prod, 1),
+        (X.argmax, 1),
+        (lambda: X.cumsum(0), 1),
+        (X.var, 3),  # less the mean, squared, added
+        (lambda: torch.var_mean(X), 3),
+        (lambda: torch.linalg.vector_norm(X), 2),  # squared, added
+        (lambda: torch.dot(X, X), 2),
+        (lambda: functional.softmax(X, 0), 5),  # as the catalogue has it
+        (lambda: functional.log_softmax(X, 0), 5),
+        (lambda: functional.layer_norm(X, (1000,)), 7),  # as the catalogue has it
+        (lambda: functional.batch_norm(IMAGES, None, None, training=True), 7),
+        (lambda: torch.cat([X, X]), 0),
+        (X.sort, 0),
+        (lambda: X.clone().zero_(), 0),
+    ],
+)
+def test_the_arithmetic_of_an_element(fn, each):
+    """FLOPs of a thousand elements, by the operator's own definition or by the catalogue's convention."""
+    assert gl.memory.traffic(fn).flops == each * 1000
+
+
+@pytest.mark.parametrize(("name", "each"), [("gelu", 8), ("relu", 1)])
+def test_the_arithmetic_of_an_elements_derivative(name, each):
+    """Of a thousand elements: one product behind a ReLU; eight operations for GELU's, whose derivative has two terms and an exponential."""
+    x = torch.ones(1000, requires_grad=True)
+    t = gl.memory.traffic(lambda: getattr(functional, name)(x).backward(torch.ones(1000)))
+    backward = [one.flops for one in t.operators if "backward" in one.name]
+    assert backward == [each * 1000.0]
+
+
+def test_attentions_products_have_widths_of_their_own():
+    """Forward: keys by queries, then values by weights. Backward: three products as wide as the queries, two as wide as the values."""
+    q, k, v = torch.ones(2, 3, 8, 16), torch.ones(2, 3, 20, 16), torch.ones(2, 3, 20, 5)
+    pairs = 2 * 2 * 3 * 8 * 20  # a product and a sum for each query and key of 2 x 3 heads
+    assert _counter._attention_flops("_scaled_dot_product_flash_attention", (q, k, v)) == pairs * (16 + 5)
+    backward = _counter._attention_flops("_scaled_dot_product_flash_attention_backward", (v, q, k, v))
+    assert backward == pairs * (3 * 16 + 2 * 5)
+
+
+def test_windows_that_overlap_are_in_memory_once():
+    """Eight windows of three on ten numbers: 24 elements are seen, 40 bytes are there; of nothing, nothing is read."""
+    assert _moved(lambda x: x[:10].clone().as_strided((8, 3), (1, 1)).clone(), X)[1] == (40, 96, 0.0)
+    assert list(_counter.distinct([torch.ones(0, 3), torch.ones(3, 0), "text", 5]).values()) == [0, 0]
+    assert list(_counter.distinct([X, X, X[:5], X.view(10, 100)]).values()) == [N, 20, N]
+
+
+def test_a_sum_of_nobodys_is_unknown():
+    """A sort of one's own has no count; the whole counts the rest."""
+    t = gl.memory.traffic(lambda: (torch.linalg.inv(torch.eye(3)), X + 1))
+    assert {one.name: one.flops for one in t.operators if "inv" in one.name or "add" in one.name} == {
+        "aten.linalg_inv_ex.default": None, "aten.add.Tensor": 1000.0,
+    }  # fmt: skip

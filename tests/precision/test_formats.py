@@ -14,6 +14,7 @@ from integer_formats import PUBLISHED
 
 from gpulab import precision
 from gpulab.errors import InputError
+from gpulab.precision import _codes
 
 WIDE = ("float16", "bfloat16", "float32", "float64")
 # Largest, smallest normal, smallest subnormal, epsilon: IEEE 754-2019 table 3.5, OFP8 table 1, MX table 5, and arithmetic by hand.
@@ -230,3 +231,30 @@ def test_all_but_tf32_are_stored_in_their_own_bits() -> None:
 def test_nineteen_bits_are_listed_whole() -> None:
     """TF32 has 255 exponents of 1,024 numbers on each side, and one zero; of the wide ones there is a sentence."""
     assert len(precision.values("tf32")) == 2 * 255 * 1024 - 1
+
+
+def test_codes_lie_in_the_smallest_unsigned_numbers() -> None:
+    """Of 8, 16, 32 or 64 bits: four bits in a byte, TF32's nineteen in 32; an array keeps its shape, a number has none."""
+    assert {name: _codes._code_type(precision.format(name)) for name in FACTS} == {
+        "float64": np.uint64, "float32": np.uint32, "tf32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16,
+        "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8, "int8": np.uint8, "float4_e2m1fn": np.uint8,
+    }  # fmt: skip
+    for name in FACTS:
+        found = precision.encode([[1.0, -1.0]], name)
+        assert (found.dtype, found.shape) == (_codes._code_type(precision.format(name)), (1, 2))
+        assert precision.decode(found, name).tolist() == [[1.0, -1.0]]
+        assert precision.encode(1.0, name).shape == precision.decode(0, name).shape == ()
+
+
+def test_overflow_is_encoded_by_the_rule_that_was_asked() -> None:
+    """A thousand in four bits of exponent and three of mantissa: the nan by its usual rule, 448 where it saturates."""
+    assert precision.encode([1e3, -1e3], "float8_e4m3fn").tolist() == [0x7F, 0x7F]
+    assert precision.encode([1e3, -1e3], "float8_e4m3fn", "saturate").tolist() == [0x7E, 0xFE]
+    assert precision.encode([1e9, -1e9], "float16").tolist() == [0x7C00, 0xFC00]
+
+
+def test_a_spacing_has_ends() -> None:
+    """At the largest and the lowest number there is one, beyond them and at what is not finite none."""
+    found = precision.spacing([65504.0, 65505.0, -65504.0, -65505.0, math.inf, math.nan, 0.0], "float16")
+    np.testing.assert_array_equal(found, [32.0, math.nan, 32.0, math.nan, math.nan, math.nan, 2.0**-24])
+    np.testing.assert_array_equal(precision.spacing([-129.0, -128.0, 127.0, 128.0], "int8"), [math.nan, 1.0, 1.0, math.nan])

@@ -180,3 +180,51 @@ def test_an_empty_cache_by_each_of_its_names(theirs: tuple[str, ...], found: boo
     assert (_compile_cost._fresh_cache(True) is made) is found
     with _compile_cost._fresh_cache(False) as nothing:
         assert nothing is None
+
+
+def test_a_saving_that_may_be_nothing_has_no_most_calls() -> None:
+    """Between 1/8 s less and 1/2 s more saved: 2 s are paid after four calls at least, or never; a cheap one after the first call."""
+    unsure = cost((1.0, 1.25), (0.75, 1.125))
+    assert unsure.break_even_interval == (4, None)
+    assert "(at least 4, or never)" in unsure.sentence
+    cheap = cost((0.009, 0.011), (0.007, 0.008), seconds=1e-6)
+    assert cheap.break_even_interval == (1, 1)
+    assert cheap.sentence.endswith("it has paid after 1 call (1 to 1).")
+    assert training.break_even_calls(1.0, 0.0) is None
+    assert (training.break_even_calls(1.0, 0.25), training.break_even_calls(1.01, 0.25)) == (4, 5)
+    assert training.break_even_calls(None, 1.0) is training.break_even_calls(1.0, None) is None
+
+
+def test_a_deadline_is_at_most_ten_minutes(monkeypatch) -> None:
+    """600 s are taken, a thousandth more is not; where the work is comes from the first tensor."""
+    calm = timing.measure(lambda: None, device="cpu", deadline=0.01)
+    rows = tuple(ComparisonRow(name, dataclasses.replace(calm, notes=()), None, None, None) for name in ("as it is", "compiled"))
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda fn: fn)
+    monkeypatch.setattr(_compile_cost, "_load_compiler", lambda: 0.0)
+    monkeypatch.setattr(
+        _compile_cost.timing,
+        "compare",
+        lambda *given, deadline, **named: asked.append(deadline) or Comparison("it", rows, None, None, None, None, (), calm.evidence),
+    )
+    find = _compile_cost.devices.find
+    monkeypatch.setattr(_compile_cost.devices, "find", lambda device: asked.append(device) or find("cpu"))
+    training.compile_cost(lambda a, b: b, 3, torch.ones(2), cold=False, deadline=600)
+    assert asked == ["cpu", 600]
+    for wrong in (600.001, -1.0, float("inf"), "soon"):
+        with pytest.raises(InputError, match=r"^compile_cost: deadline is .*; expected seconds up to 600"):
+            training.compile_cost(torch.relu, torch.ones(3), cold=False, deadline=wrong)
+
+
+def test_loading_the_compiler_takes_what_the_clock_says(monkeypatch) -> None:
+    """From before the import to behind it."""
+    times = iter((3.0, 3.5))
+    monkeypatch.setattr(_compile_cost.time, "perf_counter", lambda: next(times))
+    assert _compile_cost._load_compiler() == 0.5
+
+
+def test_an_error_of_the_compilers_is_no_error_of_the_function() -> None:
+    """By the module that its class comes from."""
+    for module, compilers in (("torch._inductor.exc", True), ("torch._dynamo.exc", True), ("torch.nn", False), ("builtins", False)):
+        kind = type("Odd", (RuntimeError,), {"__module__": module})
+        assert _compile_cost._is_compiler(kind()) is compilers

@@ -10,35 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from finished_run import HERE, NOTES, OPTIONS, over_seeds, run
 
-from gpulab import training
+from gpulab import networks, training
 from gpulab.devices import Device
 from gpulab.errors import InputError
-from gpulab.evidence import Environment, Evidence, Note
-from gpulab.training import Accuracy, CompileCost, FitResult, RaceResult, ScriptsResult, _evaluate, _report, _seeds, _settings, _words
-from gpulab.training.comparisons import SeedsAccuracy, SeedsResult
+from gpulab.evidence import Environment, Note
+from gpulab.training import CompileCost, ScriptsResult, _evaluate, _report, _seeds, _settings, _techniques, _words
 from gpulab.training.ladder_results import Gain, LadderForm, LadderResult, Learned, LeftOut, Rung
-from gpulab.training.results import Options
-
-HERE = Evidence.measured("a CPU")
-NOTES = (Note("stopped", "It was stopped."),)
-RIGHT = Accuracy(90, 100, 0.9, (0.8, 0.95), 0.1, "digits", HERE)
-OPTIONS = Options(
-    precision="float32", batch_size=8, steps=20, learning_rate=0.01, optimizer="adam", accumulate=1, checkpoint=False, compile=False,
-    channels_last=False, fused=None, workers=0, prefetch=0, pinned=False, cuda_graph=False, loss_scale=None, clip=None, seed=0,
-)  # fmt: skip
-
-
-def run(**changes: Any) -> FitResult:
-    """A run of twenty steps whose loss falls from 2 to 0.1 and stays for its last tenth."""
-    values: dict[str, Any] = {
-        "task": "digits-mlp", "device": "cpu", "options": OPTIONS, "ended": "finished", "losses": np.array([2.0] * 18 + [0.1, 0.3]),
-        "first_bad_step": None, "accuracy": RIGHT, "step_seconds": np.array([1e-3]), "samples_per_second": 8000.0,
-        "samples_per_second_interval": (7900.0, 8100.0), "first_step_seconds": 0.01, "phase_seconds": {"forward": 3e-3, "backward": 1e-3},
-        "peak_bytes": 5120, "peak_by_category": {"parameters": 3072, "gradients": 2048}, "skipped_steps": 0, "final_scale": None,
-        "total_seconds": 1.0, "notes": NOTES, "evidence": HERE, "environment": None,
-    }  # fmt: skip
-    return FitResult(**{**values, **changes})
 
 
 def test_the_table_of_a_run() -> None:
@@ -61,63 +40,6 @@ def test_the_table_of_a_run() -> None:
     assert not any("scale" in name for name, _ in run(final_scale=1024.0).table()[1])
     bare = run(accuracy=None, samples_per_second=None, phase_seconds={}, peak_bytes=None, notes=())
     assert [name for name, _ in bare.table()[1]] == ["ended", "loss (last tenth)"]
-
-
-def over_seeds(**changes: Any) -> SeedsAccuracy:
-    """Two models of 90 % right."""
-    values: dict[str, Any] = {
-        "accuracies": (RIGHT, RIGHT), "mean": 0.9, "seeds_interval": None, "interval": (0.85, 0.94), "answers": "digits", "evidence": HERE,
-    }  # fmt: skip
-    return SeedsAccuracy(**{**values, **changes})
-
-
-def test_the_tables_of_several_seeds() -> None:
-    """The mean with both intervals and each model; a row a run, and one for all."""
-    assert over_seeds().table() == (
-        ("right digits", ""),
-        [
-            ("mean", "90.0 %"), ("over seeds and test items", "[85.0 %, 94.0 %]"), ("over seeds, on this test", "(no interval)"),
-            ("model 0", "90.0 % [80.0 %, 95.0 %]"), ("model 1", "90.0 % [80.0 %, 95.0 %]"),
-        ],
-    )  # fmt: skip
-    several = SeedsResult("digits-mlp", (3, 5), (run(), run(accuracy=None, samples_per_second=None)), over_seeds(), NOTES, HERE)
-    assert several.table()[1] == [
-        ("3", "finished", "0.2", "90.0 % [80.0 %, 95.0 %]", "8,000 [7,900, 8,100]"),
-        ("5", "finished", "0.2", "none", "none"),
-        ("all", "", "", "90.0 % [85.0 %, 94.0 %]", ""),
-        ("note: stopped", "It was stopped.", "", "", ""),
-    ]
-    assert repr(several) == "<digits-mlp, float32: <90.0 % [85.0 %, 94.0 %] over 2 seeds and test items>>"
-
-
-def race(**changes: Any) -> RaceResult:
-    """Twice the samples a second, and two points more right."""
-    values: dict[str, Any] = {
-        "task": "digits-mlp", "names": ("a", "b"), "first": run(notes=()), "second": run(), "speedup": 2.0, "speedup_interval": (1.5, 2.5),
-        "accuracy_difference": 0.02, "accuracy_difference_interval": (-0.01, 0.05), "notes": NOTES, "evidence": HERE,
-    }  # fmt: skip
-    return RaceResult(**{**values, **changes})
-
-
-def test_the_table_of_a_race() -> None:
-    """A column a run, the ratio and the difference in points with their signs, then each side's notes and the race's own."""
-    headers, rows = race().table()
-    assert headers == ("digits-mlp", "a", "b")
-    assert rows == [
-        ("ended", *["finished after 20 steps"] * 2),
-        ("loss (last tenth)", "0.2", "0.2"),
-        ("accuracy on the test", *["90.0 % [80.0 %, 95.0 %]"] * 2),
-        ("samples a second", *["8,000 [7,900, 8,100]"] * 2),
-        ("peak memory of tensors", "5.00 KiB", "5.00 KiB"),
-        ("samples a second, second over first", "", "2.00x [1.50x to 2.50x]"),
-        ("accuracy, second minus first", "", "+2.0 points [-1.0, +5.0]"),
-        ("note on b: stopped", "It was stopped.", ""),
-        ("note: stopped", "It was stopped.", ""),
-    ]
-    assert ("samples a second, second over first", "", "2.00x (no interval)") in race(speedup_interval=None).table()[1]
-    assert len(race(speedup=None, accuracy_difference=None, notes=()).table()[1]) == 6
-    assert [race(second=run(ended=word)).ended for word in ("finished", "diverged", "stopped")] == ["finished", "diverged", "stopped"]
-    assert race(first=run(ended="diverged"), second=run(ended="interrupted")).ended == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -187,18 +109,6 @@ def test_the_table_of_compiling() -> None:
         ("has paid after", "no saving was shown"),
     ]
     assert dataclasses.replace(cost, eager_interval=None).table()[1][5] == ("has paid after", "400 calls (without an interval)")
-
-
-@pytest.mark.parametrize(
-    "one", [run(), race(), SeedsResult("t", (1,), (run(),), over_seeds(), (), HERE)], ids=lambda one: type(one).__name__
-)
-def test_results_are_equal_where_their_numbers_are(one: Any) -> None:
-    """A copy equals it and has its hash; another task, and what is no result, do not."""
-    again = copy.deepcopy(one)
-    assert again == one
-    assert hash(again) == hash(one)
-    for other in (dataclasses.replace(one, task="another"), dataclasses.replace(one, notes=(Note("a", "b."),)), one.to_dict(), None):
-        assert other != one
 
 
 def test_the_interval_of_a_difference_by_hand() -> None:
@@ -450,3 +360,26 @@ def test_what_a_device_lacks_has_its_reason() -> None:
         training.Technique("a", "")
     with pytest.raises(InputError, match=r"^Technique a: expected options of fit by name"):
         training.Technique("a", "b", options=[])  # type: ignore[arg-type]
+
+
+def test_a_technique_of_ones_own_needs_little() -> None:
+    """It works on the whole step, changes nothing, and every device has it; each of its words is a text, its model a function."""
+    own = _techniques.Technique("mine", "my trick")
+    assert (own.mends, dict(own.options), own.model) == ("the step", {}, None)
+    assert own.lacks(Device("cpu")) is None
+    for wrong, says in (((1, "b"), "name is 1"), (("a", ""), "title is ''"), (("a", "b", ""), "mends is ''"), (("", "b"), "name is ''")):
+        with pytest.raises(InputError, match=rf"^Technique: {says}; expected a few words"):
+            training.Technique(*wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^Technique a: expected options of fit by name, and a function"):
+        training.Technique("a", "b", model=5)  # type: ignore[arg-type]
+
+
+def test_the_lighter_model_is_a_mobilenet_of_width_sixteen() -> None:
+    """Shape for shape; and a named technique comes in the order asked for."""
+    lighter = next(each for each in training.techniques() if each.name == "lighter")
+    assert lighter.model is not None
+    shapes = [p.shape for p in lighter.model().parameters()]
+    assert shapes == [p.shape for p in networks.mobilenet(width=16).parameters()]
+    assert [each.name for each in training.techniques("fused", "batch")] == ["fused", "batch"]
+    with pytest.raises(InputError, match=r"^techniques: there is no 5; expected"):
+        training.techniques(5)  # type: ignore[arg-type]
