@@ -136,7 +136,7 @@ class _Encoder:
         raise NotKeptError(f"{with_article(kind.__name__)} cannot be written down")
 
     def _array(self, array: np.ndarray, whole: bool, depth: int) -> Any:
-        if array.dtype.kind not in _NUMPY or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
+        if array.dtype.kind not in _NUMPY or array.dtype.itemsize > np.dtype(complex if array.dtype.kind == "c" else float).itemsize:
             raise NotKeptError(f"an array of {array.dtype} cannot be written down")
         if array.size > _MOST_PARTS:
             raise NotKeptError(f"it holds an array of {array.size:,} numbers")
@@ -218,16 +218,12 @@ def restore_result(kept: Any) -> Any:
 
 
 def _keep_function(function: types.FunctionType) -> Kept:
-    from gpulab.parallel._script import _FLAGS
-
     parts = _Source()
-    name = parts.function(function)
-    text = parts.text()
     try:
-        compile(text, "<answer>", "exec", _FLAGS, dont_inherit=True)
-    except SyntaxError as error:
+        name = parts.function(function)
+    except SyntaxError as error:  # such as a nonlocal of the function around it
         raise NotKeptError(f"its source does not stand alone ({error.msg})") from error
-    return {"kind": "code", "name": name, "source": text, "values": parts.values}
+    return {"kind": "code", "name": name, "source": parts.text(), "values": parts.values}
 
 
 class _Source:
@@ -294,7 +290,7 @@ class _Source:
     def _needs(self, value: Any, source: str) -> None:
         from gpulab.parallel._script import _FLAGS, _meaning, _names
 
-        for name in dict.fromkeys(_names(compile(source, "<answer>", "exec", _FLAGS, dont_inherit=True))):
+        for name in dict.fromkeys(_names(compile(source, "<answer>", "exec", _FLAGS))):
             try:
                 found, meant = _meaning(value, name)
             except ValueError:  # a name of the enclosing function that has no value yet
@@ -332,7 +328,6 @@ def _import(name: str, value: Any) -> str | None:
 
 def _lambda(function: types.FunctionType) -> tuple[str, str]:
     """Return a name for a lambda and the text that defines it."""
-    linecache.checkcache()
     try:
         lines = inspect.getsource(function).strip()
         tree = ast.parse(lines)
@@ -386,7 +381,7 @@ def restore(kept: Any, label: str, run_code: bool = True) -> Any:
     file_name = f"<answer to {label}>"
     linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)  # a kernel's text is looked up
     # What annotations name was not kept, so they must not be looked up: the flag leaves them as text.
-    exec(compile(source, file_name, "exec", _FLAGS, dont_inherit=True), names)
+    exec(compile(source, file_name, "exec", _FLAGS), names)
     if name not in names:
         raise NotKeptError(f"the source defines no {name}")
     return names[name]

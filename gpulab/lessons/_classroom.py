@@ -345,12 +345,11 @@ def _verdict(p: ReportedPrediction) -> str:
     kept = None if p.predicted is None else KeptAnswer(p.predicted, p.predicted_text, "")
     if p.measured is None:  # either not measured yet, or the answer was that there is no such number
         return "off" if kept is not None and p.measured_text else "not measured"
-    ratio = _ratio(p)
-    return _reveal._verdict(kept, p.measured, None if ratio is None else 1 / ratio, _question(p.id))
+    return _reveal._verdict(kept, p.measured, _reveal._ratio(p.predicted, p.measured), _question(p.id))
 
 
 def _reading(readings: Sequence[_content.Reading], p: ReportedPrediction) -> str:
-    if p.measured is None or type(p.predicted) is not type(p.measured):
+    if type(p.predicted) is not type(p.measured):
         return ""
     for reading in readings:
         try:

@@ -228,7 +228,7 @@ def exercise(id: str) -> Exercise:
     """
     known = {key: each for lesson in lessons() for key, each in lesson.exercises.items()}
     if not isinstance(id, str) or id not in known:
-        close = difflib.get_close_matches(shown(id, 40).strip("'"), known)
+        close = difflib.get_close_matches(shown(id).strip("'"), known)
         raise InputError(
             f"exercise {shown(id, 40)} is not in this course; expected one of {', '.join(known)}."
             + (f" Did you mean {close[0]!r}?" if close else " Copy the id from the notebook.")

@@ -338,7 +338,7 @@ def _check_explain(answer: Any) -> str:
         )
     if said <= 4.04 * rows:
         raise Refused("Those are the bytes that you asked for. Memory moves whole cache lines: how long is one, and how many are touched?")
-    if math.isclose(said, 4 * rows * width, rel_tol=0.01) and 4 * width not in _LINES:
+    if math.isclose(said, 4 * rows * width, rel_tol=0.01):
         raise Refused("That is the whole matrix. A row has 256 bytes, which is several cache lines, and only one of them is touched.")
     raise Refused(f"{format_bytes(said)} is not it: one cache line for each of the {rows:,} rows.")
 

@@ -7,6 +7,7 @@ answer in code.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import html
 from collections.abc import Callable, Mapping, Sequence
@@ -256,8 +257,9 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
         word = value.casefold().strip()
         if word in folded:
             return folded[word]
-        if word.isdecimal() and 1 <= int(word[:4]) <= len(choices):
-            return choices[int(word[:4]) - 1]
+        with contextlib.suppress(ValueError):  # no whole number, or one of more digits than Python reads
+            if 1 <= int(word) <= len(choices):
+                return choices[int(word) - 1]
         near = _nearest(word, folded)
         if near:
             return folded[near]
@@ -268,7 +270,7 @@ def choose(value: Any, choices: tuple[str, ...]) -> str:
 def _nearest(word: str, choices: Mapping[str, str]) -> str | None:
     """Return the choice that the words are a misspelling of; None where two are as near, or a word is no choice's ("not as accurate")."""
     close = difflib.get_close_matches(word, choices, cutoff=_NEAR)
-    ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in close[:2]]
+    ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in close]
     if not close or (len(close) > 1 and ratios[0] == ratios[1]):
         return None
     known = close[0].split()

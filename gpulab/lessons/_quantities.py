@@ -20,6 +20,7 @@ _RATIO_WORDS = ("x", "×", "times", "")
 _PERCENT_WORDS = ("%", "percent", "")
 # Six digits of a larger count would take an exponent, which few read as calls; beyond a quadrillion nobody reads the digits.
 _MILLION, _ENDLESS = 999_999.5, 1e15
+_THOUSAND = 999.5  # of a percentage three digits are shown
 # A comma parts thousands: 1,500. In 0,125 and 1234,567 it stands for a decimal point, and is refused.
 _NUMBER = re.compile(r"\s*([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*", re.DOTALL)
 
@@ -125,7 +126,7 @@ class Unit:
         if self.kind == "ratio":
             return format_ratio(value)
         if self.kind == "percent":
-            return f"{value:,.0f} %" if value >= 100 else f"{value:.3g} %"
+            return f"{value:,.0f} %" if value >= _THOUSAND else f"{value:.3g} %"
         word = _singular(self.name) if value == 1 else self.name
         text = f"{value:,.0f}" if _MILLION <= value < _ENDLESS else f"{value:,.6g}"
         return f"{text} {word}".strip()

@@ -214,7 +214,7 @@ def _number(id: str, value: Any) -> float:
 
 
 def _ratio(predicted: float | str | None, measured: float | str | None) -> float | None:
-    if isinstance(predicted, float) and isinstance(measured, float) and predicted > 0 and measured > 0:
+    if isinstance(predicted, float) and isinstance(measured, float) and predicted > 0:
         ratio = measured / predicted
         return ratio if _SMALLEST_RATIO < ratio < 1 / _SMALLEST_RATIO else None
     return None
@@ -248,7 +248,7 @@ def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | 
     explanation = next((reading.sentence for reading in known.readings if reading.when(kept.value, value)), "")
     if ratio is None:
         return explanation or "That is not what came out. The text below says why."
-    factor = format_ratio(ratio if ratio >= 1 else 1 / ratio)
+    factor = format_ratio(max(ratio, 1 / ratio))
     if factor == format_ratio(1):  # of a question whose answer is exact: 2,052 for 2,048
         factor = "a little"
     return f"You said {factor} too {'little' if ratio >= 1 else 'much'}. {explanation}".strip()

@@ -80,8 +80,8 @@ def fault() -> str | None:
         return f"cannot be read ({error.strerror or error})"
 
 
-def change(edit: Edit, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Apply ``edit`` to the progress and save it; return the new content.
+def change(edit: Edit, say: Callable[[str], None] = print) -> None:
+    """Apply ``edit`` to the progress and save it.
 
     Parameters
     ----------
@@ -109,12 +109,11 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> dict[str, Any]:
                     f"progress: {where} cannot be written ({error.strerror or error}); expected a folder that you may write to. "
                     "Your answers are kept until the kernel stops; set GPULAB_PROGRESS to another file to keep them longer."
                 )
-            return read()
+            return
         except BaseException:  # a change that fails by itself (or is interrupted) would fail again with every later one
             waiting.remove(edit)
             raise
         waiting.clear()
-        return content
 
 
 def _load(where: pathlib.Path) -> tuple[dict[str, Any], str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 import linecache
 import math
@@ -175,6 +176,91 @@ def test_64_kib_of_json_are_kept_and_no_more() -> None:
     assert kept == {"kind": "nothing", "reason": "it takes 65,537 characters, and at most 65,536 are kept"}
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("x" * 65_536, "it takes 65,566 characters"), ("x" * 65_537, "it holds a text of 65,537 characters"),
+        (b"x" * 65_536, "it takes 87,4"), (b"x" * 65_537, "a bytes cannot be written down"),
+        ([0] * 20_000, "it has too many parts"), ([0] * 20_001, "it has 20,001 parts"),
+        (np.zeros(20_000), "it has too many parts"), (np.zeros(20_001), "it holds an array of 20,001 numbers"),
+    ],
+    ids=["a text", "a longer one", "bytes", "more bytes", "parts", "more parts", "numbers", "more numbers"],
+)  # fmt: skip
+def test_what_is_too_large_is_told_before_it_is_written_down(answer: Any, reason: str) -> None:
+    """64 KiB of a text or of bytes and 20,000 parts are looked at, and are too many with what stands around them."""
+    assert _answers.keep(answer)["reason"].startswith(reason)
+
+
+def test_a_measurement_of_the_most_characters_keeps_all_of_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one character more, some, and that is kept too."""
+    m = dataclasses.replace(_measured(), samples_seconds=np.linspace(1e-3, 3e-3, 99))
+    kept = _answers.keep(m)
+    size = len(json.dumps(kept))
+    assert "thinned" not in kept
+    monkeypatch.setattr(_answers, "MOST_CHARACTERS", size)
+    assert _answers.keep(m) == kept
+    monkeypatch.setattr(_answers, "MOST_CHARACTERS", size - 1)
+    less = _answers.keep(m)
+    assert less["thinned"] is True
+    assert len(_answers.restore(less, "00.0").samples_seconds) == 32
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "text"),
+    [
+        ("twice = lambda x: 2 * x\nanswer = twice", "twice", "twice = (lambda x: 2 * x)\n"),
+        ("other = answer = lambda x: 2 * x", "answer", "answer = (lambda x: 2 * x)\n"),
+        ("answer, other = (lambda x: 2 * x), 5", "answer", "answer = (lambda x: 2 * x)\n"),
+        ("K = 2\nanswer = dict(a=lambda x: K * x)['a']", "answer", "answer = (lambda x: K * x)\n"),
+        (
+            "twice = lambda x: 2 * x\nagain = twice\ndef answer(x):\n    return again(x)", "answer",
+            "twice = (lambda x: 2 * x)\nagain = twice\n\n\ndef answer(x):\n    return again(x)\n",
+        ),
+        (
+            "twice = lambda x: 2 * x\ndef answer(x):\n    return twice(x)", "answer",
+            "twice = (lambda x: 2 * x)\n\n\ndef answer(x):\n    return twice(x)\n",
+        ),
+    ],
+)  # fmt: skip
+def test_a_lambda_is_kept_under_the_one_name_that_it_was_given(source: str, name: str, text: str) -> None:
+    """Of several, and of none, it is called answer; a second name is given after the first."""
+    kept = _answers.keep(defined(source))
+    assert (kept["kind"], kept["name"], kept["source"]) == ("code", name, text)
+    assert _answers.restore(kept, "00.0")(3) == 6
+
+
+def test_a_name_of_gpulabs_may_be_the_learners_own() -> None:
+    """What stands for something else is no import from gpulab."""
+    answer = defined("def float32(x):\n    return x + 1\ndef answer(x):\n    return float32(x)")
+    assert through_a_file(answer)(1) == 2
+
+
+def test_two_lambdas_in_one_line_are_not_told_apart() -> None:
+    """And the learner is told what is."""
+    answer = defined("answer, other = (lambda x: 2 * x), (lambda x: 3 * x)")
+    assert _answers.keep(answer) == {"kind": "nothing", "reason": "its line holds several lambdas; def is told apart"}
+
+
+def test_a_function_that_changes_a_variable_around_it_is_not_kept() -> None:
+    """Its source alone is no Python."""
+    source = "def made():\n    n = 0\n    def answer():\n        nonlocal n\n        n += 1\n        return n\n    return answer\n"
+    answer = defined(f"{source}answer = made()")
+    assert _answers.keep(answer) == {"kind": "nothing", "reason": "its source does not stand alone (no binding for nonlocal 'n' found)"}
+
+
+def test_the_text_of_an_answer_that_came_back_can_be_read() -> None:
+    """A kernel's is looked up where its code says it lies."""
+    back = through_a_file(defined("def answer(x):\n    return x + 1"))
+    assert inspect.getsource(back) == "def answer(x):\n    return x + 1\n"
+
+
+def test_an_array_of_nothing_comes_back() -> None:
+    """With its shape; and as many numbers are read as there may be parts."""
+    assert through_a_file(np.zeros((0, 3))).shape == (0, 3)
+    kept = {"kind": "value", "value": {"t": "array", "dtype": "<f8", "shape": [20_000], "v": [0] * 20_000}}
+    assert _answers.restore(kept, "00.0").shape == (20_000,)
+
+
 def test_of_a_file_its_text_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And comes back as a file of the working directory; one that is missing or large is not kept, and it is code, which may not run."""
     monkeypatch.chdir(tmp_path)
@@ -186,6 +272,8 @@ def test_of_a_file_its_text_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.
     assert (back.parent, back.read_text()) == (tmp_path, "x = 1\n")
     with pytest.raises(_answers.NotKeptError, match="not run"):
         _answers.restore(kept, "00.0", run_code=False)
+    file.write_text("x" * (64 * 1024))
+    assert _answers.keep(file, is_file=True)["reason"].startswith("it takes 65,5")
     file.write_text("x" * (64 * 1024 + 1))
     for wrong in (file, tmp_path / "none.py"):
         assert _answers.keep(wrong, is_file=True) == {"kind": "nothing", "reason": "it names no file, or a large one"}

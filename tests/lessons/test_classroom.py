@@ -14,6 +14,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from made_class import DAMAGED, HOSTILE, NAMES, check_of, make_class, report_of,
 
 from gpulab import cli, lessons
 from gpulab.errors import InputError, RecordingError
-from gpulab.lessons import _class_reading, _classroom, _content, _grades
+from gpulab.lessons import _class_command, _class_reading, _classroom, _content, _grades
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._report_schema import ReportedPrediction
 
@@ -57,6 +58,70 @@ def test_a_file_at_the_very_depth_that_can_be_read_is_refused_like_a_deeper_one(
     for depth in range(sys.getrecursionlimit() - 150, sys.getrecursionlimit(), 3):
         (folder / "bad.json").write_text(plain.replace('"HERE"', "[" * depth + "]" * depth))
         assert "Student 004" in [each.name for each in lessons.classroom(folder).students]
+
+
+def test_an_answer_may_be_nested_a_hundred_levels_deep() -> None:
+    """Lists and objects in turn; one level more is more than any report has."""
+
+    def nested(depth: int) -> Any:
+        made: Any = []
+        for level in range(1, depth):
+            made = [made] if level % 2 else {"a": made}
+        return made
+
+    assert [_class_reading._is_deep(nested(depth)) for depth in (1, 100, 101)] == [False, False, True]
+    assert not _class_reading._is_deep([[0] * 200, {str(k): k for k in range(200)}]), "wide is not deep"
+
+
+def test_five_thousand_files_are_read_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that some were left is said."""
+    for there, remarks in ((5000, []), (5001, ["Only the first 5,000 files were read; divide the folder."])):
+        names = [f"{number}.json" for number in range(there)]
+        monkeypatch.setattr(_class_reading.os, "walk", lambda root, onerror, names=names: [("room", [], names)])
+        files, said = _class_reading._files(pathlib.Path("room"))
+        assert (len(files), said) == (5000, remarks)
+
+
+def test_folders_after_the_most_files_are_not_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is a folder that lies in the last one of those that are read passed over."""
+    walked: list[str] = []
+
+    def walk(root: object, onerror: object) -> Any:
+        for name, count in (("a", 5000), ("b", 1), ("c", 1)):
+            walked.append(name)
+            yield name, [], [f"{number}.json" for number in range(count)]
+
+    monkeypatch.setattr(_class_reading.os, "walk", walk)
+    assert len(_class_reading._files(pathlib.Path())[0]) == 5000
+    assert walked == ["a", "b"]
+
+
+def test_a_sentence_on_a_file_has_four_hundred_characters(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most: what a file holds may be told in it."""
+
+    def refuse(path: object) -> Any:
+        raise RecordingError("x" * 500)
+
+    monkeypatch.setattr(_class_reading, "read_report", refuse)
+    write(folder, "a.json", report_of(1))
+    assert len(lessons.classroom(folder).refused[0].sentence) == 400
+
+
+def test_a_clock_may_be_a_day_ahead_to_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of noon UTC, noon of the next day; two hours later in a zone that is two hours ahead."""
+
+    class Clock(datetime.datetime):
+        """A clock that stands."""
+
+        @classmethod
+        def now(cls, tz: Any = None) -> Clock:
+            return cls(2026, 3, 1, 12, tzinfo=tz)
+
+    fake = SimpleNamespace(datetime=Clock, timezone=datetime.timezone)
+    monkeypatch.setattr(_class_reading, "datetime", fake)
+    for right in ("2026-03-02T12:00:00+00:00", "2026-03-02T14:00:00+02:00"):
+        assert _class_reading._date_fault(right) == ""
+    assert "is in the future" in _class_reading._date_fault("2026-03-02T12:00:01+00:00")
 
 
 def test_a_folder_that_was_not_looked_into_is_said(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +294,10 @@ def test_who_has_another_version_is_named(folder: pathlib.Path) -> None:
     assert lessons.classroom(folder).remarks == ()
     write(folder, "3.json", report_of(3, gpulab_version="0.0.9"))
     assert lessons.classroom(folder).remarks == ("The versions of gpulab differ: 0.1.0 (3 of 4 students), 0.0.9 (Student 003).",)
+    write(folder, "3.json", report_of(3, gpulab_version="9" * 41))
+    assert f"students), {'9' * 39}… (Student 003)." in lessons.classroom(folder).remarks[0]
+    write(folder, "3.json", report_of(3, gpulab_version="9" * 40))
+    assert f"students), {'9' * 40} (Student 003)." in lessons.classroom(folder).remarks[0]
 
 
 def test_students_without_a_name_stay_apart(folder: pathlib.Path) -> None:
@@ -260,6 +329,16 @@ def test_an_empty_folder_says_what_to_do_and_a_missing_one_is_an_error(folder: p
     for result in (room, room.problems, room.questions(), room.misconceptions(), room.exercises(), lessons.grade(room)):
         assert result._repr_html_().count("<table") == 1
     assert "gpulab report" in room._repr_html_()
+    assert room.table()[1][0][0] == "(there is no file here)"
+    assert room.questions().table()[1] == [("(no predictions)", "", "", "")]
+    assert room.misconceptions().table()[1] == [("(none)", "", "")]
+    assert room.exercises().table()[1] == [("(none tried)", "", "", "", "")]
+    assert room.problems.table()[1] == [("(none)", "every file could be read")]
+    for result in (room, room.problems, room.questions(), room.misconceptions(), room.exercises(), lessons.grade(room)):
+        headers, rows = result.table()
+        assert {len(row) for row in rows} == {len(headers)}
+    (folder / "bad.json").write_text("{")
+    assert lessons.classroom(folder).table()[1][0][0] == "(none of the files here is a report)"
     for wrong in (folder / "nowhere", "", 5, "\0", None):
         with pytest.raises(InputError, match="no folder"):
             lessons.classroom(wrong) if wrong != "" else lessons.classroom(folder / "file.json")  # type: ignore[arg-type]
@@ -281,6 +360,22 @@ def test_verdicts_and_misconceptions_are_worked_out_again(folder: pathlib.Path) 
     (found,) = [each for each in room.misconceptions().rows if each.id == "00.3"]
     reading = next(r.sentence for r in _content.question("00.3").readings if r.when(1.0, 30.0))
     assert (found.students, found.given, found.sentence) == (2, 3, reading)
+
+
+def test_a_verdict_is_the_one_that_the_student_saw() -> None:
+    """00.3 is close within a factor of 3: 20.700000000000003 is more than 3 times 6.9, and 6.9 is no less than a third of it."""
+    assert (20.700000000000003 / 6.9 <= 3.0, 6.9 / 20.700000000000003 >= 1 / 3.0) == (False, True)
+    assert _classroom._verdict(_prediction("00.3", 6.9, 20.700000000000003)) == "off"
+    assert _classroom._verdict(_prediction("00.3", 6.9, 20.69)) == "close"
+
+
+def test_four_hundred_characters_of_a_choice_and_of_a_question_are_shown(folder: pathlib.Path) -> None:
+    """As a report has them; a file may hold more."""
+    for length, told in ((400, "x" * 400), (401, f"{'x' * 399}…")):
+        one = dataclasses.replace(_prediction("02.1", "x" * length, "the CPU"), question="x" * length)
+        write(folder, "a.json", report_of(1, predictions=(one,)))
+        (row,) = lessons.classroom(folder).questions().rows
+        assert (row.question, row.choices) == (told, ((told, 1),))
 
 
 def test_one_file_words_no_question_for_the_class(folder: pathlib.Path) -> None:
@@ -524,6 +619,12 @@ def test_the_command_reads_a_class_and_writes_grades(
     assert cli.main(["class", str(tmp_path / "nowhere")]) == 2
     assert cli.main(["class", str(folder), "--grades", str(folder)]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_no_column_is_wider_than_sixty_characters_before_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is longer goes on, and its row with it; nothing stands behind a row's last word."""
+    _class_command._print((("head", "b"), [("x" * 61, "y "), ("z", 5)]))  # type: ignore[list-item]
+    assert capsys.readouterr().out.splitlines() == [f"{'head':60}  b", f"{'x' * 61}  y", f"{'z':60}  5"]
 
 
 def test_the_command_says_all_that_it_found(

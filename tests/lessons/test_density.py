@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpulab import devices, lessons, models, workloads
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.lessons import _content, _density
+from gpulab.lessons import _density, _nb03, _nb03_exercises
 from gpulab.memory import OperatorTraffic, Traffic
 
 SAID = ("an example", Evidence.measured("A CPU"))
@@ -248,11 +248,10 @@ def test_the_column_is_placed_by_the_bytes_asked_for(monkeypatch: pytest.MonkeyP
 def test_solutions_pass_under_the_roofs_of_any_machine(peak: float, bandwidth: float):
     """From a busy laptop to a GPU, with ridges from a thousandth to a million FLOP a byte."""
     _density._kept = _roof(peak, bandwidth)
-    for id in ("03.3", "03.6"):
-        exercise = _content.exercise(id)
+    for exercise in (_nb03_exercises.PLACE, _nb03_exercises.BATCH):
         names: dict[str, object] = {}
         exec(exercise.solution, names)
-        result = lessons.check(id, names[exercise.answer_name])
+        result = lessons.check(exercise.id, names[exercise.answer_name])
         assert result.state == "passed", result.message
 
 
@@ -312,7 +311,7 @@ SWEEP = lessons.DensitySweep(64, (lessons.DensityRow(8, 1.0, 1.0, 1.0, ""), less
 )
 def test_what_a_reveal_takes_from_a_result(id: str, given: object, outcome: float):
     """Half of the operators, the last cheap step, the ratio of the bytes, the percentage of the roof; a plain number stays."""
-    found = _content.question(id).outcome
+    found = _nb03.LESSON.questions[id].outcome
     assert found is not None
     assert found(given) == pytest.approx(outcome)
 
@@ -331,7 +330,7 @@ def test_what_a_reveal_takes_from_a_result(id: str, given: object, outcome: floa
 )
 def test_usual_wrong_predictions_get_their_own_sentence(id: str, predicted: float, measured: float, says: str):
     """The misconceptions of the storyline: FLOPs predict time, busy is fast, networks are products, arithmetic costs."""
-    reading = next(each for each in _content.question(id).readings if each.when(predicted, measured))
+    reading = next(each for each in _nb03.LESSON.questions[id].readings if each.when(predicted, measured))
     assert says in reading.sentence
 
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 from answered import said, solved
 
-from gpulab.evidence import Evidence
+from gpulab import arrays
+from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Latency, LatencyPoint, Reported
 from gpulab.lessons import (
     _architecture,
@@ -21,6 +22,7 @@ from gpulab.lessons import (
     _material,
     _nb00,
     _nb01,
+    _nb01_exercises,
     _nb02_exercises,
     _nb09_script,
     _nb10_exercises,
@@ -71,6 +73,90 @@ def test_the_loop_may_send_a_tensor() -> None:
 
     state, message = said("02.2", frugal)
     assert (state, message[:25]) == ("passed", "200 copies became 2, and ")
+
+
+@pytest.mark.parametrize(
+    ("letter", "why"),
+    [("B", " Count every"), ("D", " It is the longest time; what is impossible is a time too short for its bytes. Count every")],
+)
+def test_the_longest_time_is_not_the_impossible_one(letter: str, why: str) -> None:
+    """8 GB in a second are no claim's extreme; 16 GB in two take longest."""
+    state, message = said("00.2", letter)
+    assert (state, f"8.00 GB/s, under your memory's 20.0 GB/s, so it can be true.{why} array" in message) == ("wrong", True), message
+
+
+@pytest.mark.parametrize(
+    ("codes", "says"),
+    [
+        (("deadline", "implausible"), "The physics check refuses it: Of implausible. Measure a function that is done when it returns."),
+        (("deadline", "no-interval"), "nobody can tell how much to believe. Of no-interval. Take more samples: raise deadline=."),
+        (("deadline",), "nobody can tell how much to believe.  Take more samples"),
+    ],
+)
+def test_a_note_says_why_a_measurement_is_refused(codes: tuple[str, ...], says: str) -> None:
+    """00.5: the one that it is refused for, in its own words."""
+    notes = tuple(Note(code, f"Of {code}.") for code in codes)
+    one = dataclasses.replace(_nb00._made(2.0, 1.9, 2.1), nbytes=10**7, notes=notes, interval_seconds=None)
+    state, message = said("00.5", one)
+    assert (state, says in message) == ("wrong", True), message
+
+
+def test_a_bare_number_keeps_nothing() -> None:
+    """00.5: whole or not; a text is no measurement either."""
+    assert [said("00.5", one)[1][:13] for one in (1, 1.5, "1.5 s")] == ["A bare number", "A bare number", "Your answer i"]
+
+
+def test_a_buffer_is_shared_by_two_libraries_and_refused_by_one() -> None:
+    """02.9: each thing that is wrong with one of the three, in its words."""
+    a, watched = np.zeros(4), torch.zeros(4, requires_grad=True)
+    view = arrays.share(a, "torch")
+    nothing = np.zeros(0)
+    table: list[tuple[Any, str]] = [
+        ((a, view, watched), "One buffer, two libraries. The third is refused: "), ([view, a, watched], "One buffer, two libraries."),
+        ((a, view), "the check expects three things"), (a, "the check expects three things"), ((a, view, ...), ""),
+        (([0.0], view, watched), "All three must be arrays"), ((a, [0.0], watched), "All three must be arrays"),
+        ((a, view, [0.0]), "All three must be arrays"), ((a, a[:], watched), "The first two both belong to numpy"),
+        ((a, torch.tensor(a), watched), "The second is a copy, or begins elsewhere"),
+        ((nothing, arrays.share(nothing, "torch"), watched), "The second is a copy, or begins elsewhere"),
+        ((a, view[1:], watched), "The second is a copy, or begins elsewhere"),
+        ((a, view, torch.zeros(4, dtype=torch.bfloat16)), "That numpy has no bfloat16 was shown above."),
+        ((a, view, np.ones(3)), "With torch the third can be shared without a copy after all."),
+        ((a, view, torch.ones(3)), "With numpy the third can be shared without a copy after all."),
+    ]  # fmt: skip
+    for answer, says in table:
+        state, message = said("02.9", answer)
+        right = says.startswith("One buffer")
+        assert state == ("passed" if right else "not attempted" if not says else "wrong")
+        assert says in message, message
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return a", "Nothing ran on the device."),
+        ("return list(device.to_host(device.run(lambda v: v, device.to_device(a))))", "the check expects a NumPy array."),
+        ("there = device.run(lambda v: v, device.to_device(a))\n    return a", "What you returned is still on the device."),
+        ("return device.to_host(device.run(lambda v: v, device.to_device(a)))[:5]", "The result is not that of a hundred steps."),
+        ("return device.to_host(device.run(lambda v: v, device.to_device(a)))", "The result is not that of a hundred steps."),
+        (
+            "there = device.run(lambda v: step(step(v)), device.to_device(a))\n    for _ in range(98):\n"
+            "        there = device.run(step, there)\n    return device.to_host(there)",
+            "The device was given 99 call(s) for a hundred steps",
+        ),
+    ],
+)
+def test_each_thing_that_a_frugal_loop_can_lack_is_told(body: str, says: str) -> None:
+    """02.2: nothing computed, another kind of array, nothing fetched, other numbers, and two steps in one call."""
+    names: dict[str, Any] = {}
+    exec(f"def step(v):\n    return 3.9 * v * (1 - v)\n\n\ndef frugal(device, a):\n    {body}\n", names)
+    state, message = said("02.2", names["frugal"])
+    assert (state, says in message) == ("wrong", True), message
+
+
+def test_the_levels_of_a_block_are_compared_with_forty_warps() -> None:
+    """01.6: 5 warps in each of 8 blocks are as many as 4 in each of 10; 6 in each of 6 are 36, and 3 in each of 13 are 39."""
+    assert [said("01.6", (32 * warps, "registers"))[0] for warps in (4, 5, 6, 3)] == ["passed", "passed", "wrong", "wrong"]
+    assert _nb01_exercises._MOST_WARPS == 40
 
 
 def test_a_rate_at_the_ceiling_can_be_true_and_one_above_cannot() -> None:
@@ -133,6 +219,12 @@ SLOW, FAST = (10.0, 9.5, 10.6), (2.0, 1.95, 2.06)  # a ratio of 5, at least 9.5 
         (5.0, 4.7, 5.299, "narrower than one"),
         (5.0, 9.5 / 1.95, 5.436, "low over low and high over high cancel"),
         (5.0, 4.612, 10.6 / 2.06, "low over low and high over high cancel"),
+        (5.0, 9.5 / 1.95 * (1 + 0.9e-6), 5.436, "cancel"),
+        (5.0, 9.5 / 1.95 * (1 + 1.05e-6), 5.436, "narrower than one"),
+        (5.0, 4.612, 10.6 / 2.06 * (1 - 0.9e-6), "cancel"),
+        (5.0, 4.612, 10.6 / 2.06 * (1 - 1.05e-6), "narrower than one"),
+        (0.2 * (1 + 0.9e-6), 4.612, 5.436, "upside down"),
+        (0.2 * (1 + 1.05e-6), 4.612, 5.436, "the medians' ratio is 5.00x. Use m.median_seconds of both."),
         (5.0, 5.0, 5.0, "without a width"),
         (5.0, 5.4, 4.7, "low is above high"),
         (0.2, 4.612, 5.436, "upside down"),
@@ -146,8 +238,11 @@ def test_a_speedup_and_its_ends(ratio: float, low: float, high: float, says: str
 
 
 def test_a_speedup_of_one_is_not_upside_down() -> None:
-    """It is the same either way."""
+    """It is the same either way; of a millionth more it is not, and of less than that nobody would be told so."""
     _nb00._judge((1.0, 0.9, 1.1), (1.0, 0.95, 1.05), (1.0, 0.95, 1.05))
+    for off, says in ((1.05e-6, "that is upside down"), (0.95e-6, "Return it as it is, not rounded")):
+        with pytest.raises(Refused, match=says):
+            _nb00._judge((1 / (1 + off), 0.9, 1.1), (1 + off, 0.95, 1.05), (1.0, 0.95, 1.05))
 
 
 AT_THE_EDGE: list[tuple[str, Any, str]] = [
@@ -176,6 +271,7 @@ AT_THE_EDGE: list[tuple[str, Any, str]] = [
     ("02.8", 0, "0 chunks cannot be made"),
     ("02.8", 10**6, "In 1000000 x 268 B you reach "),
     ("02.8", 10**6 + 1, "1e+06 chunks cannot be made"),
+    ("02.8", 5, "In 5 x 51.2 MiB you reach 79.6% of the ideal gain: the first chunk alone costs a 5th of it"),
     ("02.8", 1, "+one chunk there is nothing to compute until all of it has arrived."),
     # A column of 2^20 numbers: lines of 64 or 128 bytes, within a hundredth; the numbers alone are 4 MiB.
     ("03.10", ("Lines ", 64 * 2**20 * 1.009), "!64.6 MiB travel for 4.00 MiB that are used: 16.1x as much."),
@@ -326,6 +422,8 @@ def _curve(steps: dict[int, float], last: int = 26) -> Latency:
         ({18: 3.0}, [511], "511 bytes: did you write KiB?"),
         ({18: 3.0}, [512], "512 B is not on your curve, which goes from 4.00 KiB to 32.0 MiB."),
         ({18: 3.0}, [2**17, 2**17], "The sizes must go up"),
+        ({18: 3.0}, [2**17, 24 * 2**20], "Around 24.0 MiB your curve is flat"),
+        ({15: 3.0, 25: 2.1}, [2**14], "a hop gets 2.10x as long"),  # in the last doubling of the curve
         ({18: 3.0}, [2**26], "64.0 MiB is not on your curve"),
     ],
 )
@@ -518,6 +616,29 @@ def test_half_a_step_is_rounding_and_a_whole_one_is_the_end(weight: float, says:
         _nb07_exercises._judge(
             torch.tensor([[127.0, 64.0], [127.0, 64.0]]).double(), torch.ones(2, 1).double(),
             torch.tensor([[127.0, weight], [127.0, 64.0]]).double(), 8,
+        )  # fmt: skip
+    assert not says or says in refused.value.args[0]
+
+
+@pytest.mark.parametrize(
+    ("codes", "step", "weight", "says"),
+    [
+        (64, 1000, 64_501, ""),  # a five-hundredth beyond half a step
+        (64, 1000, 64_502, "more than half a step"),
+        (64, 100, 6501, "more than half a step"),  # a hundredth beyond a whole one
+        (64, 100, 6502, "was cut off"),
+    ],
+)
+def test_room_for_rounding_is_taken_whole(codes: int, step: int, weight: int, says: str) -> None:
+    """07.6: a weight beside one of 127 whole steps; the numbers are exact, so each limit is met at its very end."""
+    import torch
+
+    from gpulab.lessons import _nb07_exercises
+
+    with pytest.raises(Refused) if says else contextlib.nullcontext() as refused:
+        _nb07_exercises._judge(
+            torch.tensor([[127.0, codes]] * 2).double(), torch.full((2, 1), float(step)).double(),
+            torch.tensor([[127.0 * step, weight], [127.0 * step, 64.0 * step]]).double(), 8,
         )  # fmt: skip
     assert not says or says in refused.value.args[0]
 

@@ -10,9 +10,16 @@ import torch
 from answered import said, solved
 
 from gpulab import training, transfer
+from gpulab.hierarchy import Latency
 from gpulab.lessons import (
+    _architecture,
+    _content,
+    _density,
+    _material,
     _nb00,
+    _nb01_exercises,
     _nb02_exercises,
+    _nb03_exercises,
     _nb04_puzzles,
     _nb04_repairs,
     _nb05_rescue,
@@ -20,6 +27,7 @@ from gpulab.lessons import (
     _nb06_memory,
 )
 from gpulab.lessons._content import Refused
+from gpulab.models import Roofline
 
 
 def asked(id: str) -> list[tuple[tuple[Any, ...], Any]]:
@@ -98,6 +106,42 @@ def test_single_calls_spread_wider_than_the_interval_of_their_median() -> None:
     assert one.samples_seconds == pytest.approx([1.52, 1.9, 2.0, 2.1, 2.73])
     assert (one.label, one.device, one.first_call_seconds, one.launch_seconds) == ("example", "cpu", 2.0, 2.0)
     assert (one.evidence.device, one.evidence.samples, one.calls_per_sample) == ("an example", 5, 1)
+
+
+SEEN = {
+    "00.7": ("the contest over sizes", _material.Contest), "01.9": ("the latency curve of your memory", Latency),
+    "03.3": ("the roofs of your device", Roofline), "03.6": ("the roofs of your device", Roofline),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("id", SEEN)
+def test_what_a_machine_gave_is_taken_and_put_back(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an answer is checked again with what its student saw."""
+    for owner, name in ((_architecture, "_curve"), (_density, "_kept")):
+        monkeypatch.setattr(owner, name, None)
+    monkeypatch.setattr(_material, "_contests", {})
+    seen, one = _content.exercise(id).seen, object()
+    assert seen is not None
+    assert (seen.words, seen.kind, seen.get()) == (*SEEN[id], None)
+    seen.put(one)
+    assert seen.get() is one
+
+
+def test_five_works_by_hand() -> None:
+    """03.3: operations and bytes of 2^24 numbers, of 4,096 x 4,096 weights and of 1,024 x 1,024 matrices."""
+    n = 2**24
+    assert {name: work.nbytes for name, work in _nb03_exercises.five_works().items()} == {
+        "add": 12 * n, "sum": pytest.approx(4 * n, rel=1e-6), "softmax": 8 * n, "one row": pytest.approx(4 * n, rel=1e-3),
+        "matmul": 12 * 2**20,
+    }  # fmt: skip
+    assert _nb03_exercises.five_works()["one row"].flops == 2 * n + 4096  # and a bias
+    assert _nb03_exercises.five_works()["matmul"].flops == 2**31
+
+
+def test_warps_that_diverge_by_hand() -> None:
+    """01.3: side by side all 16, by warps none, and the one in which the first hundred end."""
+    assert _nb01_exercises._divergent_warps() == [16, 0, 1]
+    assert _nb01_exercises._expected(np.array([5.0, 7.0, 9.0, 11.0])).tolist() == [10.0, -7.0, 18.0, -11.0]
 
 
 def test_the_loop_is_given_numbers_of_the_logistic_map() -> None:
@@ -276,6 +320,13 @@ TRIALS: dict[str, tuple[Any, list[tuple[str, Any, Any]]]] = {
     ),
     "04.14": (_nb04_puzzles._matmul_trials, [("for 64 x 64 matrices", (4, 4), (16, 16)), ("for 40 x 40 matrices", (3, 3), (16, 16))]),
 }  # fmt: skip
+
+
+def test_whole_numbers_of_a_kernel_are_of_one_digit() -> None:
+    """04: from -9 to 9, each of them; what results are written over is 77, which none of them is."""
+    numbers = _nb04_repairs.whole(np.random.default_rng(0), 100, 50)
+    assert (numbers.shape, numbers.dtype, np.unique(numbers).tolist()) == ((100, 50), np.float32, list(range(-9, 10)))
+    assert set(_nb04_repairs.held(numbers).ravel().tolist()) == {77.0}
 
 
 @pytest.mark.parametrize("id", TRIALS)

@@ -16,7 +16,10 @@ from gpulab import lessons, parallel, training
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError
 from gpulab.lessons import (
     _content,
+    _density,
+    _nb01_exercises,
     _nb02_exercises,
+    _nb03_exercises,
     _nb04_puzzles,
     _nb04_repairs,
     _nb05_rescue,
@@ -70,7 +73,7 @@ COUNTED: list[tuple[Any, list[SimpleNamespace], str]] = [
     (_nb04_puzzles._check_matmul, [counted(("load", "c", 1), **MOVES | {"global_bytes_moved": 147_458})], "use each element 16 times"),
     (_nb04_puzzles._check_matmul, [counted(("load", "a", 1), ("store", "c", 32_768), **MOVES)], "use each element 16 times"),
     (_nb04_puzzles._check_matmul, [counted(("store", "c", 32_769), **MOVES)], "32.0 KiB are stored where 16.0 KiB would do"),
-    (_nb04_repairs._check_centre, [lanes(4.05, 10, 640), *[lanes(4.0, 1, 128)] * 2, lanes(32.0, 1, 4)], "!4.0 sectors for each request"),
+    (_nb04_repairs._check_centre, [lanes(4.05, 10, 640), *[lanes(4.0, 1, 64)] * 2, lanes(32.0, 1, 4)], "!4.0 sectors for each request"),
     (_nb04_repairs._check_centre, [lanes(None, 0, 0)] * 3, "only 0.0 of a warp's 32 lanes"),
     (_nb04_repairs._check_centre, [lanes(4.0, 1, 128), lanes(4.06, 1, 128)], "a request touches 4.1 sectors; 4 are possible"),
     (_nb04_repairs._check_centre, [lanes(4.0, 1, 128), lanes(4.0, 10, 639)], "only 16.0 of a warp's 32 lanes take part in a request"),
@@ -286,6 +289,16 @@ def test_a_translated_script_may_be_off_by_rounding(factor: float, passes: bool)
     assert said("10.4", translated)[0] == ("passed" if passes else "wrong")
 
 
+def test_the_tables_of_a_script_are_these() -> None:
+    """10.4: of each seed 40 rows of six columns, one of them nine tenths of the first; stretched by 1 to 9 and moved by 5 to 50."""
+    for seed, place in ((1, 3), (2, 5), (3, 2)):
+        rng = np.random.default_rng(seed)
+        plain = rng.standard_normal((40, 6))
+        stretch, move = 1 + 8 * rng.random(6), 5 + 45 * rng.random(6)
+        plain[:, place] = 0.9 * plain[:, 0] + 0.3 * plain[:, place]
+        assert _nb10_exercises._table(seed, place) == pytest.approx(plain * stretch + move, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("begin", "passes"), [("X = gl.to_device(x)", True), ("X = torch.from_numpy(x)", False), ("x -= 1; X = gl.to_device(x)", False)]
 )
@@ -337,6 +350,61 @@ def test_a_gain_of_three_times_is_enough(trips: int, passes: bool) -> None:
     assert (state, "3.08x" in message if passes else "60 copies are left and the gain is 2.91x" in message) == (
         "passed" if passes else "wrong", True,
     ), message  # fmt: skip
+
+
+def test_a_layer_whose_rows_are_most_of_the_bytes_never_reaches_a_high_ridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """03.6: 2 n f^2 FLOP over 4 (f^2 + 2 n f) bytes grow towards f / 4 = 1,024, and no further."""
+    for ridge, rows in ((1023.0, 4 * 1023 * 4096 / 8), (1024.0, math.inf), (1025.0, math.inf)):
+        assert _nb03_exercises._crossing(ridge) == pytest.approx(rows)
+    monkeypatch.setattr(_density, "_kept", SimpleNamespace(ridge_flops_per_byte=lambda arithmetic: {"float32": 1024.0}[arithmetic]))
+    assert said("03.6", " Never ")[0] == "passed"
+    assert "It never does: your ridge is at 1.02e+03 FLOP a byte. Rows of 4096 numbers" in said("03.6", 10**6)[1]
+    assert "or 'never'." in said("03.6", "always")[1]
+    assert said("03.6", 1.5)[1].startswith("1.5 rows is no batch")
+    monkeypatch.setattr(_density, "_kept", SimpleNamespace(ridge_flops_per_byte=lambda arithmetic: 0.1))
+    assert said("03.6", 1)[0] == "passed"  # of 0.2 rows one is the least that there is
+    assert said("03.6", 2)[0] == "wrong"
+
+
+def test_lines_are_told_by_their_cause_first() -> None:
+    """03.10: another cause, an unknown one, and what only half holds."""
+    assert "There is one addition for each 4 bytes" in said("03.10", ("arithmetic", 64 * 2**20))[1]
+    assert "the check expects one of call, lines, arithmetic, core." in said("03.10", ("luck", 64 * 2**20))[1]
+    assert said("03.10", (..., 64 * 2**20))[0] == said("03.10", ("lines", ...))[0] == "not attempted"
+
+
+def test_what_a_mended_kernel_is_tried_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """01.4: twice 256 whole numbers from 1 to 999 in four blocks of 64; a hundredth more sectors than the fewest are no price."""
+    calls: list[Any] = []
+    counted = {"executed_warps": 8, "divergent_branches": 0, "branches": 4, "global_requests": 3, "global_bytes_requested": 384}
+
+    def simulated(kernel: Any, grid: int, block: int, x: np.ndarray, out: np.ndarray) -> SimpleNamespace:
+        calls.append((kernel, grid, block, x.copy(), x.dtype))
+        out[0::2], out[1::2] = 2 * x[0::2], -x[1::2]
+        return SimpleNamespace(findings=(), totals=SimpleNamespace(**totals))
+
+    monkeypatch.setattr("gpulab.kernels.simulate", simulated)
+    for sectors, says in ((100, "And neighbouring threads still"), (101, "And neighbouring threads still"), (102, "1.02x the fewest")):
+        totals = {**counted, "global_sectors": sectors, "ideal_global_sectors": 100}
+        assert says in _nb01_exercises._check_repair(len)
+    assert {call[:3] for call in calls} == {(len, 4, 64)}
+    assert {call[4] for call in calls} == {np.dtype(np.float32)}
+    for (*_, x, _), seed in zip(calls, (1, 2, 1, 2, 1, 2), strict=True):
+        assert x.tolist() == np.random.default_rng(seed).integers(1, 1000, 256).tolist()
+    for wrong, says in (
+        ({"executed_warps": 0}, None), ({"divergent_branches": 1}, "1 of 4 tests still send lanes"),
+        ({"global_bytes_requested": 383}, "still run with a part of a warp's lanes"),
+    ):  # fmt: skip
+        totals = {**counted, "global_sectors": 100, "ideal_global_sectors": 100, **wrong}
+        with pytest.raises(Refused if says else NotAttempted, match=says):
+            _nb01_exercises._check_repair(len)
+
+
+def test_the_first_wrong_element_of_a_mended_kernel_is_told() -> None:
+    """01.4: two of four, and what they should be."""
+    with pytest.raises(Refused, match=r"^2 of 4 results differ; the first is out\[1\]: 5 instead of -7\. Elements of even number"):
+        _nb01_exercises._compare(np.array([2.0, 5.0, 6.0, 0.0]), np.array([2.0, -7.0, 6.0, -9.0]))
+    _nb01_exercises._compare(np.array([2.0]), np.array([2.0]))
 
 
 LIMITS = {
@@ -441,6 +509,8 @@ def test_losses_are_compared_by_a_thousandth_of_the_largest() -> None:
     assert _nb08._compared(([200.19], [200.0])) == _nb08.SAME
     assert _nb08._compared(([200.21], [200.0])) == _nb08.WORSE
     assert _nb08._compared(([199.79], [200.0])) == _nb08.BETTER
+    assert _nb08._compared(([1001.0], [1000.0])) == _nb08.SAME  # exactly a thousandth
+    assert _nb08._compared(([5.0, 1.0], [1.0, 1.0])) == _nb08.BETTER, "it ends no higher"
 
 
 def test_a_rank_takes_its_share_of_the_last_global_batch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from answered import said, solved
 
-from gpulab.lessons import _nb05_exercises, _nb06_memory, _nb07_exercises, _nb08_exercises, _nb09_exercises
+from gpulab.lessons import _nb03_exercises, _nb05_exercises, _nb06_memory, _nb07_exercises, _nb08_exercises, _nb09_exercises
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,32 @@ def test_techniques_together(value: float, words: str) -> None:
 
     state, message = said("09.5", together)
     assert (state, words in message) == ("wrong", True), message
+
+
+@pytest.mark.parametrize(
+    ("said_seconds", "computing", "moving", "words"),
+    [
+        (1.0, 1.0, 8.0, "what the arithmetic alone would take"), (1.09, 1.0, 8.0, "what the arithmetic alone"),
+        (1.105, 1.0, 8.0, "too little"), (0.912, 1.0, 8.0, "what the arithmetic alone"), (0.905, 1.0, 8.0, "too little"),
+        (2.0, 1.0, 8.0, "a fourth of what it takes"), (4.0, 1.0, 8.0, "half of what it takes"), (16.0, 1.0, 8.0, "too much"),
+        (1.0, 8.0, 1.0, "what the bytes alone would take"), (4.0, 8.0, 1.0, "half of the arithmetic"), (2.0, 8.0, 1.0, "too little"),
+        (16.0, 8.0, 1.0, "too much"), (7.0, 8.0, 1.0, "too little"), (7.0, 1.0, 8.0, "too little"),
+        (4.0, 8.0, 8.0, "half of the arithmetic"), (8.0, 8.0, 8.0, "what the bytes alone would take"),
+    ],
+)  # fmt: skip
+def test_a_time_that_was_placed_elsewhere(said_seconds: float, computing: float, moving: float, words: str) -> None:
+    """03.3: 1 s of arithmetic and 8 s of bytes, or the other way round; a slip is known within a tenth, and of equals the arithmetic."""
+    assert words in _nb03_exercises._why_misplaced(said_seconds, computing, moving)
+
+
+@pytest.mark.parametrize(("speed", "passes"), [(4.0, True), (3.999, False)])
+def test_four_times_as_fast_is_enough(speed: float, passes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """09.7: of no technique at all the largest part is loading, with 8 of 20 ms."""
+    monkeypatch.setattr(_nb09_exercises, "speed_of", lambda parts, leaves: speed)
+    assert said("09.7", []) == (
+        ("passed", "4.00x with 0 techniques, one for each large part (MODELLED).") if passes
+        else ("wrong", "Together these make the step 4.00x as fast. The largest part that is left is loading.")
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

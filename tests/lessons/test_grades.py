@@ -22,7 +22,7 @@ from made_class import check_of, report_of, write
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _answers, _content, _grader, _grades, _regrade, _report
+from gpulab.lessons import _answers, _content, _grader, _grades, _loading, _material, _regrade, _report, _rubric
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._regrade import Regrader
 from gpulab.lessons._report_schema import ReportedCheck, ReportedPrediction
@@ -143,6 +143,85 @@ def test_what_an_answer_started_ends_with_it(ask: Any, tmp_path: pathlib.Path) -
             time.sleep(0.05)
 
 
+@on_linux
+def test_an_answer_leaves_nothing_open_behind(ask: Any) -> None:
+    """Of a class of three hundred each answer would otherwise keep an end of its pipe."""
+    import psutil
+
+    ask(job(_GAIN + RIGHT))
+    process = psutil.Process(ask._started().pid)
+    before = process.num_fds()
+    for _ in range(3):
+        ask(job(_GAIN + RIGHT))
+    assert process.num_fds() == before
+
+
+def test_the_claims_that_an_answer_is_checked_with_are_made_of_twenty_gigabytes_a_second(ask: Any) -> None:
+    """00.2: measuring the memory takes seconds an answer, and which of the claims is impossible does not depend on it."""
+    outcome = ask(job("", "00.2", kept={"kind": "value", "value": "A"}))
+    assert outcome["message"].startswith("A moves 2.00 GiB in 119 ms: 18.0 GB/s, under your memory's 20.0 GB/s, so it can be true.")
+
+
+@on_linux
+@pytest.mark.parametrize("own_group", [True, False])
+def test_what_an_answer_started_in_sessions_of_their_own_ends_with_it(own_group: bool) -> None:
+    """The child of a child leads a session: it is in no group of the child's; and a child that leads no group yet is ended as well."""
+    import psutil
+
+    words = "setsid sh -c 'sleep 60 & echo $!; wait' & exec sleep 60"
+    child = subprocess.Popen(["sh", "-c", words], stdout=subprocess.PIPE, text=True, start_new_session=own_group)
+    assert child.stdout is not None
+    last = psutil.Process(int(child.stdout.readline()))
+    status = _grader._end(child.pid)
+    child.returncode = -9  # it was waited for
+    child.stdout.close()
+    assert os.WTERMSIG(status) == 9
+    end = time.monotonic() + 20
+    while last.is_running() and last.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_child_closes_all_but_what_it_says_its_outcome_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the three that are nothing; it leads a session, and works in its folder."""
+    log: list[Any] = []
+    fake = SimpleNamespace(
+        setsid=lambda: log.append("leads"), chdir=log.append, environ={}, path=os.path, _exit=log.append,
+        closerange=lambda *both: log.append(both), write=lambda writer, said: log.append((writer, said)),
+    )  # fmt: skip
+    monkeypatch.setattr(_grader, "os", fake)
+    monkeypatch.setattr(_grader, "tempfile", SimpleNamespace())
+    monkeypatch.setattr(_grader, "_limited", lambda job: {"state": "passed"})
+    _grader._be_child({}, "there", 7)
+    assert log == ["leads", "there", (3, 7), (8, 65_536), (7, b'{"state": "passed"}\n'), 0]
+    assert _grader.tempfile.tempdir == "there"
+    assert fake.environ == {
+        "HOME": "there", "TMPDIR": "there", "IPYTHONDIR": "there", "GPULAB_PROGRESS": os.path.join("there", "progress.json"),  # noqa: PTH118
+    }  # fmt: skip
+
+
+def test_the_libraries_of_a_check_are_loaded_before_its_child_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for all answers, and the collector leaves them alone, so that they stay one memory; what is printed goes nowhere."""
+    log: list[Any] = []
+    said = io.StringIO()
+    monkeypatch.setattr(said, "flush", lambda: log.append("said"))
+    fake = SimpleNamespace(
+        dup=lambda which: which, fdopen=lambda which, mode="r", encoding="": said if which else io.StringIO('{"id": "02.2"}\n'),
+        open=lambda path, how: (path, how), O_RDWR="both", devnull="nothing", dup2=lambda *both: log.append(both),
+    )  # fmt: skip
+    monkeypatch.setattr(_grader, "os", fake)
+    monkeypatch.setattr(_grader, "FORKS", True)
+    monkeypatch.setattr(_grader, "gc", SimpleNamespace(freeze=lambda: log.append("frozen")))
+    monkeypatch.setattr(_grader, "_in_child", lambda job: (log.append(job["id"]), {"state": "passed"})[1])
+    monkeypatch.setattr(_material, "_claims", None)
+    monkeypatch.setattr(_loading, "load", lambda names: log.append(("loaded", names)))
+    _grader.main()
+    nowhere = ("nothing", "both")
+    loaded = ("loaded", _content.exercise("02.2").loads)
+    assert log == [(nowhere, 0), (nowhere, 1), (nowhere, 2), loaded, "frozen", "02.2", "said"]
+    assert said.getvalue() == '{"state": "passed"}\n'
+
+
 class _Process:
     """Stands in for the grading process: it reads jobs, and says what it was made to say."""
 
@@ -239,6 +318,8 @@ def test_an_outcome_is_read_to_its_line_or_to_the_end_of_the_time(monkeypatch: p
     assert (_grader._read_line(3, 10.0), waits[2:]) == (None, [0.0])
     pieces[:] = [b"x" * 70_000] * 20
     assert _grader._read_line(3, 1e9) == "x" * 65_536 * 16
+    pieces[:] = [*[b"x" * 50_000] * 20, b"y", b"z", b"z"]  # of exactly a million the next piece is read
+    assert _grader._read_line(3, 1e9) == "x" * 1_000_000 + "y"
 
 
 @on_linux
@@ -366,6 +447,18 @@ def test_an_answer_that_did_not_finish_has_a_second_try(folder: pathlib.Path, mo
     assert {job["memory_bytes"] for job in jobs} == {2**20}
     assert [grade.message for grade in eve.grades if grade.message] == ["Right.", "Wrong."]
     assert "02.2" not in [grade.id for grade in eve.grades], "what has no points is left out"
+
+
+def test_what_an_answer_may_take_where_nothing_is_said(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exercise's own seconds, 2 GiB, and its code is run; 600 characters of what its check says are kept."""
+    jobs: list[Any] = []
+    monkeypatch.setattr(
+        _grades, "Regrader", lambda: contextlib.nullcontext(lambda job: (jobs.append(job), {"state": "wrong", "message": "x" * 601})[1])
+    )
+    write(folder, "a.json", report_of(1, checks=(check_of("02.2", _content.exercise("02.2").solution, "passed"),)))
+    (one,) = lessons.grade(lessons.classroom(folder)).students
+    assert [(job["seconds"], job["memory_bytes"], job["run_code"]) for job in jobs] == [(20.0, 2_147_483_648, True)]
+    assert [grade.message for grade in one.grades if grade.message] == [f"{'x' * 599}…"]
 
 
 def test_a_share_is_for_what_cannot_be_checked_and_not_for_what_is_wrong(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,6 +622,7 @@ def test_the_tables_of_grades_by_hand() -> None:
         [("(none)", "", "", "", "")],
     ]
     assert nobody.table()[1][0][0] == "(no students)"
+    assert repr(grades.differences()) == "<4 outcomes that differ from what was reported>"
 
 
 def test_the_grading_process_is_taken_away() -> None:
@@ -573,6 +667,18 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
         lessons.Rubric.read(file)
 
 
+def test_a_rubric_that_names_nothing_loads_no_lessons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points for all exercises need none of them; those for one, and a notebook's number, are looked up."""
+    looked: list[int] = []
+    monkeypatch.setattr(_rubric._content, "lessons", lambda: looked.append(1) or ())
+    assert _rubric.Rubric(2.0, {}, 0.5, 0.5).of("09.3") == 2.0
+    assert looked == []
+    for named in ({"points": {"09.3": 1}}, {"notebooks": ("09",)}):
+        with pytest.raises(InputError):
+            _rubric.Rubric(**named)  # type: ignore[arg-type]
+    assert looked
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -590,6 +696,7 @@ def test_a_rubric_names_notebooks_and_exercises_that_there_are(wrong: dict[str, 
         lessons.Rubric(**wrong)
     assert lessons.Rubric(notebooks=("00", "10"), points={"09.3": 0}).notebooks == ("00", "10")
     assert lessons.Rubric(open_share=1).open_share == 1
+    assert lessons.Rubric(exercise_points=0).of("09.3") == 0
     with pytest.raises(InputError, match="a share from 0 to 1"):
         lessons.Rubric(open_share=1.01)
 
@@ -622,5 +729,5 @@ def test_run_all_and_a_hint_make_no_notebook_count(folder: pathlib.Path) -> None
 @pytest.mark.parametrize("changed", [{"seconds": 0}, {"seconds": "x"}, {"memory_bytes": 5}, {"run_code": "yes"}, {"rubric": 5}])
 def test_junk_is_refused(folder: pathlib.Path, changed: dict[str, Any]) -> None:
     """An argument that is none ends in one sentence."""
-    with pytest.raises(InputError, match="grade"):
+    with pytest.raises(InputError, match=r"^grade: "):
         lessons.grade(lessons.classroom(folder), **changed)

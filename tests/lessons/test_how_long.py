@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from gpulab import devices, hierarchy, lessons, models, timing, transfer, worklo
 from gpulab.devices import Device
 from gpulab.evidence import Evidence
 from gpulab.lessons import _climb, _density, _lighter, _live, _material, _passes, _sharded
+from gpulab.lessons._content import Unmeasured
 from gpulab.recorder import Case
 
 # Bytes and numbers as the notebooks' texts have them (64 MiB are beyond most caches; 2^22 and 2^24 numbers are 16 and 64 MiB of float32),
@@ -176,6 +178,13 @@ def test_a_product_on_a_busy_machine_is_repeated_for_three_tenths_of_a_second(mo
     assert {n: sizes.count(n) for n in sizes} == {256: 5, 512: 5, 1024: 5}
     top = raised.arithmetic_roof()
     assert (top.flops_per_second, top.source) == (2 * 1024**3 / 0.0625, "the best product of 1024 x 1024 matrices, just now")
+
+
+@pytest.mark.parametrize(("interval", "told"), [((2.0, 4.5), True), ((1.99, 3.1), False), ((2.9, 4.51), False), (None, False)])
+def test_a_prediction_is_judged_by_a_ratio_that_is_known_as_well_as_close_is(interval: Any, told: bool) -> None:
+    """3 times, of which a prediction is close from 2 to 4.5 times: within a factor of 1.5, both ends included."""
+    with contextlib.nullcontext() if told else pytest.raises(Unmeasured, match=r"Run the cell that races, and this one, again\.$"):
+        assert _live.judged(3.0, interval, 1.5, "races") == 3.0
 
 
 def test_a_ratio_is_looked_at_until_it_is_within_a_fiftieth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import json
 import pathlib
@@ -20,8 +21,8 @@ import torch
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _checks, _content, _guard, _policy, _store
-from gpulab.lessons._content import Exercise, Lesson, Question, Refused
+from gpulab.lessons import _answers, _checks, _content, _guard, _policy, _progress, _store
+from gpulab.lessons._content import Exercise, Lesson, NotAttempted, Question, Refused, Seen
 
 
 def _double(answer: object) -> str:
@@ -56,6 +57,12 @@ def test_a_stub_is_not_attempted(stub: object):
     """What the stub holds, or a function that returns nothing, is no attempt and counts as none."""
     assert lessons.check("91.2", stub).state == "not attempted"
     assert lessons.progress().rows[1].detail == ""
+
+
+@pytest.mark.parametrize("answer", [[], {}, ()])
+def test_an_empty_list_is_an_answer(answer: object):
+    """A stub's list has dots in it."""
+    assert lessons.check("91.2", answer).state == "wrong"
 
 
 class _Callable:
@@ -107,6 +114,16 @@ def test_arrays_of_numbers_are_lists(text: str):
         assert isinstance(_guard.listed(array), list)
     for other in (np.ones((1, 3)), torch.ones(1, 3), np.array(3), torch.tensor(3), numbers, tuple(numbers), text, None):
         assert _guard.listed(other) is other
+
+
+def test_a_later_case_without_an_answer_is_a_forgotten_one():
+    """The first one is no attempt."""
+    ask = _guard.in_turn(lambda x: None if x == 2 else x)
+    with pytest.raises(NotAttempted):
+        ask("For 2", 2)
+    assert ask("For 1", 1) == 1
+    with pytest.raises(Refused, match=r"^For 2 your function returned nothing\.$"):
+        ask("For 2", 2)
 
 
 def test_numbers_from_numpy_are_pythons():
@@ -492,6 +509,39 @@ def test_code_is_asked_twice_to_end(found: int, ends: bool, tries: int, monkeypa
     assert (asked, waited) == ([7] * tries, [1.0] * tries if found else [])
 
 
+def test_an_answer_is_looked_for_twenty_times_a_second_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch):
+    """Of half a second two quarters are waited for, and no third."""
+    now, waits = [8.0], list[float]()
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        now[0] += 0.25
+        return False
+
+    monkeypatch.setattr(_guard, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    done: threading.Event = types.SimpleNamespace(wait=wait, is_set=lambda: False)  # type: ignore[assignment]
+    assert _guard._wait(threading.Thread(), done, 0.5) is False
+    assert waits == [0.05, 0.05]
+
+
+def test_what_was_seen_is_kept_with_the_answer_that_passed(monkeypatch: pytest.MonkeyPatch):
+    """The source of the answer, and what the machine gave at that time; a later wrong answer takes neither's place."""
+    shown = [_checks.CheckResult("91.1", "passed", word) for word in ("then", "later")]
+    given = iter(shown)
+    seen = Seen("a result", _checks.CheckResult, lambda: next(given), lambda result: None)
+    content = Lesson("91_test", {}, {"91.2": dataclasses.replace(EXERCISE, seen=seen)})
+    monkeypatch.setattr(_content, "lessons", lambda: (content,))
+
+    def mine(x: int) -> int:
+        return x + x
+
+    for answer in (mine, lambda x: x):
+        lessons.check("91.2", answer)
+    kept = _store.read()["exercises"]["91.2"]
+    assert (kept["kept"]["kind"], kept["kept"]["name"]) == ("code", "mine")
+    assert _answers.restore_result(kept["seen"]) == shown[0]
+
+
 LONG = "x" * 500
 
 
@@ -668,6 +718,18 @@ def test_starting_again_with_nothing_changes_nothing(progress_file: pathlib.Path
     lessons.answer("9.1", 5)
     lessons.start_again("9")
     assert set(json.loads(progress_file.read_text())["history"][0]["predictions"]) == {"9.1"}
+
+
+@pytest.mark.parametrize("own", ["93", "x"])
+def test_a_number_of_ones_own_notebook_is_no_mistake(own: str, capsys: pytest.CaptureFixture[str]):
+    """Nothing begins with it, and nothing has to: only one digit is taken for half of a number."""
+    lessons.start_again(own)
+    assert capsys.readouterr().out == f"There is nothing of notebook {own} to move; nothing was changed.\n"
+
+
+def test_a_kept_table_of_progress_says_which_version_it_is():
+    """The second: the first told nothing of the file."""
+    assert (lessons.progress().to_dict()["schema_version"], _progress.Progress.schema_version) == (2, 2)
 
 
 @pytest.mark.parametrize("spoiled", ["two", -3, None, 1.5])

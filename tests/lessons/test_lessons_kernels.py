@@ -227,6 +227,32 @@ def test_a_result_may_be_off_by_a_share_of_the_largest(given: list, expected: li
     assert not says or says in refused.value.args[0]
 
 
+def test_a_kernel_without_an_end_is_given_twenty_thousand_statements():
+    """Twice what one thread takes that does all the work, and told so."""
+    message = _checked("04.2", HEAD + WRONG["no end"][0]).message
+    assert "the kernel was still at work after 20,000 statements of whole batches" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "says"),
+    [
+        ("uninitialised", (), "It reads a variable that some threads have given no value."),
+        ("uninitialised", (3,), "It reads shared memory that nothing was written to."),
+        ("shuffle", (), "A shuffle or a vote names, or asks, a lane that takes no part."),
+    ],
+)
+def test_a_variable_without_a_value_is_no_shared_memory(kind: str, index: tuple[int, ...], says: str):
+    """A finding of a variable has no place in an array."""
+    found, trial = SimpleNamespace(kind=kind, index=index), _kernel_checks.Trial(1, 1, (), {}, "for two")
+    assert _kernel_checks._sentence([found], trial) == f"{says} For two: {found}"  # type: ignore[list-item]
+
+
+def test_counts_of_all_trials_are_added_up():
+    """Two barriers and three."""
+    ran: list = [SimpleNamespace(totals=SimpleNamespace(barriers=count)) for count in (2, 3)]
+    assert _kernel_checks.totals(ran, "barriers") == 5
+
+
 def test_of_several_findings_the_first_of_the_order_is_told():
     """Out of bounds before a race, whatever came first."""
     found = [SimpleNamespace(kind="race"), SimpleNamespace(kind="bounds")]

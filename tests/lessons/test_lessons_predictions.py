@@ -15,7 +15,7 @@ from gpulab import lessons
 from gpulab.devices import environment
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Badge, Evidence
-from gpulab.lessons import _content, _predictions, _quantities, _store
+from gpulab.lessons import _content, _predictions, _quantities, _reveal, _store
 from gpulab.lessons._content import Question, Reading
 from gpulab.timing.results import Measurement
 
@@ -96,6 +96,13 @@ def test_a_count_of_millions_has_no_exponent():
     }
     assert {value: calls.format(value) for value in words} == words
     assert calls.parse("1,234,567 calls") == 1_234_567
+
+
+def test_three_digits_of_a_share_are_told_and_all_of_a_thousand_per_cent():
+    """Of what rounds to a thousand there is no exponent."""
+    share = _quantities.unit("%")
+    words = {0.12345: "0.123 %", 99.96: "100 %", 999.4: "999 %", 999.5: "1,000 %", 1050.0: "1,050 %", 123_456.0: "123,456 %"}
+    assert {value: share.format(value) for value in words} == words
 
 
 @pytest.mark.parametrize(
@@ -289,6 +296,15 @@ def test_a_choice_can_be_named_in_many_ways(answer: object):
     assert lessons.reveal("90.2", "the GPU").verdict == "right"
 
 
+def test_a_number_is_read_to_its_last_digit():
+    """Zeros before it do not count; 12 is not the first of two."""
+    assert _predictions.choose("0002", ("the CPU", "the GPU")) == "the GPU"
+    assert _predictions.choose("00002", ("the CPU", "the GPU")) == "the GPU"
+    for wrong in ("00012", "12", "-1", "0"):
+        with pytest.raises(InputError, match="is not one of the choices"):
+            _predictions.choose(wrong, ("the CPU", "the GPU"))
+
+
 @pytest.mark.parametrize("answer", [0, 3, "neither", None, 1.5, True, "9" * 5000, "²"])
 def test_what_is_no_choice_is_refused(answer: object):
     """The refusal lists the choices."""
@@ -453,6 +469,52 @@ def test_numbers_too_far_apart_have_no_ratio(predicted: float, measured: float):
     lessons.predict("90.1", "How many times?", unit="x").submit(predicted)
     found = lessons.reveal("90.1", measured)
     assert (found.verdict, found.ratio, found.sentence) == ("off", None, "That is not what came out. The text below says why.")
+
+
+def test_a_ratio_has_at_most_three_hundred_digits():
+    """Before the point or behind it; of nothing, and of a choice, there is none."""
+    assert _reveal._ratio(2.0, 3.0) == 1.5
+    assert _reveal._ratio(1.0, 1.05e-300) == 1.05e-300
+    assert _reveal._ratio(1e-300, 0.95) == pytest.approx(0.95e300)
+    for predicted, measured in ((1.0, 0.95e-300), (1e-300, 1.05), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0), ("a", 1.0), (1.0, "a"), (None, 1.0)):
+        assert _reveal._ratio(predicted, measured) is None
+
+
+def test_sides_are_asked_of_what_was_measured_and_of_nothing_else(monkeypatch: pytest.MonkeyPatch):
+    """Who gives the evidence is not asked, and where nothing was measured there is none."""
+    here, there = Evidence.measured("A CPU"), Evidence.measured("A GPU")
+    asked: list[object] = []
+
+    def sides(pair: object) -> dict[str, Evidence]:
+        asked.append(pair)
+        return {"the CPU": here, "the GPU": there}
+
+    monkeypatch.setattr(_content, "question", lambda id: Question(id, sides=sides))
+    lessons.predict("90.1", "How many times?", unit="x")
+    assert (lessons.reveal("90.1", None).sides, lessons.reveal("90.1", 5.0, evidence=there).evidence, asked) == ({}, there, [])
+    assert lessons.reveal("90.1", 5.0).sides == {"the CPU": here, "the GPU": there}
+    assert asked == [5.0]
+
+
+def test_why_nothing_was_measured_is_kept_until_something_is():
+    """With the words of the question, and those who watch it are told."""
+    asked = lessons.predict("90.1", "How long?", unit="us")
+    heard: list[str] = []
+    asked.observe(lambda prediction: heard.append(prediction.status))
+    asked.submit(5)
+    lessons.reveal("90.1", None, reason="no GPU")
+    entry = _store.read()["predictions"]["90.1"]
+    assert (entry["question"], entry["unmeasured"]) == ("How long?", "not measured: no GPU")
+    assert heard[1:] == ["Your prediction is kept: 5.00 us. When the next cell ran, the answer was not measured: no GPU."]
+    lessons.reveal("90.1", 4e-6)
+    assert "unmeasured" not in _store.read()["predictions"]["90.1"]
+
+
+def test_the_question_of_a_reveal_without_an_answer_is_kept():
+    """For the table of progress: of one that was never measured, too."""
+    lessons.predict("90.1", "How long?", unit="us")
+    lessons.reveal("90.1", None)
+    assert _store.read()["predictions"]["90.1"] == {"question": "How long?", "unmeasured": "not measured"}
 
 
 def test_a_reveal_that_nobody_predicted_can_be_followed_by_one_that_counts():

@@ -179,6 +179,15 @@ def test_another_kernels_lock_is_waited_for_and_not_for_ever(
         assert said[0].startswith(f"progress: {progress_file} cannot be written (another kernel holds its lock); ")
 
 
+def test_a_lock_is_asked_for_a_hundred_times_a_second_and_at_the_end_of_its_time(monkeypatch: pytest.MonkeyPatch):
+    """At the second second it is asked once more; half a second later nobody waits."""
+    readings, asked, slept = iter((100.0, 102.0, 102.5)), list[int](), list[float]()
+    monkeypatch.setattr(_store, "try_lock", asked.append)
+    monkeypatch.setattr(_store, "time", SimpleNamespace(monotonic=lambda: next(readings), sleep=slept.append))
+    _store.change(_mark("00.1"), lambda said: None)
+    assert (len(asked), slept) == (2, [0.01])
+
+
 def test_progress_is_saved_where_the_file_system_knows_no_locks(progress_file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """ENOSYS is what flock(2) gives on Lustre mounted without flock; the folder can be written, so it is, and nothing is said."""
 

@@ -3,13 +3,52 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import make_misconceptions
 import pytest
 
-from gpulab.lessons import _content
+from gpulab.lessons import (
+    _content,
+    _nb00,
+    _nb01,
+    _nb01_exercises,
+    _nb02,
+    _nb02_exercises,
+    _nb03,
+    _nb03_exercises,
+    _nb04,
+    _nb04_puzzles,
+    _nb04_repairs,
+    _nb05,
+    _nb05_exercises,
+    _nb05_rescue,
+    _nb06,
+    _nb06_exercises,
+    _nb06_memory,
+    _nb07,
+    _nb07_exercises,
+    _nb08,
+    _nb08_exercises,
+    _nb08_export,
+    _nb08_ring,
+    _nb08_strategy,
+    _nb09,
+    _nb09_exercises,
+    _nb09_script,
+    _nb10,
+    _nb10_exercises,
+)
+from gpulab.lessons._content import Exercise
 
+# Where exercises are written down.
+WRITTEN = (
+    _nb00, _nb01_exercises, _nb02_exercises, _nb03_exercises, _nb04_puzzles, _nb04_repairs, _nb05_exercises, _nb05_rescue,
+    _nb06_exercises, _nb06_memory, _nb07_exercises, _nb08_exercises, _nb08_export, _nb08_ring, _nb08_strategy, _nb09_exercises,
+    _nb09_script, _nb10_exercises,
+)  # fmt: skip
+LESSONS = [each.LESSON for each in (_nb00, _nb01, _nb02, _nb03, _nb04, _nb05, _nb06, _nb07, _nb08, _nb09, _nb10)]
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
@@ -19,6 +58,24 @@ def test_page_of_misconceptions_is_what_the_lessons_say() -> None:
     assert (DOCS / "misconceptions.md").read_text(encoding="utf-8") == make_misconceptions.page(), (
         "run: .venv/bin/python tools/make_misconceptions.py"
     )
+
+
+def test_page_has_a_chapter_for_each_notebook() -> None:
+    """In the order of the course, with its questions and its exercises in the order of the notebook, each once."""
+    _, *chapters = (DOCS / "misconceptions.md").read_text(encoding="utf-8").split("\n## ")
+    assert [chapter.partition("\n")[0] for chapter in chapters] == [lesson.notebook for lesson in LESSONS]
+    for chapter, lesson in zip(chapters, LESSONS, strict=True):
+        assert re.findall(r"^\| \*\*([\d.]+)\*\*", chapter, re.MULTILINE) == [*lesson.questions, *lesson.exercises]
+
+
+def test_every_exercise_that_is_written_down_is_on_the_page() -> None:
+    """By its number and its title, with a row for each of its usual wrong answers."""
+    written = {each.id: each for module in WRITTEN for each in vars(module).values() if isinstance(each, Exercise)}
+    assert sorted(written) == sorted(id for lesson in LESSONS for id in lesson.exercises)
+    page = (DOCS / "misconceptions.md").read_text(encoding="utf-8")
+    for id, exercise in written.items():
+        rows = page.partition(f"\n| **{id}** {exercise.title} | <code>")[2].partition("| **")[0].partition("\n\n")[0]
+        assert rows.count("\n|  | <code>") + 1 == len(exercise.usual)
 
 
 def test_every_usual_answer_is_put_into_words() -> None:

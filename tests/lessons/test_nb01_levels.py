@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
-from gpulab.lessons import _architecture, _content
+from gpulab.lessons import _architecture, _content, _nb01_exercises
 from gpulab.lessons._content import Refused
 
 EXERCISE = _content.exercise("01.9")
@@ -41,6 +42,21 @@ def test_the_curves_own_levels_pass(monkeypatch: pytest.MonkeyPatch, levels, gro
     ends = list(shown.levels().ends_bytes)
     if ends:
         assert EXERCISE.check(ends)
+
+
+def test_a_size_in_a_rise_stands_for_all_of_it() -> None:
+    """A factor of two each way, and no less than the rise that it lies in, ends included."""
+    rises = [(100.0, 900.0), (5000.0, 6000.0)]
+    assert _nb01_exercises._window(300.0, rises) == (100.0, 900.0)
+    assert _nb01_exercises._window(100.0, rises) == (50.0, 900.0)
+    assert _nb01_exercises._window(900.0, rises) == (100.0, 1800.0)
+    assert _nb01_exercises._window(99.0, rises) == (49.5, 198.0)
+    assert _nb01_exercises._window(5500.0, rises) == (2750.0, 11_000.0)
+
+
+def test_a_time_between_two_sizes_lies_between_theirs_on_both_axes() -> None:
+    """Halfway from 1 to 100 by factors is 10, and of 2 and 8 ns it is 4."""
+    assert _nb01_exercises._at(10.0, np.array([1.0, 100.0]), np.array([2.0, 8.0])) == pytest.approx(4.0)
 
 
 def test_a_size_read_by_eye_passes(monkeypatch: pytest.MonkeyPatch) -> None:

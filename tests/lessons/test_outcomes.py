@@ -19,7 +19,8 @@ from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain
 from gpulab.lessons._feeding import Feeding
 from gpulab.lessons._lighter import Grouping
 from gpulab.lessons._road import TwoKinds
-from gpulab.memory import MemoryTrace
+from gpulab.memory import MemoryTrace, Traffic
+from gpulab.models import RooflinePoint
 from gpulab.parallel import StrategyResult
 from gpulab.timing.results import Measurement
 from gpulab.training import PipelineResult
@@ -184,6 +185,20 @@ def test_the_share_of_a_peak_needs_the_operations() -> None:
     assert _nb03._share_of_peak((SimpleNamespace(flops_per_second=5e8), roof)) == pytest.approx(5.0)
     with pytest.raises(Unmeasured, match="Pass flops="):
         _nb03._share_of_peak((SimpleNamespace(flops_per_second=None), roof))
+
+
+def test_operators_that_memory_holds_back_are_a_share_of_all() -> None:
+    """Of four, under a ridge of 5 FLOP a byte: 4 and 0 FLOP a byte are held back, 5 are not, and of one nobody counted them."""
+    operators = tuple(SimpleNamespace(flops=flops, nbytes=10) for flops in (40, 0, 50, None))
+    roof = SimpleNamespace(ridge_flops_per_byte=lambda arithmetic: {"float32": 5.0}[arithmetic])
+    assert _nb03._share_of_operators((made(Traffic, operators=operators), roof)) == 50.0
+    assert _content.question("03.4").outcome((made(Traffic, operators=operators[:1]), roof)) == 100.0  # type: ignore[misc]
+
+
+def test_the_share_of_a_roof_is_told_in_per_cent() -> None:
+    """2 s where the roofs allow 0.5; of work that was only predicted there is none."""
+    point = RooflinePoint("x", 8.0, 2.0, "float32", "DRAM", 0.5, "memory", 2.0, HERE)
+    assert [_content.question("03.9").outcome(each) for each in (point, dataclasses.replace(point, seconds=None))] == [25.0, 0.0]  # type: ignore[misc]
 
 
 def test_a_pair_is_of_the_cpu_and_the_gpu() -> None:

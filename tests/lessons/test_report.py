@@ -259,6 +259,7 @@ def test_what_a_progress_file_says_is_taken_as_far_as_it_can_be() -> None:
     assert _report._of(entries, ["00.1", "00.2", "02.1"], "") == ["00.1", "02.1", "x" * 40]
     assert _report._of(entries, ["00.1"], "00") == ["00.1"]
     assert _report._name("x" * 100) == "x" * 100
+    assert _report._name(" Anna\t \nBerg\x07\u202e\x1b ") == "Anna Berg"
 
 
 @pytest.mark.parametrize(
