@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpulab import devices
 from gpulab.widgets import Instrument
 
 
@@ -66,6 +67,41 @@ def differences(instrument: Instrument) -> list[tuple[str, str]]:
     buttons = ", ".join(f"{action.label}{'' if action.measures else ' (beside others)'}" for action in instrument.actions)
     found = [f"[{buttons}]", *map(written, instrument.controls.values())]
     return [pair for pair in zip(expected, found, strict=True) if not fnmatch.fnmatchcase(pair[1], pair[0].replace("[", "[[]"))]
+
+
+def offers_what_it_takes(instrument: Instrument) -> None:
+    """Its table's controls; each default is an option, each option and suggestion is taken as itself, texts differ, help is a sentence."""
+    if len(devices.available()) == 1:  # a GPU brings more controls and other defaults
+        assert differences(instrument) == []
+    actions = {action.name for action in instrument.actions}
+    labels = [control.label for control in instrument.controls.values()]
+    assert len(set(labels)) == len(labels)
+    assert instrument.title
+    assert instrument.summary.endswith(".")
+    assert all(action.label[0].isupper() and (not action.help or action.help.endswith(".")) for action in instrument.actions)
+    for key, control in instrument.controls.items():
+        given, described = control.describe(), instrument.values[key]
+        assert control.name == key
+        assert not control.help or control.help.endswith("."), control.help
+        assert control.read(control.raw(described)) == described
+        assert set(control.for_actions) <= actions
+        assert set(control.views) <= {option if isinstance(option, str) else option[0] for option in _options(instrument, "view")}
+        options = [option[0] if isinstance(option, tuple) else option for option in getattr(control, "options", ())]
+        texts = given.get("options", [])
+        assert len(set(texts)) == len(texts) == len(options)
+        for k, (option, text) in enumerate(zip(options, texts, strict=True)):
+            assert control.check(text) == ((option,) if given["kind"] == "several" else option)
+            assert control.read([k] if given["kind"] == "several" else k) == ((option,) if given["kind"] == "several" else option)
+        if options and given["kind"] != "several" and control.default is not None:
+            assert control.default in options
+        suggestions = list(given.get("suggestions", ()))
+        assert len(set(suggestions)) == len(suggestions)
+        assert [control.check(each) for each in suggestions] == suggestions
+    instrument.close()
+
+
+def _options(instrument: Any, name: str) -> list[Any]:
+    return list(instrument.controls[name].options) if name in instrument.controls else []
 
 
 TABLES = {
