@@ -86,12 +86,12 @@ class GradientWindow(Result):
     @property
     def scales_exist(self) -> bool:
         """Whether any scale is safe; none is where a gradient is infinite or nan already."""
-        return (
-            not self.not_finite
-            and self.lowest_scale is not None
-            and self.highest_scale is not None
-            and self.lowest_scale <= self.highest_scale
-        )
+        return self._scales is not None
+
+    @property
+    def _scales(self) -> tuple[float, float] | None:
+        low, high = self.lowest_scale, self.highest_scale
+        return None if self.not_finite or low is None or high is None or low > high else (low, high)
 
     @property
     def explanation(self) -> str:
@@ -119,8 +119,8 @@ class GradientWindow(Result):
         parts.append(f"{', '.join(told)}." if told else "every gradient keeps all digits.")
         if self.not_finite:
             return " ".join(parts)
-        if self.scales_exist:
-            low, high = (plain(v) for v in (self.lowest_scale or 1.0, self.highest_scale or 1.0))
+        if self._scales is not None:
+            low, high = map(plain, self._scales)
             parts.append(f"Safe scales are the powers of two from {low} to {high}.")
         else:
             parts.append(f"No scale is safe: the gradients spread over more powers of two than {name} has.")
@@ -144,9 +144,7 @@ class GradientWindow(Result):
         return ("gradients that are", "share", "gradients of this size, before scaling"), rows
 
     def _range(self) -> str:
-        if not self.scales_exist:
-            return "none"
-        return f"{plain(self.lowest_scale or 1.0)} to {plain(self.highest_scale or 1.0)}"
+        return "none" if self._scales is None else " to ".join(map(plain, self._scales))
 
 
 def plain(scale: float) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpulab import compression, networks
-from gpulab.compression import _channels, _prune
+from gpulab.compression import _channels, _prune, _targets
 from gpulab.errors import InputError
 
 
@@ -349,3 +349,65 @@ def test_a_layer_whose_weight_is_made_of_others_is_pruned_by_what_they_make(imag
     assert type(done[1].weight) is nn.Parameter
     torch.testing.assert_close(done(images), pruned(images))
     torch.testing.assert_close(model(images), before)
+
+
+class Packed(torch.Tensor):
+    """A library's own kind of weight."""
+
+
+def test_which_layers_are_compressed():
+    """Linear and convolutional ones whose weight is theirs alone: no tied one, no library's, no table, no norm."""
+    tied, packed = nn.Linear(4, 6), nn.Linear(4, 4)
+    model = nn.ModuleDict({
+        "table": nn.Embedding(6, 4), "tied": tied, "packed": packed, "plain": nn.Linear(4, 4), "image": nn.Conv2d(1, 1, 1),
+        "line": nn.Conv1d(1, 1, 1), "norm": nn.LayerNorm(4), "inner": nn.Sequential(nn.ReLU(), nn.Linear(4, 4)),
+    })  # fmt: skip
+    tied.weight = model["table"].weight
+    packed.weight = nn.Parameter(torch.zeros(4, 4).as_subclass(Packed))
+    assert list(_targets.layers(model)) == ["plain", "image", "inner.1"]
+    assert _targets.layers(model)["inner.1"] is model["inner"][1]
+    assert list(_targets.chosen("prune", model, None)) == ["plain", "image", "inner.1"]
+    assert list(_targets.chosen("prune", model, ["inner.1", "plain"], ["plain"])) == ["inner.1"]
+    assert list(_targets.chosen("prune", model, None, ["image"])) == ["plain", "inner.1"]
+    for names, skip, wrong in ((["tied"], (), "tied"), (None, ["norm"], "norm"), ([3], (), "3")):
+        with pytest.raises(InputError, match=rf"^prune: there is no layer '?{wrong}'? to compress; expected some of plain, image, inner.1"):
+            _targets.chosen("prune", model, names, skip)
+    with pytest.raises(InputError, match=r"there is no layer 'a' to compress; expected some of \(none\)"):
+        _targets.chosen("prune", nn.ReLU(), ["a"])
+
+
+def test_the_parameter_behind_a_weight_and_a_plain_weight_again():
+    """A mask's original, the first of weight normalisation's two; the copy becomes plain and the original keeps what it had."""
+    layer = nn.Linear(2, 2)
+    assert _targets.weight_of(layer) is layer.weight
+    masked = compression.prune(nn.Sequential(layer), 0.5)[0]
+    assert _targets.weight_of(masked) is masked.parametrizations.weight.original
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    assert _targets.weight_of(normed) is normed.parametrizations.weight.original0
+    copied = _targets.duplicate("prune", masked)
+    _targets.plain(copied)
+    assert type(copied.weight) is nn.Parameter
+    assert torch.equal(copied.weight, masked.weight)
+    assert nn.utils.parametrize.is_parametrized(masked, "weight")
+
+
+def test_a_module_takes_the_place_of_another():
+    """By its name, however deep; without a name it is the model."""
+    model, new = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), nn.ReLU())), nn.Tanh()
+    assert _targets.replace(model, "1.0", new) is model
+    assert [type(each) for each in model.modules()][1:] == [nn.ReLU, nn.Sequential, nn.Tanh, nn.ReLU]
+    assert _targets.replace(model, "0", new) is model
+    assert model[0] is new
+    assert _targets.replace(model, "", new) is new
+
+
+def test_shares_and_whole_numbers_have_ends():
+    """0 is a share and 1 is none; both ends of a range are in it, and the message names them."""
+    assert [_targets.share("prune", "amount", value) for value in (0, 0.0, 0.999)] == [0.0, 0.0, 0.999]
+    assert [_targets.whole("f", "n", value, 2, 8) for value in (2, 8)] == [2, 8]
+    for wrong in (-0.001, 1, 1.0, float("nan"), "half"):
+        with pytest.raises(InputError, match=r"^prune: amount=.*; expected a share from 0 up to, but not, 1. Pass for example amount=0.5"):
+            _targets.share("prune", "amount", wrong)
+    for wrong in (1, 9, 2.5, "3"):
+        with pytest.raises(InputError, match=r"^f: n=.*; expected a whole number from 2 to 8. Pass for example n=2"):
+            _targets.whole("f", "n", wrong, 2, 8)

@@ -580,3 +580,238 @@ def test_only_a_predictions_own_failures_are_kept_from_the_log(monkeypatch):
         other.join()
     logger.error("afterwards")
     assert heard == ["of another thread", "afterwards"]
+
+
+def test_scratch_of_attention_and_recurrences_by_hand():
+    """A tile of 256 x 512 scores a thread; gates padded to rows of 64 bytes; halves repacked in float32."""
+    from gpulab.memory import _kernels
+
+    small, threads = 64 * 1024, torch.get_num_threads()
+    q, k, v, mask = torch.ones(1, 2, 3, 8), torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 8), torch.ones(3, 5)
+    tile, rows = 256 * 512 * 8 + 512 * 8 * 16, (2 * 3 + 2 * 5 + 2 * 5) * 8
+    assert _kernels._attention((q, k, v, mask), []) == tile * threads + rows + small
+    halves = [each.bfloat16() for each in (q, k, v)]
+    assert _kernels._attention(halves, []) == tile * threads + rows + 2 * 4 * (48 + 80 + 80) + small
+    # Three positions of two items, five inputs, 4 x 4 gates: a row of 16 numbers is 64 bytes already.
+    x, weight, out, workspace = torch.ones(3, 2, 5), torch.ones(16, 5), torch.ones(7), torch.ones(100, dtype=torch.uint8)
+    assert _kernels._recurrent((x, weight), [out, workspace]) == 2 * (3 * 2 * 16 * 4) + 2 * 4 * (30 + 80 + 7) + 16 * 4096 + small
+
+
+def test_scratch_of_groups_and_of_a_convolutions_gradient_by_hand():
+    """Each group's channels are padded to 16; the gradient lays the image out twice, the weight's accumulator is float32."""
+    from gpulab.memory import _kernels
+
+    small = 64 * 1024
+    image, weight, out = torch.ones(2, 6, 4, 4), torch.ones(40, 3, 3, 3), torch.ones(2, 40, 2, 2)
+    images, weights = 2 * 16 * 16 + 2 * 48 * 4, 2 * (2 * 32 * 16 * 9)  # 6 -> 16, 40 -> 48; 20 a group -> 32, 3 -> 16
+    assert _kernels._convolution((image, weight, None, 2), [out]) == (images + weights) * 4 + small
+    halves = [each.half() for each in (image, weight, out)]
+    assert _kernels._convolution((halves[0], halves[1], None, 2), [halves[2]]) == (images + weights) * 6 + small
+    twice = images + 2 * 16 * 16
+    assert _kernels._convolution_backward((out, image, weight, 2, [True] * 3), []) == (twice + weights) * 4 + small
+    first, second = torch.ones(10, 6, dtype=torch.float16), torch.ones(9, dtype=torch.float16)
+    assert _kernels._rows((first, second), []) == 8 * 9 * torch.get_num_threads() + 4 * 60 + small  # of the norms only x is converted
+
+
+def test_each_operator_has_a_rule_for_its_scratch():
+    """None of its own for what makes, copies or only looks; element by element, or a copy of everything where nothing is known."""
+    from gpulab.memory import _kernels
+
+    aten, x = torch.ops.aten, torch.ones(10, 6)
+    half = x.half()
+    assert _kernels.scratch_bytes(aten.clone.default, (x,), [x]) == 0
+    assert _kernels.scratch_bytes(aten.view.default, (x, [60]), [x]) == 0  # a view
+    assert _kernels.scratch_bytes(aten.mul.Tensor, (half, half), [x]) == 2 * 60 * 4
+    assert _kernels.scratch_bytes(aten.sum.default, (half,), [x]) == 60 * 4 + 64 * 1024
+    assert _kernels.scratch_bytes(aten.linalg_inv_ex.default, (x,), [x]) == 2 * 60 * 4 + 64 * 1024
+    assert {name: _kernels._RULES[f"aten::{name}"] for name in ("mm", "native_batch_norm", "convolution", "mkldnn_rnn_layer")} == {
+        "mm": _kernels._product, "native_batch_norm": _kernels._inputs, "convolution": _kernels._convolution,
+        "mkldnn_rnn_layer": _kernels._recurrent,
+    }  # fmt: skip
+
+
+def test_a_half_norms_statistics_are_those_of_the_real_kernel():
+    """With a weight in float32 they are float32 on a CPU, with a half one as they were; gradients have their input's format."""
+    from gpulab.memory import _kernels
+
+    aten, half, bf16 = torch.ops.aten, torch.float16, torch.bfloat16
+    weight, images = torch.ones(6), torch.ones(2, 6, 4, dtype=bf16)
+    x = torch.ones(2, 6, dtype=bf16)
+    layer = lambda w: (aten.native_layer_norm.default, (x, [6], w, w, 1e-5))  # noqa: E731
+    group = lambda w: (aten.native_group_norm.default, (images, w, w, 2, 6, 4, 3, 1e-5))  # noqa: E731
+    batch = lambda w: (aten.native_batch_norm.default, (images, w, w, None, None, True, 0.1, 1e-5))  # noqa: E731
+    for norm in (layer, group, batch):
+        for mixed in (weight, weight.bfloat16()):
+            func, arguments = norm(mixed)
+            real = func(*arguments)
+            told = _kernels.mend(func, arguments, (real[0], real[1].bfloat16(), real[2].bfloat16()))
+            assert [t.dtype for t in told] == [t.dtype for t in real]
+        func, arguments = norm(None)
+        assert _kernels.mend(func, arguments, (x, x, x)) == (x, x, x)
+    func, (_, *rest) = layer(weight)
+    single = x.float()
+    assert _kernels.mend(func, (single, *rest), (single, x, x)) == (single, x, x)  # nothing is mixed
+    gradients = _kernels.mend(aten.native_layer_norm_backward.default, (single, x, [6]), (single, single, None))
+    assert (gradients[0].dtype, gradients[1].dtype, gradients[2]) == (bf16, torch.float32, None)
+    nothing = (None, single, single)
+    assert _kernels.mend(aten.native_layer_norm_backward.default, (single, x.to(half), [6]), nothing) is nothing
+    assert _kernels.mend(aten.add.Tensor, (x, x), x) is x
+
+
+def test_the_stand_in_for_a_scaler_holds_what_pytorchs_holds():
+    """The scale, and how many steps went well, as ``GradScaler`` begins them."""
+    real, fake = torch.amp.GradScaler("cpu"), FakeScaler("cpu")
+    real._lazy_init_scale_growth_tracker(torch.device("cpu"))
+    for one, other in ((fake.scale_value, real._scale), (fake.growth, real._growth_tracker)):
+        assert (one.dtype, one.shape, one.item()) == (other.dtype, other.shape, other.item())
+
+
+def test_a_steps_gradients_are_gradients_without_an_optimizer():
+    """They are released when the next step begins: at the end of the first they are there, and at the first event of the second gone."""
+    t = memory.trace(nn.Linear(1000, 1000), torch.ones(1, 1000), loss=torch.sum, device="cpu")
+    second = t.timeline.steps[1]
+    gradients = t.timeline.bytes_by_category["gradients"]
+    assert (gradients[second - 1], gradients[second], gradients[-1]) == (4_004_000, 0, 4_004_000)
+
+
+def test_a_step_takes_what_it_was_given():
+    """Targets go to the loss, or to the model where that returns the loss; the casts of a precision are on in both and off behind."""
+    seen = []
+
+    class Model(nn.Linear):
+        def forward(self, x, *targets):
+            seen.append((len(targets), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+            out = super().forward(x)
+            return {"loss": (out - targets[0]).sum()} if targets else out
+
+    def loss(out, *targets):
+        seen.append((len(targets), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+        return out.sum() + sum(target.sum() for target in targets)
+
+    x, y = torch.ones(3, 2), torch.ones(3, 2)
+    for targets, own, precision in ((None, loss, "bfloat16"), (y, loss, "float16"), (y, None, "float32"), (None, loss, "pure-bfloat16")):
+        made = _step.Step("trace", Model(2, 2), inputs=(x,), targets=targets, loss=own, precision=precision, device="cpu")
+        assert made._forward().numel() == 1
+        assert not torch.is_autocast_enabled("cpu")
+    bf16, f16 = torch.bfloat16, torch.float16
+    assert seen[:4] == [(0, True, bf16), (0, True, bf16), (0, True, f16), (1, True, f16)]
+    assert [one[:2] for one in seen[4:]] == [(1, False), (0, False), (0, False)]
+
+
+def test_what_makes_no_optimizer_is_refused():
+    """It takes a step and it releases gradients: with one of the two it is none, and the tracker is told when it was made."""
+    made = _step.Step("predict", nn.Linear(2, 2), inputs=(), targets=None, loss=None, precision="float16", device="cpu")
+    half = types.SimpleNamespace(step=lambda: None)
+    other = types.SimpleNamespace(zero_grad=lambda: None)
+    for wrong in (half, other, None):
+        with pytest.raises(InputError, match=r"expected an optimizer with step\(\) and zero_grad\(\)"):
+            made.prepare(types.SimpleNamespace(), lambda parameters, wrong=wrong: wrong, "a scaler")
+    tracker, during = types.SimpleNamespace(in_optimizer=False), []
+    made.prepare(tracker, lambda parameters: during.append(tracker.in_optimizer) or torch.optim.SGD(parameters, lr=0.1), "a scaler")
+    assert (during, tracker.in_optimizer, made.scaler) == ([True], False, "a scaler")
+    plain = _step.Step("predict", nn.Linear(2, 2), inputs=(), targets=None, loss=None, precision="bfloat16", device="cpu")
+    plain.prepare(tracker, lambda parameters: torch.optim.SGD(parameters, lr=0.1), "a scaler")
+    assert plain.scaler is None
+    frozen = nn.Linear(2, 2)
+    frozen.bias.requires_grad_(False)
+    given = []
+    part = _step.Step("predict", frozen, inputs=(), targets=None, loss=None, precision="float32", device="cpu")
+    part.prepare(tracker, lambda parameters: given.extend(parameters) or torch.optim.SGD(parameters, lr=0.1), None)
+    assert len(given) == 1
+    assert given[0] is frozen.weight
+
+
+def test_what_a_checkpoint_keeps_of_the_generator_is_counted(monkeypatch):
+    """A Mersenne twister's 5,120 bytes for each of six layers, outside any operator; calls are counted over both steps."""
+    from gpulab.memory import _kernels
+
+    monkeypatch.setattr(_kernels, "scratch_bytes", lambda func, arguments, outputs: 0)
+    stack = nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)])
+    x = torch.zeros(2, 8)
+    assert memory.predict(stack, x, loss=torch.sum).scratch_bytes == 0
+    p = memory.predict(stack, x, loss=torch.sum, checkpoint=True)
+    assert (p.scratch_bytes, p.checkpoint) == (6 * 5120, True)
+    assert torch.get_rng_state().numel() <= 5120
+
+
+def test_a_predictions_progress_by_hand():
+    """A third each for making, the first and the second step."""
+    seen = []
+    memory.predict(nn.Linear(2, 2), torch.zeros(1, 2), loss=torch.sum, progress=lambda *step: seen.append(step))
+    assert seen == [
+        (0.0, "making fake tensors"), (pytest.approx(1 / 3), "following step 1"), (pytest.approx(2 / 3), "following step 2"), (1.0, "done"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [memory.predict, memory.trace])
+def test_fifty_tensors_of_the_peak_are_told(call):
+    """Of sixty layers' hundred and twenty parameters and as many gradients the fifty largest, which are weights and their gradients."""
+    stack = nn.Sequential(*[nn.Linear(4, 4) for _ in range(60)])
+    found = call(stack, torch.zeros(1, 4), loss=torch.sum, optimizer="sgd").peak_tensors
+    assert [t.nbytes for t in found] == [64] * 50
+
+
+def test_a_stand_in_looks_as_its_original_and_lies_elsewhere():
+    """Shape, strides, place in the storage, class, what it carries; tied tensors stay tied, views of one storage share one."""
+    lender = _sandbox.Lender("trace", lambda tensor: tensor.untyped_storage().clone(), None)
+    whole = torch.arange(12.0).view(3, 4)
+    part, turned = whole[1:, 1], whole.T
+    lent = [lender.tensor(t) for t in (whole, part, turned, whole)]
+    assert lent[0] is lent[3]
+    for one, original in zip(lent, (whole, part, turned), strict=False):
+        assert torch.equal(one, original)
+        assert (one.stride(), one.storage_offset(), one.requires_grad) == (original.stride(), original.storage_offset(), False)
+        assert one.untyped_storage().data_ptr() == lent[0].untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+    for odd in (torch.tensor([1 + 2j]).conj(), torch.tensor([1 + 2j]).conj().imag):
+        stand_in = lender.tensor(odd)
+        assert torch.equal(stand_in, odd)
+        assert (stand_in.is_conj(), stand_in.is_neg()) == (odd.is_conj(), odd.is_neg())
+    frozen, leaf = nn.Parameter(torch.ones(2), requires_grad=False), torch.ones(2, requires_grad=True)
+    frozen.mark = "own"
+    stand_in = lender.tensor(frozen)
+    assert (type(stand_in), stand_in.requires_grad, stand_in.mark) == (nn.Parameter, False, "own")
+    assert lender.tensor(leaf).requires_grad
+    half = _sandbox.Lender("trace", lambda tensor: tensor.untyped_storage().clone(), "cpu", torch.float16)
+    assert [half.tensor(t).dtype for t in (torch.ones(1), torch.ones(1, dtype=torch.int64))] == [torch.float16, torch.int64]
+
+
+def test_what_a_model_was_compiled_to_is_not_called_with_stand_ins():
+    """``module.compile()`` keeps a compiled call, which would run on tensors that are not the caller's; afterwards it is there again."""
+    model, called = nn.Linear(2, 2), []
+    model._compiled_call_impl = lambda *given: called.append(given)
+    kept = model._compiled_call_impl
+    memory.trace(model, torch.ones(1, 2), loss=torch.sum, device="cpu")
+    assert called == []
+    assert model._compiled_call_impl is kept
+
+
+def test_what_holds_itself_has_no_end():
+    """A list within itself, beside the inputs, is refused in one sentence."""
+    endless: list = []
+    endless.append(endless)
+    with pytest.raises(InputError, match="holds itself, so it has no end"):
+        memory.predict(nn.Linear(2, 2), torch.ones(1, 2), endless, loss=torch.sum)
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "says"),
+    [
+        ("forward", ValueError(), "trace: forward raised ValueError: no message; expected a step that runs."),
+        ("loss", OSError("disk"), "trace: loss raised OSError: disk; expected a step that runs. Try it by hand on a small batch"),
+    ],
+)
+def test_what_a_model_raised_is_told(part, error, says):
+    """With its own words, or that it had none."""
+    assert _step.explain("trace", part, error).startswith(says)
+
+
+def test_what_depends_on_values_is_told_with_its_operator():
+    """By the operator that asked, or by the error's own words."""
+
+    class DataDependentOutputException(Exception):
+        pass
+
+    error = DataDependentOutputException("why")
+    assert _step.explain("predict", "loss", error).startswith("predict: in loss, why depends on the values of a tensor")
+    error.func = "aten.item"
+    assert _step.explain("predict", "loss", error).startswith("predict: in loss, aten.item depends on the values of a tensor")

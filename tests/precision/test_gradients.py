@@ -189,7 +189,7 @@ def test_many_gradients_are_thinned_evenly() -> None:
     """More than are kept: the two ends stay, and shares stay right to a thousandth; kinds keep their weights together."""
     values = np.exp(np.random.default_rng(2).normal(-12, 4, 400_000))
     kept = precision.Magnitudes.of("parameters", [values])
-    assert kept.sorted_magnitudes.size == _gradients.MOST_KEPT
+    assert kept.sorted_magnitudes.size == _gradients.MOST_KEPT == 131_072
     assert (kept.smallest, kept.largest, kept.finite) == (values.min(), values.max(), 400_000)
     exact = (precision.round_to(values, "float16") == 0).mean()
     assert precision.gradient_window(kept, "float16").vanishing_share == pytest.approx(exact, abs=1e-3)
@@ -340,3 +340,34 @@ def test_updates_in_a_table_and_in_one_line() -> None:
     u = precision.swallowed_updates([1.0, 1.0, 0.001], [1.0001, 1.01, 0.0011], "float16")
     assert repr(u) == "<33.33% of 3 updates are swallowed in float16>"
     assert u.table()[1] == [("float16", "3", "1.0e-02", "33.33%")]
+
+
+def test_a_window_over_nothing_and_over_what_no_scale_reaches() -> None:
+    """One zero has every power of two that float32 holds; what is smaller or larger than those can mend has none."""
+    nothing = precision.gradient_window([0.0])
+    assert nothing.explanation == "The one gradient is exactly zero, so there is nothing to scale."
+    assert (nothing.lowest_scale, nothing.highest_scale, nothing.exponents, nothing.counts) == (2.0**-126, 2.0**127, (), ())
+    assert (nothing.vanishing_share, nothing.subnormal_share, nothing.overflowing_share, nothing.kept_share) == (0, 0, 0, 1)
+    assert nothing.largest == 0.0
+    tiny, huge = precision.gradient_window([1e-300]), precision.gradient_window([1e300])
+    assert (tiny.lowest_scale, tiny.highest_scale, huge.lowest_scale, huge.highest_scale) == (None, 2.0**127, 2.0**-126, None)
+    assert (tiny.table()[1][-1][1], huge.table()[1][-1][1]) == ("none", "none")
+
+
+def test_the_last_powers_of_two_are_scales_too() -> None:
+    """In float16 a gradient of 1.5 x 2^-152 stays from 2^127 on (1.5 x 2^-25 is over half of 2^-24), and one of 2^141 up to 2^-126."""
+    assert precision.gradient_window([1.5 * 2.0**-152]).lowest_scale == 2.0**127
+    assert precision.gradient_window([1.5 * 2.0**-153]).lowest_scale is None
+    assert precision.gradient_window([2.0**141]).highest_scale == 2.0**-126
+    assert precision.gradient_window([2.0**142]).highest_scale is None
+    assert precision.gradient_window([2.0**140]).highest_scale == 2.0**-125
+
+
+def test_thinning_keeps_both_ends() -> None:
+    """Half of eleven (5.5) is six, a thousandth of them still two; whole lists and lists of two stay as they are."""
+    values = np.arange(11.0)
+    assert _gradients._thin(values, 0.5).tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert _gradients._thin(values, 0.001).tolist() == [0.0, 10.0]
+    assert _gradients._thin(values, 1.0) is values
+    assert _gradients._thin(values[:2], 0.001).tolist() == [0.0, 1.0]
+    assert _gradients._thin(values[:3], 0.001).tolist() == [0.0, 2.0]

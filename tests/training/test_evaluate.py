@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import sys
@@ -321,3 +322,77 @@ def test_without_scikit_learn_one_sentence_says_how_to_get_it(monkeypatch: pytes
     finally:
         _data._raw_digits.cache_clear()
     assert training.fit("prose-transformer", steps=1, batch_size=1, device="cpu").ended == "finished"
+
+
+def test_the_data_are_the_same_for_ever() -> None:
+    """By NumPy's own generator: 20,240 deals the digits out, 20,241 places the hard ones, then gives them their noise of 0.15."""
+    images, classes = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
+    order = np.random.default_rng(20_240).permutation(1797)
+    (easy, easy_test), (hard, hard_test) = _data.digits(), _data.hard_digits()
+    dealt = (images[order] / 16).reshape(-1, 1, 8, 8)
+    assert np.array_equal(np.concatenate([easy.inputs, easy_test.inputs]), dealt.astype(np.float32))
+    assert np.concatenate([easy.targets, easy_test.targets]).tolist() == classes[order].tolist()
+    rng = np.random.default_rng(20_241)
+    for pictures, whole in ((dealt[:500], hard), (np.concatenate([dealt[-500:]] * 2), hard_test)):
+        places, noise = rng.integers(0, 5, (len(pictures), 2)), rng.normal(0.0, 0.15, (len(pictures), 12, 12))
+        for k in (0, 1, len(pictures) - 1):
+            row, column = places[k]
+            noise[k, row : row + 8, column : column + 8] += pictures[k, 0]
+            assert whole.inputs[k, 0].numpy() == pytest.approx(noise[k], abs=1e-6)
+    assert (easy.copies, hard.copies, hard_test.copies) == (1, 1, 2)
+    assert repr(hard_test) == "<1,000 items of shape (1, 12, 12)>"
+
+
+def test_windows_of_the_prose_by_hand() -> None:
+    """Of 64 characters: in training one begins every sixteen, in the test every sixty-four; the last tenth is the test's."""
+    text, letters = _data._text(), _data.characters()
+    train, test = _data.prose()
+    end = round(0.9 * len(text))
+    assert letters == "".join(sorted(set(text)))
+    assert (train.inputs.shape[1], test.targets.shape[1]) == (64, 64)
+    assert (len(train), len(test)) == ((end - 65) // 16 + 1, (len(text) - end - 65) // 64 + 1)
+    for data, begin, stride in ((train, 0, 16), (test, end, 64)):
+        for k in (0, 1, len(data) - 1):
+            at = begin + k * stride
+            assert "".join(letters[i] for i in data.inputs[k]) == text[at : at + 64]
+            assert "".join(letters[i] for i in data.targets[k]) == text[at + 1 : at + 65]
+
+
+def test_a_batch_has_memory_of_its_own() -> None:
+    """Four digits of 8 x 8 float32 and four classes of int64, by a slice, by indices, and as PyTorch's loader asks for them."""
+    train, _ = _data.digits()
+    whole = train.inputs.untyped_storage().data_ptr()
+    for inputs, targets in (train[:4], train[torch.tensor([0, 1, 2, 3])], train.__getitems__([0, 1, 2, 3])):
+        assert torch.equal(inputs, train.inputs[:4])
+        assert torch.equal(targets, train.targets[:4])
+        assert (inputs.untyped_storage().nbytes(), targets.untyped_storage().nbytes()) == (4 * 64 * 4, 4 * 8)
+        assert inputs.untyped_storage().data_ptr() != whole
+
+
+def test_the_test_is_answered_in_batches_of_250(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 500 digits two; each counts with its items in the loss; a model without numbers of its own is asked on the CPU."""
+    seen: list[tuple[int, Any, Any]] = []
+
+    class Constant(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append((len(x), x.dtype, x.device.type))
+            return torch.zeros(len(x), 10)
+
+    job = training.task("digits-mlp")
+    training.evaluate(Constant(), job)
+    assert seen == [(250, torch.float32, "cpu")] * (len(seen) // 2) * 2
+    assert {items for items, *_ in seen} == {250}
+    short = dataclasses.replace(job, _load=lambda: (job.train, training.Data(job.test.inputs[:300], job.test.targets[:300])))
+    monkeypatch.setattr(training.Task, "loss", lambda job, model, batch: torch.tensor(float(len(batch[1]))))
+    assert training.evaluate(Constant(), short).loss == pytest.approx((250 * 250 + 50 * 50) / 300)
+
+
+def test_intervals_end_where_shares_do() -> None:
+    """A share from 0 to 1, a difference from -1 to 1: two items, or one, leave room for everything."""
+    assert clustered(np.array([0.0, 0.5])) == (0.0, 1.0)
+    assert wilson(0, 3)[0] == 0.0
+    assert wilson(3, 3)[1] == 1.0
+    assert difference_interval(np.array([1.0, 0.5]), np.array([0.0, 0.0])) == (-1.0, 1.0)
+    half = 1.959964 * (2 - 1 / 3) ** 0.5 / 3  # of one item that was lost, with half an item more each: won 1/2, lost 3/2 of 3
+    assert difference_interval(np.array([1.0]), np.array([0.0])) == (-1.0, pytest.approx(-1 / 3 + half))
+    assert difference_interval(np.array([0.0]), np.array([1.0])) == (pytest.approx(1 / 3 - half), 1.0)

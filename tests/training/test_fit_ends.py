@@ -12,6 +12,7 @@ import pickle
 import random
 import re
 import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from gpulab import memory, training
 from gpulab.errors import CheckpointError, DeviceError, GpulabError, InputError, OutOfMemoryError, StoppedError
-from gpulab.training import _activations, _checkpoint, _step, _words
+from gpulab.training import _activations, _checkpoint, _interrupts, _step, _words
 from gpulab.training._data import Data
 
 SHORT: dict[str, Any] = {"batch_size": 48, "device": "cpu"}
@@ -663,3 +664,43 @@ def test_a_norm_that_fails_while_it_is_recomputed_is_as_it_was_at_once(monkeypat
         monkeypatch.undo()
         norm(torch.ones(2, 4))
     assert norm.running_mean.tolist() == pytest.approx([0.1] * 4)
+
+
+# -- interrupts ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_interrupt_is_noted_and_the_second_one_is_raised() -> None:
+    """Who listened before listens again behind the block, after an error too."""
+    before = signal.getsignal(signal.SIGINT)
+    with _interrupts.deferred() as state:
+        assert not state.asked
+        signal.raise_signal(signal.SIGINT)
+        assert state.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(ZeroDivisionError), _interrupts.deferred():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_is_listened_to_in_the_main_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere Python lets nobody listen, and none comes; where nobody of Python's listened before, its own handler does afterwards."""
+    listened: list[Any] = []
+    monkeypatch.setattr(_interrupts.signal, "signal", lambda number, handler: listened.append((number, handler)))
+    seen = []
+
+    def elsewhere() -> None:
+        with _interrupts.deferred() as state:
+            seen.append(state.asked)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert (seen, listened) == ([False], [])
+    with _interrupts.deferred():
+        pass
+    assert [number for number, _ in listened] == [signal.SIGINT] * 2
+    assert listened[1][1] is signal.default_int_handler
+    _interrupts.leave_to_the_run(3)
+    assert listened[2] == (signal.SIGINT, signal.SIG_IGN)
