@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from control_tables import offers_what_it_takes
+from finished_run import run
+from test_comparisons import race
 from test_recorded_steps import step
 from test_recordings import a_recording
-from test_training_results import race, run
 
 from gpulab import recordings, training
 from gpulab.errors import OutOfMemoryError, StoppedError
@@ -243,3 +245,8 @@ def test_a_loss_that_shot_up_is_in_the_verdict() -> None:
     t.run("race", wait=True)
     assert "The loss of learning_rate=1.0 shot up on the way." in t._results.message
     assert any(note["code"] == "rising" for note in t._results.notes)
+
+
+def test_what_it_offers_it_takes() -> None:
+    """Buttons and controls are those of its table, and each option and suggestion is taken as itself."""
+    offers_what_it_takes(TrainingRace())
