@@ -55,7 +55,11 @@ def test_the_tables_of_a_chase_by_hand() -> None:
         ("level 2", "8.00 ns", "", "", ""),
         ("L2", "no step seen", "", "", "64.0 MiB"),
     ]
-    assert [row[0] for row in rows[3:]] == ["not told"] * len(levels.cannot_tell)
+    assert [row[0] for row in rows[3:]] == ["not told"] * 3
+    assert [row[1] for row in rows[3:]] == list(levels.cannot_tell)
+    assert [" ".join(sentence.split()[:6]) for sentence in levels.cannot_tell] == [
+        "No step was found that belongs", "The largest set, 128 KiB, is", "Two caches of nearly one size",
+    ]  # fmt: skip
     assert repr(levels) == "<levels: L1d 2.00 ns up to about 45.3 KiB; level 2 8.00 ns>"
 
 

@@ -124,6 +124,21 @@ def test_softmax_moves_the_row_once_or_three_times():
     assert _sectors("softmax-kept", 32) == 32 * 128 * 2
 
 
+@pytest.mark.parametrize("name", ["softmax-three-walks", "softmax-kept"])
+def test_a_softmax_takes_off_the_largest_of_its_row(name: str):
+    """A 1,000 among zeros, whose exponential no float32 holds, wherever it stands: 1 there and 0 elsewhere, as float64 has it too."""
+    from gpulab.kernels import simulate
+
+    rung = ladder.rung(name)
+    places = np.arange(256) * 4 + np.arange(256) % 4
+    x, y = np.zeros((256, 1024), np.float32), np.full((256, 1024), 7, np.float32)
+    x[np.arange(256), places] = 1000
+    expected = (x == 1000).astype(np.float32)
+    assert np.array_equal(rung.expected(x, y), expected)
+    assert simulate(rung.kernel, *rung.launch(256), x, y).findings == ()
+    np.testing.assert_array_equal(y, expected)
+
+
 # Of each ladder: its sizes, and of size n the operations, the bytes that must move, by hand.
 WORK = {
     # x / 2, 0.8 x, tanh, + 1, product; one array read, one written.

@@ -6,7 +6,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpulab import workloads
+from gpulab.workloads import _convolution, _dense, _elementwise, _irregular, _rows, _training
 
+FILES = (_convolution, _dense, _elementwise, _irregular, _rows, _training)
 # Each row was worked out by hand from the operation's definition; the comment shows how.
 BY_HAND = [
     # 3x3 matrices: 9 entries, each 3 products and 3 additions = 54; 27 entries of 4 bytes.
@@ -49,6 +51,16 @@ def test_counts_by_hand(name, n, dtype, params, flops, nbytes):
     assert w.flops == pytest.approx(flops)
     assert w.nbytes == pytest.approx(nbytes)
     assert w.working_set_bytes == pytest.approx(nbytes)
+
+
+def test_every_workload_is_counted_outside_of_its_file():
+    """By hand or by PyTorch, whichever file it stands in; and each file has entered its own into the catalogue."""
+    counted = {row[0] for row in (*BY_HAND, *COUNTED)}
+    for module in FILES:
+        own = {name for name in workloads.names() if workloads.get(name).function.__module__ == module.__name__}
+        assert own
+        assert own <= counted
+    assert {workloads.get(name).function.__module__ for name in workloads.names()} == {module.__name__ for module in FILES}
 
 
 def test_gather_of_many_rows_reads_the_table_once():
