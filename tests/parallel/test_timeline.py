@@ -120,7 +120,13 @@ def test_clocks_that_differ_are_set_side_by_side() -> None:
     lanes = timeline("two machines", [zero, one], HERE)
     assert spans(lanes, 0, "idle") == [("all_reduce", 2, 5)]
     assert spans(lanes, 1, "communication") == [("all_reduce", 5, 6)]
+    assert spans(lanes, 1, "compute") == [("backward", 0, 5)]
     assert lanes.steps == (0.0,)
+    early = RankNotes(
+        (("backward", 100.0, 102.0),), (call(0, "all_reduce", 102.0, 106.0),), ((0, 102.0, 106.0),), (), (100.0,), 106.0, 100.0
+    )
+    late = RankNotes((("backward", 0.0, 5.0),), (call(0, "all_reduce", 5.0, 6.0),), ((0, 5.0, 6.0),), (), (0.0,), 6.0)
+    assert spans(timeline("turned", [late, early], HERE), 1, "idle") == [("all_reduce", 2, 5)]
 
 
 def test_an_end_that_was_told_late_does_not_count_as_overlap() -> None:
@@ -216,12 +222,13 @@ def test_what_ended_before_another_came_has_moved_for_no_time() -> None:
 
 
 def test_a_call_without_an_end_and_pieces_of_less_than_a_microsecond_are_left_out() -> None:
-    """What is in flight has no span; half a microsecond of waiting is two readings of a clock, two of them are not."""
+    """What is in flight has no span; half a microsecond of waiting is two readings of a clock, a whole one and two of them are not."""
     open_call = dataclasses.replace(call(0, "all_reduce", 1.0, 2.0), end_seconds=None)
-    note = RankNotes((("forward", 0.0, 1.0), ("twice", 2.0, 2.0000005), ("once", 3.0, 3.000002)), (open_call,), (), (), (0.0,), 4.0)
+    phases = (("edge", 0.0, 1e-6), ("forward", 0.0, 1.0), ("twice", 2.0, 2.0000005), ("once", 3.0, 3.000002))
+    note = RankNotes(phases, (open_call,), (), (), (0.0,), 4.0)
     lanes = timeline("open", [note, note], HERE)
     assert spans(lanes, 0, "communication") == []
-    assert spans(lanes, 0, "compute") == [("forward", 0, 1), ("once", 3, 3.000002)]
+    assert spans(lanes, 0, "compute") == [("edge", 0, 1e-6), ("forward", 0, 1), ("once", 3, 3.000002)]
 
 
 def test_an_exchange_of_messages_is_matched_apart_from_the_groups_collectives() -> None:
@@ -241,6 +248,8 @@ def test_an_exchange_of_messages_is_matched_apart_from_the_groups_collectives() 
         ([(0, 2), (3, 5)], [(1, 3), (2, 4)], [(0, 1), (4, 5)]),
         ([(0, 2)], [(2, 3)], [(0, 2)]),
         ([(3, 4)], [(2, 3)], [(3, 4)]),
+        ([(0, 3)], [(2, 3)], [(0, 2)]),  # nothing of no length is left
+        ([(2, 4)], [(2, 3)], [(3, 4)]),
     ],
 )
 def test_what_is_left_of_intervals(intervals: list[tuple[float, float]], holes: list[tuple[float, float]], rest: list[object]) -> None:
