@@ -15,7 +15,7 @@ _COLUMNS, _ROWS = 4, 8  # places for 32 sectors: one aligned element never touch
 _SECTOR, _PITCH = 32, 36  # bytes: of a sector, and from one place to the next
 _HIGH = 0.5  # of a place's height that the sector itself fills; its address stands above
 _BANKS, _GAP = 32, 3  # banks, and the space between two passes
-_NUMBERED = 3  # bytes from which an element is wide enough for its lane's number
+_NUMBERED = 4  # bytes from which an element is wide enough for its lane's number
 _READABLE = 14  # words on top of each other that can still be numbered
 _USED, _CLASH = "rgba(86,180,233,0.5)", "rgba(230,159,0,0.5)"  # sky blue and orange, thin enough for text in both themes
 
@@ -126,7 +126,7 @@ def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
         for start, who in _elements(pattern, lanes).items():
             inside = left + start % _SECTOR
             used.append((inside, inside + pattern.element_bytes, bottom, bottom + _HIGH))
-            label = f"{who[0]}{'+' if len(who) > 1 else ''}" if pattern.element_bytes > _NUMBERED else ""
+            label = f"{who[0]}{'+' if len(who) > 1 else ''}" if pattern.element_bytes >= _NUMBERED else ""
             asked = f"{plural(pattern.element_bytes, 'byte')} from byte {start:,}"
             whose = f"lane{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}: {asked}"
             texts.append((inside + pattern.element_bytes / 2, bottom + _HIGH / 2, ink(label), whose))

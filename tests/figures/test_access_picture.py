@@ -142,6 +142,24 @@ def test_the_second_pass_of_wide_elements_stands_beside_the_first() -> None:
     assert plain(figure.layout.xaxis2.title.text) == "bank, once for each half-warp"
 
 
+def test_fourteen_words_of_a_bank_are_numbered_and_fifteen_are_not() -> None:
+    """Lanes 32 words apart: all in bank 0, lane k at height k; two bytes are too narrow for a number in their sector."""
+    for lanes, numbers in ((14, [str(lane) for lane in range(1, 14)]), (15, [""] * 14)):
+        more = named(figures.access(models.access_pattern(32, active_lanes=lanes)))["one more wavefront"]
+        assert [plain(text) for text in more.text] == numbers
+    for size, number in ((2, ""), (4, "0")):
+        assert texts(figures.access(models.access_pattern(1, 0, size, active_lanes=1)))[0] == number
+
+
+def test_the_axes_of_the_banks_have_few_ticks() -> None:
+    """Of 32 words each fourth, of one the least axis of four; by quarters of a warp the first and the middle bank, 35 places apart."""
+    heights = [figures.access(models.access_pattern(stride)).layout.yaxis2.tickvals for stride in (32, 1)]
+    assert [list(each) for each in heights] == [list(range(0, 33, 4)), [0, 1, 2, 3, 4]]
+    quarters = figures.access(models.access_pattern(1, 0, 16)).layout.xaxis2
+    assert list(quarters.tickvals) == [0, 16, 35, 51, 70, 86, 105, 121]
+    assert [plain(text) for text in quarters.ticktext] == ["0", "16"] * 4
+
+
 def test_the_busiest_banks_of_any_half_warp_are_told() -> None:
     """17 lanes with 8 bytes each 128 bytes apart: 16 meet in banks 0 and 1, and the one of the second half-warp hides nothing."""
     words = figures.access(models.access_pattern(16, 0, 8, active_lanes=17)).description

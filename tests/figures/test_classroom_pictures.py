@@ -208,6 +208,15 @@ def test_equal_predictions_lie_beside_each_other_in_their_questions_row(tmp_path
     assert high > 2
 
 
+def test_a_ratio_far_below_stands_at_the_edge_and_a_long_question_is_cut(tmp_path: pathlib.Path) -> None:
+    """A millionth of what was measured is drawn at a ten-thousandth, and says what it is; of a question 52 letters stand at the axis."""
+    rows = tuple(ReportedPrediction(f"00.{k}", "q" * n, 3e-5, "p", 30.0, "m", "", "MEASURED", 0) for k, n in ((3, 52), (4, 53)))
+    figure = figures.class_predictions(a_class(tmp_path, dataclasses.replace(report_of(0), predictions=rows)))
+    (marks,) = figure.data
+    assert (list(marks.x), set(marks.customdata)) == ([1e-4] * 2, {"1e-06 times what was measured"})
+    assert [plain(text).partition("  ")[2] for text in figure.layout.yaxis.ticktext] == ["q" * 52, "q" * 51 + "…"]
+
+
 def test_many_machines_are_told_in_few_words() -> None:
     """Twelve are named, of more only the number; 60 letters of a name; the date is that of the last report."""
     roofs = [report_of(0).rooflines()[0]] * 13

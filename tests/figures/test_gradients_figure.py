@@ -93,3 +93,27 @@ PICTURES: dict[str, Callable[[], LabFigure]] = {
 def test_a_picture_looks_as_its_table_says(name: str) -> None:
     """Part by part; a line that differs is shown beside the table's."""
     assert look(PICTURES[name]()) == LOOKS[name]
+
+
+@pytest.mark.parametrize(
+    ("exponents", "name", "ends", "ticks"),
+    [
+        ((7,), "float16", (-25, 19), range(-24, 17, 4)),
+        ((6,), "float16", (-26, 19), range(-24, 17, 8)),
+        ((0, 31), "float32", (-32, 64), range(-32, 65, 8)),
+        ((0, 32), "float32", (-32, 65), range(-32, 65, 32)),
+    ],
+)
+def test_the_ticks_of_gradients_stand_closer_on_a_shorter_axis(
+    exponents: tuple[int, ...], name: str, ends: tuple[int, int], ticks: range
+) -> None:
+    """By hand: each fourth power of two on up to 44 of them, each eighth on up to 96, each 32nd on more."""
+    axis = figures.gradient_window(precision.gradient_window([1.5 * 2.0**k for k in exponents], name)).layout.xaxis
+    assert (axis.range, list(axis.tickvals)) == (ends, list(ticks))
+
+
+def test_small_shares_of_gradients_have_a_digit_behind_the_point() -> None:
+    """Where the highest bar has no more than 4 per cent: 25 bars of one gradient each."""
+    for count, form in ((24, ".0%"), (25, ".1%")):
+        window = precision.gradient_window([1.5 * 2.0**-k for k in range(count)], "float32")
+        assert figures.gradient_window(window).layout.yaxis.tickformat == form
