@@ -19,7 +19,7 @@ from gpulab import hierarchy
 from gpulab.devices import Device
 from gpulab.errors import InputError, MissingLibraryError, OutOfMemoryError, StoppedError
 from gpulab.evidence import Badge, Note
-from gpulab.hierarchy import HOPS_PER_CALL, _chains, _cuda, _given, _latency, _parallel, _streams
+from gpulab.hierarchy import HOPS_PER_CALL, _chains, _cuda, _experiment, _given, _latency, _parallel, _streams
 from gpulab.recorder import _hierarchy as experiments
 
 KIB, MIB = 2**10, 2**20
@@ -158,6 +158,15 @@ def test_the_collector_is_as_it_was() -> None:
         gc.enable()
 
 
+def test_no_collection_walks_through_the_nodes_while_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector, which would visit all of them after every few hundred, is off from the first node to the last."""
+    made, seen = _chains._Node, []
+    monkeypatch.setattr(_chains, "_Node", lambda: seen.append(gc.isenabled()) or made())
+    assert gc.isenabled()
+    _chains._PythonChain(10, 0).close()
+    assert seen == [False] * 10
+
+
 def test_a_scripted_machine_is_read_exactly(scripted: Clock) -> None:
     """Points, floor, levels and ends of a machine that is known; every chain is closed."""
     sizes = [2**k for k in range(12, 24)]
@@ -214,6 +223,9 @@ def test_littles_law_on_a_scripted_machine(scripted: Clock) -> None:
     assert [p.chains for p in both.points] == [1, 2, 4, 8, 16]
     assert [both.under_way(p) for p in both.points] == pytest.approx([1, 2, 4, 8, 8])
     assert both.gain == pytest.approx(8)
+    assert both.evidence.samples == sum(p.samples for p in both.points) > 5
+    assert both.evidence.device == f"{both.device}, chases by a cycle of Python objects"
+    assert scripted.closed == 1
     for point, seconds in zip(both.points, (100e-9, 50e-9, 25e-9, 12.5e-9, 12.5e-9), strict=True):
         assert (point.seconds_per_hop, point.interval_seconds) == (pytest.approx(seconds), pytest.approx((seconds, seconds)))
 
@@ -231,6 +243,9 @@ def test_a_scripted_stream_is_read_exactly(monkeypatch: pytest.MonkeyPatch) -> N
     assert curve.points[0].most_bytes_per_second == pytest.approx(8e9)
     assert curve.points[0].interval_bytes_per_second == pytest.approx((8e9, 8e9))
     assert curve.notes == ()
+    assert (curve.method, curve.operation, curve.evidence.badge) == ("numpy", "read", Badge.MEASURED)
+    assert curve.evidence.samples == curve.points[0].samples > 1
+    assert curve.evidence.device == f"{curve.device}, read by NumPy on one core"
 
 
 def _chased(nbytes: int, seconds: list[float], interval: tuple[float, float] | None) -> types.SimpleNamespace:
@@ -503,7 +518,7 @@ def test_what_each_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
     for method, where in (("python", gpu), ("cupy", Device("cpu"))):
         with pytest.raises(InputError, match="method"):
             _given.method_of("latency", method, where)
-    assert (hierarchy.chase_method(gpu), hierarchy.chase_method(Device("cpu"))) == ("cupy", "python")
+    assert (_experiment.chase_method(gpu), _experiment.chase_method(Device("cpu"))) == ("cupy", "python")
     for operation in ("copy", "triad"):
         with pytest.raises(InputError, match=f"bandwidth: a cuda has no {operation} stream here; expected 'read'"):
             hierarchy.bandwidth([4096], gpu, operation=operation)

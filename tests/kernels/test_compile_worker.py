@@ -85,6 +85,29 @@ def test_a_process_that_ends_is_told_with_its_last_words(program: str, words: st
     assert worker._process is None
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_process_that_falls_silent_has_five_seconds_to_end(late: bool) -> None:
+    """Only when it has ended is it known how; one that does not end then is told by what it wrote."""
+    worker, waited = Worker("compile", []), []
+
+    class Process:
+        returncode: int | None = None
+
+        def wait(self, seconds: float) -> None:
+            waited.append(seconds)
+            if late:
+                raise subprocess.TimeoutExpired("compiler", seconds)
+            self.returncode = -9
+
+    worker._process = Process()  # type: ignore[assignment]
+    with tempfile.TemporaryFile() as errors:
+        errors.write(b"first\n  the last of it \n\n")
+        worker._errors = errors
+        assert worker._last_words() == ("the last of it" if late else "signal 9")
+    assert waited == [5]
+    worker._process = None
+
+
 def test_an_interrupt_ends_the_process(echo: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes back as itself, and what was at work is not asked for the next answer."""
     first = echo.ask(1)[1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpulab.kernels import cuda, float32, float64, int32, int64, simulate, uint8
-from gpulab.kernels._simulate import _calls
+from gpulab.kernels._simulate import _calls, _warp
 from gpulab.kernels._simulate._registry import FUNCTIONS, INTRINSICS
 
 GRID, BLOCK = (2, 3, 2), (4, 2, 3)
@@ -170,6 +170,35 @@ def test_what_lanes_give_each_other() -> None:
         ]  # fmt: skip
         assert out[t, 4:8].tolist() == [first == 32, first == 32, first == 0, 0x22222222]
         assert out[t, 8] & ALL == 0xFF << lane // 8 * 8  # an int32, whose last bit is the sign
+
+
+def test_the_lowest_of_some_lanes() -> None:
+    """Whom a message names: the first bit that is set, and none of those above it."""
+    assert [_warp._lowest(bits) for bits in (1, 0b1100, 0x80000000, ALL)] == [0, 2, 31, 0]
+
+
+def some_vote(out):
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    if b < 2:
+        out[b, t, 0] = cuda.syncthreads_count(int32(t < 5 + b))
+        out[b, t, 1] = cuda.syncthreads_and(int32(t < 64 - b))
+        out[b, t, 2] = cuda.syncthreads_or(int32(t == 63 and b == 1))
+    if t < 32:
+        out[b, t, 3] = cuda.any_sync(0xFFFFFFFF, t == b)
+        out[b, t, 4] = cuda.all_sync(0xFFFFFFFF, t >= b)
+        out[b, t, 5] = cuda.match_any_sync(0xFFFFFFFF, t // (16 * (b + 1)))
+
+
+def test_blocks_vote_for_themselves() -> None:
+    """Of three blocks of two warps two count 5 and 6, all and all but the last, none and the last; first warps ask for lane 0, 1, 2."""
+    out = np.full((3, 64, 6), -1, np.int64)
+    assert simulate(some_vote, 3, 64, out).findings == ()
+    for b in range(3):
+        assert {tuple(row) for row in out[b, :, :3].tolist()} == {[(5, 1, 0), (6, 0, 1), (-1, -1, -1)][b]}
+        assert {tuple(row) for row in out[b, :32, 3:5].tolist()} == {(1, int(b == 0))}
+        assert (out[b, 32:, 3:] == -1).all()
+    assert [out[0, lane, 5] & ALL for lane in (0, 15, 16, 31)] == [0xFFFF, 0xFFFF, 0xFFFF0000, 0xFFFF0000]
+    assert {value & ALL for value in out[1:, :32, 5].ravel().tolist()} == {ALL}
 
 
 TABLE = np.array([[2.5, 3.5], [4.5, 5.5]])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from _by_hand import line_of, sectors, threads_of, warps_of
 
-from gpulab.kernels import Simulation, cuda, float32, simulate
+from gpulab.kernels import Simulation, cuda, float32, float64, simulate
 from gpulab.kernels._simulate._counters import Counters
 from gpulab.kernels._simulate._geometry import Batch, Mask
 from gpulab.kernels._simulate._memory import Store
@@ -513,3 +513,20 @@ def test_what_waits_to_be_counted_is_counted_before_it_takes_much_memory() -> No
 def test_how_many_statements_wait_to_be_counted(lanes: int, statements: int) -> None:
     """Of few lanes 64; of many as many as a million lanes have, and one at the least."""
     assert Counters().patience(lanes) == statements
+
+
+def doubles_of_some_halves(out):
+    tile = cuda.shared.array(128, float64)
+    t = cuda.threadIdx.x
+    if t % 32 < 16 or t >= 64:
+        tile[t] = 1.0
+    cuda.syncthreads()
+    out[t] = tile[t] if t >= 64 else 0.0
+
+
+def test_a_half_of_a_warp_that_takes_no_part_needs_no_pass() -> None:
+    """Of 8 bytes a lane a warp needs two passes, one for each half: one of each of two warps that store a half, two of two whole ones."""
+    s = simulate(doubles_of_some_halves, 3, 128, np.zeros(128))
+    (store,) = [a for a in s.accesses if (a.space, a.kind) == ("shared", "store")]
+    assert (store.wavefronts, store.ideal_wavefronts) == (3 * (1 + 1 + 2 + 2),) * 2
+    assert (store.requests, store.lanes) == (3 * 4, 3 * (16 + 16 + 32 + 32))
