@@ -300,3 +300,14 @@ def test_the_bill_in_words_by_hand():
         gpu.run(3)
     with pytest.raises(InputError, match=r"^run: got a list; expected a numpy array or a torch tensor"):
         gpu.run(lambda a: [1], x)
+
+
+def test_arrays_are_looked_for_in_lists_of_lists_of_lists():
+    """As deep as that, and no deeper: an array of the host is refused there, and one level below nobody looks."""
+    gpu = ModelledDevice()
+    x = gpu.to_device(np.ones(3))
+    with pytest.raises(InputError, match="Send it first"):
+        gpu.run(lambda a, b: a, x, [[[np.ones(3)]]])
+    assert gpu.report().calls == 0
+    gpu.run(lambda a, b: a, x, [[[[np.ones(3)]]]])
+    assert gpu.report().calls == 1

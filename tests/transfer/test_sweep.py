@@ -515,3 +515,21 @@ def test_what_a_call_without_options_means(name):
     found = inspect.signature(getattr(transfer, name)).parameters.items()
     left = {key: parameter.default for key, parameter in found if parameter.default not in (None, inspect.Parameter.empty)}
     assert left == USUAL[name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "room", "readings", "who"),
+    [("cuda", "to_host", "gpu", "a cuda"), ("mps", "host", "thread", "a cpu"), ("cpu", "host", "thread", "a cpu")],
+)
+def test_a_stale_read_says_who_made_the_copy(monkeypatch, kind, room, readings, who):
+    """A GPU's copy engine where there is one that works beside the host; else a thread, and no accelerator has a part in it."""
+    asked = []
+    monkeypatch.setattr(Device, "name", property(lambda self: f"a {self.kind}"))
+    monkeypatch.setattr(devices, "find", lambda name: Device(kind) if name is None else Device(name))
+    monkeypatch.setattr(_pinning, "check_room", lambda *given: asked.append(given))
+    monkeypatch.setattr(_pinning, "_gpu_readings", lambda nbytes, device: asked.append(("gpu", nbytes)) or (0.75, 0.25))
+    monkeypatch.setattr(_pinning, "_thread_readings", lambda nbytes: asked.append(("thread", nbytes)) or (0.75, 0.25))
+    r = transfer.stale_read(1000)
+    assert asked == [("stale_read", Device(kind), room, 1000), (readings, 1000)]
+    assert (r.nbytes, r.stale_ratio, r.after_ratio) == (1000, 0.75, 0.25)
+    assert (r.evidence.device, r.evidence.samples, r.evidence.badge) == (who, 1, Badge.MEASURED)
