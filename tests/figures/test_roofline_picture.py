@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,6 +18,7 @@ from gpulab import devices, figures
 from gpulab.evidence import Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure
+from gpulab.figures.roofline import _label, _line_areas, _overlaps, _ridge_marks, _roof_notes
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 
 LIVE = Evidence.measured("Slow CPU", 9)
@@ -159,6 +161,80 @@ def test_a_device_of_few_roofs_is_drawn_too() -> None:
     fastest_first = figures.roofline(dataclasses.replace(r, arithmetic=r.arithmetic[::-1]))
     assert "float32 1.00 TFLOP/s" in written(fastest_first)  # where nothing was asked for or used
     assert "float16 8.00 TFLOP/s" not in written(fastest_first)
+
+
+# Places in pixels: one power of ten is 570 wide and 320 high; a letter takes 6.4, so five take 32, and a line of text 14.
+DECADE: dict[str, Any] = {"xaxis": {"range": [0, 1]}, "yaxis": {"range": [0, 1]}}
+MIDDLE = 10**0.5  # at 285 and 160
+
+
+def test_names_of_roofs_stand_beyond_their_ends_and_above_each_other() -> None:
+    """By hand: five pixels from the end; where two would lie on each other the upper one goes up by a line."""
+    taken: list[Any] = []
+    labels = [(MIDDLE, MIDDLE, "abcde", "left"), (MIDDLE, MIDDLE, "abcde", "right"), (MIDDLE, 1.0001 * MIDDLE, "abcde", "left")]
+    notes = _roof_notes(labels, DECADE, taken)
+    assert taken[0] == pytest.approx((290, 153, 322, 167))
+    assert taken[1] == pytest.approx((248, 153, 280, 167))
+    assert taken[2] == pytest.approx((290, 167, 322, 181), abs=0.1)
+    assert [(note["xanchor"], note["xshift"], note["yshift"]) for note in notes] == [("left", 5, 0), ("right", -5, 0), ("left", 5, 14)]
+    assert [(note["x"], note["y"]) for note in notes[:2]] == [(pytest.approx(0.5), pytest.approx(0.5))] * 2
+
+
+def test_a_ridges_words_stand_at_its_foot_on_the_side_that_has_room() -> None:
+    """By hand: four pixels beside its line and two above the axis; the second one a line higher; 36 pixels from the end on the left."""
+    one, taken = made("Slow CPU", LIVE), list[Any]()
+    ridges = [(one, 10 ** (left / 570), 10.0, "abcde") for left in (285, 285, 533, 535)]
+    shapes, notes = _ridge_marks(ridges, DECADE, taken)
+    assert taken == [pytest.approx(area) for area in ((289, 2, 321, 16), (289, 16, 321, 30), (537, 2, 569, 16), (499, 2, 531, 16))]
+    assert [(note["xanchor"], note["xshift"], note["yshift"]) for note in notes] == [
+        ("left", 4, 0), ("left", 4, 14), ("left", 4, 0), ("right", -4, 0),
+    ]  # fmt: skip
+    assert {(shape["y0"], shape["y1"], shape["line"]["width"]) for shape in shapes} == {(1, 10.0, 1)}
+
+
+def side_of(left: float, bottom: float, taken: list[Any], on_lines: tuple[Any, ...] = ()) -> tuple[str, str]:
+    """Where the name of a point at this place stands."""
+    point: Any = SimpleNamespace(label="abcde n=1", intensity_flops_per_byte=10 ** (left / 570), flops=10 ** (bottom / 320), seconds=1.0)
+    return _label(point, DECADE, taken, on_lines)
+
+
+def test_a_points_name_stands_on_the_first_side_that_is_free() -> None:
+    """By hand: 7 pixels beside it or 6 above or below; across a line only where no side is free of them, and never out of the picture."""
+    right, beside, above, below = (310, 155, 311, 156), (250, 155, 251, 156), (285, 175, 286, 176), (285, 145, 286, 146)
+    places = [
+        ([], "middle right", (292, 153, 324, 167)), ([right], "middle left", (246, 153, 278, 167)),
+        ([right, beside], "top center", (269, 166, 301, 180)), ([right, beside, above], "bottom center", (269, 140, 301, 154)),
+    ]  # fmt: skip
+    for known, side, area in places:
+        taken = list(known)
+        assert side_of(285, 160, taken) == ("abcde", side)
+        assert taken == [*known, pytest.approx(area)]
+        assert side_of(285, 160, [], tuple(known)) == ("abcde", side)
+    assert side_of(285, 160, [right, beside, above, below]) == ("", "middle right")
+    assert side_of(285, 160, [], (right, beside, above, below)) == ("abcde", "middle right")
+    assert side_of(285, 160, [right], (beside, above, below)) == ("abcde", "middle left")
+    assert [side_of(left, 160, [])[1] for left in (530.5, 531.5)] == ["middle right", "middle left"]
+    for left, side in ((39.5, "middle left"), (38.5, "top center")):
+        assert side_of(left, 160, [(left + 20, 155, left + 21, 156)])[1] == side
+    for bottom, said in ((20.5, "abcde"), (19.5, "")):
+        around = [(310, bottom - 1, 311, bottom + 1), (250, bottom - 1, 251, bottom + 1), (285, bottom + 10, 286, bottom + 11)]
+        assert side_of(285, bottom, around)[0] == said
+
+
+def test_names_that_touch_do_not_overlap() -> None:
+    """Edge to edge is beside each other, on each of the four sides."""
+    area = (10.0, 10.0, 20.0, 20.0)
+    for other in ((20.0, 10.0, 30.0, 20.0), (0.0, 10.0, 10.0, 20.0), (10.0, 20.0, 20.0, 30.0), (10.0, 0.0, 20.0, 10.0)):
+        assert not _overlaps(area, [other])
+    for other in ((19.0, 10.0, 30.0, 20.0), (0.0, 10.0, 11.0, 20.0), (10.0, 19.0, 20.0, 30.0), (10.0, 0.0, 20.0, 11.0)):
+        assert _overlaps(area, [other])
+
+
+def test_a_line_is_looked_at_every_five_pixels() -> None:
+    """By hand: 57 pixels to the right are eleven steps and twelve areas, two pixels wide and high; a point is a single step."""
+    areas = _line_areas([{"x": [1.0, 10**0.1], "y": [MIDDLE] * 2}], [{"x0": 1.0, "x1": 1.0, "y0": 1.0, "y1": 1.0}], DECADE)
+    assert areas[:12] == [pytest.approx((57 * k / 11 - 1, 159, 57 * k / 11 + 1, 161)) for k in range(12)]
+    assert areas[12:] == [(-1, -1, 1, 1)] * 2
 
 
 def roofs() -> LabFigure:
