@@ -227,3 +227,11 @@ def test_a_long_reason_makes_no_column_wide(tmp_path: pathlib.Path, capsys: pyte
     assert cli.main(["recordings", "--show", str(plain)]) == 0
     assert shown[1:] == capsys.readouterr().out.splitlines()[1:]
     assert reason == "e n=2  not recorded: " + ("of an expectation " * 20).rstrip()
+
+
+@pytest.mark.parametrize(("ratio", "agrees"), [(1.019, True), (0.981, True), (1.021, False), (0.979, False)])
+def test_two_percent_are_agreement_if_nothing_else_is_said(ratio: float, agrees: bool) -> None:
+    """Whatever narrow intervals say; a tolerance of one's own takes its place."""
+    found = recordings.diff(made(EARLIER, timed(1, 1e-3, width=1e-4)), made(LATER, timed(1, ratio * 1e-3, width=1e-4)))
+    assert found.agreement() == float(agrees)
+    assert (found.agreement(0.03), found.agreement(0.01)) == (1.0, 0.0)
