@@ -118,6 +118,13 @@ def test_a_models_line_runs_from_the_smallest_payload_to_the_largest():
     assert figures.collectives(swept(link=5e7)).layout.shapes == ()
 
 
+def test_models_need_three_sizes_and_are_drawn_at_48() -> None:
+    """Of two sizes a line through both would be no fit; bytes sent need none."""
+    assert [len(figures.collectives(swept(sizes=sizes)).data) > 1 for sizes in ((2**12, 2**16), (2**12, 2**16, 2**20))] == [False, True]
+    assert len(figures.collectives(swept(sizes=(2**12, 2**16)), "sent").data) > 1
+    assert {len(line.x) for line in figures.collectives(swept()).data[:-1]} == {48}
+
+
 PICTURES: dict[str, Callable[[], LabFigure]] = {
     "collectives": lambda: figures.collectives(swept(link=5e7), "bus"),
 }

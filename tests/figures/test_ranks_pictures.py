@@ -11,8 +11,9 @@ from look import look
 from looks import LOOKS
 
 from gpulab import devices, figures, models
-from gpulab.evidence import Evidence
+from gpulab.evidence import Badge, Evidence
 from gpulab.figures._style import LabFigure
+from gpulab.figures.ranks import _bar, _gaps, _text
 from gpulab.models import StagePass
 from gpulab.parallel import RankSpan, RankTimeline, ScheduleRun
 
@@ -189,6 +190,59 @@ def test_a_bar_has_the_word_that_fits(share: float, said: str) -> None:
     figure = figures.rank_timeline(RankTimeline("x", 1, spans, (), 1.0, (), HERE))
     assert plain(trace(figure, "forward").text[0]) == said
     assert trace(figure, "communication").text[0] == ""
+
+
+def test_what_a_step_does_not_touch_is_not_drawn() -> None:
+    """A span that ends where the first step begins lies outside; a run without steps is one, and one without time did nothing."""
+    spans = (RankSpan(0, "compute", "forward", 0.0, 0.1), RankSpan(0, "compute", "forward", 0.1, 0.2))
+    late = figures.rank_timeline(RankTimeline("late", 1, spans, (0.1,), 0.2, (), HERE))
+    assert list(trace(late, "forward").x) == pytest.approx([0.1])
+    whole = figures.rank_timeline(RankTimeline("whole", 1, spans, (), 0.2, (), HERE))
+    assert plain(whole.layout.title.text) == "whole: who works when, one step"
+    assert "rank 0: nothing." in figures.rank_timeline(RankTimeline("none", 1, (), (), 0.0, (), HERE)).description
+
+
+def test_ranks_without_messages_stand_close() -> None:
+    """By hand: rows 1.1 apart with 0.6 over the first and under the last, 30 pixels each beside 150 for title and legend."""
+    spans = tuple(RankSpan(rank, "compute", "forward", 0.0, 0.1) for rank in (0, 1))
+    layout = figures.rank_timeline(RankTimeline("x", 2, spans, (), 0.1, (), HERE)).layout
+    assert (list(layout.yaxis.tickvals), list(layout.yaxis.range)) == ([0, pytest.approx(1.1)], [pytest.approx(1.7), -0.6])
+    assert layout.height == 150 + 2 * 30
+
+
+@pytest.mark.parametrize(("stages", "row", "letters"), [(20, 30, 12), (36, 17, 12), (38, 16, 10), (40, 15, 10), (60, 14, 10)])
+def test_many_stages_share_the_height(stages: int, row: int, letters: int) -> None:
+    """By hand: 620 pixels for all, at most 30 and at least 14 for each; low rows have smaller letters."""
+    layout = figures.pipeline_schedule(models.pipeline_schedule(stages, 1, "gpipe", forward=1, backward=1)).layout
+    assert (layout.height, layout.yaxis.tickfont.size) == (158 + row * stages, letters)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "said"),
+    [
+        ("forward", 0.0876, "forward"), ("forward", 0.0874, "F"), ("forward", 0.0141, "F"), ("forward", 0.0139, ""),
+        ("forward 12", 0.0197, "12"), ("forward 12", 0.0195, ""), ("forward 3", 0.0141, "3"), ("optimizer", 0.11, ""),
+    ],
+)  # fmt: skip
+def test_a_word_needs_an_eightieth_of_the_width_for_each_letter(name: str, width: float, said: str) -> None:
+    """Seven letters 0.0875, by hand; a number 0.014 for its first digit and two fifths of it for each other one."""
+    kind = name.partition(" ")[0]
+    for badge in (Badge.MEASURED, Badge.MODELLED):
+        assert plain(_text(kind if kind == "forward" else "other compute", badge, name, width)) == said
+
+
+def test_a_gap_of_rounding_is_none() -> None:
+    """Less than a billionth of the whole, between two passes as at the end."""
+    passes = [StagePass(0, "forward", 0, 1, 0, 0.0, 1.0), StagePass(0, "backward", 0, 1, 0, 1.0 + 1e-9, 2.0 - 1e-9)]
+    assert list(_gaps(passes, 1, 2.0)) == []
+    assert list(_gaps(passes, 1, 0.9)) == [(0, 1.0, 1.0 + 1e-9)]
+    assert list(_gaps(passes, 2, 2.0 + 3e-9)) == [(0, 2.0 - 1e-9, 2.0 + 3e-9), (1, 0.0, 2.0 + 3e-9)]
+
+
+def test_bars_narrower_than_six_thousandths_have_thin_edges() -> None:
+    """Else they would be all edge."""
+    assert [_bar("forward", Badge.MODELLED, 0.8, width)["marker"]["line"]["width"] for width in (0.0061, 0.0059)] == [1.3, 0.4]
+    assert [_bar("forward", Badge.MEASURED, 0.8, width)["marker"]["line"]["width"] for width in (0.0061, 0.0059)] == [0.7, 0.4]
 
 
 def ranked() -> LabFigure:
