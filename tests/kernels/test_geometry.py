@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab.kernels._simulate._geometry import Batch, Mask
+from gpulab.kernels._simulate._geometry import Batch, Mask, count_warps
 
 
 def listed(index: tuple[Any, ...]) -> list[Any]:
@@ -76,3 +76,21 @@ def test_lanes_that_are_here_and_there() -> None:
     assert second.selected(lane).tolist() == list(range(32))
     assert here.selected(np.array([[5], [7]])).tolist() == [5] * 8
     assert rest.selected(np.int64(3)).tolist() == [3] * 8
+
+
+def test_lanes_of_two_warps_as_bits_and_counts() -> None:
+    """Of two blocks of two warps: lanes that differ between blocks, those alike in both, and a whole block; three masks counted at once."""
+    batch, lane = Batch(0, 2, (2, 1, 1), (64, 1, 1)), np.arange(64)
+    some, alike = Mask(batch, np.stack([lane < 3, lane >= 40])), Mask(batch, lane[None, :] < 8)
+    second, more = Mask(batch, np.array([[False], [True]])), Mask(batch, np.stack([lane > 30, lane == 0]))
+    assert some.bits.tolist() == [[0b111, 0], [0, 0xFFFFFF00]]
+    assert alike.bits.tolist() == [[0xFF, 0]]
+    assert second.bits.tolist() == [[0, 0], [0xFFFFFFFF, 0xFFFFFFFF]]
+    count_warps([some, alike, second, more])
+    assert [mask.warps for mask in (some, alike, second, more, batch.everyone)] == [2, 2, 2, 3, 4]
+    assert [mask.lanes for mask in (some, alike, second, more, batch.everyone)] == [27, 16, 64, 34, 128]
+    assert some.flat.tolist() == [0, 1, 2, *range(64 + 40, 128)]
+    assert [mask.blocks.tolist() for mask in (some, alike, second)] == [[[True], [True]], [[True]], [[False], [True]]]
+    assert Mask(batch, np.stack([lane < 0, lane >= 40])).blocks.tolist() == [[False], [True]]
+    assert some.selected(np.arange(128).reshape(2, 64)).tolist() == some.flat.tolist()
+    assert some.selected(lane[None, :]).tolist() == [0, 1, 2, *range(40, 64)]

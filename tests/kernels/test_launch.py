@@ -22,6 +22,7 @@ from gpulab.devices._nvml import Driver
 from gpulab.errors import CompileError, DeviceError, InputError, KernelError, MissingLibraryError
 from gpulab.kernels import (
     _launch,
+    _launch_arguments,
     _launch_cuda,
     _launch_numba,
     compile_cuda,
@@ -820,6 +821,63 @@ def test_without_nvrtc_only_the_check_of_the_arguments_is_lost(microscope: list[
     for name in ("add", "tile<16>"):
         cuda_launcher(CUDA_ADD, name, 1, 32, x, options=["-G"])
     assert asked == [(CUDA_ADD, {"options": ("-G",), "names": names}) for names in ((), ("tile<16>",))]
+
+
+def test_arrays_travel_once_and_come_back_together() -> None:
+    """Two shapes of one array have one copy, each in its own; what is read-only stays; where one copy fails, none has changed."""
+    placed: list[Any] = []
+
+    def place(array: np.ndarray) -> np.ndarray:
+        placed.append(array.shape)
+        return array.copy()
+
+    fetched: list[Callable[[np.ndarray], np.ndarray]] = [lambda there: there]
+
+    def fetch(there: np.ndarray) -> np.ndarray:
+        return fetched[-1](there)
+
+    travellers = _launch_arguments.Travellers(place, fetch)
+    wide, other, fixed = np.arange(6.0).reshape(2, 3), np.arange(4.0), np.zeros(2)
+    fixed.flags.writeable = False
+    first, again = travellers.there(wide), travellers.there(wide.reshape(-1))
+    assert (first.shape, again.shape, np.shares_memory(first, again)) == ((2, 3), (6,), True)
+    for there in (first, travellers.there(other), travellers.there(fixed)):
+        np.add(there, 1, out=there)
+    assert placed == [(2, 3), (4,), (2,)]
+
+    def fails(there: np.ndarray) -> np.ndarray:
+        if there.size == 4:
+            raise RuntimeError("lost")
+        return there
+
+    fetched.append(fails)
+    with pytest.raises(RuntimeError, match="lost"):
+        travellers.back()
+    assert wide.ravel().tolist() == [0, 1, 2, 3, 4, 5]
+    fetched.append(lambda there: there.reshape(-1))
+    travellers.back()
+    assert (wide.tolist(), other.tolist(), fixed.tolist()) == ([[1, 2, 3], [4, 5, 6]], [1, 2, 3, 4], [0, 0])
+
+
+def test_when_two_arrays_are_the_same_memory() -> None:
+    """They begin at one byte, and have as many elements of one type."""
+    x = np.zeros(6)
+    same = _launch_arguments.same_memory
+    others = (x, x.reshape(2, 3), x[:3], x[1:], x.view(np.int64), np.zeros(6))
+    assert [same(x, other) for other in others] == [True, True, False, False, False, False]
+
+
+def test_a_block_has_1024_threads_at_most_in_all_its_axes() -> None:
+    """Each axis by itself may be shorter; what is left out is 1; the sentence is that of the function that was called."""
+    assert _launch_arguments.checked_extents("launch", 3, (32, 32), 0) == ((3, 1, 1), (32, 32, 1))
+    assert _launch_arguments.checked_extents("launch", (2, 3, 4), (4, 4, 64), 7) == ((2, 3, 4), (4, 4, 64))
+    with pytest.raises(
+        InputError, match=r"^launch: a block of \(33, 32, 1\) has 1,056 threads; expected at most 1,024\. Use more blocks\.$"
+    ):
+        _launch_arguments.checked_extents("launch", 3, (33, 32), 0)
+    for grid, block, dynamic in ((0, 1, 0), (1, 0, 0), (1, 1, -1)):
+        with pytest.raises(InputError, match=r"^launcher: "):
+            _launch_arguments.checked_extents("launcher", grid, block, dynamic)
 
 
 def test_which_arrays_have_gaps() -> None:

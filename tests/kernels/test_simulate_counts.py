@@ -530,3 +530,17 @@ def test_a_half_of_a_warp_that_takes_no_part_needs_no_pass() -> None:
     (store,) = [a for a in s.accesses if (a.space, a.kind) == ("shared", "store")]
     assert (store.wavefronts, store.ideal_wavefronts) == (3 * (1 + 1 + 2 + 2),) * 2
     assert (store.requests, store.lanes) == (3 * 4, 3 * (16 + 16 + 32 + 32))
+
+
+def test_requests_that_are_counted_at_once_by_hand() -> None:
+    """Of float32 a whole warp in a row is 4 sectors, three lanes far apart 3 where 1 would hold their 12 bytes, and one lane is 1."""
+    elements = np.stack([np.arange(32), 100 * np.arange(32), np.full(32, 7)])
+    active = np.stack([np.ones(32, bool), np.arange(32) % 12 == 1, np.arange(32) == 31])
+    counters, store = Counters(), Store("x", "global", np.zeros(4000, np.float32), 4000)
+    for times in (1, 2):
+        counters.requests(7, store, "load", elements, active)
+        ((key, found),) = counters.accesses.items()
+        assert key == (7, "x", "global", "load")
+        assert (found.requests, found.lanes, found.bytes_requested) == (times * 3, times * 36, times * 4 * 36)
+        assert (found.sectors, found.ideal_sectors) == (times * (4 + 3 + 1), times * (4 + 1 + 1))
+    assert [*counters.lines] == [7]
