@@ -88,6 +88,7 @@ def test_without_intervals_nobody_is_told_that_no_technique_counts_at_the_end() 
     [
         (Gain(3.0, (2.0, 4.0)), Gain(1.5, (1.4, 1.6)), ""),
         (Gain(3.0, (2.0, 4.0)), Gain(2.9, (2.8, 3.0)), r"fused optimizer 3.00x \[2.00x, 4.00x\], larger batch 2.90x"),
+        (Gain(3.0, (2.0, 4.0)), Gain(1.9, (1.8, 2.0)), r"larger batch 1.90x \[1.80x, 2.00x\]"),  # they touch
         (Gain(3.0, (2.9, 3.1)), Gain(2.0, None), "larger batch 2.00x"),
         (Gain(3.0, None), Gain(2.0, (1.9, 2.1)), "fused optimizer 3.00x"),
     ],
