@@ -623,6 +623,15 @@ def test_relative_difference_of_mixed_kinds(got, expected, difference):
     assert _agreement.relative_difference(got, expected) == pytest.approx(difference)
 
 
+def test_what_a_chain_of_operations_may_lose_in_each_format():
+    """A share of the largest value, thousands of single roundings (2^-53, 2^-24, 2^-11, 2^-11, 2^-8) at most; the coarsest counts."""
+    allowed = {"float64": 1e-10, "complex128": 1e-10, "float32": 1e-4, "complex64": 1e-4, "float16": 0.01, "bfloat16": 0.05, "int32": 0.0}
+    assert {name: _agreement.tolerance_for((name,), False) for name in allowed} == allowed
+    assert [_agreement.tolerance_for((name,), True) for name in ("float32", "float64", "float16")] == [0.005, 1e-10, 0.01]
+    assert _agreement.tolerance_for(("float64", "bfloat16", "int32"), False) == 0.05
+    assert _agreement.tolerance_for((), False) == _agreement.tolerance_for((), True) == 1e-4
+
+
 @pytest.mark.parametrize(("shape", "sampled"), [((1000, 1000, 1000), False), ((1000, 1000, 1001), True)])
 def test_a_product_is_large_above_two_thousand_million_operations(shape, sampled):
     """2 * 1000^3 are checked whole; a thousandth more by rows."""

@@ -265,6 +265,13 @@ def test_a_stop_is_two_milliseconds_at_least(longest, told):
     assert (detect.stalled(np.array([longest, *[1e-3] * 49]), np.zeros(49)) is not None) is told
 
 
+@pytest.mark.parametrize(("excess", "count"), [(0.051, 9), (0.0505, 9), (0.0495, 8)])
+def test_a_stop_is_a_twentieth_of_a_call_at_least(excess, count):
+    """Ten calls of 1 s just alike, eight of 1.07 s that were stopped, and one that took about 5 % more."""
+    note = detect.stalled(np.array([*[1.0] * 10, *[1.07] * 8, 1.0 + excess]), np.zeros(18))
+    assert f"stood still {count} times, the longest 70.0 ms" in note.sentence
+
+
 @pytest.mark.parametrize("times", [1, 10])
 def test_a_stop_is_ten_spreads_at_least(times):
     """By hand: nine calls of 1.4 ms, nine of 1.6, a longer one: the middle deviation from 1.6 is 0.2, and ten spreads are 2.97 ms."""

@@ -291,3 +291,20 @@ def test_what_a_call_without_options_means(name: str) -> None:
 def test_who_measures_waits_half_a_minute_for_others_at_most():
     """Then it goes on beside them, and says so."""
     assert inspect.signature(_lock.turn).parameters["timeout"].default == 30.0
+
+
+@pytest.mark.parametrize(("timeout", "pauses"), [(0.02, 2), (0.025, 3), (0.0, 0)])
+def test_a_wait_asks_each_hundredth_of_a_second_until_its_end(timeout: float, pauses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only the pauses move: the wait is told before each, and is over once the time is up."""
+    now, slept, told = [0.0], [], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] = 0.01 * len(slept)
+
+    monkeypatch.setattr(_lock, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    wait = _lock._Wait("cpu", timeout, None, told.append)
+    assert wait.seconds() == 0.0
+    assert [wait.goes_on() for _ in range(pauses + 1)] == [True] * pauses + [False]
+    assert slept == [0.01] * pauses
+    assert told == pytest.approx([0.01 * k for k in range(pauses + 1)])
