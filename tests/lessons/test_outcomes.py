@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpulab.compression import Weighing
-from gpulab.evidence import Evidence
+from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Bandwidth, ParallelChains, ParallelPoint
 from gpulab.lessons import _content, _material, _nb02, _nb03, _nb05, _nb06, _nb08
 from gpulab.lessons._columns import ColumnLoop
@@ -193,6 +193,9 @@ def test_operators_that_memory_holds_back_are_a_share_of_all() -> None:
     roof = SimpleNamespace(ridge_flops_per_byte=lambda arithmetic: {"float32": 5.0}[arithmetic])
     assert _nb03._share_of_operators((made(Traffic, operators=operators), roof)) == 50.0
     assert _content.question("03.4").outcome((made(Traffic, operators=operators[:1]), roof)) == 100.0  # type: ignore[misc]
+    for nothing in (made(Traffic, operators=()), 7):
+        with pytest.raises(Unmeasured, match="nothing was counted"):
+            _nb03._share_of_operators((nothing, roof))
 
 
 def test_the_share_of_a_roof_is_told_in_per_cent() -> None:
@@ -207,6 +210,23 @@ def test_a_pair_is_of_the_cpu_and_the_gpu() -> None:
     assert _nb02._is_pair({"the CPU": cpu, "the GPU": gpu})
     for wrong in ({"the CPU": cpu}, {"the CPU": gpu, "the GPU": cpu}, {"the CPU": cpu, "the GPU": cpu}, {"a": cpu, "b": gpu}, [cpu, gpu]):
         assert not _nb02._is_pair(wrong)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code", "answer"),
+    [(4.0, "contended", "the CPU"), (5.0, "contended", "the CPU"), (9.0, "deadline", "the GPU"), (9.0, "contended", "")],
+)
+def test_a_cpu_that_others_disturbed_loses_to_nobody(seconds: float, code: str, answer: str) -> None:
+    """02.1: against a bill of 5 s; where both take as long it is the CPU."""
+    pair = {
+        "the CPU": SimpleNamespace(median_seconds=seconds, notes=(Note(code, "Words."),)),
+        "the GPU": SimpleNamespace(total_seconds=5.0),
+    }
+    if answer:
+        assert _nb02._faster(pair) == answer
+        return
+    with pytest.raises(Unmeasured, match=r"so its 9\.00 s may be far too long"):
+        _nb02._faster(pair)
 
 
 def test_a_second_run_is_compared_with_the_first() -> None:
