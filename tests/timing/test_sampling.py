@@ -186,9 +186,9 @@ def test_work_no_longer_than_the_empty_loop_gives_no_interval() -> None:
     assert "no further in 1 call than without" in result.no_interval_reason
 
 
-@pytest.mark.parametrize(("seconds", "samples"), [(0.9, 3), (1.5, 3), (2.5, 2), (7.0, 1)])
+@pytest.mark.parametrize(("seconds", "samples"), [(0.9, 3), (1.5, 3), (2.0, 2), (2.5, 2), (7.0, 1)])
 def test_slow_calls_give_a_few_samples_and_no_interval(seconds: float, samples: int) -> None:
-    """Three samples where three calls fit into three times the deadline of 2 s, else what does; at least one; and a reason."""
+    """Three samples where three calls take less than three times the deadline of 2 s, else what does; at least one; and a reason."""
     result = sampled(Clock(), seconds)
     assert result.samples_seconds.tolist() == pytest.approx([seconds] * samples)
     assert result.stopped_by == "deadline"
@@ -310,10 +310,11 @@ def test_a_batched_row_and_one_of_single_calls_keep_the_samples_of_the_same_roun
 
 
 @pytest.mark.parametrize(
-    ("seconds", "patience", "samples"), [(0.5, 100.0, 20), (0.5, 9.75, 9), (0.5, 0.0, 3), (2**-5, 100.0, 32), (2.0, 3.0, 1), (0.75, 4.0, 3)]
+    ("seconds", "patience", "samples"),
+    [(0.5, 100.0, 20), (0.5, 10.0, 9), (0.5, 9.75, 9), (0.5, 0.0, 3), (2**-5, 100.0, 32), (2.0, 3.0, 1), (0.75, 4.0, 3)],
 )
 def test_the_fewest_samples_are_taken_past_the_deadline(seconds: float, patience: float, samples: int) -> None:
-    """By hand, two functions, 2 s: 20 turns of 1 s; 9 in 9.75 s; 3 without patience; 32 in time; one of 4 s; 3 of 1.5."""
+    """By hand, two functions, 2 s: 20 turns of 1 s; 9 in less than 10 s; 3 without patience; 32 in time; one of 4 s; 3 of 1.5."""
     clock = Clock()
 
     def run(calls: int) -> tuple[float, float]:
@@ -391,3 +392,39 @@ def test_progress_ends_at_one_however_late_it_is() -> None:
     told: list[float] = []
     sampled(Clock(), 0.6, deadline=1.0, progress=lambda fraction, text: told.append(round(fraction, 6)))
     assert sorted(set(told)) == [0.6, 1.0]
+
+
+def test_progress_is_due_each_twentieth_of_a_second() -> None:
+    """At once, and then 50 ms after it was told, however often somebody asks."""
+    schedule = sampling._Schedule(10.0, 2.0, 0.02, [1.0], 3, 0.0)
+    times = [10.0, 10.0, 10.049, 10.051, 10.1, 10.102, 11.0]
+    assert [schedule.progress_is_due(now) for now in times] == [True, False, False, True, False, True, True]
+
+
+def test_the_empty_loop_runs_after_each_of_101_samples_and_then_after_every_16th() -> None:
+    """With as many calls as the sample had, and not before it."""
+    log: list[str] = []
+
+    def loop(name: str) -> Callable[[int], tuple[float, float]]:
+        return lambda calls: (log.append(name), (0.0, float(calls)))[1]
+
+    column = sampling._Column(loop("work"), loop("empty"), Clock())
+    column.choose_calls(1e-3, 1.0)
+    for _ in range(129):
+        column.take()
+    samples = "".join("e" if name == "empty" else "w" for name in log)
+    assert samples == "we" * 101 + "w" * 11 + "e" + "w" * 16 + "e" + "w" * 2  # 112 and 128 of 130
+
+
+def test_sixty_samples_are_the_fewest_that_can_be_precise() -> None:
+    """Calls of 1/64 s are 43 at the first look: their intervals are not asked for before there are 60."""
+    result = sampled(Clock(), 1 / 64)
+    assert (result.stopped_by, len(result.samples_seconds)) == ("precision", 60)
+
+
+def test_a_tick_is_the_shortest_step_of_thirty_two_readings() -> None:
+    """Steps of 5, none, backwards by 1 and of 2: two; a clock that stands still has none."""
+    readings = iter([0.0, 5.0, 5.0, 4.0, 6.0, *[6.0] * 27, 6.5])
+    assert sampling._tick(lambda: next(readings)) == 2.0
+    assert list(readings) == [6.5]
+    assert sampling._tick(lambda: 1.0) == 0.0
