@@ -166,6 +166,36 @@ def test_a_timelines_peak_is_marked_where_it_is() -> None:
     assert (late.x, late.xanchor) == (3, "right")
 
 
+def test_phases_are_named_by_their_share_of_the_operators() -> None:
+    """By hand: 14 of a thousand are no phase, 16 are one; 69 have their name a line higher, 75 beside the others."""
+    for count, named in ((14, False), (16, True)):
+        names = phase_names(figures.memory_timeline(phased([("forward", 500), ("loss", count), ("backward", 500 - count)])))
+        assert ("loss" in [name for name, *_ in names]) is named
+    for count, height in ((69, 15), (75, 0)):
+        names = phase_names(figures.memory_timeline(phased([("forward", count), ("backward", 1000 - count)])))
+        assert names[0] == ("forward", count / 2, height)
+
+
+def test_a_timeline_of_500_operators_is_drawn_whole() -> None:
+    """Of one more, each of 250 buckets keeps its first and its highest."""
+    whole, thinned = (figures.memory_timeline(trace([5] * count)).data[1] for count in (500, 501))
+    assert (len(whole.x), len(thinned.x), thinned.x[-1]) == (500, 251, 500)
+
+
+def test_a_peak_in_the_middle_has_its_label_on_the_left() -> None:
+    """The third of four operators: a label to the right of it could be cut off."""
+    (peak,) = [a for a in figures.memory_timeline(trace([1, 2, 100, 1])).layout.annotations if "peak" in a.text]
+    assert (peak.x, peak.xanchor) == (2, "right")
+
+
+def test_free_memory_of_four_times_the_need_is_still_drawn() -> None:
+    """One byte more is told."""
+    p = memory.predict(torch.nn.Linear(100, 100), torch.zeros(1, 100), loss=torch.sum)
+    need = p.needed_bytes("cpu")
+    lines = [[shape.x0 for shape in figures.memory_prediction(p, free_bytes=free).layout.shapes] for free in (4 * need, 4 * need + 1)]
+    assert lines == [[4 * need], []]
+
+
 def predicted(free: float) -> LabFigure:
     """Two predictions of 100 and 200 MiB."""
     made_up = [

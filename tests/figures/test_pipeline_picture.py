@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from look import look
 from looks import LOOKS
 
 from gpulab import figures, training
-from gpulab.evidence import Evidence
+from gpulab.evidence import Badge, Evidence
 from gpulab.figures._style import LabFigure
+from gpulab.figures.pipeline import _lane, _rows
 from gpulab.training import Profile, ProfileSpan
 
 
@@ -103,6 +105,28 @@ def test_a_profiled_step_has_its_marks_its_operators_and_the_device() -> None:
     assert "no kernel for" in figure.description
     long = dataclasses.replace(p, steps=((0.0, 1.0), (1.0, 4.0)))  # the second is drawn; the means of both kinds are compared
     assert "On average a step took 2.00 s under the profiler and 800 ms without it" in figures.profile(long, step=1).description
+
+
+def test_bars_have_their_names_where_they_have_room() -> None:
+    """By hand: nine per cent of the width for an operator's name, a quarter of that for a batch's number."""
+    spans = (ProfileSpan("aten::narrow", "host", 0, 0.0, 0.0899), ProfileSpan("aten::wide", "host", 0, 0.2, 0.2901))
+    (lane,) = figures.profile(Profile("step", "cpu", ((0.0, 1.0),), 0.8, spans, (), (), Evidence.measured("A CPU"))).data
+    assert [plain(text) for text in lane.text] == ["", "wide"]
+    steps: Any = [
+        SimpleNamespace(lane="compute", worker=-1, step=k, start_seconds=begin, end_seconds=begin + seconds, seconds=seconds)
+        for k, (begin, seconds) in enumerate(((0.0, 0.0224), (0.5, 0.0226)))
+    ]
+    assert [plain(text) for text in _lane("compute", steps, Badge.MEASURED, 1.0)["text"]] == ["", "2"]
+
+
+def test_ten_idle_workers_have_rows_and_each_busy_one() -> None:
+    """Of twelve that load nothing two are left out; where the twelfth loads, all are there."""
+
+    def rows(workers: int, busy: int) -> int:
+        spans = [SimpleNamespace(lane="data", worker=busy, step=0), SimpleNamespace(lane="data", worker=19, step=1)]
+        return len(_rows(SimpleNamespace(workers=workers, spans=spans), 1)) - 2  # type: ignore[arg-type]
+
+    assert [rows(12, 0), rows(12, 11), rows(3, 0), rows(0, -1)] == [10, 12, 3, 1]
 
 
 def profiled() -> LabFigure:

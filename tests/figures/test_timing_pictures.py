@@ -116,6 +116,24 @@ def test_a_measurements_samples_stand_in_the_order_taken() -> None:
     assert low < 1e-3 < high
 
 
+@pytest.mark.parametrize(
+    ("samples", "kind", "ends"),
+    [
+        ((1e-3, 1e-3, 4e-3), "linear", (0.76e-3, 4.24e-3)),
+        ((1e-3, 1e-3, 4.1e-3), "log", None),
+        ((1e-3, 1e-3), "linear", (0.95e-3, 1.05e-3)),
+        ((0.0, 0.0), "linear", (-1e-9, 1e-9)),
+        ((float("inf"),), "linear", (-0.08, 1.08)),
+    ],
+)
+def test_the_axis_of_samples_by_hand(samples: tuple[float, ...], kind: str, ends: tuple[float, float] | None) -> None:
+    """8 per cent of what lies between the samples, 5 of a single value; logarithmic from more than four medians on."""
+    m = dataclasses.replace(measured("cpu", 1e-3, LIVE), samples_seconds=np.array(samples))
+    axis = figures.measurement(m).layout.yaxis
+    assert axis.type == kind
+    assert ends is None or list(axis.range) == pytest.approx(ends)
+
+
 def compared() -> LabFigure:
     """A CPU, a GPU, and a recorded one."""
     rows = (

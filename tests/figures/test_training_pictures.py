@@ -144,6 +144,32 @@ def test_a_long_curve_is_thinned_evenly() -> None:
     assert (bold.x[0], bold.y[0]) == (19, pytest.approx(9.5))  # the mean of 0 to 19
 
 
+def test_a_curve_of_600_steps_is_drawn_whole() -> None:
+    """Of 601 every second step is left out; the bold line is the mean of a twentieth of the steps, of 20 at most."""
+    for steps, drawn, window in ((600, 600, 20), (601, 301, 20), (399, 399, 19)):
+        losses = tuple(np.arange(float(steps)))
+        thin, bold = figures.race(_lost(losses, ())).data[:2]
+        assert (len(thin.x), bold.x[0], bold.y[0]) == (drawn, window - 1, pytest.approx((window - 1) / 2))
+
+
+def test_a_curve_that_ends_in_the_middle_has_its_word_on_the_right() -> None:
+    """Two of four steps: there is as much room behind it as before it."""
+    nan = float("nan")
+    for steps, side in ((4, "middle right"), (3, "bottom left")):
+        both = figures.race(_lost((2.0, 2.1, nan), (2.0,) * steps))
+        assert [t.textposition for t in both.data if t.type == "scatter" and t.text] == [side]
+
+
+def test_the_axis_of_losses_by_hand() -> None:
+    """Twice what 97 of a hundred stay below; logarithmic from beyond ten times the first; 6 per cent more at its end, and never nothing."""
+    cases = [((1.0, 50.0, *[1.0] * 99), 2.0), ((1.0, *[10.0] * 40), 10.0), ((0.0, 0.0), 1e-9), ((), 1.0)]
+    for losses, high in cases:
+        axis = figures.race(_lost(losses, ())).layout.yaxis
+        assert (axis.type, list(axis.range)) == ("linear", [0, pytest.approx(1.06 * high, rel=1e-6, abs=0)])
+    assert figures.race(_lost((1.0, *[10.1] * 40), ())).layout.yaxis.type == "log"
+    assert figures.race(_lost((1.0, *[10.1] * 40), (2.0, 2.0))).layout.yaxis.type == "linear", "the higher of both beginnings counts"
+
+
 def trained() -> LabFigure:
     """Forty losses, and where a step's time went."""
     run = SimpleNamespace(

@@ -220,6 +220,24 @@ def test_bounds_of_an_overlap_stand_at_their_times() -> None:
     assert whole.description.startswith("1.00 MiB in 1 chunk on A GPU: overlapped 2.50 ms, one after the other 3.50 ms, ideal 2.00 ms")
 
 
+def test_a_label_goes_before_its_line_from_seven_tenths_of_the_axis_on() -> None:
+    """By hand: sizes from 1 to 1e5 have an axis of 5.6 decades from -0.3 on, of which 0.7 end at 10 ** 3.62, between 4168 and 4170."""
+    rows = (BreakEvenRow(1, 1e-4, 2e-4, 1e4), BreakEvenRow(10**5, 8e-4, 3e-4, 4e4))
+    for size, side in ((4168, "left"), (4170, "right")):
+        figure = figures.break_even(BreakEven("add", size, "found", "It wins.", rows, (), MODEL))
+        assert figure.layout.annotations[-1].xanchor == side
+
+
+def test_curves_of_fits_and_links_have_160_points() -> None:
+    """From the smallest size to the largest, equally far apart on the axis."""
+    s = sweep_of(LIVE)
+    road = transfer.link("pcie4", latency_seconds=1e-6, bandwidth_bytes_per_second=1e9)
+    lines = [t for t in figures.sweep(s, s.fit("to_device"), links=[road]).data if t.mode == "lines" and t.line.dash == "dash"]
+    assert [len(line.x) for line in lines] == [160, 160]
+    for line in lines:
+        assert np.diff(np.log(line.x)) == pytest.approx(np.log(2**20) / 159)
+
+
 def swept_link(quantity: Any) -> LabFigure:
     """A sweep with a ceiling, its fit and a prediction."""
     s = sweep_of(LIVE, 4e10)
