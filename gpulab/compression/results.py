@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -279,14 +280,12 @@ class Weighing(Result):
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     """Return whether values (more is better) are at least as good in everything and better in something."""
-    return all(a >= b for a, b in zip(one, other, strict=True)) and one != other
+    return all(map(operator.ge, one, other)) and one != other
 
 
 def _right(model: WeighedModel) -> str:
-    if model.accuracy is None or model.accuracy_interval is None:
-        return "not asked"
-    low, high = model.accuracy_interval
-    return f"{100 * model.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    told = [100 * share for share in (model.accuracy, *(model.accuracy_interval or ())) if share is not None]
+    return "{:.1f} % [{:.1f}, {:.1f}]".format(*told) if told else "not asked"
 
 
 def _ratios(interval: tuple[float, float] | None) -> str:

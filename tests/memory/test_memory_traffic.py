@@ -294,3 +294,16 @@ def test_a_sum_of_nobodys_is_unknown():
     assert {one.name: one.flops for one in t.operators if "inv" in one.name or "add" in one.name} == {
         "aten.linalg_inv_ex.default": None, "aten.add.Tensor": 1000.0,
     }  # fmt: skip
+
+
+def test_what_an_operator_changes_and_does_not_give_back_is_written():
+    """An optimizer's update of many tensors at once returns none of them: both are read and written where they lie."""
+    t = gl.memory.traffic(lambda x, y: torch._foreach_add_([x, y], 1.0), torch.ones(1000), torch.ones(500))
+    assert [(each.read_bytes, each.written_bytes) for each in t.operators] == [(N + N // 2, N + N // 2)]
+    assert t.compulsory_bytes == 3 * N
+
+
+def test_two_sparse_matrices_are_two():
+    """Each has three values of 4 bytes, and a row and a column of 8 bytes for each; the same one twice is one."""
+    one, other = torch.eye(3).to_sparse(), torch.eye(3).to_sparse()
+    assert list(_counter.distinct([one, other, one]).values()) == [12 + 48, 12 + 48]

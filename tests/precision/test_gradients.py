@@ -371,3 +371,9 @@ def test_thinning_keeps_both_ends() -> None:
     assert _gradients._thin(values, 1.0) is values
     assert _gradients._thin(values[:2], 0.001).tolist() == [0.0, 1.0]
     assert _gradients._thin(values[:3], 0.001).tolist() == [0.0, 2.0]
+
+
+def test_below_a_power_of_two_the_numbers_lie_closer() -> None:
+    """By hand in float16: three quarters of 2^-11 below 1 are three quarters of a step, and above 1 three eighths of one."""
+    for sign, share in ((-1, 0.0), (1, 1.0)):
+        assert precision.swallowed_updates([1.0], [1.0 + sign * 0.75 * 2.0**-11], "float16").swallowed_share == share

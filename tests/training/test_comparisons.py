@@ -107,3 +107,11 @@ def test_a_difference_in_points_has_a_sign_unless_it_rounds_to_nothing() -> None
     """A share of 1.8 % is 1.8 points; less than 0.05 on either side is 0.0."""
     found = [comparisons.format_points(each) for each in (0.018, -0.018, 0.00049, -0.00049, 0.0006, 0.0)]
     assert found == ["+1.8", "-1.8", "0.0", "0.0", "+0.1", "0.0"]
+
+
+def test_a_run_without_its_seed_is_no_row_of_a_table() -> None:
+    """Nothing is left out without a word."""
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        SeedsResult("digits-mlp", (3, 5), (run(),), over_seeds(), NOTES, HERE).table()
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        race(names=("a",)).table()
