@@ -7,10 +7,12 @@ import math
 import random
 import re
 from fractions import Fraction
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -274,6 +276,18 @@ def test_students_t_against_the_tables() -> None:
     """The quantiles agree with NIST/SEMATECH's e-Handbook of Statistical Methods, 1.3.6.7.2, to 0.2 %."""
     table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 8: 2.306, 10: 2.228, 20: 2.086, 30: 2.042, 60: 2.000}
     assert [t_975(n) for n in table] == pytest.approx(list(table.values()), rel=2e-3)
+
+
+def test_students_quantile_is_the_handbooks_expansion_to_the_last_digit() -> None:
+    """Abramowitz and Stegun 26.7.5, each term's powers of the normal quantile from the highest down by two; 1 and 2 degrees by scipy."""
+    z = NormalDist().inv_cdf(0.975)
+    terms = {4: (1, 1), 96: (5, 16, 3), 384: (3, 19, 17, -15), 92160: (79, 776, 1482, -1920, -945)}
+    for n in (3, 4, 7, 30):
+        expected = z
+        for k, (divisor, factors) in enumerate(terms.items(), start=1):
+            expected += sum(f * z ** (2 * (len(factors) - i) - 1) for i, f in enumerate(factors)) / divisor / n**k
+        assert t_975(n) == pytest.approx(expected, rel=1e-12)
+    assert [t_975(1), t_975(2)] == pytest.approx([scipy.stats.t.ppf(0.975, n) for n in (1, 2)], rel=1e-9)
 
 
 @pytest.mark.parametrize(

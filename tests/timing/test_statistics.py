@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,13 @@ def shuffled(n: int, seed: int = 0) -> np.ndarray:
 def test_t_quantile_matches_the_table(degrees: float, expected: float) -> None:
     """Quantiles between the tabulated degrees of freedom are right to two parts in a thousand."""
     assert t_quantile(degrees) == pytest.approx(expected, rel=2e-3)
+
+
+def test_t_quantile_is_scipys_at_each_degree_of_the_table() -> None:
+    """Few degrees count most, where interpolation would hide a wrong one; less than one counts as one."""
+    for degrees in (*range(1, 11), 12, 15, 20, 30, 60, 120):
+        assert t_quantile(degrees) == pytest.approx(scipy.stats.t.ppf(0.975, degrees), abs=6e-4)
+    assert t_quantile(0.5) == t_quantile(1)
 
 
 def test_interval_of_independent_samples_by_hand() -> None:
