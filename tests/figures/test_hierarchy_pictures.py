@@ -14,7 +14,9 @@ from looks import LOOKS
 
 from gpulab import devices, figures
 from gpulab.evidence import Evidence
+from gpulab.figures import _style
 from gpulab.figures._style import LabFigure
+from gpulab.figures.hierarchy import _name_caches
 from gpulab.hierarchy import Bandwidth, BandwidthPoint, Latency, LatencyPoint, ParallelChains, ParallelPoint, Reported
 
 LIVE = Evidence.measured("A CPU", 9)
@@ -157,6 +159,19 @@ def test_bars_and_words_are_those_of_each_point() -> None:
     assert (marks.x, marks.y) == ((1, 2, 4), (80e-9, 50e-9, 40e-9))
     assert list(both.layout.xaxis.tickvals) == [1, 2, 4]
     assert marks.customdata[1] == "2 chains: 50.0 ns"
+
+
+def test_names_of_caches_less_than_a_quarter_of_the_axis_apart_have_a_row_each() -> None:
+    """By hand: of twenty powers of two 24 per cent are 4.8; of three close ones the third is beside the first again."""
+    for places, heights in (((12, 16), [0, 16]), ((12, 17), [0, 0]), ((12, 14, 16), [0, 16, 0])):
+        figure = _style.frame("", LIVE, "")
+        _name_caches(figure, [Reported(f"L{k}", 2.0**k) for k in reversed(places)], [2.0**10, 2.0**30])
+        assert [note.yshift for note in figure.layout.annotations] == heights
+        assert [shape.x0 for shape in figure.layout.shapes] == [2.0**k for k in places]
+        assert figure.layout.margin.t == 76 + 32
+    edges = _style.frame("", LIVE, "")
+    _name_caches(edges, [Reported("L1", 2.0**10), Reported("L2", 2.0**30)], [2.0**10, 2.0**30])
+    assert edges.layout.shapes == (), "on the ends of the axis nothing is drawn"
 
 
 def streams() -> LabFigure:

@@ -14,6 +14,7 @@ from looks import LOOKS
 from gpulab import devices, figures, models
 from gpulab.evidence import Environment, Evidence
 from gpulab.figures._style import LabFigure
+from gpulab.figures.scaling import _ranks_axis, _value_axis
 from gpulab.parallel import GlobalBatchResult, GlobalBatchRow, ScalingMeasurement, ScalingResult
 from gpulab.training import Accuracy, SeedsAccuracy
 
@@ -174,6 +175,24 @@ def scaled() -> LabFigure:
     """Two results with their predictions, and a law."""
     laws = [models.amdahl(0.1, [1, 8, 64]), models.scaling(0.1, 400e6, 10e-6, 100e9, [1, 8, 68, 512])]
     return figures.scaling([_result(), _result(FAR, predicted=False)], laws)
+
+
+@pytest.mark.parametrize(
+    ("most", "ticks"),
+    [(1, [1, 2, 4]), (8, [1, 2, 4, 8, 16]), (128, [2**k for k in range(9)]), (256, [1, 4, 16, 64, 256]),
+     (2**17, [1, 8, 64, 512, 4096, 32768, 2**18])],
+)  # fmt: skip
+def test_the_ticks_of_ranks_are_powers_of_two(most: int, ticks: list[int]) -> None:
+    """By hand: each to the first beyond the last count; from nine of them on every second, from eighteen on every third."""
+    axis = _ranks_axis([1, most])
+    assert axis["tickvals"] == ticks
+    assert [text.split(">")[1].split("<")[0] for text in axis["ticktext"]] == [f"{tick:,}" for tick in ticks]
+
+
+def test_the_axis_of_efficiency_ends_a_little_over_105_per_cent() -> None:
+    """Or over the highest value, where one is higher."""
+    for values, high in (([50.0], 107.1), ([200.0], 204.0)):
+        assert _value_axis(values, "efficiency")["range"] == [0, pytest.approx(high)]
 
 
 PICTURES: dict[str, Callable[[], LabFigure]] = {

@@ -41,6 +41,13 @@ def test_one_strategy_twice_has_two_bars() -> None:
     assert [sum(bar.x[k] for bar in figure.data) for k in range(2)] == [two.total_bytes, four.total_bytes]
 
 
+def test_the_gpus_name_changes_its_side_in_the_middle() -> None:
+    """Of the largest bar; beyond it the words end at the line."""
+    states = rank_states("course", strategy="ddp", ranks=2)
+    sides = [figures.rank_memory([states], states.total_bytes * k, "x").layout.annotations[0].xanchor for k in (0.5, 0.52)]
+    assert sides == ["left", "right"]
+
+
 PICTURES: dict[str, Callable[[], LabFigure]] = {
     "rank memory": lambda: figures.rank_memory([rank_states("course", strategy=s, ranks=2) for s in ("ddp", "zero3")], 2**30, "a GPU"),
 }
