@@ -102,6 +102,9 @@ def test_what_an_ended_process_left_is_killed_before_its_end_is_told(monkeypatch
     guard.look()
     assert done == [("session", 41), "strays", {"event": "ended", "name": "p", "pid": 41, "code": -9}]
     assert (list(guard.popens), guard.stops, guard.pid("p"), guard.pid("q")) == (["q"], {"q": (2, 1.0)}, None, 42)
+    guard.forks = {"f": 43, "g": 44}
+    guard.ended("f", 43, 3)
+    assert (guard.forks, guard.pid("f"), done[-1]) == ({"g": 44}, None, {"event": "ended", "name": "f", "pid": 43, "code": 3})
 
 
 @pytest.mark.parametrize(("slow", "steps"), [(False, ["close", "wait 7"]), (True, ["close", "wait 7", "kill", "wait"])])
@@ -563,3 +566,18 @@ def test_descendants_that_no_signal_ends_are_given_up_in_the_end(monkeypatch: py
     _guard._kill_descendants()
     assert waited == [0.1] * 100
     assert below.done == [1] * 100
+
+
+def test_an_event_is_a_line_and_nobody_to_read_it_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the standard output, which is the pipe to the kernel; a pipe that is broken ends nothing here."""
+    written: list[tuple[int, bytes]] = []
+
+    def write(where: int, line: bytes) -> None:
+        written.append((where, line))
+        if len(written) > 1:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(os, "write", write)
+    for pid in (5, 6):
+        _guard.tell(event="started", name="a", pid=pid)
+    assert written == [(1, b'{"event": "started", "name": "a", "pid": %d}\n' % pid) for pid in (5, 6)]
