@@ -18,7 +18,7 @@ from gpulab import _given, devices
 from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.evidence import Evidence, Note
-from gpulab.memory._snapshot import _arrays, _key
+from gpulab.memory._snapshot import _DEPTH, _arrays, _key
 from gpulab.units import format_bytes
 
 
@@ -178,7 +178,7 @@ def _outputs(where: devices.Device, drop: bool) -> list[str]:
     cache = shell.user_ns.get("_oh", {})
     holding: dict[Any, int] = {}
     for number, value in list(cache.items()):
-        keys = [_key(array, where) for _, array in _arrays("", value, 3)]
+        keys = [_key(array, where) for _, array in _arrays("", value, _DEPTH)]
         nbytes = sum({key[:2]: key[2] for key in keys if key is not None}.values())
         if nbytes:
             holding[number] = nbytes

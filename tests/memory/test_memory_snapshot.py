@@ -240,3 +240,14 @@ def test_a_cupy_array_is_its_allocation_on_its_own_gpu(monkeypatch):
     assert _snapshot._key(foreign, Device("cpu")) is None
     assert _snapshot._key(whole, Device("cuda", 0)) is None
     assert _snapshot._key(torch.zeros(3), Device("cuda", 0)) is None
+
+
+def test_names_are_looked_for_three_deep_and_among_two_hundred():
+    """What lies deeper, or further on, belongs to a library and has no name; nor has what a mapping keeps under a pair."""
+    one = {name: np.zeros(7) for name in ("three", "four", "pair", "number")}
+    names = {
+        "three": [({"k": one["three"]},)], "four": [[[[one["four"]]]]], "odd": {(1, 2): one["pair"], 3: one["number"]},
+        "many": [np.zeros(7) for _ in range(201)], "table": {k: np.zeros(7) for k in range(201)},
+    }  # fmt: skip
+    found = {row.name for row in memory.snapshot("cpu", names=names).tensors if row.library == "numpy"}
+    assert found == {"three[0][0]['k']", "odd[3]", *(f"{name}[{k}]" for name in ("many", "table") for k in range(200))}

@@ -297,6 +297,7 @@ def test_a_window_in_words_and_in_a_table() -> None:
         "No scale is safe: the gradients spread over more powers of two than float8_e4m3fn has."
     )
     assert over.table()[1][-1][1] == "none"
+    assert (over.kept_share, over.overflowing_share, w.kept_share) == (0.5, 0.5, 0.5)
 
 
 def test_the_edges_of_what_is_safe() -> None:
