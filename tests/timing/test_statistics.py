@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulab.errors import InputError
-from gpulab.timing import _dependence
+from gpulab.timing import _dependence, statistics
 from gpulab.timing._states import _spread, split_levels
 from gpulab.timing.statistics import FEWEST_SAMPLES, is_precise, median_interval, median_ratio, ratio_interval, t_quantile, two_levels
 
@@ -527,3 +527,59 @@ def test_levels_are_clusters_from_nearly_four_of_their_spreads_on(apart: float, 
     one = np.linspace(10.0, 11.0, 40)
     samples = np.concatenate([one, one + apart])
     assert split_levels(samples, np.sort(samples), 0.03).separate is separate
+
+
+@pytest.mark.parametrize(
+    ("n", "memory", "half", "away"),
+    [
+        (100, 50.0, 0.4, 0.15), (99, 50.0, 0.4, 0.4),  # fewer say too little
+        (100, 3.01, 0.4, 0.15), (100, 3.0, 0.4, 0.4),  # they must forget three times as fast
+        (100, 50.0, 0.15, 0.15), (100, 50.0, 0.12, 0.12),  # nothing is nearer than what there is already
+    ],
+)  # fmt: skip
+def test_how_near_a_far_quantile_may_come(n: int, memory: float, half: float, away: float) -> None:
+    """Samples without memory, beside signs about the median that are said to remember: from 0.15 on, on both sides."""
+    samples = shuffled(n)
+    for side in (-1, 1):
+        assert statistics._furthest(samples, np.sort(samples), side, half, _dependence.Inflation(memory, 10.0)) == away
+
+
+def test_far_quantiles_are_tried_in_steps_until_one_can_be_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third, at 0.15 + 2 x 0.025; from 600 samples on the signs' own memory counts, here too long for any."""
+    answers = iter([True, True, False, False])
+    monkeypatch.setattr(statistics, "understates", lambda own, signs: next(answers))
+    long = _dependence.Inflation(50.0, 10.0)
+    assert statistics._furthest(shuffled(599), np.arange(599.0), 1, 0.4, long) == pytest.approx(0.2)
+    monkeypatch.setattr(statistics, "inflation_of_signs", lambda signs: _dependence.Inflation(40.0, 10.0))
+    assert statistics._furthest(shuffled(599), np.arange(599.0), 1, 0.4, long) == pytest.approx(0.15)
+    assert statistics._furthest(shuffled(600), np.arange(600.0), 1, 0.4, long) == 0.4
+
+
+@pytest.mark.parametrize(("half", "shares"), [(0.25, (0.25, 0.75)), (0.26, (0.4, 0.65)), (0.9, (0.4, 0.65))])
+def test_an_interval_that_reaches_far_is_tried_at_its_quantiles(
+    half: float, shares: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a quarter on either side, each side by itself; no wider than the middle 95 % to begin with."""
+    asked = []
+    monkeypatch.setattr(statistics, "_half", lambda memory, n: half)
+    monkeypatch.setattr(statistics, "_furthest", lambda *given: asked.append(given[2:4]) or (0.1 if given[2] < 0 else 0.15))
+    assert statistics._shares(shuffled(200))[1:] == pytest.approx(shares)
+    assert asked == ([] if half == 0.25 else [(-1, min(half, 0.475)), (1, min(half, 0.475))])
+
+
+@pytest.mark.parametrize(("runs", "share"), [([300, 100, 350, 250], 0.65), ([920, 80], 0.92)])
+def test_of_two_levels_whose_shares_nobody_knows_both_are_held(runs: list[int], share: float) -> None:
+    """To the middle of each: half of the fast one's share, and half of the slow one's from the end; one of 8 % is a level."""
+    samples = held_states(runs)
+    found = statistics._with_levels(samples, np.sort(samples), 0.47, 0.53, True)
+    assert found == pytest.approx((share / 2, (1 + share) / 2))
+
+
+@pytest.mark.parametrize(("fast", "shares"), [(212, (0.49, 0.55)), (188, (0.45, 0.51)), (202, (0.49, 0.51)), (240, (0.49, 0.51))])
+def test_a_split_that_chance_may_have_put_beside_the_median_is_held(fast: int, shares: tuple[float, float]) -> None:
+    """400 calls of two levels in any order: 53 % are within chance (4.9 %) of a half, and two per cent beyond are held; 60 % are not.
+
+    A split inside of the interval changes nothing.
+    """
+    samples = np.random.default_rng(4).permutation(np.repeat([1.0, 1.12], [fast, 400 - fast])) + 1e-4 * shuffled(400) / 400
+    assert statistics._with_levels(samples, np.sort(samples), 0.49, 0.51, True) == pytest.approx(shares)
