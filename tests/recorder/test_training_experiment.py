@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -149,13 +150,65 @@ def test_steps_are_timed_without_a_look_at_their_parts(device: Device, monkeypat
         each = 1 if device.is_cpu else 10
         assert [one.log for one in foretold] == ([[1, 1, "closed"]] if device.is_cpu and module is _training else [])
         warm, *rest = run.log
-        assert (warm > _EAGER_STEPS or device.is_cpu, rest) == (True, [each, "closed"])
+        assert (warm, rest) == (2 if device.is_cpu else 6, [each, "closed"])
+        assert warm > _EAGER_STEPS or device.is_cpu  # a graph is recorded by then
+        assert run.options["steps"] == 1_000_000  # more than any deadline sees
         assert (run.options["device"], run.options["fused"], case.params["steps"]) == (device, True, each)
         assert (case.rank, case.shares) == (2 if module is _training else 3, 1 if device.is_cpu else 4)
     assert [(one["device"], one["deadline"], one["label"]) for one in said] == [
         (device, 0.5, "cnn, bfloat16, fused"), (device, 0.5, "speed-up ladder, fused alone"),
     ]  # fmt: skip
     assert any(getattr(part, "groups", 1) > 1 for part in run.task.make_model(0).modules())  # depthwise: the lighter network
+
+
+def test_a_step_may_take_twenty_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen times what a sixteenth of the batch takes; where it is refused the small run is closed too."""
+    asked: list[Any] = []
+
+    def refuse(who: str, small: Any, times: float, **named: Any) -> None:
+        small()
+        asked.append((who, times, named))
+        raise InputError("too long")
+
+    monkeypatch.setattr(_training, "refuse_long", refuse)
+    monkeypatch.setattr(_training.training, "Run", PlayedRun)
+    PlayedRun.made.clear()
+    with pytest.raises(InputError, match="too long"):
+        _training._case(Device("cpu"), "cnn", "float32", "plain", 0).time(0.1)
+    assert asked == [("training, cnn, float32, plain", 16, {"what": "step", "longest_seconds": 20.0})]
+    (run,) = PlayedRun.made
+    assert (run.log, run.options["batch_size"], run.options["steps"]) == ([1, "closed"], 16, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "refused"),
+    [("", None), ("lost", "the loss was lost at step 2; expected to go on"), ("There is none.", "There is none. Expected it to run as"),
+     ("It was pinned already.", "It was pinned already. Expected")],
+)  # fmt: skip
+@pytest.mark.parametrize("module", [_training, _speedup])
+def test_what_did_not_run_as_asked_is_not_recorded(
+    module: Any, sentence: str, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ended, or left something out; a ladder's images may have been pinned before. Each run is closed."""
+
+    class Played(PlayedRun):
+        def __init__(self, task: training.Task, **options: Any) -> None:
+            super().__init__(task, **options)
+            self.is_over, self.losses = sentence == "lost", [1.0, 2.0]
+            self.notes = [SimpleNamespace(code="skipped", sentence=sentence)] if "." in sentence else []
+            self.notes.append(SimpleNamespace(code="slow", sentence="It took long."))
+
+    monkeypatch.setattr(module, "measure", lambda fn, *args, **named: "measured")
+    monkeypatch.setattr(module.training, "Run", Played)
+    PlayedRun.made.clear()
+    gpu = Device("cuda", 0)
+    case = _training._case(gpu, "cnn", "float32", "plain", 0) if module is _training else _speedup._case(gpu, "the script", "", (), 0)
+    if refused is None or (module is _speedup and "pinned" in refused):
+        assert case.time(0.1) == "measured"
+    else:
+        with pytest.raises(InputError, match=refused):
+            case.time(0.1)
+    assert PlayedRun.made[-1].log == [6, "closed"]
 
 
 def known(name: str) -> training.Technique:
