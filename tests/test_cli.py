@@ -1,5 +1,6 @@
 """The command line."""
 
+import errno
 import io
 import json
 import os
@@ -140,6 +141,14 @@ def test_an_output_on_a_full_disk_is_one_sentence(lines):
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert re.fullmatch(r"gpulab: what was to be printed cannot be written \(.+\)\. Make room, and run it again\.\n", done.stderr)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device", "mine.json"), OSError(errno.EIO, "Input/output error")])
+def test_a_full_disk_under_another_file_is_no_fault_of_the_output(error, monkeypatch):
+    """Nor is another fault one of a full disk: each keeps its traceback."""
+    monkeypatch.setattr(devices, "checkup", _raising(error))
+    with pytest.raises(OSError, match=error.strerror):
+        cli.main(["doctor"])
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["record", "--list"]])

@@ -103,6 +103,7 @@ def test_it_sleeps_between_two_looks_and_stops_after_the_seconds(monkeypatch: py
         return now[0]
 
     def sleep(seconds: float) -> None:
+        assert seconds == 0.02  # of the fifty looks in a second each costs next to nothing
         now[0] += 1.0
         real(0.002)
 
@@ -112,6 +113,9 @@ def test_it_sleeps_between_two_looks_and_stops_after_the_seconds(monkeypatch: py
     one.run()
     _still.settle(5.0)
     assert (stopped, one.running) == ([106.0], False)
+    two, begin, looks[0] = Endless(), now[0], 0
+    _still.settle()  # half a minute for each, unless told
+    assert (stopped[1] - begin, two.running) == (31.0, False)
 
 
 def test_every_widget_sends_its_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
