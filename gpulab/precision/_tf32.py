@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Tf32Switches(Result):
     @property
     def explanation(self) -> str:
         """What follows, in a sentence."""
-        on = [words for words, allowed in zip(_WHAT, (self.matmul_allowed, self.convolution_allowed), strict=True) if allowed]
+        on = [*itertools.compress(_WHAT, (self.matmul_allowed, self.convolution_allowed))]
         if not self.has_tf32:
             return f"{self.device} has no TF32: the switches change nothing here."
         return f"Float32 {' and '.join(on)} run in TF32, with 10 bits of mantissa." if on else "Float32 work runs in float32."
@@ -111,16 +112,16 @@ def tf32(matmul: bool = True, convolution: bool = True) -> Iterator[None]:
     >>> s.matmul_allowed, s.convolution_allowed
     (True, False)
     """
-    wanted = [_given.flag("tf32", "matmul", matmul), _given.flag("tf32", "convolution", convolution)]
+    matmul, convolution = _given.flag("tf32", "matmul", matmul), _given.flag("tf32", "convolution", convolution)
     import torch
 
     cudnn: Any = torch.backends.cudnn
-    places = [torch.backends.cuda.matmul, cudnn.conv]
-    before = [place.fp32_precision for place in places]
+    asked = [(torch.backends.cuda.matmul, matmul), (cudnn.conv, convolution)]
+    before = [(place, place.fp32_precision) for place, _ in asked]
     try:
-        for place, allowed in zip(places, wanted, strict=True):
+        for place, allowed in asked:
             place.fp32_precision = "tf32" if allowed else "ieee"
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
+        for place, value in before:
             place.fp32_precision = value
