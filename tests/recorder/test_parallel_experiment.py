@@ -162,6 +162,65 @@ def test_a_collective_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (m.nbytes, m.calls_per_sample, m.median_seconds) == (4096.0, 1, 5.0)
 
 
+def test_ranks_are_kept_for_the_next_case_and_end_after_three_idle_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started once for as many of one kind; anew where the number is another, where they died, and after a case that failed."""
+    log: list[Any] = []
+
+    class Ranks:
+        def __init__(self, n: int, backend: str) -> None:
+            self.pids: tuple[int, ...] = (n,)
+            log.append((n, backend))
+
+        def close(self) -> None:
+            log.append(f"end of {self.pids[0] if self.pids else 'dead'}")
+
+    class Timer:
+        def __init__(self, seconds: float, function: Any) -> None:
+            self.seconds, self.function, self.daemon = seconds, function, False
+
+        def start(self) -> None:
+            log.append((self.seconds, self.daemon))
+
+        def cancel(self) -> None:
+            log.append("cancel")
+
+    monkeypatch.setattr(_parallel, "RankProcesses", Ranks)
+    monkeypatch.setattr(_parallel.threading, "Timer", Timer)
+    session = _parallel._Session()
+
+    def told(n: int) -> list[Any]:
+        log.clear()
+        with session.ranks(n, "gloo") as lent:
+            session.close()  # not while a case uses them
+            lent.pids = () if n == 4 else lent.pids
+        return log.copy()
+
+    idle = (3.0, True)
+    assert told(2) == [(2, "gloo"), idle]
+    assert told(2) == ["cancel", idle]
+    assert told(4) == ["cancel", "end of 2", (4, "gloo"), idle]
+    assert told(4) == ["cancel", "end of dead", (4, "gloo"), idle]
+    log.clear()
+    with pytest.raises(KeyboardInterrupt), session.ranks(2, "nccl"):
+        raise KeyboardInterrupt
+    assert log == ["cancel", "end of dead", (2, "nccl"), "end of 2"]
+    assert told(2)[-2:] == [(2, "gloo"), idle]
+    assert session._timer is not None
+    session._timer.function()
+    session.close()
+    assert log[-1] == "end of 2"
+    assert log.count("end of 2") == 1
+
+
+def test_two_thousand_turns_are_the_most() -> None:
+    """Where a turn brings nothing, or the time is never up; three samples are enough where it is up at once."""
+    turns: list[int] = []
+    assert len(_parallel._until(0.0, lambda: turns.append(1) or [])) == 0
+    assert len(turns) == 2000
+    assert _parallel._until(0.0, lambda: [1.0]).tolist() == [1.0] * 3
+    assert _parallel._until(0.0, lambda: [1.0, 2.0]).tolist() == [1.0, 2.0] * 2
+
+
 def test_the_terminals_ctrl_c_is_the_recorders_alone(two: RankProcesses) -> None:
     """A terminal sends SIGINT to the whole group in front of it: the first one lets the case in flight end, so no rank is in that group."""
     assert len(two.pids) == 2
