@@ -105,6 +105,20 @@ def test_what_only_computes() -> None:
         assert [_operators.is_plain(_expressions.ast.parse(text, mode="eval").body) for text in texts] == [expected] * len(texts)
 
 
+def test_a_sign_before_numbers_of_each_width() -> None:
+    """Narrow integers in their own width, as numba has it: -3 of a uint8 is 253; a truth value is 0 or 1, its complement another."""
+    ast, narrow = _expressions.ast, np.array([3, 0], np.uint8)
+    for sign, value, expected in (
+        (ast.USub, narrow, [253, 0]), (ast.Invert, narrow, [252, 255]), (ast.UAdd, narrow, [3, 0]), (ast.Not, narrow, [False, True]),
+        (ast.USub, np.array([-128, 5], np.int8), [-128, -5]), (ast.USub, np.array([True, False]), [-1, 0]),
+        (ast.Invert, np.array([True, False]), [False, True]), (ast.UAdd, np.array([True, False]), [1, 0]),
+        (ast.USub, np.array([2.5, -0.5], np.float32), [-2.5, 0.5]),
+    ):  # fmt: skip
+        found = _operators.UNARY[sign](value)
+        assert found.tolist() == expected
+        assert found.dtype.itemsize == (4 if value.dtype == np.float32 else 1 if isinstance(expected[0], bool) else 8)
+
+
 def test_operands_in_words() -> None:
     """By the kind of what stands there."""
     assert [_operators.kind_of_value(value) for value in (None, (1, 2), np.float32(1), "text")] == ["nothing", "a tuple", "float32", "str"]

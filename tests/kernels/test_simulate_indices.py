@@ -16,12 +16,12 @@ CUBE = np.arange(2 * 3 * 5.0).reshape(2, 3, 5)
 PARTS = (
     "c[1]", "c[1, 2]", "c[-1, 0]", "c[0, 1:3]", "c[:, 2]", "c[:, :, 3]", "c[1, 1:]", "c[1, :2, 4]", "c[-1, -2:, 1:4]", "c[0, 1, -4:-1]",
     "c[1][2]", "c[1][1:][0]", "c[0, 0, 1:][1:3]", "c[0, 0, 2:2]", "c[0, 0, 4:1]", "c[0, 2, -9:2]", "c[0, 2, 3:99]", "c[0, -3:1]", "c[:1]",
-    "c[0, :, 1:][1, -2:]",
+    "c[0, :, 1:][1, -2:]", "c[int32(1), uint8(2)]", "c[int16(0), 0, int32(1):uint16(4)]", "c[uint64(1)]",
 )  # fmt: skip
 
 
 def _kernel(text: str) -> Any:
-    header = "from gpulab.kernels import cuda\ndef kernel(out, shape, c, i):\n"
+    header = "from gpulab.kernels import cuda, int16, int32, uint8, uint16, uint64\ndef kernel(out, shape, c, i):\n"
     return function_of(f"{header}    part = {text}\n{_WALK}", filename=f"<part {text}>")
 
 
@@ -35,7 +35,7 @@ _WALK = """    shape[0], shape[1], shape[2] = part.ndim, part.shape[0], part.siz
 @pytest.mark.parametrize("text", PARTS)
 def test_a_part_is_numpys(text: str) -> None:
     """Its dimensions, its first length, how much it holds, and its elements in order where it is a row of them."""
-    expected = eval(text, {"c": CUBE})
+    expected = eval(text, {"c": CUBE, **dict.fromkeys(("int16", "int32", "uint8", "uint16", "uint64"), int)})
     out, shape = np.full(30, -1.0), np.zeros(3, np.int64)
     assert simulate(_kernel(text), 1, 1, out, shape, CUBE, 0).findings == ()
     assert shape.tolist() == [expected.ndim, expected.shape[0], expected.size]

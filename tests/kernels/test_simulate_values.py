@@ -12,6 +12,8 @@ import pytest
 from random_kernels import function_of
 
 from gpulab.kernels import cuda, simulate
+from gpulab.kernels._simulate import _arithmetic
+from gpulab.kernels._simulate._fused import _odd_sum, _product, _sum
 
 numba = pytest.importorskip("numba", reason="numba is not installed; its compiler is the reference")
 pytest.importorskip("numba.cuda", reason="numba-cuda is not installed; kernels here name its types")
@@ -462,3 +464,28 @@ def test_a_float_of_a_text_is_the_number_that_it_names() -> None:
     out = np.zeros(3)
     simulate(from_texts, 1, 1, out)
     np.testing.assert_array_equal(out, [-np.inf, 0.001, np.nan])
+
+
+def test_what_a_product_and_a_sum_lose_is_kept() -> None:
+    """In exact fractions: each with its loss is the whole, for numbers of many sizes."""
+    rng = np.random.default_rng(3)
+    for x, y in zip(*(np.ldexp(rng.uniform(-1, 1, 200), rng.integers(-40, 40, 200)) for _ in range(2)), strict=True):
+        for (found, lost), exact in ((_product(x, y), Fraction(x) * Fraction(y)), (_sum(x, y), Fraction(x) + Fraction(y))):
+            assert Fraction(float(found)) + Fraction(float(lost)) == exact
+            assert float(found) == float(exact)
+
+
+def test_a_sum_that_is_rounded_to_odd() -> None:
+    """Beside 1, whose last bit is 0, to the neighbour where something is lost; 1 + 2^-52 is odd and stays; an exact sum is itself."""
+    odd, little = 1 + 2.0**-52, 2.0**-60
+    assert [float(_odd_sum(x, y)) for x, y in ((1.0, little), (odd, little), (odd, -little), (1.0, -little), (1.0, 1.0), (1.5, 0.0))] == [
+        odd, odd, odd, 1 - 2.0**-53, 2.0, 1.5,
+    ]  # fmt: skip
+    assert _odd_sum(np.array([1.0, 2.0]), np.array([little, 2.0])).tolist() == [odd, 4.0]
+
+
+def test_what_stands_for_a_function_without_code_has_some() -> None:
+    """Each that numba-cuda lacks runs under the microscope, and what its note names instead is a function that it has."""
+    known = {name for name in _arithmetic.FUNCTIONS if name not in _arithmetic.WITHOUT_CODE}
+    assert set(_arithmetic.WITHOUT_CODE) - {"np.pow"} <= set(_arithmetic.FUNCTIONS)  # np.pow came with NumPy 2.1
+    assert set(_arithmetic.WITHOUT_CODE.values()) <= known | {"**"}
