@@ -40,7 +40,8 @@ class Job(concurrent.futures.Future):
     data: Any = None
 
     def get(self, seconds: float) -> Any:
-        """Return what came, or raise it."""
+        """Return what came, or raise it; who asks knows that it is there, and waits a second for it at most."""
+        assert seconds <= 1.0
         return self.result(seconds)
 
 

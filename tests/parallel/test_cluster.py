@@ -634,6 +634,7 @@ class Jobs:
         seconds, answer = self.answers[engine]
 
         def get(limit: float) -> object:
+            assert limit <= 1.0  # it is there already
             if isinstance(answer, Exception):
                 raise answer
             return answer
