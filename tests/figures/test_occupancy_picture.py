@@ -98,6 +98,19 @@ def test_the_description_has_the_ends_of_each_curve() -> None:
     )
 
 
+def test_ticks_stand_at_multiples_of_warps_and_of_memory() -> None:
+    """Each eight warps, each 64 registers and each 64 KiB, to the end of each curve: 1,024 threads, 255 registers, 227 KiB on 9.0."""
+    layout = figures.occupancy(models.occupancy(256, 32, 0, "9.0")).layout
+    ticks = [list(axis.tickvals) for axis in (layout.xaxis, layout.xaxis2, layout.xaxis3)]
+    assert ticks == [[0, 256, 512, 768, 1024], [0, 64, 128, 192, 256], [0, 2**16, 2**17, 3 * 2**16]]
+
+
+def test_a_launch_near_the_left_end_has_its_share_on_the_right() -> None:
+    """Up to a tenth of the axis: 102.4 of 1,024 threads."""
+    sides = [traces(figures.occupancy(models.occupancy(threads, 32)), "x")["this launch"].textposition for threads in (102, 103)]
+    assert sides == ["top right", "top center"]
+
+
 PICTURES: dict[str, Callable[[], LabFigure]] = {
     "occupancy": lambda: figures.occupancy(models.occupancy(256, 64, 4096, "9.0")),
 }
