@@ -121,7 +121,7 @@ class _Attempts:
         self.held.append(self.room.live_bytes)
         kept = [torch.zeros(batch, _ROW_BYTES // 4)]
         for _ in range(3):
-            kept.append(kept[-1] + 1)
+            kept.append(kept[-1].clone())
         self.done.append(batch)
 
 

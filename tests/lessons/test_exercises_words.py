@@ -236,3 +236,26 @@ def test_means_and_what_they_need(means: tuple[Any, ...], more: int, words: str,
     state, message = said("06.12", dict(zip(("accumulate", "checkpoint", "precision"), means, strict=True)))
     assert (state, words in message) == ("passed" if "MODELLED" in words else "wrong", True), message
     assert [given[1:] for given in asked] in ([], [means[1:]])
+
+
+PRAISE = {
+    "05.3": "Range decides as often as precision does: the same 16 bits are float16 for the one task and bfloat16 for the other.",
+    "05.13": "Right: with Adam, mixed precision saves nothing on the parameters' side. What it saves is activations, and time.",
+    "06.14": "Begun with 1,024 and with 4,096 it ends at 256, which fits, and with 1,000 at 250; 100 fits at once; and nothing of the "
+    "failed steps was left alive.",
+    "07.2": "90 % zeros make a file of float32 weights 7.6 times smaller, not 10 times: the mask is a bit for each weight, zero or not.",
+    "07.5": "Each loss is mended before the next one, channels go before weights, and rounding comes last.",
+    "07.6": "No weight moved by more than half a step of its own row, and the narrowest row kept as many codes as the widest.",
+    "07.11": "Depthwise, 128 channels: 1/128 of the FLOPs. The bytes of the images in and out are the same as before.",
+    "08.14": "A: rank 2 left out a collective, and everybody waits. B: nobody hangs, rank 3 is slow, and all move at its pace. C: rank 0 "
+    "waits in a barrier that only it calls.",
+    "09.3": "Two gains, one loss, and two of which nothing can be said. The size of a ratio decided none of them.",
+    "09.5": "Right for one part mended twice (less than the product) and for two parts mended once each (more than the product).",
+    "09.9": "Samples a second, whatever the batch and however long the run. What they taught the model is the other half of the question.",
+}
+
+
+@pytest.mark.parametrize("id", PRAISE)
+def test_why_a_right_answer_is_right(id: str) -> None:
+    """The course's own answer passes, and is told what it shows."""
+    assert said(id, solved(id)) == ("passed", PRAISE[id])

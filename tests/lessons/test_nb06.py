@@ -192,6 +192,16 @@ def test_the_budget_is_kept_by_what_the_hint_says() -> None:
     assert "four parts and one more" in _nb06_memory.BUDGET.hints[-1]
 
 
+def test_four_tensors_of_256_rows_fit_and_a_row_more_does_not() -> None:
+    """06.14: of 8 KiB a row, in 8 MiB; nothing of a step is alive when the next one begins."""
+    diary = _nb06_memory._Attempts()
+    with diary.room:
+        diary.step(256)
+        with pytest.raises(torch.OutOfMemoryError):
+            diary.step(257)
+    assert (diary.batches, diary.done, diary.held) == ([256, 257], [256], [0, 0])
+
+
 def test_where_nothing_fits_the_error_is_raised_and_not_handed_back() -> None:
     """06.14: in 8 KiB one of the four tensors of one item fits; from 4 on that is 4, 2 and 1."""
     tried: list[int] = []
