@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def _kernel(text: str, before: str = "") -> Any:
         f"from gpulab.kernels import cuda\ndef kernel(out, a, m, n, x):\n    i = cuda.grid(1)\n{body}    out[i] = {text}\n",
         filename=f"<expression {text}>",
     )
-    found.__globals__["PAIR"] = PAIR
+    found.__globals__.update(PAIR=PAIR, textwrap=textwrap)
     return found
 
 
@@ -73,6 +74,8 @@ def test_a_guard_that_comes_too_late_is_found(text: str) -> None:
         ("a.T", "`.T` is not supported"), ("cuda.threadIdx", "has three parts"), ("cuda.syncthreads", "is no value; expected a call of it"),
         ("a[::2][0]", "a slice with a step"), ("float('many')", "is no number; expected one such as float('inf')"),
         ("(1 if m else 2)", "expected a number or a truth value to test"), ("abs(*PAIR)", "takes 1 argument"),
+        ("textwrap.dedent", "the module textwrap is not supported in a kernel"), ("textwrap", "the module textwrap is not supported"),
+        ("m.shape.size", "`.size` is not supported"), ("PAIR.size", "`.size` of a constant is not supported in a kernel"),
     ],
 )  # fmt: skip
 def test_what_is_no_number_is_refused_at_its_line(text: str, words: str) -> None:
