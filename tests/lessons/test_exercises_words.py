@@ -259,3 +259,16 @@ PRAISE = {
 def test_why_a_right_answer_is_right(id: str) -> None:
     """The course's own answer passes, and is told what it shows."""
     assert said(id, solved(id)) == ("passed", PRAISE[id])
+
+
+@pytest.mark.parametrize(
+    ("id", "parts"),
+    [
+        ("08.14", {"C": (0, ...)}), ("08.14", {"C": (..., "barrier")}), ("08.14", {"C": ...}), ("08.8", {"schedule": ...}),
+        ("08.8", {"microbatches": ...}), ("09.3", {"E": ...}), ("06.12", {"precision": ...}), ("05.11", {"cross_entropy": ("lower", ...)}),
+        ("05.11", {"cross_entropy": ...}), ("05.13", {"pure bfloat16": ...}),
+    ],
+)  # fmt: skip
+def test_a_part_that_still_holds_dots_is_no_attempt(id: str, parts: dict[str, Any]) -> None:
+    """With all the others right; half of a part too."""
+    assert said(id, solved(id) | parts) == ("not attempted", "")
