@@ -246,6 +246,19 @@ def test_a_limit_ends_a_call_at_once(machine: Machine) -> None:
     assert error.ranks == (1,)
 
 
+def test_a_rank_that_answers_no_interrupt_is_where_it_last_told(machine: Machine) -> None:
+    """It hangs outside of any collective: the line is that of its last report, and one that told nothing has no line."""
+    machine.jobs[1].data = {"entered": 0, "collective": None, "where": "line 4 of spin"}
+    machine.on_interrupt = lambda rank: None
+    machine.answers(0, outcome(0))
+    call = machine.call(limit_seconds=1.0)
+    assert (call._sight(1).where, call._sight(1).entered) == ("line 4 of spin", 0)
+    error, _ = waited(machine, call)
+    assert str(error).startswith("run: rank 1 had not returned after 1 s (at line 4 of spin); expected all to.")
+    machine.jobs[1].data = {}
+    assert call._sight(1) == Sight(1, "running")
+
+
 def test_a_limit_holds_where_a_rank_has_raised(machine: Machine) -> None:
     """Rank 0 raises at once, rank 1 works on and tells nothing: after 2 s it is interrupted, and the error is what rank 0 raised."""
     machine.answers(0, outcome(0, "raised", error="ValueError: bad", pickled=cloudpickle.dumps(ValueError("bad")), trace="line 7"))

@@ -357,3 +357,12 @@ def test_a_wait_that_fails_is_told_with_what_it_failed_of(alone):
     with pytest.raises(RuntimeError, match="timed out"):
         _observe._waited(observer, fails, (tensor,), {})  # of nobody's call
     assert _observe._waited(observer, lambda given: given + 1, (tensor,), {}) == 2.0
+
+
+def test_what_never_ends_is_in_flight_while_somebody_observes_it():
+    """Whoever watches over the others sees it in the block, and no more when the observer has gone."""
+    with observe() as seen:
+        seen._begun(FIXED)
+        assert [call.name for call in in_flight()] == ["all_reduce"]
+    assert in_flight() == ()
+    assert [call.name for call in seen.in_flight] == ["all_reduce"]
