@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpulab import recordings
 from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Badge, Environment, Note
-from gpulab.recordings import Entry, Recording, Timing
+from gpulab.recordings import Entry, Recording, Timing, _files
 from gpulab.recordings._schema import KEPT_SAMPLES, thin
 
 
@@ -357,3 +357,18 @@ def test_a_path_may_begin_with_the_home(tmp_path, monkeypatch):
     assert recordings.read("~/mine.json") == recordings.read(tmp_path / "mine.json")
     with pytest.raises(InputError, match=r"recordings\.read: ~nobody-of-that-name/r\.json begins with the home of a user that is not here"):
         recordings.read("~nobody-of-that-name/r.json")
+
+
+def test_where_there_is_none_the_error_says_how_to_make_one(tmp_path, monkeypatch):
+    """No folder at all, and one that is empty or not there."""
+    for folders in ([], [tmp_path, tmp_path / "gone"]):
+        monkeypatch.setattr(_files, "_folders", lambda folders=folders: folders)
+        assert (recordings.names(), recordings.readable()) == ((), {})
+        with pytest.raises(RecordingError, match=r"no recording 'mine'; expected one of: none yet\. Make one with `gpulab record"):
+            recordings.load("mine")
+
+
+def test_a_file_that_did_not_change_is_parsed_once(tmp_path):
+    """An instrument asks for its recordings at every redraw."""
+    recordings.write(a_recording(), tmp_path / "mine.json")
+    assert recordings.read(tmp_path / "mine.json") is recordings.read(tmp_path / "mine.json")
