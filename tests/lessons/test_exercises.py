@@ -246,6 +246,22 @@ def test_a_speedup_of_one_is_not_upside_down() -> None:
 
 
 AT_THE_EDGE: list[tuple[str, Any, str]] = [
+    # Another kind of answer than is asked for.
+    ("00.2", 3, "Your answer is an int (3); the check expects one letter"),
+    ("00.2", "E", "Your answer is a str ('E'); the check expects one letter"),
+    ("00.9", lambda slow, fast: 5.0, "Your function returned a float (5.0); the check expects ratio, low, high."),
+    ("01.3", 17, "Your answer is an int (17); the check expects three whole numbers, one a kernel."),
+    ("01.3", (16, 0), "Your answer is a tuple ((16, 0)); the check expects three whole numbers"),
+    ("01.6", 256, "Your answer is an int (256); the check expects a block size and a limiter"),
+    ("01.6", (128, 5), "Your answer is a tuple ((128, 5)); the check expects a block size and a limiter"),
+    ("01.6", (128, "register"), "'register' is no limiter; the check expects one of warps, registers, shared, blocks."),
+    ("01.7", 40, "Your answer is an int (40); the check expects registers of a thread and bytes of shared memory of a block."),
+    ("01.7", (40, 1, 2), "Your answer is a tuple ((40, 1, 2)); the check expects registers of a thread"),
+    ("01.9", 2**15, "Your answer is an int (32768); the check expects sizes in bytes"),
+    ("01.9", [], "Your answer is a list ([]); the check expects sizes in bytes"),
+    ("01.9", ["many"], "The check cannot read 'many' as a size; it expects sizes in bytes"),
+    ("03.3", 0.5, "Your answer is a float (0.5); the check expects a dict from each name to seconds."),
+    ("03.10", 5, "Your answer is an int (5); the check expects two things: a cause and a number of bytes."),
     # 16 warps of 128 x 4 threads.
     ("01.3", (16, 16, 1), "b: half of the warps go one way"),
     ("01.3", (17, 0, 1), "a: 17 is more than the 16 warps that there are. Count warps, not threads."),
