@@ -366,3 +366,16 @@ def test_what_never_ends_is_in_flight_while_somebody_observes_it():
         assert [call.name for call in in_flight()] == ["all_reduce"]
     assert in_flight() == ()
     assert [call.name for call in seen.in_flight] == ["all_reduce"]
+
+
+def test_waits_tell_until_the_last_observer_has_gone():
+    """One that ends inside another takes nothing from it; the last one, also where it is alone, leaves torch as it was."""
+    before = dist.Work.wait
+    with observe():
+        with observe():
+            pass
+        assert dist.Work.wait is not before
+    assert dist.Work.wait is before
+    with observe():
+        assert dist.Work.wait is not before
+    assert dist.Work.wait is before
