@@ -13,6 +13,7 @@ from gpulab import devices, figures
 from gpulab.evidence import Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import LabFigure
+from gpulab.figures.ladder import _cut
 from gpulab.training import Gain, LadderForm, LadderResult, Rung
 
 
@@ -107,6 +108,14 @@ def test_an_interval_that_reaches_far_does_not_press_the_rest_together() -> None
     *_, end, arrow = figures.ladder_gains(dataclasses.replace(RESULT, rungs=rungs)).data
     assert end.error_x.array[0] == pytest.approx(4.8)
     assert (list(arrow.x), list(arrow.y)) == ([6.0], [end.y[0]])
+
+
+def test_an_interval_that_ends_where_the_picture_cuts_has_no_arrow() -> None:
+    """Only what goes on beyond it has one."""
+    gains = [Gain(1.5, (1.0, 3.0)), Gain(1.5, (1.0, 3.1)), Gain(1.5, None)]
+    (arrows,) = _cut(gains, [0.0, 1.0, 2.0], "#000000", 3.0)
+    assert (arrows["x"], arrows["y"]) == ([3.0], [1.0])
+    assert _cut(gains[:1], [0.0], "#000000", 3.0) == []
 
 
 def far_ladder() -> LabFigure:
