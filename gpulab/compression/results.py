@@ -284,8 +284,10 @@ def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _right(model: WeighedModel) -> str:
-    told = [100 * share for share in (model.accuracy, *(model.accuracy_interval or ())) if share is not None]
-    return "{:.1f} % [{:.1f}, {:.1f}]".format(*told) if told else "not asked"
+    if model.accuracy is None or model.accuracy_interval is None:
+        return "not asked"
+    low, high = model.accuracy_interval
+    return f"{100 * model.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _ratios(interval: tuple[float, float] | None) -> str:
