@@ -231,29 +231,6 @@ def test_measure_waits_for_the_result() -> None:
     assert {m.device for m in measured} == {"cpu"}
 
 
-class Later:
-    """Stands for an array that is there a second after it was asked for, on the clock of the test."""
-
-
-def test_every_call_of_a_batch_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an injected clock: returned after 1, done after 4 seconds, first call and samples alike."""
-    now = [0.0]
-
-    def work() -> Later:
-        now[0] += 1
-        return Later()
-
-    def finish(result: Any) -> None:
-        assert type(result) is Later
-        now[0] += 3
-
-    monkeypatch.setattr(_backends, "waits_for", lambda result: finish if type(result) is Later else None)
-    m = gl.measure(work, deadline=100, clock=lambda: now[0])
-    assert (m.first_call_seconds, m.launch_seconds, m.median_seconds) == (4, 1, 4)
-    cold = gl.measure(work, deadline=100, clock=lambda: now[0], cold=True)
-    assert (cold.launch_seconds, cold.median_seconds) == (1, 4)
-
-
 def test_a_dropped_result_gets_a_note() -> None:
     """Where no array comes out nothing can be waited for, and the measurement says so."""
     x = jnp.ones((8, 8))

@@ -216,3 +216,15 @@ def test_a_refused_size_says_what_to_pass():
     for share in (-0.1, 1.0):
         with pytest.raises(InputError, match=rf"^mlp: dropout is {share}; expected a share from 0 up to, but not, 1\."):
             networks.mlp(dropout=share)
+
+
+@pytest.mark.parametrize(("wide", "stride", "plain"), [(8, 1, True), (8, 2, False), (16, 1, False), (16, 2, False)])
+def test_what_comes_in_is_added_as_it_is_only_where_channels_and_sides_stay(wide: int, stride: int, plain: bool):
+    """Otherwise ResNet's block makes it fit with a 1x1 convolution, and MobileNetV2's adds nothing: both keep their output's shape."""
+    from gpulab._network_modules import Bottleneck, InvertedResidual
+
+    x = torch.zeros(2, 8, 6, 6)
+    block, inverted = Bottleneck(8, wide, 4, 2, stride), InvertedResidual(8, wide, 2, stride)
+    assert block(x).shape == inverted(x).shape == (2, wide, 6 // stride, 6 // stride)
+    assert isinstance(block.shortcut, torch.nn.Identity) == plain
+    assert inverted.residual == plain

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import importlib
 import linecache
+import math
 import statistics
 import timeit
 from collections.abc import Callable, Mapping, Sequence
@@ -417,6 +418,8 @@ def _held(idiom: Idiom, result: Any, expected: Any, library: str = "") -> tuple[
         return 0.0, ""
     scale = float(np.max(np.abs(right.astype(np.complex128)))) or 1.0
     difference = float(np.max(np.abs(got.astype(np.complex128) - right))) / scale
+    if not math.isfinite(difference):  # nan is not larger than any tolerance
+        return None, "it holds numbers that are not finite"
     wrong = difference > _tolerance(idiom, library)
     return difference, f"it is off by {difference:.1e} of the largest value" if wrong else ""
 

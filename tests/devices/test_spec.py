@@ -213,7 +213,9 @@ def test_a_card_that_clocks_higher_than_its_data_sheet_has_a_higher_bound():
 def test_a_mig_slice_has_its_share():
     """One seventh of an A100's multiprocessors has one seventh of its arithmetic."""
     mig = dataclasses.replace(_H200, name="NVIDIA A100-SXM4-40GB MIG 1g.5gb", multiprocessors=14, max_clock_hz=1410e6)
-    assert gpu_spec(mig, mig.name).flops_per_second["bfloat16"].value == pytest.approx(312e12 * 14 / 108)
+    figure = gpu_spec(mig, mig.name).flops_per_second["bfloat16"]
+    assert figure.value == pytest.approx(312e12 * 14 / 108)
+    assert figure.source.endswith(", scaled to 14 of 108 multiprocessors")
 
 
 def test_an_unknown_card_is_computed_and_an_unknown_architecture_has_no_figure():

@@ -64,14 +64,24 @@ def test_every_idiom_that_was_asked_for_has_its_row() -> None:
 
 @pytest.mark.parametrize(
     ("here", "says"),
-    [("result = A + 1", "off by"), ("result = A[:2]", "shape"), ("result = 'text'", "shape"), ("result = np.zeros(3)", "shape")],
-)
+    [
+        ("result = A + 1", "off by"), ("result = A[:2]", "shape"), ("result = 'text'", "shape"), ("result = np.zeros(3)", "shape"),
+        ("result = A * float('nan')", "not finite"), ("result = A / 0", "not finite"),
+    ],
+)  # fmt: skip
 def test_a_row_that_gives_something_else_differs(here: str, says: str) -> None:
     """The check of the rows can fail."""
     wrong = dataclasses.replace(next(row for row in IDIOMS if row.name == "gather"), here=here)
     found = _idioms.execute(wrong)
     assert found.state == "differs"
     assert says in found.reason
+
+
+def test_nothing_agrees_with_what_is_no_number() -> None:
+    """A row whose own expectation went wrong (nan) must not pass for one that agrees."""
+    gather = next(row for row in IDIOMS if row.name == "gather")
+    found = _idioms.execute(dataclasses.replace(gather, expected=lambda names: np.full((6, 4), np.nan)))
+    assert (found.state, found.difference_ratio, found.reason) == ("differs", None, "it holds numbers that are not finite")
 
 
 @pytest.mark.gpu

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpulab as gl
+from gpulab import _backends
 from gpulab.errors import DeviceError, InputError, MeasurementError, OutOfMemoryError, StoppedError
 from gpulab.timing import Measurement, device_of
 
@@ -1109,3 +1110,26 @@ def test_a_measurement_in_one_line_and_equal_to_itself():
     assert dict(wide.table()[1])["with both copies"] == "not asked"
     assert dict(dataclasses.replace(wide, with_transfer_seconds=2.0).table()[1])["with both copies"] == "2.00 s"
     assert dict(wide.table()[1])["samples"] == f"{n} of 1 call each"
+
+
+class Later:
+    """Stands for an array that is there a second after it was asked for, on the clock of the test."""
+
+
+def test_every_call_of_a_batch_is_waited_for(monkeypatch):
+    """With an injected clock: returned after 1, done after 4 seconds, first call and samples alike."""
+    now = [0.0]
+
+    def work():
+        now[0] += 1
+        return Later()
+
+    def finish(result):
+        assert type(result) is Later
+        now[0] += 3
+
+    monkeypatch.setattr(_backends, "waits_for", lambda result: finish if type(result) is Later else None)
+    m = gl.measure(work, deadline=100, clock=lambda: now[0])
+    assert (m.first_call_seconds, m.launch_seconds, m.median_seconds) == (4, 1, 4)
+    cold = gl.measure(work, deadline=100, clock=lambda: now[0], cold=True)
+    assert (cold.launch_seconds, cold.median_seconds) == (1, 4)
