@@ -211,6 +211,22 @@ def test_a_test_that_fails_anyway_has_noticed_nothing(tmp_path: Path, monkeypatc
     assert [entry["first"]["outcome"] for entry in again] == ["failed", "passed"]
 
 
+def test_a_test_that_is_there_only_with_the_fault_has_noticed(tmp_path: Path, warm: seed_faults.Tests) -> None:
+    """Its parameters come from what was changed, so the unchanged copy has none of its name; a file that cannot be read notices none."""
+    project = small_project(tmp_path)
+    (project / "tests/part/test_other.py").write_text(
+        "import pytest\nfrom gpulab.part._thing import size\n"
+        "@pytest.mark.parametrize('n', [size()])\ndef test_size(n):\n    assert n == 3\n"
+    )
+    (project / "tests/part/test_bad.py").write_text("import nothing_of_this_name\n")
+    where = seed_faults.Copy(project, warm, 60, [])
+    assert warm.run(project, ["tests/part/test_other.py::test_size[3]"], 60).outcome == "passed"
+    assert where.unsound([{"by": ["tests/part/test_other.py::test_size[4]"]}]) == []
+    for failing in ("tests/part/test_bad.py", "tests/part/test_thing.py::test_always"):
+        assert where.unsound([{"by": [failing]}]) == [{"by": [failing]}]
+        assert failing in where.broken
+
+
 def test_a_test_that_sees_the_fault_is_heard(tmp_path: Path, warm: seed_faults.Tests) -> None:
     """The copy's own module is what its tests import; an endless test is ended and counts as heard; no test at all hears nothing."""
     (tmp_path / "planted.py").write_text("x = 1\n")
