@@ -182,9 +182,12 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path_factory, cut):
         recordings.read(path)
 
 
-def test_names_of_files_outside_the_folder_are_refused():
-    """A name cannot climb out of the recordings' folder."""
-    for name in ("../../etc/passwd", "/etc/passwd", "", "A B"):
+def test_names_of_files_outside_the_folder_are_refused(tmp_path, monkeypatch):
+    """A name cannot climb out of the recordings' folder, not to a recording that is there either."""
+    recordings.write(a_recording(), tmp_path / "beside.json")
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path / "kept"))
+    for name in ("../beside", str(tmp_path / "beside"), "../../etc/passwd", "/etc/passwd", "", "A B"):
         with pytest.raises(RecordingError, match="there is no recording"):
             recordings.load(name)
 
