@@ -1067,3 +1067,23 @@ def test_a_device_function_that_calls_another_keeps_its_defaults() -> None:
     copy = _launch_numba.with_device_functions(fake, names["kernel"], {names["g"]: "device"}).__globals__["f"]
     assert copy is not names["f"]
     assert copy.__defaults__ == (2,)
+
+
+def test_what_is_launched_runs_once_and_is_then_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a launcher that only notes what is asked of it: without a GPU nobody else would say whether the kernel ran."""
+    log: list[Any] = []
+
+    class Noted:
+        def __call__(self) -> None:
+            log.append("run")
+
+        def fetch(self) -> None:
+            log.append("fetch")
+
+    def launcher(*given: Any) -> Noted:
+        log.append(given)
+        return Noted()
+
+    monkeypatch.setattr(_launch_cuda, "_cuda_launcher", launcher)
+    _launch_cuda.launch_cuda("text", "add", 2, 32, 1.0, dynamic_shared_bytes=4, options=("-G",))
+    assert log == [("launch_cuda", "text", "add", (2, 32), (1.0,), 4, ("-G",)), "run", "fetch"]
