@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,14 @@ def test_a_name_is_free_from_the_second_on(tmp_path: Path) -> None:
     for number, name in enumerate(("x.ipynb", "x-2.ipynb", "x-3.ipynb")):
         assert wc._free_name(tmp_path / "x.ipynb") == tmp_path / name, number
         (tmp_path / name).write_text("")
+
+
+@pytest.mark.parametrize("give_out", [wc.update, lambda o, c: wc.reset(o, c, NAMES[0])])
+def test_a_copy_may_not_lie_in_the_originals(give_out: Callable[[Path, Path], object], originals: Path) -> None:
+    """Neither is written to then; originals that lie in the copy are no harm."""
+    before = sorted(originals.rglob("*"))
+    for copy in (originals, originals / "mine"):
+        with pytest.raises(InputError, match="is the folder of the originals or lies in it; expected another folder"):
+            give_out(originals, copy)
+    assert sorted(originals.rglob("*")) == before
+    give_out(originals, originals.parent)

@@ -736,3 +736,10 @@ def test_a_day_is_the_longest_budget(tmp_path):
     for minutes in (24 * 60 + 0.5, 0):
         with pytest.raises(InputError, match=rf"^record: minutes = {minutes}; expected more than 0, and a day at most"):
             recorder.record(tmp_path / "r.json", minutes=minutes, name="box", device="cpu")
+
+
+def test_the_cases_after_the_first_thirty_are_visited_in_turn_too(bench, tmp_path):
+    """Forty cases of a second in two visits: 60 of 120 s are left after the first thirty, enough for the other ten in turn."""
+    bench("a", [0] * 40, seconds=1.0)
+    bench.run(tmp_path / "r.json", visits=2, minutes=2)
+    assert [i for _, i, _ in bench.log] == [*range(30), *range(30), *range(30, 40), *range(30, 40)]
