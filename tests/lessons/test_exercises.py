@@ -13,7 +13,7 @@ import pytest
 import torch
 from answered import said, solved
 
-from gpulab import arrays
+from gpulab import arrays, models
 from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Latency, LatencyPoint, Reported
 from gpulab.lessons import (
@@ -156,7 +156,9 @@ def test_each_thing_that_a_frugal_loop_can_lack_is_told(body: str, says: str) ->
 def test_the_levels_of_a_block_are_compared_with_forty_warps() -> None:
     """01.6: 5 warps in each of 8 blocks are as many as 4 in each of 10; 6 in each of 6 are 36, and 3 in each of 13 are 39."""
     assert [said("01.6", (32 * warps, "registers"))[0] for warps in (4, 5, 6, 3)] == ["passed", "passed", "wrong", "wrong"]
-    assert _nb01_exercises._MOST_WARPS == 40
+    case = _nb01_exercises._REGISTERS, 0, _nb01_exercises._CAPABILITY
+    most = max(models.occupancy(32 * warps, *case).warps_per_sm for warps in range(1, 33))
+    assert _nb01_exercises._MOST_WARPS == most == 40
 
 
 def test_a_rate_at_the_ceiling_can_be_true_and_one_above_cannot() -> None:
