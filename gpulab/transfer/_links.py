@@ -155,10 +155,10 @@ def named_link(
     name: str, latency_seconds: float | None = None, bandwidth_bytes_per_second: float | None = None, memory: str = "pinned"
 ) -> Link:
     """Return a modelled link by name (see ``gpulab.transfer.link``)."""
-    key = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
-    key = key if key in _RATES else f"{key}-x16"
+    word = (name if isinstance(name, str) else "").lower().replace("_", "-").replace(" ", "-")
+    key = word if word in _RATES else f"{word}-x16"
     if not isinstance(name, str) or key not in _RATES:
-        close = difflib.get_close_matches(key[:64], list(_RATES), n=1, cutoff=0.3)
+        close = difflib.get_close_matches(word[:64], list(_RATES), n=1, cutoff=0.4)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InputError(f"link: {shown(name)} is not a link that gpulab knows; expected one of: {', '.join(_RATES)}.{hint}")
     _given.word("link", "memory", memory, ("pinned", "pageable"))

@@ -62,6 +62,13 @@ def test_unknown_link_suggests_the_nearest():
         transfer.link("pci3-x16")
 
 
+@pytest.mark.parametrize(("name", "near"), [("pci", "pcie5-x16"), ("nvlnk", "nvlink4"), ("banana", ""), ("usb", ""), ("", "")])
+def test_a_word_that_is_near_no_link_gets_no_suggestion(name: str, near: str):
+    """By Python's ratio, twice the letters in common over all: pci has 6 of 12 with each PCIe link; banana 4 of 13 with nvlink4."""
+    with pytest.raises(InputError, match=r"expected one of: .*nvlink-c2c\." + (f" Did you mean '{near}'" if near else "$")):
+        transfer.link(name)
+
+
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
 def test_one_copy_beats_two(a, b):
     """Copying two arrays together never takes longer than apart: one latency less."""
