@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.evidence import Environment
 from gpulab.kernels import Simulation
 from gpulab.models import occupancy
+from gpulab.results import Result
 
 Numbers = Mapping[str, float | None]
 RULE = "whole counts: the same number; averages and percentages: within 0.006, the rounding of two printed digits"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpulab._files import write_atomically
-from gpulab._result import Result
+from gpulab.results import Result
 
 R = TypeVar("R", bound=Result)
 FOLDER = Path(__file__).resolve().parent / "recorded"

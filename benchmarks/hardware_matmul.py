@@ -24,11 +24,11 @@ import _recorded
 
 import gpulab as gl
 from gpulab import devices
-from gpulab._result import Result
 from gpulab.errors import GpulabError
 from gpulab.evidence import Environment
 from gpulab.kernels import cuda_launcher
 from gpulab.kernels.ladder import cuda_rung
+from gpulab.results import Result
 
 GOAL = 0.93
 RUNGS = ("matmul-vectorised", "matmul-warp-tiled")

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _recorded
 
 from gpulab import devices
-from gpulab._result import Result
 from gpulab.evidence import Environment
 from gpulab.models import occupancy_table
+from gpulab.results import Result
 
 LAUNCHES, CARVEOUT_LAUNCHES, KEPT = 10_000, 2_000, 50
 _BARRIERS, _SHARED = (0, 1, 2, 5, 16), (0, 4, 1000, 4096, 20000, 49152)

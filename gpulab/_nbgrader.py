@@ -88,7 +88,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     """
     if not is_finite(points) or points < 0:
         raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
-    chosen = lessons._content.chosen(notebook, "nbgrader")
+    chosen = lessons.content.chosen(notebook, "nbgrader")
     folder, originals = expanded("nbgrader", out), _lab.find_originals()
     written = []
     try:

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpulab._result import Result
 from gpulab.errors import InputError
+from gpulab.results import Result
 
 
 class Badge(str, enum.Enum):

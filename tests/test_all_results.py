@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 
 
 def _all_results() -> list[type[Result]]:

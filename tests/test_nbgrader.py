@@ -18,10 +18,10 @@ import pytest
 
 from gpulab import _nbgrader, cli
 from gpulab.errors import InputError
-from gpulab.lessons import _content
+from gpulab.lessons import content
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-LESSONS = _content.lessons()
+LESSONS = content.lessons()
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
@@ -162,13 +162,13 @@ def test_nbgrader_grades_a_submission(tmp_path: pathlib.Path) -> None:
     released = nbformat.read(tmp_path / "release" / name / f"{name}.ipynb", as_version=4)
     text = "\n".join(cell.source for cell in released.cells)
     assert "assert checked" not in text
-    for exercise in _content.lessons()[2].exercises.values():
+    for exercise in content.lessons()[2].exercises.values():
         assert exercise.stub in text
         assert exercise.solution not in text
     answers = {
-        "02-2": _content.exercise("02.2").solution,
-        "02-5": _content.exercise("02.5").usual[0].source,
-        "02-9": _content.exercise("02.9").solution,
+        "02-2": content.exercise("02.2").solution,
+        "02-5": content.exercise("02.5").usual[0].source,
+        "02-9": content.exercise("02.9").solution,
     }
     for cell in released.cells:
         number = cell.metadata.get("nbgrader", {}).get("grade_id", "").removeprefix("exercise-")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab._result import Result, html_badge, html_caption, html_table, shortened
 from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Badge, Evidence, Note
+from gpulab.results import Result, html_badge, html_caption, html_table, shortened
 
 
 class Colour(enum.Enum):

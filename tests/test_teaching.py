@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.lessons import _content
+from gpulab.lessons import content
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -39,8 +39,8 @@ def plan_rows() -> list[tuple[str, str]]:
     return [(row[1], row[2]) for row in rows]
 
 
-@pytest.mark.parametrize("lesson", _content.lessons(), ids=lambda lesson: lesson.notebook)
-def test_guide_names_each_notebook_with_its_predictions_and_exercises(lesson: _content.Lesson) -> None:
+@pytest.mark.parametrize("lesson", content.lessons(), ids=lambda lesson: lesson.notebook)
+def test_guide_names_each_notebook_with_its_predictions_and_exercises(lesson: content.Lesson) -> None:
     """Each notebook has its section, and in it a row for each prediction and each exercise, with the exercise's own title."""
     section = next(part for part in GUIDE.split("\n## ") if part.startswith(f"{lesson.notebook[:2]} ·"))
     assert f"`{lesson.notebook}`" in section

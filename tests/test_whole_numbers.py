@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from gpulab import compression, lessons, models, networks, parallel, precision, training, transfer, units, workloads
-from gpulab._result import Result
 from gpulab.errors import InputError, StoppedError
 from gpulab.kernels import ladder
 from gpulab.kernels._compile import _cuda, _nvrtc
 from gpulab.lessons import _five_times, _grades, _nb06_memory, _predictions
 from gpulab.parallel import _global_batch, _rank_memory, _scaling, _scaling_step, _sweep, _train
 from gpulab.parallel._strategies import strategy_named
+from gpulab.results import Result
 from gpulab.timing.sampling import sample
 from gpulab.training import _pipeline_model, _race, _seeds
 

@@ -209,9 +209,9 @@ def facts(where: Environment) -> list[tuple[str, str]]:
 
 def _add_solutions(notebook: NotebookNode) -> None:
     """Mark each cell that checks an exercise with one of its solutions; the template folds it below the cell."""
-    from gpulab.lessons import _content
+    from gpulab.lessons import content
 
-    known = {id: each for lesson in _content.lessons() for id, each in lesson.exercises.items()}
+    known = {id: each for lesson in content.lessons() for id, each in lesson.exercises.items()}
     for cell in notebook.cells:
         found = re.search(r"gl\.lessons\.check\(\s*[\"'](\d\d\.\d+)", cell.source) if cell.cell_type == "code" else None
         if found and found[1] in known:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence
+from gpulab.results import Result
 from gpulab.units import format_ratio, plural
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.compression import _integer, _sparse
 from gpulab.compression._prune import prune
 from gpulab.compression._quantize import quantize
 from gpulab.compression._sparse import to_sparse
 from gpulab.errors import GpulabError, message_of
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.timing.results import format_interval
 from gpulab.training import Accuracy
 from gpulab.units import format_bytes, format_flops, format_ratio, format_seconds, plural

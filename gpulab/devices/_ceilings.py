@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.devices import _cpu, _device, _facts, _host, _streams, conditions, disturbance
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._spec import MemoryLevel
 from gpulab.devices.conditions import Readings
 from gpulab.errors import StoppedError, message_of
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
 
 _MIB = 2**20

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpulab._result import Result
 from gpulab.devices import _cgroup, _host
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 # The instruction sets that decide how wide arithmetic is, by the names that Linux gives them.

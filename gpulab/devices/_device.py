@@ -9,11 +9,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.devices._failures import guard, translate
 from gpulab.errors import DeviceError, InputError, kind_of, shown
 from gpulab.evidence import Environment
+from gpulab.results import Result
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gpulab._result import Result
 from gpulab.devices._facts import Accelerator, Facts
 from gpulab.errors import pip_command, set_up_command
+from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
 Severity = Literal["error", "warning", "info"]

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpulab._result import Result
 from gpulab.devices._diagnose import diagnose
 from gpulab.devices._facts import Facts, gather
 from gpulab.devices._machine import accelerator_text
 from gpulab.errors import pip_command, set_up_command
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 State = Literal["ok", "fix", "warn", "note"]

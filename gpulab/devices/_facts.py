@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.devices import _cgroup, _cpu, _device, _host, _nvml
 from gpulab.errors import DeviceError
+from gpulab.results import Result
 
 _PCI_VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 

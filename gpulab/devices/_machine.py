@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.devices import _device
 from gpulab.devices._cpu import Processor
 from gpulab.devices._diagnose import Problem, diagnose
 from gpulab.devices._facts import Accelerator, Facts, Memory, gather
 from gpulab.errors import DeviceError
 from gpulab.evidence import Environment, Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab._result import Result
+from gpulab.results import Result
 
 _SMI_SECONDS = 20  # nvidia-smi takes seconds when it has to wake the driver; a hung one must not hang machine()
 

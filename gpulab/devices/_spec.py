@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.devices import _cpu, _datasheets, _device, _facts
 from gpulab.devices._settings import arithmetic
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 # No processor sold clocks higher (Intel Core i9-14900KS: 6.2 GHz); used where a virtual machine hides the real limit.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_ratio, format_seconds, plural
 
 

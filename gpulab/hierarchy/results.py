@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.hierarchy import _steps
 from gpulab.hierarchy._chains import METHOD_WORDS
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 _STREAM_SENTENCES = (

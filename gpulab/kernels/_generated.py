@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from gpulab._result import Result
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_seconds, plural
 
 # Its kernels stand in the Python that Inductor writes, as raw text given to one of these.

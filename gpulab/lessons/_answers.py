@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, RecordingError, message_of, with_article
 from gpulab.recordings._schema import thin
+from gpulab.results import Result
 
 # A function with its helpers is a few kB, a measurement ten; whole data sets and models are not what a check looks at.
 MOST_CHARACTERS = 64 * 1024

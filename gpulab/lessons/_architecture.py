@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import devices, hierarchy, models
-from gpulab._result import Result
 from gpulab.devices import Device, Processor, _datasheets
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.hierarchy import Latency
 from gpulab.lessons._recorded_gpus import accelerator_of, limits_of, recorded_gpus, with_captions
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
 
 # The GPU that machines without one are compared with: the one that recordings are made on.

@@ -6,10 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _answers, _content, _guard, _loading, _policy, _store
-from gpulab.lessons._content import Exercise, NotAttempted, Refused
+from gpulab.lessons import _answers, _guard, _loading, _policy, _store, content
+from gpulab.lessons.content import Exercise, NotAttempted, Refused
+from gpulab.results import Result
 
 PASSED, WRONG, NOT_ATTEMPTED = "passed", "wrong", "not attempted"
 
@@ -70,7 +70,7 @@ def check(id: str, answer: Any = None) -> CheckResult:
     """
     global _just_printed
     try:
-        exercise = _content.exercise(id)
+        exercise = content.exercise(id)
     except InputError as error:
         result = CheckResult(id if isinstance(id, str) else shown(id, 40), NOT_ATTEMPTED, str(error))
     else:
@@ -130,13 +130,13 @@ def hint(id: str) -> None:
     InputError
         If there is no such exercise.
     """
-    exercise = _content.exercise(id)
+    exercise = content.exercise(id)
     shown = _hints_given(id)
     number = min(shown + 1, len(exercise.hints))
     print(f"{id} hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
     if shown >= len(exercise.hints):
         print(f"That was the last one{_way_on(id)}")
-    _store.change(lambda content: content["exercises"].setdefault(id, {}).update(hints=number))
+    _store.change(lambda kept: kept["exercises"].setdefault(id, {}).update(hints=number))
 
 
 def solution(id: str) -> None:
@@ -152,7 +152,7 @@ def solution(id: str) -> None:
     InputError
         If there is no such exercise.
     """
-    exercise = _content.exercise(id)
+    exercise = content.exercise(id)
     policy = _policy.policy()
     hints_left = _hints_given(id) < len(exercise.hints)
     if policy.solutions == "withhold":
@@ -164,7 +164,7 @@ def solution(id: str) -> None:
         print(f"{id}: the solution opens after your first attempt. {policy.message or more}".rstrip())
         return
     print(f"# One solution of {id}, {exercise.title}:\n{exercise.solution.strip()}")
-    _store.change(lambda content: content["exercises"].setdefault(id, {}).update(solution_shown=True))
+    _store.change(lambda kept: kept["exercises"].setdefault(id, {}).update(solution_shown=True))
 
 
 def _way_on(id: str) -> str:

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
-from gpulab.lessons import _content, _reveal
+from gpulab.lessons import _reveal, content
 from gpulab.lessons._predictions import KeptAnswer
 from gpulab.lessons._report_schema import ReportedPrediction, StudentReport
 from gpulab.models import Roofline
+from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
 _LONGEST_LINE = 100  # characters of a name in a table
@@ -287,7 +287,7 @@ class Classroom(Result):
         """Return which usual wrong predictions were made, and by how many."""
         rows = []
         for id, entries in _by_id(self.students):
-            readings = _content.question(id).readings
+            readings = content.question(id).readings
             given = [p for _, p in entries if p.predicted is not None]
             fitting = [_reading(readings, p) for p in given if _verdict(p) in ("off", "wrong")]
             for sentence in dict.fromkeys(each for each in fitting if each):
@@ -307,8 +307,8 @@ class Classroom(Result):
         return ExerciseRows(tuple(sorted(rows, key=lambda row: (row.passed - row.tried, row.id))))
 
 
-def _exercises() -> list[_content.Exercise]:
-    return [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
+def _exercises() -> list[content.Exercise]:
+    return [exercise for lesson in content.lessons() for exercise in lesson.exercises.values()]
 
 
 def _student_row(student: Student) -> tuple[str, ...]:
@@ -329,11 +329,11 @@ def _by_id(students: Iterable[Student]) -> Iterator[tuple[str, list[tuple[Studen
     for student in students:
         for prediction in student.report.predictions:
             found.setdefault(prediction.id, []).append((student, prediction))
-    known = {id: place for place, id in enumerate(id for lesson in _content.lessons() for id in lesson.questions)}
+    known = {id: place for place, id in enumerate(id for lesson in content.lessons() for id in lesson.questions)}
     yield from sorted(((id, entries) for id, entries in found.items() if id in known), key=lambda pair: known[pair[0]])
 
 
-_question = functools.cache(_content.question)  # asked for each prediction of each student; the course does not change meanwhile
+_question = functools.cache(content.question)  # asked for each prediction of each student; the course does not change meanwhile
 
 
 def _ratio(p: ReportedPrediction) -> float | None:
@@ -348,7 +348,7 @@ def _verdict(p: ReportedPrediction) -> str:
     return _reveal._verdict(kept, p.measured, _reveal._ratio(p.predicted, p.measured), _question(p.id))
 
 
-def _reading(readings: Sequence[_content.Reading], p: ReportedPrediction) -> str:
+def _reading(readings: Sequence[content.Reading], p: ReportedPrediction) -> str:
     if type(p.predicted) is not type(p.measured):
         return ""
     for reading in readings:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpulab import devices
-from gpulab._result import Result
 from gpulab.errors import GpulabError, MissingLibraryError
 from gpulab.evidence import Evidence
 from gpulab.kernels import CompiledModule, Simulation, compile_cuda, compile_python
 from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
 from gpulab.recorder import Case, experiments
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_seconds, plural
 from gpulab.workloads._fits import free_bytes
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _live
+from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds
 
 

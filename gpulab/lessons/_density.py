@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices, memory, models, timing, workloads
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.lessons import _live
 from gpulab.lessons._material import disturbed
+from gpulab.results import Result
 from gpulab.timing.results import format_ratio_interval
 from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices, transfer
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence, known_errors
 from gpulab.lessons import _library, _live
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_ratio, format_seconds
 
 _LINK = "pcie4-x16"

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends, _given, devices, timing
-from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library, _live
 from gpulab.lessons._recorded_gpus import recorded_gpus, with_captions
+from gpulab.results import Result
 from gpulab.timing._agreement import relative_difference
 from gpulab.timing.recorded import measurement
 from gpulab.units import format_ratio, format_seconds, plural

@@ -38,13 +38,13 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # what an answer prints or reads goes nowhere
         os.dup2(null, descriptor)
-    from gpulab.lessons import _content, _loading, _material
+    from gpulab.lessons import _loading, _material, content
 
     # Which of the claims is impossible does not depend on the memory that they are made from; measuring one takes seconds an answer.
     _material._claims = _material._make_claims(_EXAMPLE_BYTES_PER_SECOND)
     for text in jobs:
         job = json.loads(text)
-        exercise = _content.exercise(job["id"])
+        exercise = content.exercise(job["id"])
         _loading.load(exercise.loads)
         gc.freeze()
         outcome = _in_child(job) if FORKS else _limited(job)
@@ -145,9 +145,9 @@ def _address_space() -> int:
 
 def _again(job: Mapping[str, Any]) -> Outcome:
     """Rebuild the answer, put what the student's machine gave into its place, and run the check."""
-    from gpulab.lessons import _answers, _checks, _content
+    from gpulab.lessons import _answers, _checks, content
 
-    exercise = _content.exercise(job["id"])
+    exercise = content.exercise(job["id"])
     exercise = dataclasses.replace(exercise, limit_seconds=float(job["seconds"]))
     try:
         if exercise.seen is not None:

@@ -19,12 +19,12 @@ from typing import Any
 
 from gpulab import _given
 from gpulab._files import write_atomically
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _content
+from gpulab.lessons import content
 from gpulab.lessons._classroom import Classroom, Student, line
 from gpulab.lessons._regrade import Regrader
 from gpulab.lessons._rubric import Rubric
+from gpulab.results import Result
 from gpulab.units import plural
 
 PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
@@ -318,7 +318,7 @@ def grade(
         raise InputError(f"grade: memory_bytes={shown(memory_bytes)}; expected a whole number of bytes, 1 MiB or more. Pass one.")
     _given.flag("grade", "run_code", run_code)
     rules = rubric if rubric is not None else Rubric()
-    lessons = [lesson for lesson in _content.lessons() if _counts(lesson, room, rules)]
+    lessons = [lesson for lesson in content.lessons() if _counts(lesson, room, rules)]
     exercises = [e for lesson in lessons for e in lesson.exercises.values() if rules.of(e.id) > 0]
     jobs: dict[str, dict[str, Any]] = {}
     keys: dict[tuple[int, str], str] = {}
@@ -342,7 +342,7 @@ def grade(
     return Grades(students, rules, run_code, len(keys), len(jobs), tuple(lesson.notebook[:2] for lesson in lessons))
 
 
-def _counts(lesson: _content.Lesson, room: Classroom, rules: Rubric) -> bool:
+def _counts(lesson: content.Lesson, room: Classroom, rules: Rubric) -> bool:
     if rules.notebooks:
         return any(lesson.notebook.startswith(each) for each in rules.notebooks)
     # Run All alone leaves a revealed question without a prediction, and a hint an exercise without an attempt.
@@ -373,8 +373,8 @@ def _outcomes(
 
 def _student(
     student: Student,
-    exercises: Sequence[_content.Exercise],
-    lessons: Sequence[_content.Lesson],
+    exercises: Sequence[content.Exercise],
+    lessons: Sequence[content.Lesson],
     rules: Rubric,
     outcomes: Mapping[str, Mapping[str, str]],
 ) -> StudentGrades:

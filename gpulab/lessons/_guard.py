@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import with_article
-from gpulab.lessons._content import NotAttempted, Refused
+from gpulab.lessons.content import NotAttempted, Refused
 
 # A pure-Python loop notices the exception within a switch interval (5 ms); two tries of a second cover long C calls.
 _GRACE_SECONDS = 1.0

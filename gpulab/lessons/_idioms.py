@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from gpulab import _backends, devices
-from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
+from gpulab.results import Result
 from gpulab.timing._agreement import tolerance_for
 from gpulab.units import plural
 

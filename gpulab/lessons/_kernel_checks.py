@@ -18,7 +18,7 @@ from gpulab.errors import InputError, KernelError
 from gpulab.kernels import Finding, Simulation, simulate
 from gpulab.kernels._simulate._source import plain_function, read_source
 from gpulab.lessons import _guard
-from gpulab.lessons._content import NotAttempted, Refused
+from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.units import plural
 
 # A right answer takes some hundred statements, one thread that does all the work 10,000; what goes on beyond this has no end, and is

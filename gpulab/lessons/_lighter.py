@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, compression, devices, recordings, timing, training
-from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
 from gpulab.lessons._recorded_gpus import caption_of, recorded_gpus, with_captions
+from gpulab.results import Result
 from gpulab.timing.results import format_interval, format_ratio_interval
 from gpulab.units import format_flops, format_flops_per_second, format_ratio, format_seconds, plural
 

@@ -8,7 +8,7 @@ from typing import Any
 from gpulab import devices
 from gpulab.devices import Device
 from gpulab.errors import message_of
-from gpulab.lessons._content import Unmeasured
+from gpulab.lessons.content import Unmeasured
 from gpulab.recordings import Timing
 from gpulab.timing import Comparison, Measurement
 from gpulab.timing._compare import compare_within

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import devices, recordings, timing, transfer, workloads
-from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence, known_errors
+from gpulab.results import Result
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import measurement
 from gpulab.units import format_bytes_per_second, format_seconds, plural

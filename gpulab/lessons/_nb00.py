@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.lessons import _guard, _loading, _material
-from gpulab.lessons._content import Exercise, Lesson, Question, Reading, Refused, Seen, Unmeasured, Usual
+from gpulab.lessons.content import Exercise, Lesson, Question, Reading, Refused, Seen, Unmeasured, Usual
 from gpulab.timing import Measurement
 from gpulab.timing.results import format_interval
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds

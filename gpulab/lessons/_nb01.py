@@ -6,8 +6,8 @@ from typing import Any
 
 from gpulab.hierarchy import Bandwidth, Latency, ParallelChains
 from gpulab.hierarchy.results import beyond_caches
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb01_exercises import BLOCK, DIVERGENT, FIT, LEVELS, REPAIR
+from gpulab.lessons.content import Lesson, Question, Reading, Unmeasured
 from gpulab.units import format_bytes, format_ratio
 
 WARPS = Question(

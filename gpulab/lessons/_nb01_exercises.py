@@ -10,7 +10,7 @@ import numpy as np
 from gpulab.errors import GpulabError
 from gpulab.hierarchy import Latency
 from gpulab.lessons import _architecture, _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Seen, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Seen, Usual
 from gpulab.units import format_bytes, format_ratio, format_seconds, parse_bytes, plural
 
 # -- 01.3: divergent warps -----------------------------------------------------------------------------------------------

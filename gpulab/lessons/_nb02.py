@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._material import disturbed
 from gpulab.lessons._nb02_exercises import CHUNKS, FIT, FRUGAL, SHARE
 from gpulab.lessons._road import TwoKinds
+from gpulab.lessons.content import Lesson, Question, Reading, Unmeasured
 from gpulab.units import format_seconds
 
 LOOP = Question(

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpulab.errors import GpulabError
 from gpulab.lessons import _guard
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds
 
 # The link that exercises are checked over: one that is the same for every learner, so that a right answer is right everywhere.

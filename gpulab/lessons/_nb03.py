@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulab.lessons import _live
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._density import DensitySweep, FusionGain
 from gpulab.lessons._nb03_exercises import BATCH, EXPLAIN, GAIN, HALVE, PLACE
+from gpulab.lessons.content import Lesson, Question, Reading, Unmeasured
 from gpulab.memory import Traffic
 from gpulab.models import RooflinePoint
 from gpulab.timing import Measurement

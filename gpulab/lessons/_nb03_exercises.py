@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab import models, workloads
 from gpulab.lessons import _density, _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Seen, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Seen, Usual
 from gpulab.units import format_bytes, format_ratio, format_seconds
 
 # -- 03.3: five operations, placed before they are measured --------------------------------------------------------------

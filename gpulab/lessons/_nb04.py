@@ -7,10 +7,10 @@ from typing import Any
 
 from gpulab.kernels import Simulation
 from gpulab.lessons._climb import LadderTable
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb04_puzzles import MATMUL, SCAN, SOFTMAX, STENCIL
 from gpulab.lessons._nb04_repairs import BARRIER, BOUNDS, RACE, SECTORS
 from gpulab.lessons._passes import Passes
+from gpulab.lessons.content import Lesson, Question, Reading, Unmeasured
 from gpulab.models import AccessPattern
 
 _GATE_BYTES = 8  # of one element through one kernel: 4 read, 4 written

@@ -9,9 +9,9 @@ import numpy as np
 
 from gpulab.kernels import Simulation
 from gpulab.kernels._simulate._source import read_source
-from gpulab.lessons._content import Exercise, Refused, Usual
 from gpulab.lessons._kernel_checks import Trial, run_trials, totals
 from gpulab.lessons._nb04_repairs import HEAD, LEAST_LANES, held, whole
+from gpulab.lessons.content import Exercise, Refused, Usual
 from gpulab.units import format_bytes
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.lessons._content import Exercise, Refused, Usual
 from gpulab.lessons._kernel_checks import Trial, returns, run_trials, totals
+from gpulab.lessons.content import Exercise, Refused, Usual
 
 HEAD = "from gpulab.kernels import cuda, float32\n\n\n"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb05_exercises import BYTES, CHOOSE, POLICY, SCALES
 from gpulab.lessons._nb05_rescue import RESCUE
+from gpulab.lessons.content import Lesson, Question, Reading, Unmeasured
 from gpulab.memory import Prediction as MemoryPrediction
 from gpulab.precision import AutocastPolicy, GradientWindow, SumError, Updates
 from gpulab.training import Accuracy, FitResult

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpulab import precision
 from gpulab.lessons import _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.precision import Format
 
 # -- 05.3: the narrowest format for a task -------------------------------------------------------------------------------

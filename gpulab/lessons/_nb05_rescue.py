@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab import training
 from gpulab.lessons import _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 
 _WEIGHT = 1e-6
 _RATE = 0.1 / _WEIGHT

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpulab.evidence import Evidence
 from gpulab.lessons import _live
-from gpulab.lessons._content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.lessons._nb06_exercises import BOTTLENECKS, BREAK_EVEN, FRUGAL, STALL
 from gpulab.lessons._nb06_memory import BUDGET, RECOVER
+from gpulab.lessons.content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.memory import MemoryTrace
 from gpulab.training import CompileCost, PipelineResult, RaceResult
 

@@ -9,8 +9,8 @@ from typing import Any
 from gpulab import devices
 from gpulab.errors import InputError
 from gpulab.lessons import _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.lessons._nb06_timelines import timeline
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.training import hidden_waits, model_pipeline
 from gpulab.training._pipeline_results import BUSY_STALL_RATIO
 from gpulab.training._settings import threads

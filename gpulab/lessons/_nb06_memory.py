@@ -9,7 +9,7 @@ from typing import Any
 from gpulab import _given, memory, training
 from gpulab.errors import InputError
 from gpulab.lessons import _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.units import format_bytes, plural
 
 _MIB = 2**20

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import _given, training
-from gpulab._result import Result
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import caption_of, recorded_gpus, with_captions
 from gpulab.recordings import Entry
+from gpulab.results import Result
 from gpulab.training import PipelineResult
 from gpulab.units import format_seconds, plural
 

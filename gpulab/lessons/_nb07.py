@@ -6,9 +6,9 @@ from typing import Any
 
 from gpulab.compression import Weighing
 from gpulab.lessons import _live
-from gpulab.lessons._content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.lessons._lighter import Grouping, SparseRace
 from gpulab.lessons._nb07_exercises import EXERCISES
+from gpulab.lessons.content import Lesson, Never, Question, Reading, Unmeasured
 from gpulab.units import format_ratio
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpulab import compression, training
 from gpulab.lessons import _guard, _lighter, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.units import format_bytes, format_ratio, plural
 
 # -- 07.2: what zeros take on disk -------------------------------------------------------------------------------------------

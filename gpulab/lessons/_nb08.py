@@ -8,11 +8,11 @@ import numpy as np
 
 from gpulab.errors import RankError
 from gpulab.evidence import Evidence
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb08_exercises import BUBBLE, HANG, MEMORY
 from gpulab.lessons._nb08_export import EXPORT
 from gpulab.lessons._nb08_ring import RING
 from gpulab.lessons._nb08_strategy import CHOICE
+from gpulab.lessons.content import Lesson, Question, Reading, Unmeasured
 from gpulab.parallel.results import RankTimeline, StrategyResult
 from gpulab.parallel.scaling_results import GlobalBatchResult
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulab.lessons import _guard
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.lessons._nb08_timelines import CASES, NAMES, RANKS
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.models import pipeline_schedule
 from gpulab.units import format_bytes, plural
 

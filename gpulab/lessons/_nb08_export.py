@@ -21,7 +21,7 @@ from typing import Any
 from gpulab import training
 from gpulab.errors import RankError, message_of, shown
 from gpulab.lessons import _guard
-from gpulab.lessons._content import Exercise, Refused, Usual
+from gpulab.lessons.content import Exercise, Refused, Usual
 
 TASK, STEPS, BATCH, RATE = "digits-mlp", 20, 64, 0.1  # as the notebook's loop has them
 _CLOSE = 1e-3  # relative: sums in another order differ by rounding, 1e-6 or so; a gradient that is not averaged by far more

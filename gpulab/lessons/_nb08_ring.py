@@ -10,7 +10,7 @@ from typing import Any
 from gpulab import parallel
 from gpulab.errors import CollectiveTimeoutError, GpulabError, RankDiedError, with_article
 from gpulab.lessons import _guard, _parallel_checks
-from gpulab.lessons._content import Exercise, Refused, Usual
+from gpulab.lessons.content import Exercise, Refused, Usual
 
 RANKS = 4
 _WIDE, _NARROW = "float64", "float32"

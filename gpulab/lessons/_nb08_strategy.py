@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import networks, parallel
-from gpulab._result import Result
 from gpulab.devices.memory_sizes import memory_bytes
 from gpulab.evidence import Evidence
 from gpulab.lessons import _guard
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.parallel.rank_results import RankMemory
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.lessons import _live
-from gpulab.lessons._content import Lesson, Question, Reading, Unmeasured
 from gpulab.lessons._nb09_exercises import FEWEST, MAY_SAY, SAMPLES, TOGETHER
 from gpulab.lessons._nb09_script import SCRIPT
+from gpulab.lessons.content import Lesson, Question, Reading, Unmeasured
 from gpulab.training import Gain, LadderResult
 
 _CLOSE = 1.3

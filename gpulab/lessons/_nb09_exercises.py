@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulab.lessons import _guard
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
 from gpulab.lessons._speedup import LEAVES, PARTS, speed_of
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 
 # -- 09.3: what may be said ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpulab import devices, training
 from gpulab.errors import InputError
 from gpulab.lessons import _guard, _loading
-from gpulab.lessons._content import Exercise, NotAttempted, Refused, Usual
+from gpulab.lessons.content import Exercise, NotAttempted, Refused, Usual
 from gpulab.training import Data, Gain, ScriptsResult
 from gpulab.training._scripts import comes_late, gain_in_turns, samples_of
 from gpulab.training.script_results import trains_less

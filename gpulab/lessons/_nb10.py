@@ -7,11 +7,11 @@ from typing import Any
 from gpulab.evidence import Badge
 from gpulab.lessons import _live
 from gpulab.lessons._columns import ColumnLoop
-from gpulab.lessons._content import Lesson, Question, Reading
 from gpulab.lessons._feeding import Feeding
 from gpulab.lessons._five_times import FiveTimes
 from gpulab.lessons._nb10_exercises import PADDED, SECONDS, TRAIN, TRANSLATED
 from gpulab.lessons._retraces import Retraces
+from gpulab.lessons.content import Lesson, Question, Reading
 
 SPREAD = Question(
     "10.1",

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from gpulab.lessons import _guard, _loading
-from gpulab.lessons._content import Exercise, Refused, Usual
 from gpulab.lessons._old_session import OldModel, OldSession
 from gpulab.lessons._promises import Promised, PromisingFunction
+from gpulab.lessons.content import Exercise, Refused, Usual
 from gpulab.units import format_bytes, format_seconds, plural
 
 # -- 10.2: make JAX's figure honest ------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices, timing
-from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, message_of, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import recorded_gpus
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
 
 _FORMULA_BYTES = 8  # of one element of the gate: read 4, write 4

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab import recordings
-from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _live
 from gpulab.lessons._recorded_gpus import caption_of, with_captions
+from gpulab.results import Result
 from gpulab.units import format_flops_per_second, format_ratio, plural
 
 _EXPERIMENT = "precision"

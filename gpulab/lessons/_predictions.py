@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.lessons import _store
 from gpulab.lessons._quantities import Unit
 from gpulab.lessons._quantities import unit as _unit
+from gpulab.results import Result
 
 Observer = Callable[["Prediction"], None]
 _known: dict[str, Prediction] = {}  # this kernel's questions, so that answer() and reveal() know unit and choices

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
-from gpulab.lessons import _content, _store
+from gpulab.lessons import _store, content
+from gpulab.results import Result
 from gpulab.units import plural
 
 
@@ -94,15 +94,15 @@ def progress(notebook: str = "") -> Progress:
     InputError
         If there is no such notebook.
     """
-    lessons = _content.chosen(notebook, "progress")
-    content = _store.read()
+    lessons = content.chosen(notebook, "progress")
+    kept = _store.read()
     rows: list[ProgressRow] = []
     for lesson in lessons:
         for id in lesson.ids:
             if id in lesson.questions:
-                rows.append(_prediction_row(id, content["predictions"].get(id) or {}))
+                rows.append(_prediction_row(id, kept["predictions"].get(id) or {}))
             else:
-                rows.append(_exercise_row(id, lesson.exercises[id].title, content["exercises"].get(id) or {}))
+                rows.append(_exercise_row(id, lesson.exercises[id].title, kept["exercises"].get(id) or {}))
     asked = [row for row in rows if row.kind == "prediction"]
     tasks = [row for row in rows if row.kind == "exercise"]
     return Progress(
@@ -152,7 +152,7 @@ def start_again(notebook: str, say: Callable[[str], None] = print) -> None:
     before = _store.read()
     if not any(key.startswith(prefix) for part in ("predictions", "exercises") for key in before[part]):
         if len(notebook) == 1 and notebook.isdecimal():
-            _content.chosen(notebook, "start_again")
+            content.chosen(notebook, "start_again")
         say(f"There is nothing of notebook {prefix[:-1]} to move; nothing was changed.")
         return
     moved: list[int] = []

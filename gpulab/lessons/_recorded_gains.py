@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpulab import _given, models, parallel, timing, workloads
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus, with_captions
 from gpulab.models import Roofline
 from gpulab.parallel import ScalingResult
 from gpulab.recordings import Recording
+from gpulab.results import Result
 from gpulab.timing.recorded import measurement
 from gpulab.units import format_bytes, format_flops_per_second, format_ratio, format_seconds, plural
 

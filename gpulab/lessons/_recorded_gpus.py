@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices, hierarchy, models, recordings
-from gpulab._result import Result, html_caption, html_table
 from gpulab.errors import InputError, MissingLibraryError
 from gpulab.evidence import Badge, Evidence
 from gpulab.hierarchy import Bandwidth, Latency
@@ -19,6 +18,7 @@ from gpulab.hierarchy.results import beyond_caches
 from gpulab.lessons import _live
 from gpulab.recordings import Entry, Recording
 from gpulab.recordings._schema import accelerator_told
+from gpulab.results import Result, html_caption, html_table
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds, plural
 
 NOT_YET = "not recorded yet"

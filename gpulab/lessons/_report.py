@@ -19,7 +19,7 @@ from gpulab._files import write_atomically
 from gpulab._given import expanded
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.lessons import _answers, _content, _store
+from gpulab.lessons import _answers, _store, content
 from gpulab.lessons._report_schema import (
     ReportedCheck,
     ReportedMachine,
@@ -54,18 +54,18 @@ def report(name: str = "", notebook: str = "", measure: bool = True, progress: b
         If the name is no text or too long, there is no such notebook, or the progress file is damaged.
     """
     who = _name(name)
-    lessons = _content.chosen(notebook, "report")
+    lessons = content.chosen(notebook, "report")
     fault = _store.fault() if progress else None
     if fault:  # else an empty report would be handed in without a word
         raise InputError(
             f"report: your progress {_store.path()} {fault}; expected the file that gpulab wrote. Check an answer again, which sets that "
             "file aside and begins a new one, or mend it."
         )
-    content = _store.read() if progress else _store.empty()
+    kept = _store.read() if progress else _store.empty()
     ids = [id for lesson in lessons for id in lesson.ids]
-    found = {id: content["predictions"][id] for id in _of(content["predictions"], ids, notebook)}
+    found = {id: kept["predictions"][id] for id in _of(kept["predictions"], ids, notebook)}
     asked = {id: entry for id, entry in found.items() if any(map(entry.get, ("first", "later", "revealed")))}
-    done = {id: content["exercises"][id] for id in _of(content["exercises"], ids, notebook)}
+    done = {id: kept["exercises"][id] for id in _of(kept["exercises"], ids, notebook)}
     checks = tuple(_check(id, entry) for id, entry in done.items())
     return StudentReport(
         name=who,

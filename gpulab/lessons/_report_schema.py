@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gpulab._result import Result
 from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
+from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
 

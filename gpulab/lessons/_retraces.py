@@ -10,10 +10,10 @@ from time import perf_counter
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
+from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds, plural
 
 _SOURCE = "JAX, Just-in-time compilation with jax.jit: JIT and caching"

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab import devices, errors
-from gpulab._result import Result, html_caption, html_table
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Badge, Evidence
-from gpulab.lessons import _content, _predictions, _store
+from gpulab.lessons import _predictions, _store, content
 from gpulab.lessons._predictions import KeptAnswer, Prediction
+from gpulab.results import Result, html_caption, html_table
 from gpulab.units import format_ratio
 
 # Of several sides, the answer is no better than the weakest.
@@ -116,7 +116,7 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
     """
     if not isinstance(id, str) or not id:
         raise InputError(f"reveal: id {errors.shown(id)}; expected text such as '02.1'. Pass the id that predict was given.")
-    known = _content.question(id)
+    known = content.question(id)
     recalled = _predictions.recalled(id)
     asked = recalled or Prediction(id, "", "", ())
     sides, source = _evidence(known, measured, evidence)
@@ -164,7 +164,7 @@ def reveal(id: str, measured: Any, reason: str = "", evidence: Evidence | Mappin
     return shown
 
 
-def _evidence(known: _content.Question, measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
+def _evidence(known: content.Question, measured: Any, given: Any) -> tuple[dict[str, Evidence], Evidence | None]:
     """Return the evidence of each side, where there are sides, and that of the answer."""
     sides = dict(given) if isinstance(given, Mapping) else {}
     if not all(isinstance(each, Evidence) for each in sides.values()):
@@ -182,13 +182,13 @@ def _evidence(known: _content.Question, measured: Any, given: Any) -> tuple[dict
     return {}, source if isinstance(source, Evidence) else None
 
 
-def _outcome(asked: Prediction, known: _content.Question, measured: Any, reason: str) -> tuple[float | str | None, str, bool]:
+def _outcome(asked: Prediction, known: content.Question, measured: Any, reason: str) -> tuple[float | str | None, str, bool]:
     """Return the answer, its words, and whether it is that there is no such number."""
     try:
         value = known.outcome(measured) if known.outcome is not None and measured is not None else measured
-    except _content.Never as why:
+    except content.Never as why:
         return None, str(why), True
-    except _content.Unmeasured as why:
+    except content.Unmeasured as why:
         return None, f"not measured: {why}", False
     value = getattr(value, "median_seconds", value)
     if value is None:
@@ -224,7 +224,7 @@ def _verdict_of_never(kept: KeptAnswer | None) -> str:
     return "no prediction" if kept is None else "off"
 
 
-def _verdict(kept: KeptAnswer | None, value: float | str | None, ratio: float | None, known: _content.Question) -> str:
+def _verdict(kept: KeptAnswer | None, value: float | str | None, ratio: float | None, known: content.Question) -> str:
     if value is None:
         return "not measured"
     if kept is None:
@@ -236,7 +236,7 @@ def _verdict(kept: KeptAnswer | None, value: float | str | None, ratio: float | 
     return "close" if ratio is not None and 1 / known.close_ratio <= ratio <= known.close_ratio else "off"
 
 
-def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | None, known: _content.Question) -> str:
+def _sentence(verdict: str, kept: KeptAnswer | None, value: Any, ratio: float | None, known: content.Question) -> str:
     if verdict == "not measured":
         return "There is nothing to compare with yet."
     if kept is None:

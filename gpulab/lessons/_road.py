@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab import devices, recordings, timing, transfer
-from gpulab._result import Result
 from gpulab.evidence import Evidence, known_errors
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 _NBYTES = 64 * 2**20

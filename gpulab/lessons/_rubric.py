@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, kind_of, message_of, shown
-from gpulab.lessons import _content
+from gpulab.lessons import content
+from gpulab.results import Result
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Rubric(Result):
             self._refuse_unknown()
 
     def _refuse_unknown(self) -> None:
-        numbers = [lesson.notebook[:2] for lesson in _content.lessons()]
+        numbers = [lesson.notebook[:2] for lesson in content.lessons()]
         if not isinstance(self.notebooks, (tuple, list)) or not all(each in numbers for each in self.notebooks):
             raise InputError(
                 f'Rubric: notebooks={shown(self.notebooks)}; expected several of {", ".join(numbers)}. Pass them such as ("02", "03").'
             )
-        known = {id for lesson in _content.lessons() for id in lesson.exercises}
+        known = {id for lesson in content.lessons() for id in lesson.exercises}
         unknown = next((id for id in self.points if id not in known), None)
         if unknown is not None:
             raise InputError(

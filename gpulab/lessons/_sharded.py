@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import devices
-from gpulab._result import Result
 from gpulab.errors import MeasurementError, message_of
 from gpulab.evidence import Evidence
 from gpulab.lessons import _library
+from gpulab.results import Result
 from gpulab.units import plural
 
 _LIMIT_SECONDS = 120.0

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulab import claims, training
-from gpulab._result import Result
 from gpulab.claims import Finding
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.lessons._recorded_gpus import NOT_YET, caption_of, recorded_gpus, with_captions
+from gpulab.results import Result
 from gpulab.training import Gain, RecordedLadder
 from gpulab.training._ladder_recorded import gains_of
 from gpulab.units import format_seconds, plural

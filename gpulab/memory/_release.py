@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.evidence import Evidence, Note
 from gpulab.memory._snapshot import _DEPTH, _arrays, _key
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from gpulab import devices
-from gpulab._result import Result
 from gpulab.devices import _host, _nvml
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 # Names are looked for inside lists, tuples and mappings down to this depth, and among this many of their items: deeper

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import devices
-from gpulab._result import Result
 from gpulab.devices import _host
 from gpulab.evidence import Evidence
 from gpulab.memory._snapshot import HeldTensor, cupy_bytes, lives, pool_bytes, storages
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 _LARGEST = 10

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.evidence import Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes, plural
 
 # A table of more operators than this is read by nobody: equal ones then share a row.

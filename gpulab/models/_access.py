@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from gpulab._given import is_whole, items
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.models._requests import BANKS, ELEMENT_BYTES, SECTOR_BYTES, WARP_LANES, WORD_BYTES, sectors_per_request, shared_wavefronts
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 _ROW_BYTES = BANKS * WORD_BYTES

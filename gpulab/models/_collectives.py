@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpulab._given import is_finite, is_whole, word
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 
 MOST_RANKS = 2**20

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
+from gpulab.results import Result
 
 WARP_THREADS = 32
 MAX_THREADS_PER_BLOCK = 1024

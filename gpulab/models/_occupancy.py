@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gpulab._given import flag, is_whole, word
-from gpulab._result import Result
 from gpulab.errors import InputError, LaunchError, shown
 from gpulab.evidence import Evidence
 from gpulab.models._blocks import LIMITERS, UNLIMITED, occupancy_table
@@ -24,6 +23,7 @@ from gpulab.models._limits import (
     sm_limits,
 )
 from gpulab.models._remedies import explain, table_of
+from gpulab.results import Result
 from gpulab.units import plural
 
 # The launch's arguments that can be swept; the first three are also those that the explanations look for remedies in.

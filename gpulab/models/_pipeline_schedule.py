@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpulab._given import is_finite, is_whole, word
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 
 PassKind = Literal["forward", "backward"]
 PIPELINE_SCHEDULES = ("split", "gpipe", "1f1b", "interleaved")

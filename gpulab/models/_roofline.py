@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from gpulab._given import is_finite, items
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, format_number, format_seconds, plural
 
 Bound = Literal["memory", "arithmetic"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpulab._given import is_finite, is_whole, items, word
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 Mode = Literal["strong", "weak"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab._given import is_finite, items
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.models._scaling import MOST_RANKS
+from gpulab.results import Result
 from gpulab.units import format_number, format_seconds
 
 _Z = 1.959963984540054  # the normal distribution's 97.5 % quantile

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import models
-from gpulab._result import Result
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_seconds
 
 # Operator to the name that the course uses. Source: the operators registered by torch 2.13 under c10d and _c10d_functional.

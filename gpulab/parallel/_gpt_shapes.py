@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
+from gpulab.results import Result
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.parallel._gpt_shapes import GptShape, gpt_shape
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 STATE_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor", "pipeline-gpipe", "pipeline-1f1b")

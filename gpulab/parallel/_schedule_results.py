@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.models import StagePass, StageSchedule, most_held, pipeline_schedule
 from gpulab.parallel.results import RankSpan, RankTimeline
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_seconds, plural
 
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 # Where struct tcp_info keeps its counters, in bytes from the start. Source: Linux, include/uapi/linux/tcp.h; the struct only grows at

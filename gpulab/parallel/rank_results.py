@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.results import (
     MARGIN_BYTES,
@@ -14,6 +13,7 @@ from gpulab.memory.results import (
     MARGIN_RATIO_ACCELERATOR,
     LiveTensor,
 )
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 # In the order in which a stacked bar draws them. "communication": parameters gathered for a moment, buckets and buffers of messages.

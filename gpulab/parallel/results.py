@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_seconds, plural
 
 # What a span of a timeline is. A rank's own thread computes, stands idle, or neither; its communication goes on beside it.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.models import ScalingCurve, SerialShare, serial_share
+from gpulab.results import Result
 from gpulab.training import SeedsAccuracy
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpulab import models
-from gpulab._result import Result
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds, plural
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.devices import Device
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision._autocast_documents import LISTS, POLICIES, SOURCE, documented, every_operator
 from gpulab.precision._formats import several
+from gpulab.results import Result
 from gpulab.units import plural
 
 DTYPES = ("bfloat16", "float16")

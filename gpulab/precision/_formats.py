@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 
 Overflow = Literal["infinity", "nan", "saturate"]
 _IEEE = "IEEE 754-2019, section 3.6"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.precision._rounding import as_float64
+from gpulab.results import Result
 from gpulab.units import plural
 
 # So many magnitudes are kept of each kind, as evenly spaced places in the sorted list, the two ends among them: enough for a share of

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.precision._codes import decode, encode, neighbours, spacing
 from gpulab.precision._formats import Format, find
 from gpulab.precision._rounding import as_float64, round_to
+from gpulab.results import Result
 
 _EVIDENCE = Evidence.modelled("the format's definition, rounded once to nearest, ties to even", "IEEE 754-2019, OFP8, MX", "none: exact")
 MOST_STEPS = 10_000

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _exact
 from gpulab.precision._formats import Format, find, several
 from gpulab.precision._rounding import as_float64, generator, rounded
+from gpulab.results import Result
 from gpulab.units import plural
 
 ORDERS = ("one by one", "in pairs", "one by one, by chance")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 
 _SOURCE = "PyTorch documentation, CUDA semantics, TensorFloat-32 (TF32) on Ampere (and later) devices"
 _WHAT = {"matrix products": "matmul", "convolutions": "convolution"}

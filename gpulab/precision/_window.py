@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.precision._formats import Format, find
 from gpulab.precision._gradients import exponent_of, magnitudes_of
 from gpulab.precision._rounding import as_float64, rounded
+from gpulab.results import Result
 
 _POWERS = range(-126, 128)  # scales that are powers of two, as float32 holds them
 _GIVEN = Evidence.modelled("the numbers that were given, in full", "the format's own rounding, exactly", "none: exact arithmetic")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab import models, transfer, workloads
-from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.recordings import Entry, Recording
+from gpulab.results import Result
 from gpulab.units import plural
 
 # A call that should take less is mostly the cost of the call itself, which neither model knows.

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
 
 Parameter = str | int | float

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpulab._result import Result
 from gpulab.errors import InputError, RecordingError, shown
 from gpulab.evidence import Environment, Evidence
 from gpulab.recordings._schema import Entry, Recording
+from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds, plural
 
 # What must be the same before the entries of two runs may stand in one file.

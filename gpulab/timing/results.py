@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_ratio, format_seconds
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices, timing
-from gpulab._result import Result
 from gpulab.errors import GpulabError, InputError, MeasurementError, kind_of, message_of, shown
 from gpulab.evidence import Evidence, Note
+from gpulab.results import Result
 from gpulab.training._words import compiling_failed
 from gpulab.units import format_ratio, format_seconds, plural
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.errors import InputError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
+from gpulab.results import Result
 from gpulab.units import plural
 
 # What reads values of a tensor on the host, or has a result whose size depends on them.

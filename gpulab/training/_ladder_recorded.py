@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab import claims, recordings
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.recordings import Entry, Recording
+from gpulab.results import Result
 from gpulab.training._recorded import recorded_steps
 from gpulab.training._techniques import techniques
 from gpulab.training.ladder_results import Gain

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.evidence import Badge, Evidence, Note
+from gpulab.results import Result
 from gpulab.timing.statistics import t_quantile
 from gpulab.units import format_bytes, format_seconds, plural
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices
-from gpulab._result import Result
 from gpulab.errors import InputError, StoppedError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
+from gpulab.results import Result
 from gpulab.training._pipeline_model import check_count
 from gpulab.units import format_seconds, plural
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
 from gpulab.recordings import Entry, Recording
+from gpulab.results import Result
 from gpulab.units import format_ratio, format_seconds
 
 _EXPERIMENT = "training"

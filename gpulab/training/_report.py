@@ -9,9 +9,9 @@ from typing import Any
 
 from gpulab import _files
 from gpulab._given import expanded
-from gpulab._result import Result, html_table
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence
+from gpulab.results import Result, html_table
 from gpulab.training.ladder_results import LadderResult
 from gpulab.training.script_results import ScriptsResult
 

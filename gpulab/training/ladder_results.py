@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.training.comparisons import SeedsAccuracy, format_points
 from gpulab.training.results import format_rate
 from gpulab.units import format_ratio, plural

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.results import CATEGORIES
+from gpulab.results import Result
 from gpulab.units import format_bytes, format_seconds, plural
 
 # In the order of a step; "graph" is forward, backward and optimizer in one, where a CUDA graph is replayed; "other" is what is left:

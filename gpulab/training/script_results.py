@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.evidence import Environment, Evidence, Note
+from gpulab.results import Result
 from gpulab.training.comparisons import SeedsAccuracy, format_points
 from gpulab.training.ladder_results import Gain
 from gpulab.units import format_ratio, format_seconds, plural

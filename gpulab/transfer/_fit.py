@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.transfer import _posterior
 from gpulab.units import format_bytes, format_bytes_per_second, format_seconds
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab import _given
-from gpulab._result import Result
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.transfer.results import Sweep, SweepPoint
 from gpulab.units import format_bytes_per_second, format_seconds
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _backends
-from gpulab._result import Result
 from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Evidence, known_errors
+from gpulab.results import Result
 from gpulab.transfer._links import Link, ProcessorModel, named_link, processor
 from gpulab.units import format_bytes, format_seconds, plural
 

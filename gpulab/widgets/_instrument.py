@@ -37,10 +37,10 @@ from typing import Any, ClassVar
 import ipywidgets
 import plotly.graph_objects as go
 
-from gpulab._result import shortened
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.figures import mimebundle
+from gpulab.results import shortened
 from gpulab.widgets import _cells
 from gpulab.widgets._controls import Control, GoneError
 from gpulab.widgets._panels import ControlsPanel, ResultsPanel

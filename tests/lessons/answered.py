@@ -5,18 +5,18 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
-from gpulab.lessons import _checks, _content
+from gpulab.lessons import _checks, content
 
 
 def said(id: str, answer: Any) -> tuple[str, str]:
     """What a check finds, without the learner's progress."""
-    found = _checks._examine(_content.exercise(id), answer)
+    found = _checks._examine(content.exercise(id), answer)
     return found.state, found.message
 
 
 def solved(id: str) -> Any:
     """The course's own answer."""
-    exercise, names = _content.exercise(id), dict[str, Any]()
+    exercise, names = content.exercise(id), dict[str, Any]()
     file = f"<{id}>"
     linecache.cache[file] = (len(exercise.solution), None, exercise.solution.splitlines(keepends=True), file)  # a kernel's text is read
     exec(compile(exercise.solution, file, "exec"), names)

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulab.evidence import Evidence
-from gpulab.lessons import _answers, _content
-from gpulab.lessons._content import Exercise
+from gpulab.lessons import _answers, content
 from gpulab.lessons._report_schema import (
     ReportedCheck,
     ReportedMachine,
@@ -25,6 +24,7 @@ from gpulab.lessons._report_schema import (
     ReportedRoofs,
     StudentReport,
 )
+from gpulab.lessons.content import Exercise
 
 DATE = "2026-03-{day:02d}T10:00:00+00:00"
 # Device, kind, processor, cores, GiB, float32 FLOP/s, main memory in bytes/s.
@@ -59,7 +59,7 @@ def check_of(id: str, source: str, state: str, attempts: int = 1) -> ReportedChe
 @functools.cache
 def _kept(id: str, source: str) -> dict[str, Any]:
     """What is kept of an answer: many students give the same."""
-    return _answers.keep(answer_of(_content.exercise(id), source))
+    return _answers.keep(answer_of(content.exercise(id), source))
 
 
 def report_of(number: int, name: str | None = None, checks: tuple[ReportedCheck, ...] | None = None, **changed: Any) -> StudentReport:
@@ -94,7 +94,7 @@ def report_of(number: int, name: str | None = None, checks: tuple[ReportedCheck,
 
 def _made_check(id: str, number: int) -> ReportedCheck:
     """Two of three students are right; the wrong ones take the usual wrong answers in turn."""
-    exercise = _content.exercise(id)
+    exercise = content.exercise(id)
     if (number + len(id) + int(id[-1])) % 3:
         return check_of(id, exercise.solution, "passed", 1 + number % 4)
     usual = exercise.usual[number % len(exercise.usual)]
@@ -172,8 +172,8 @@ def make_class(folder: pathlib.Path, students: int, damaged: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(students):
         write(folder, f"report-{number:03d}.json", report_of(number))
-    for name, (content, _) in list({**DAMAGED, **HOSTILE}.items())[:damaged]:
-        data = content if isinstance(content, bytes) else content.encode()
+    for name, (text, _) in list({**DAMAGED, **HOSTILE}.items())[:damaged]:
+        data = text if isinstance(text, bytes) else text.encode()
         (folder / f"bad-{name}.json").write_bytes(data)
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import lessons
-from gpulab.lessons import _answers, _content, _store
+from gpulab.lessons import _answers, _store, content
 
 _PLAIN = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text(max_size=8) | st.binary(max_size=8)
@@ -400,7 +400,7 @@ _RIGHT_ORDER = ["train", "prune channels", "fine-tune", "prune weights", "fine-t
 
 def test_which_checks_depend_on_the_machine() -> None:
     """Read off the checks by hand: what compares with times or roofs of the learner's own machine, and what no file can hold."""
-    exercises = [e for lesson in _content.lessons() for e in lesson.exercises.values()]
+    exercises = [e for lesson in content.lessons() for e in lesson.exercises.values()]
     assert {e.id for e in exercises if e.depends_on_machine} == {"00.7", "01.9", "03.3", "03.6", "07.13", "09.11"}
     assert {e.id for e in exercises if e.unkept} == {"02.9", "07.13", "09.11"}
     for e in exercises:

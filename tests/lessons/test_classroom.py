@@ -22,7 +22,7 @@ from made_class import DAMAGED, HOSTILE, NAMES, check_of, make_class, report_of,
 
 from gpulab import cli, lessons
 from gpulab.errors import InputError, RecordingError
-from gpulab.lessons import _class_command, _class_reading, _classroom, _content, _grades
+from gpulab.lessons import _class_command, _class_reading, _classroom, _grades, content
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._report_schema import ReportedPrediction
 
@@ -358,7 +358,7 @@ def test_verdicts_and_misconceptions_are_worked_out_again(folder: pathlib.Path) 
     assert (row.given, row.right, row.shown) == (3, 1, 4)
     assert row.ratios == pytest.approx((1 / 30, 1 / 30, 29 / 30))
     (found,) = [each for each in room.misconceptions().rows if each.id == "00.3"]
-    reading = next(r.sentence for r in _content.question("00.3").readings if r.when(1.0, 30.0))
+    reading = next(r.sentence for r in content.question("00.3").readings if r.when(1.0, 30.0))
     assert (found.students, found.given, found.sentence) == (2, 3, reading)
 
 
@@ -403,7 +403,7 @@ def test_numbers_too_far_apart_for_a_ratio_end_no_table(predicted: float, measur
 
 def test_a_number_in_the_place_of_words_has_no_reading() -> None:
     """02.1 asks for a name and its first reading looks at the outcome alone: a number, which the page never gives, is explained by none."""
-    readings = _content.question("02.1").readings
+    readings = content.question("02.1").readings
     assert _classroom._reading(readings, _prediction("02.1", "the GPU", "the CPU")).startswith("The copies eat")
     assert _classroom._reading(readings, _prediction("02.1", 3.0, "the CPU")) == ""
 
@@ -428,9 +428,9 @@ def test_the_tables_of_a_class_by_hand(folder: pathlib.Path) -> None:
         ("00.3", "1 of 2", "median 0.5 x what was measured, from 0.0333 to 0.967"), ("02.1", "0 of 0", "1 x the CPU; 1 not measured yet"),
     ]  # fmt: skip
     assert repr(room.questions()) == "<2 questions, 3 predictions>"
-    reading = _content.question("00.3").readings[0].sentence
+    reading = content.question("00.3").readings[0].sentence
     assert room.misconceptions().table()[1] == [("00.3", "1 of 2", reading)]
-    title = _content.exercise("02.8").title
+    title = content.exercise("02.8").title
     assert room.exercises().table()[1] == [("02.8", title, "1 of 2", "3", "1")]
     (refused, remark) = room.problems.table()[1]
     assert refused[0] == "c.json"
@@ -470,7 +470,7 @@ def test_choices_are_counted_and_the_most_frequent_come_first(folder: pathlib.Pa
 
 def test_what_fails_most_comes_first(folder: pathlib.Path) -> None:
     """02.8 fails for two of three, and 02.2 for the only one who tried; the one that all pass is last."""
-    right = {"02.2": _content.exercise("02.2").solution, "02.8": "chunks = 16", "03.10": 'explained = ("lines", 64 * 2**20)'}
+    right = {"02.2": content.exercise("02.2").solution, "02.8": "chunks = 16", "03.10": 'explained = ("lines", 64 * 2**20)'}
     for number, states in enumerate(("wrong wrong passed", "- wrong passed", "- passed passed")):
         given = zip(right, states.split(), strict=True)
         checks = tuple(check_of(id, right[id], state) for id, state in given if state != "-")

@@ -27,7 +27,7 @@ from gpulab.lessons import (
     _nb09_script,
     _nb10_exercises,
 )
-from gpulab.lessons._content import Refused, Unmeasured
+from gpulab.lessons.content import Refused, Unmeasured
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
 
 MADE = Evidence.modelled("nothing", "this test")

@@ -13,7 +13,6 @@ from gpulab import training, transfer
 from gpulab.hierarchy import Latency
 from gpulab.lessons import (
     _architecture,
-    _content,
     _density,
     _material,
     _nb00,
@@ -25,8 +24,9 @@ from gpulab.lessons import (
     _nb05_rescue,
     _nb06_exercises,
     _nb06_memory,
+    content,
 )
-from gpulab.lessons._content import Refused
+from gpulab.lessons.content import Refused
 from gpulab.models import Roofline
 
 
@@ -120,7 +120,7 @@ def test_what_a_machine_gave_is_taken_and_put_back(id: str, monkeypatch: pytest.
     for owner, name in ((_architecture, "_curve"), (_density, "_kept")):
         monkeypatch.setattr(owner, name, None)
     monkeypatch.setattr(_material, "_contests", {})
-    seen, one = _content.exercise(id).seen, object()
+    seen, one = content.exercise(id).seen, object()
     assert seen is not None
     assert (seen.words, seen.kind, seen.get()) == (*SEEN[id], None)
     seen.put(one)

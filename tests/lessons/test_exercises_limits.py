@@ -15,7 +15,6 @@ from answered import said, solved
 from gpulab import lessons, parallel, training
 from gpulab.errors import CollectiveTimeoutError, RankDiedError, RankError
 from gpulab.lessons import (
-    _content,
     _density,
     _nb01_exercises,
     _nb02_exercises,
@@ -31,12 +30,13 @@ from gpulab.lessons import (
     _nb08_strategy,
     _nb09_script,
     _nb10_exercises,
+    content,
 )
-from gpulab.lessons._content import NotAttempted, Refused
+from gpulab.lessons.content import NotAttempted, Refused
 from gpulab.parallel import StrategyResult
 from gpulab.training import Gain
 
-EXERCISES = {id: exercise for lesson in _content.lessons() for id, exercise in lesson.exercises.items()}
+EXERCISES = {id: exercise for lesson in content.lessons() for id, exercise in lesson.exercises.items()}
 
 
 def counted(*loads: tuple[str, str, int], **totals: Any) -> SimpleNamespace:
@@ -304,10 +304,10 @@ def test_the_tables_of_a_script_are_these() -> None:
 )
 def test_a_table_may_be_changed_where_a_gpu_would_have_a_copy(begin: str, passes: bool) -> None:
     """10.4: what ``gl.to_device`` gave is a copy on a GPU; an answer that passed there has to pass on a CPU, where it is checked again."""
-    from gpulab.lessons import _content
+    from gpulab.lessons import content
 
     names: dict[str, Any] = {}
-    exec(_content.exercise("10.4").solution.replace("X = gl.to_device(x)", f"{begin}; X -= 1"), names)
+    exec(content.exercise("10.4").solution.replace("X = gl.to_device(x)", f"{begin}; X -= 1"), names)
     assert said("10.4", names["translated"])[0] == ("passed" if passes else "wrong")
 
 
@@ -693,5 +693,5 @@ def test_a_ladder_of_one_technique_has_its_most_where_that_has_an_interval() -> 
     object.__setattr__(found, "rungs", (SimpleNamespace(title="prefetch", alone=Gain(2.0, (1.8, 2.2))),))
     assert _nb09.MOST.outcome(found) == "prefetch"  # type: ignore[misc]
     object.__setattr__(found, "rungs", (SimpleNamespace(title="prefetch", alone=Gain(2.0, None)),))
-    with pytest.raises(_content.Unmeasured, match="the intervals cannot tell which gains most: prefetch"):
+    with pytest.raises(content.Unmeasured, match="the intervals cannot tell which gains most: prefetch"):
         _nb09.MOST.outcome(found)  # type: ignore[misc]

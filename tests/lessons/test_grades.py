@@ -22,7 +22,7 @@ from made_class import check_of, report_of, write
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _answers, _content, _grader, _grades, _loading, _material, _regrade, _report, _rubric
+from gpulab.lessons import _answers, _grader, _grades, _loading, _material, _regrade, _report, _rubric, content
 from gpulab.lessons._grades import Grade, Grades, StudentGrades
 from gpulab.lessons._regrade import Regrader
 from gpulab.lessons._report_schema import ReportedCheck, ReportedPrediction
@@ -217,7 +217,7 @@ def test_the_libraries_of_a_check_are_loaded_before_its_child_is_forked(monkeypa
     monkeypatch.setattr(_loading, "load", lambda names: log.append(("loaded", names)))
     _grader.main()
     nowhere = ("nothing", "both")
-    loaded = ("loaded", _content.exercise("02.2").loads)
+    loaded = ("loaded", content.exercise("02.2").loads)
     assert log == [(nowhere, 0), (nowhere, 1), (nowhere, 2), loaded, "frozen", "02.2", "said"]
     assert said.getvalue() == '{"state": "passed"}\n'
 
@@ -443,7 +443,7 @@ def test_an_answer_that_did_not_finish_has_a_second_try(folder: pathlib.Path, mo
     room = lessons.classroom(folder)
     (eve,) = lessons.grade(room, lessons.Rubric(notebooks=("02", "03"), points={"02.2": 0}), seconds=1e9, memory_bytes=2**20).students
     assert [job["id"] for job in jobs] == ["02.8", "02.8", "03.10"]
-    assert {job["seconds"] for job in jobs} == {_content.exercise("02.8").limit_seconds}
+    assert {job["seconds"] for job in jobs} == {content.exercise("02.8").limit_seconds}
     assert {job["memory_bytes"] for job in jobs} == {2**20}
     assert [grade.message for grade in eve.grades if grade.message] == ["Right.", "Wrong."]
     assert "02.2" not in [grade.id for grade in eve.grades], "what has no points is left out"
@@ -455,7 +455,7 @@ def test_what_an_answer_may_take_where_nothing_is_said(folder: pathlib.Path, mon
     monkeypatch.setattr(
         _grades, "Regrader", lambda: contextlib.nullcontext(lambda job: (jobs.append(job), {"state": "wrong", "message": "x" * 601})[1])
     )
-    write(folder, "a.json", report_of(1, checks=(check_of("02.2", _content.exercise("02.2").solution, "passed"),)))
+    write(folder, "a.json", report_of(1, checks=(check_of("02.2", content.exercise("02.2").solution, "passed"),)))
     (one,) = lessons.grade(lessons.classroom(folder)).students
     assert [(job["seconds"], job["memory_bytes"], job["run_code"]) for job in jobs] == [(20.0, 2_147_483_648, True)]
     assert [grade.message for grade in one.grades if grade.message] == [f"{'x' * 599}…"]
@@ -513,7 +513,7 @@ def test_what_was_left_out_by_the_student_is_no_gain(folder: pathlib.Path) -> No
     room = lessons.classroom(folder)
     rubric = lessons.Rubric(notebooks=("02",), prediction_points=0.0)
     (one,) = lessons.grade(room, rubric).students
-    exercises = len(_content.lessons()[2].exercises)
+    exercises = len(content.lessons()[2].exercises)
     assert (one.points, one.most) == (0.0, exercises - 1)
     assert one.ids("open") == ["02.5", "02.8", "02.9"]
     (half,) = lessons.grade(room, dataclasses.replace(rubric, open_share=0.5)).students
@@ -526,7 +526,7 @@ def test_a_reason_of_the_graders_own_in_a_report_takes_no_exercise_out_of_its_po
     gone = ReportedCheck("02.8", "passed", 1, 0, False, {"kind": "nothing", "reason": reason}, None)
     write(folder, "a.json", report_of(1, checks=(gone,)))
     (one,) = lessons.grade(lessons.classroom(folder), lessons.Rubric(notebooks=("02",), prediction_points=0.0)).students
-    assert (one.points, one.most) == (0.0, len(_content.lessons()[2].exercises))
+    assert (one.points, one.most) == (0.0, len(content.lessons()[2].exercises))
 
 
 def test_without_code_only_values_are_graded(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -670,7 +670,7 @@ def test_a_rubric_is_read_or_refused(tmp_path: pathlib.Path) -> None:
 def test_a_rubric_that_names_nothing_loads_no_lessons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points for all exercises need none of them; those for one, and a notebook's number, are looked up."""
     looked: list[int] = []
-    monkeypatch.setattr(_rubric._content, "lessons", lambda: looked.append(1) or ())
+    monkeypatch.setattr(_rubric.content, "lessons", lambda: looked.append(1) or ())
     assert _rubric.Rubric(2.0, {}, 0.5, 0.5).of("09.3") == 2.0
     assert looked == []
     for named in ({"points": {"09.3": 1}}, {"notebooks": ("09",)}):

@@ -17,7 +17,7 @@ from gpulab import devices, hierarchy, lessons, models, timing, transfer, worklo
 from gpulab.devices import Device
 from gpulab.evidence import Evidence
 from gpulab.lessons import _climb, _density, _lighter, _live, _material, _passes, _sharded
-from gpulab.lessons._content import Unmeasured
+from gpulab.lessons.content import Unmeasured
 from gpulab.recorder import Case
 
 # Bytes and numbers as the notebooks' texts have them (64 MiB are beyond most caches; 2^22 and 2^24 numbers are 16 and 64 MiB of float32),

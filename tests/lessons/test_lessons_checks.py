@@ -21,8 +21,8 @@ import torch
 
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.lessons import _answers, _checks, _content, _guard, _policy, _progress, _store
-from gpulab.lessons._content import Exercise, Lesson, NotAttempted, Question, Refused, Seen
+from gpulab.lessons import _answers, _checks, _guard, _policy, _progress, _store
+from gpulab.lessons.content import Exercise, Lesson, NotAttempted, Question, Refused, Seen
 
 
 def _double(answer: object) -> str:
@@ -40,7 +40,7 @@ EXERCISE = Exercise(
 def lesson(monkeypatch: pytest.MonkeyPatch) -> None:
     """A course of one notebook."""
     content = Lesson("91_test", {"91.1": Question("91.1")}, {"91.2": EXERCISE})
-    monkeypatch.setattr(_content, "lessons", lambda: (content,))
+    monkeypatch.setattr(content, "lessons", lambda: (content,))
 
 
 def _raises(error: BaseException):
@@ -530,7 +530,7 @@ def test_what_was_seen_is_kept_with_the_answer_that_passed(monkeypatch: pytest.M
     given = iter(shown)
     seen = Seen("a result", _checks.CheckResult, lambda: next(given), lambda result: None)
     content = Lesson("91_test", {}, {"91.2": dataclasses.replace(EXERCISE, seen=seen)})
-    monkeypatch.setattr(_content, "lessons", lambda: (content,))
+    monkeypatch.setattr(content, "lessons", lambda: (content,))
 
     def mine(x: int) -> int:
         return x + x

@@ -9,7 +9,7 @@ import pytest
 from gpulab import lessons
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
-from gpulab.lessons import _architecture, _content
+from gpulab.lessons import _architecture, content
 
 # A machine with 32 KiB and 512 KiB of cache: 2, 5 and 90 ns a hop.
 _HOPS = tuple((2**k, 2 if k <= 15 else 5 if k <= 19 else 90) for k in range(12, 25))
@@ -53,7 +53,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> None:
 def _checked(id: str, source: str) -> lessons.CheckResult:
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("import numpy as np\nimport torch\n" + source, names)
-    return lessons.check(id, names[_content.exercise(id).answer_name])
+    return lessons.check(id, names[content.exercise(id).answer_name])
 
 
 @pytest.mark.parametrize("array", ["np.array", "torch.tensor"])

@@ -12,8 +12,8 @@ import pytest
 
 from gpulab import lessons
 from gpulab.lessons import _kernel_checks
-from gpulab.lessons._content import Refused, exercise
 from gpulab.lessons._nb04_repairs import HEAD
+from gpulab.lessons.content import Refused, exercise
 
 HEAD_MATH = "import math\n\n" + HEAD
 

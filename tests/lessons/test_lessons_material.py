@@ -16,8 +16,8 @@ from gpulab.devices import Device
 from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.lessons import _material, _nb00, _road
-from gpulab.lessons._content import Refused
 from gpulab.lessons._device import LiveDevice
+from gpulab.lessons.content import Refused
 
 
 def test_next_to_nothing_is_told_before_a_missing_interval():

@@ -16,22 +16,22 @@ from gpulab.devices import environment
 from gpulab.evidence import Badge, Evidence, Note
 from gpulab.lessons import (
     RecordedPrecisions,
-    _content,
     _live,
     _nb05,
     _nb05_exercises,
     _nb05_rescue,
     _precisions,
+    content,
     products,
     recorded_precisions,
 )
-from gpulab.lessons._content import Refused, Unmeasured
+from gpulab.lessons.content import Refused, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 
 
 def outcome(id: str, measured: object) -> object:
     """What reveal would take as the answer."""
-    known = _content.question(id)
+    known = content.question(id)
     assert known.outcome is not None
     return known.outcome(measured)
 
@@ -62,7 +62,7 @@ def test_numbers_are_taken_from_their_results() -> None:
 )
 def test_a_wrong_sum_of_ones_gets_its_own_sentence(said: float, says: str) -> None:
     """2,048 comes out: who expects float16's largest number thinks of an overflow, who expects ten thousand of none."""
-    assert says in next(reading.sentence for reading in _content.question("05.2").readings if reading.when(said, 2048.0))
+    assert says in next(reading.sentence for reading in content.question("05.2").readings if reading.when(said, 2048.0))
 
 
 def test_a_tenth_is_guessing() -> None:
@@ -128,7 +128,7 @@ def test_the_norms_of_both_devices() -> None:
     assert outcome("05.10", (cpu, high)) == _nb05.CUDA_HIGH
     assert outcome("05.10", (cpu, low)) == _nb05.BOTH_LOW
     assert outcome("05.10", (high, high)) == _nb05.BOTH_HIGH
-    assert set(_content.question("05.10").sides((cpu, high))) == {"the CPU", "CUDA"}
+    assert set(content.question("05.10").sides((cpu, high))) == {"the CPU", "CUDA"}
     with pytest.raises(Unmeasured):
         outcome("05.10", (cpu, "cuda"))
 
@@ -141,7 +141,7 @@ def test_the_share_of_memory_and_the_bytes_of_a_parameter() -> None:
     need = {p: memory.predict(layer, x, loss=torch.sum, precision=p, device="cpu") for p in ("float32", "bfloat16", "pure-bfloat16")}
     assert outcome("05.12", (need["float32"], need["float32"])) == 100
     both = (need["bfloat16"], need["float32"])
-    assert _content.question("05.12").sides(both) == {"autocast": both[0].evidence, "float32": both[1].evidence}
+    assert content.question("05.12").sides(both) == {"autocast": both[0].evidence, "float32": both[1].evidence}
     for other in ((need["float32"], 7), (7, need["float32"])):
         with pytest.raises(Unmeasured, match="two predictions of memory"):
             outcome("05.12", other)

@@ -15,8 +15,8 @@ from gpulab import lessons
 from gpulab.devices import environment
 from gpulab.errors import GpulabError, InputError
 from gpulab.evidence import Badge, Evidence
-from gpulab.lessons import _content, _predictions, _quantities, _reveal, _store
-from gpulab.lessons._content import Question, Reading
+from gpulab.lessons import _predictions, _quantities, _reveal, _store, content
+from gpulab.lessons.content import Question, Reading
 from gpulab.timing.results import Measurement
 
 
@@ -272,9 +272,9 @@ def test_that_there_is_no_such_number_is_an_answer(monkeypatch: pytest.MonkeyPat
     """A measurement that found none is MEASURED, closes the question, and is nothing to compare a number with."""
 
     def never(_: object) -> float:
-        raise _content.Never("never: no call was faster")
+        raise content.Never("never: no call was faster")
 
-    monkeypatch.setattr(_content, "question", lambda id: _content.Question(id, outcome=never))
+    monkeypatch.setattr(content, "question", lambda id: content.Question(id, outcome=never))
     asked = lessons.predict("90.1", "After how many calls?", unit="calls")
     lessons.answer("90.1", 100)
     shown = lessons.reveal("90.1", object())
@@ -392,7 +392,7 @@ def test_a_factor_that_rounds_to_one_is_a_little(said: int, words: str):
 def test_a_usual_wrong_answer_gets_its_sentence(monkeypatch: pytest.MonkeyPatch):
     """The first reading that fits is shown with the factor."""
     reading = Reading(lambda predicted, measured: predicted > measured, "You thought that the call waits.")
-    monkeypatch.setattr(_content, "question", lambda id: Question(id, (reading,)))
+    monkeypatch.setattr(content, "question", lambda id: Question(id, (reading,)))
     lessons.predict("90.1", "How long?", unit="us")
     lessons.answer("90.1", 1000)
     assert lessons.reveal("90.1", 1e-6).sentence == "You said 1000x too much. You thought that the call waits."
@@ -415,7 +415,7 @@ def test_a_usual_wrong_answer_gets_its_sentence(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_close_by_hand(predicted: float, measured: float, verdict: str, sentence: str, monkeypatch: pytest.MonkeyPatch):
     """Within a factor of two or by a half, both ends included; else the factor, where there is one, and the reading that fits."""
     readings = (Reading(lambda said, got: said < got, "Too low."), Reading(lambda said, got: True, "Not low."))
-    monkeypatch.setattr(_content, "question", lambda id: Question(id, readings, close_absolute=0.5))
+    monkeypatch.setattr(content, "question", lambda id: Question(id, readings, close_absolute=0.5))
     asked = lessons.predict("90.1", "How many?", unit="calls")
     lessons.answer("90.1", predicted)
     shown = lessons.reveal("90.1", measured)
@@ -489,7 +489,7 @@ def test_sides_are_asked_of_what_was_measured_and_of_nothing_else(monkeypatch: p
         asked.append(pair)
         return {"the CPU": here, "the GPU": there}
 
-    monkeypatch.setattr(_content, "question", lambda id: Question(id, sides=sides))
+    monkeypatch.setattr(content, "question", lambda id: Question(id, sides=sides))
     lessons.predict("90.1", "How many times?", unit="x")
     assert (lessons.reveal("90.1", None).sides, lessons.reveal("90.1", 5.0, evidence=there).evidence, asked) == ({}, there, [])
     assert lessons.reveal("90.1", 5.0).sides == {"the CPU": here, "the GPU": there}

@@ -17,8 +17,8 @@ from gpulab.compression.results import WeighedModel
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence, Note
 from gpulab.lessons import _lighter, _nb07, _nb07_exercises
-from gpulab.lessons._content import Never, Refused, Unmeasured
 from gpulab.lessons._lighter import SparseRace, SparseRow
+from gpulab.lessons.content import Never, Refused, Unmeasured
 
 LIVE = Evidence.measured("a CPU")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpulab.lessons import _checks, _content, _loading
-from gpulab.lessons._content import Exercise
+from gpulab.lessons import _checks, _loading, content
+from gpulab.lessons.content import Exercise
 
-EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
+EXERCISES = [exercise for lesson in content.lessons() for exercise in lesson.exercises.values()]
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +98,9 @@ def test_a_library_that_is_not_there_is_the_checks_to_tell():
 
 _COLD = """
 import linecache, sys
-from gpulab.lessons import _checks, _content, _guard
+from gpulab.lessons import _checks, content, _guard
 
-exercise = _content.exercise(sys.argv[1])
+exercise = content.exercise(sys.argv[1])
 names = {"__name__": "__main__"}
 linecache.cache["<c>"] = (len(exercise.solution), None, exercise.solution.splitlines(keepends=True), "<c>")
 exec(compile(exercise.solution, "<c>", "exec"), names)

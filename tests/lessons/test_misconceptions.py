@@ -10,7 +10,6 @@ import make_misconceptions
 import pytest
 
 from gpulab.lessons import (
-    _content,
     _nb00,
     _nb01,
     _nb01_exercises,
@@ -39,8 +38,9 @@ from gpulab.lessons import (
     _nb09_script,
     _nb10,
     _nb10_exercises,
+    content,
 )
-from gpulab.lessons._content import Exercise
+from gpulab.lessons.content import Exercise
 
 # Where exercises are written down.
 WRITTEN = (
@@ -80,7 +80,7 @@ def test_every_exercise_that_is_written_down_is_on_the_page() -> None:
 
 def test_every_usual_answer_is_put_into_words() -> None:
     """No condition is left as Python, and none is empty."""
-    for lesson in _content.lessons():
+    for lesson in content.lessons():
         asked = {each.id: each for each in make_misconceptions.asked(ROOT / "notebooks" / f"{lesson.notebook}.ipynb")}
         assert set(asked) == set(lesson.questions), "the notebook asks what the lesson knows"
         for id, question in lesson.questions.items():

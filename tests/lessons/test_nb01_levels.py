@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
-from gpulab.lessons import _architecture, _content, _nb01_exercises
-from gpulab.lessons._content import Refused
+from gpulab.lessons import _architecture, _nb01_exercises, content
+from gpulab.lessons.content import Refused
 
-EXERCISE = _content.exercise("01.9")
+EXERCISE = content.exercise("01.9")
 
 
 def curve(times: list[float]) -> Latency:

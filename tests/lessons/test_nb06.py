@@ -15,7 +15,7 @@ from gpulab import devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.lessons import _nb06, _nb06_exercises, _nb06_memory, _nb06_timelines
-from gpulab.lessons._content import Never, Refused, Unmeasured
+from gpulab.lessons.content import Never, Refused, Unmeasured
 from gpulab.recordings import Entry, Recording, Timing
 from gpulab.training import CompileCost, FitResult, PipelineResult, RaceResult, StepSpan
 

@@ -33,7 +33,7 @@ from gpulab.lessons import (
     _nb08_timelines,
     _parallel_checks,
 )
-from gpulab.lessons._content import Refused, Unmeasured
+from gpulab.lessons.content import Refused, Unmeasured
 from gpulab.parallel.results import RankSpan, RankTimeline
 
 LIVE = Evidence.measured("a CPU")

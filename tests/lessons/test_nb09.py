@@ -15,7 +15,7 @@ from gpulab import claims, devices, lessons, recordings, training
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.lessons import _nb09, _nb09_script
-from gpulab.lessons._content import Refused, Unmeasured
+from gpulab.lessons.content import Refused, Unmeasured
 from gpulab.training import Gain, LadderForm, LadderResult, Learned, Rung, ScriptsResult, SeedsAccuracy, _scripts
 
 NOTEBOOK = pathlib.Path(__file__).parents[2] / "notebooks" / "09_speedup_ladder.ipynb"

@@ -12,13 +12,13 @@ import pytest
 from gpulab.compression import Weighing
 from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Bandwidth, ParallelChains, ParallelPoint
-from gpulab.lessons import _content, _material, _nb02, _nb03, _nb05, _nb06, _nb08
+from gpulab.lessons import _material, _nb02, _nb03, _nb05, _nb06, _nb08, content
 from gpulab.lessons._columns import ColumnLoop
-from gpulab.lessons._content import Unmeasured
 from gpulab.lessons._density import DensityRow, DensitySweep, FusionGain
 from gpulab.lessons._feeding import Feeding
 from gpulab.lessons._lighter import Grouping
 from gpulab.lessons._road import TwoKinds
+from gpulab.lessons.content import Unmeasured
 from gpulab.memory import MemoryTrace, Traffic
 from gpulab.models import RooflinePoint
 from gpulab.parallel import StrategyResult
@@ -26,7 +26,7 @@ from gpulab.timing.results import Measurement
 from gpulab.training import PipelineResult
 
 HERE, THERE = Evidence.measured("A CPU"), Evidence.measured("A GPU")
-QUESTIONS = [question for lesson in _content.lessons() for question in lesson.questions.values()]
+QUESTIONS = [question for lesson in content.lessons() for question in lesson.questions.values()]
 
 
 def made(kind: type, **fields: Any) -> Any:
@@ -42,7 +42,7 @@ def counted(**totals: float) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("question", [each for each in QUESTIONS if each.outcome is not None], ids=lambda question: question.id)
-def test_a_plain_number_stays(question: _content.Question) -> None:
+def test_a_plain_number_stays(question: content.Question) -> None:
     """Who gives one has measured it in another way."""
     assert question.outcome is not None
     assert question.outcome(7.5) == 7.5
@@ -77,7 +77,7 @@ TRACED = {"parameters": 2, "gradients": 3, "optimizer": 4, "activations": 9, "ot
 )
 def test_an_outcome_by_hand(id: str, given: Any, answer: Any) -> None:
     """One number or choice of each kind of result."""
-    outcome = _content.question(id).outcome
+    outcome = content.question(id).outcome
     assert outcome is not None
     assert outcome(given) == (answer if isinstance(answer, str) else pytest.approx(answer))
 
@@ -93,7 +93,7 @@ def test_an_outcome_by_hand(id: str, given: Any, answer: Any) -> None:
 )
 def test_a_ratio_without_a_narrow_interval_judges_nobody(id: str, found: Any, says: str) -> None:
     """A prediction is held against a measured ratio whose interval says no more than "close" does; a modelled one has none."""
-    outcome = _content.question(id).outcome
+    outcome = content.question(id).outcome
     with pytest.raises(Unmeasured, match=re.escape(says)):
         outcome(found)  # type: ignore[misc]
     modelled = dataclasses.replace(found, evidence=Evidence.modelled("a link", "a book"), ratio_interval=None)
@@ -113,7 +113,7 @@ def raced(id: str, interval: tuple[float, float] | None) -> Any:
 @pytest.mark.parametrize("id", ["03.7", "07.1", "07.12"])
 def test_a_speed_up_whose_interval_is_wide_judges_nobody(id: str) -> None:
     """Of 1.4 times within 0.6 to 3 nobody knows whether who said 1 was wrong; within 1.3 to 1.5 it is told."""
-    outcome = _content.question(id).outcome
+    outcome = content.question(id).outcome
     assert outcome(raced(id, (1.3, 1.5))) == 1.4  # type: ignore[misc]
     with pytest.raises(Unmeasured, match=r"it may be 0\.60x or 3\.00x"):
         outcome(raced(id, (0.6, 3.0)))  # type: ignore[misc]
@@ -124,14 +124,14 @@ def test_a_speed_up_whose_interval_is_wide_judges_nobody(id: str) -> None:
 def test_a_curve_of_streams_tells_its_own_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the result calls the span."""
     monkeypatch.setattr(Bandwidth, "span_ratio", property(lambda self: 4.0))
-    assert _content.question("01.10").outcome(object.__new__(Bandwidth)) == 4.0  # type: ignore[misc]
+    assert content.question("01.10").outcome(object.__new__(Bandwidth)) == 4.0  # type: ignore[misc]
 
 
 def test_sixteen_chains_are_compared_with_one() -> None:
     """The question names 16: of 12, 4 and 10 ns a hop, one chain's over that of all, though fewer chains made more hops."""
     points = tuple(ParallelPoint(chains, 99.0, None, seconds * 1e-9, 5) for chains, seconds in ((1, 12), (8, 4), (16, 10)))
     both = made(ParallelChains, points=points)
-    assert _content.question("01.5").outcome(both) == pytest.approx(1.2)  # type: ignore[misc]
+    assert content.question("01.5").outcome(both) == pytest.approx(1.2)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_sixteen_chains_are_compared_with_one() -> None:
 )
 def test_each_wrong_choice_is_explained_where_no_text_below_does(id: str, predicted: str, measured: str, says: str) -> None:
     """The text behind these cells says why the usual answer comes out, or nothing at all."""
-    reading = next(each for each in _content.question(id).readings if each.when(predicted, measured))
+    reading = next(each for each in content.question(id).readings if each.when(predicted, measured))
     assert says in reading.sentence
 
 
@@ -163,12 +163,12 @@ def test_a_sum_and_a_product_are_told_by_their_names() -> None:
     for wrong in ({"the sum": slow}, pair | {"more": slow}, {"the sum": slow, "the other": fast}, {"the sum": 6.0, "the product": fast}):
         with pytest.raises(Unmeasured, match="with two measurements"):
             _nb03._ratio_of(wrong)
-    assert _content.question("03.1").sides(pair) == {"the sum": HERE, "the product": THERE}  # type: ignore[misc]
+    assert content.question("03.1").sides(pair) == {"the sum": HERE, "the product": THERE}  # type: ignore[misc]
 
 
 def test_arithmetic_that_never_cost_anything_has_no_end_yet() -> None:
     """Of 8, 16 and 32 multiply-adds, 3 s at 32 say that 16 are free; where 32 took no twice the shortest time, it may be any more."""
-    outcome = _content.question("03.5").outcome
+    outcome = content.question("03.5").outcome
     sweeps = [
         DensitySweep(64, tuple(DensityRow(k, took, 1.0, 1.0, "") for k, took in zip((8, 16, 32), seconds, strict=True)), HERE)
         for seconds in ((1.0, 1.5, 3.0), (1.0, 1.5, 1.9), (3.0, 2.0, 1.0))
@@ -192,7 +192,7 @@ def test_operators_that_memory_holds_back_are_a_share_of_all() -> None:
     operators = tuple(SimpleNamespace(flops=flops, nbytes=10) for flops in (40, 0, 50, None))
     roof = SimpleNamespace(ridge_flops_per_byte=lambda arithmetic: {"float32": 5.0}[arithmetic])
     assert _nb03._share_of_operators((made(Traffic, operators=operators), roof)) == 50.0
-    assert _content.question("03.4").outcome((made(Traffic, operators=operators[:1]), roof)) == 100.0  # type: ignore[misc]
+    assert content.question("03.4").outcome((made(Traffic, operators=operators[:1]), roof)) == 100.0  # type: ignore[misc]
     for nothing in (made(Traffic, operators=()), 7):
         with pytest.raises(Unmeasured, match="nothing was counted"):
             _nb03._share_of_operators((nothing, roof))
@@ -201,7 +201,7 @@ def test_operators_that_memory_holds_back_are_a_share_of_all() -> None:
 def test_the_share_of_a_roof_is_told_in_per_cent() -> None:
     """2 s where the roofs allow 0.5; of work that was only predicted there is none."""
     point = RooflinePoint("x", 8.0, 2.0, "float32", "DRAM", 0.5, "memory", 2.0, HERE)
-    assert [_content.question("03.9").outcome(each) for each in (point, dataclasses.replace(point, seconds=None))] == [25.0, 0.0]  # type: ignore[misc]
+    assert [content.question("03.9").outcome(each) for each in (point, dataclasses.replace(point, seconds=None))] == [25.0, 0.0]  # type: ignore[misc]
 
 
 def test_a_pair_is_of_the_cpu_and_the_gpu() -> None:

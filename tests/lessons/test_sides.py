@@ -14,16 +14,16 @@ from gpulab import devices, lessons, timing
 from gpulab.compression import Weighing
 from gpulab.errors import MissingLibraryError
 from gpulab.evidence import Evidence, Note
-from gpulab.lessons import _architecture, _climb, _content, _feeding, _library, _material, _road
-from gpulab.lessons._content import Never, Unmeasured
+from gpulab.lessons import _architecture, _climb, _feeding, _library, _material, _road, content
 from gpulab.lessons._density import FusionGain
+from gpulab.lessons.content import Never, Unmeasured
 from gpulab.memory import Traffic
 from gpulab.parallel import StrategyResult
 from gpulab.training import FitResult, LadderResult, PipelineResult, RaceResult
 
 ONE, OTHER = Evidence.measured("A CPU"), Evidence.measured("A GPU")
 SEEN, COUNTED = SimpleNamespace(evidence=ONE), SimpleNamespace(evidence=OTHER)
-QUESTIONS = {id: question for lesson in _content.lessons() for id, question in lesson.questions.items()}
+QUESTIONS = {id: question for lesson in content.lessons() for id, question in lesson.questions.items()}
 
 
 def made(kind: type, **fields: Any) -> Any:

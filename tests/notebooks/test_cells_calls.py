@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpulab import kernels, models, units
-from gpulab.lessons import _content
+from gpulab.lessons import content
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 Capsys = pytest.CaptureFixture[str]
@@ -174,7 +174,7 @@ def test_the_kernel_with_a_race_is_the_one_to_mend() -> None:
     """What the notebook runs, statement by statement, is what exercise 04.6 begins with."""
     functions = [
         next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
-        for text in (text_of("04_custom_kernels", "race"), _content.exercise("04.6").stub)
+        for text in (text_of("04_custom_kernels", "race"), content.exercise("04.6").stub)
     ]
     without_words = [[ast.unparse(line) for line in one.body if not isinstance(line, ast.Expr)] for one in functions]
     assert without_words[0] == without_words[1]

@@ -9,11 +9,11 @@ import re
 
 import pytest
 
-from gpulab.lessons import _content
-from gpulab.lessons._content import Lesson
+from gpulab.lessons import content
+from gpulab.lessons.content import Lesson
 
 FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
-LESSONS = _content.lessons()
+LESSONS = content.lessons()
 
 
 def _cells(lesson: Lesson, kind: str) -> list[str]:

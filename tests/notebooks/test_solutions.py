@@ -23,13 +23,13 @@ from gpulab import arrays, lessons, models, parallel
 from gpulab.errors import CopyRequiredError, RankError
 from gpulab.evidence import Evidence
 from gpulab.hierarchy import Latency, LatencyPoint
-from gpulab.lessons import _answers, _architecture, _content, _density, _material, _nb08_export, _nb08_ring
-from gpulab.lessons._content import Exercise, Usual
+from gpulab.lessons import _answers, _architecture, _density, _material, _nb08_export, _nb08_ring, content
 from gpulab.lessons._regrade import Regrader
+from gpulab.lessons.content import Exercise, Usual
 from gpulab.training import _scripts
 from gpulab.training._evaluate import Answers
 
-EXERCISES = [exercise for lesson in _content.lessons() for exercise in lesson.exercises.values()]
+EXERCISES = [exercise for lesson in content.lessons() for exercise in lesson.exercises.values()]
 # The exercise whose answers run on real ranks, and the one whose answers are scripts for torchrun.
 ON_RANKS, UNDER_TORCHRUN = "08.3", "08.15"
 # Libraries whose first import takes a second or more on a crowded machine.
@@ -215,7 +215,7 @@ def test_a_contest_that_nobody_saw_has_its_library_loaded_before(monkeypatch: py
     monkeypatch.setattr(_material, "_contests", {})
     monkeypatch.setattr(_material, "_CONTEST_SIZES", {"matmul": (8,)})
     monkeypatch.setattr(_material, "_POINT_SECONDS", 0.01)
-    exercise = _content.exercise("00.7")
+    exercise = content.exercise("00.7")
     result, asked = _watched(exercise, 9, monkeypatch)
     assert "9 is not in the table; the check expects one of 8" in result.message
     assert "torch" in asked
@@ -324,7 +324,7 @@ def test_junk_is_never_an_error_and_never_passes(exercise: Exercise):
 
 def test_ids_follow_the_notebooks_order():
     """Predictions and exercises of a notebook share one running number without gaps."""
-    for lesson in _content.lessons():
+    for lesson in content.lessons():
         number = lesson.notebook[:2]
         assert lesson.ids == [f"{number}.{k}" for k in range(1, len(lesson.ids) + 1)]
         assert len(lesson.questions) >= 4

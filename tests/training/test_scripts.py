@@ -15,7 +15,7 @@ import torch
 from gpulab import _files, devices, training
 from gpulab.errors import InputError
 from gpulab.lessons import _nb09_script
-from gpulab.lessons._content import Refused
+from gpulab.lessons.content import Refused
 from gpulab.training import Data, ScriptsResult, _scripts
 from gpulab.training._scripts import _counting, samples_of
 

@@ -6,9 +6,9 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulab._result import Result
 from gpulab.errors import CompileError, InputError, shown
 from gpulab.evidence import Evidence
+from gpulab.results import Result
 from gpulab.units import format_bytes
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulab._result import Result, html_caption
 from gpulab.evidence import Evidence
+from gpulab.results import Result, html_caption
 from gpulab.units import plural
 
 Extent = tuple[int, int, int]
