@@ -23,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,25 @@ else:
     settings.register_profile("gpulab", deadline=None)
     settings.register_profile("soak", max_examples=5000, deadline=None)
     settings.load_profile("gpulab")
+
+try:
+    from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+except ImportError:  # a bare GPU machine
+    pass
+else:
+
+    class _ApprovedText(SingleFileSnapshotExtension):
+        _write_mode = WriteMode.TEXT
+        file_extension = "txt"
+
+    @pytest.fixture
+    def approved(snapshot: Any) -> Any:
+        """The approved text of this test, in ``__snapshots__`` beside its file: ``assert text == approved``, or ``approved(name="cpu")``.
+
+        ``pytest --snapshot-update`` writes what is there now; read the diff before you commit it.
+        """
+        return snapshot.use_extension(_ApprovedText)
+
 
 _HOME_PREFIX = "gpulab-tests-"
 # Caches that are dear to fill and hold no settings: they keep their place when HOME moves.
