@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab._given import is_whole
+from gpulab._given import is_finite, is_whole
 from gpulab.errors import InputError
 
 
@@ -21,7 +21,7 @@ def _positive(function: str, **sizes: int) -> list[int]:
 
 
 def _share(function: str, dropout: float) -> None:
-    if not 0 <= dropout < 1:
+    if not is_finite(dropout) or not 0 <= dropout < 1:
         raise InputError(f"{function}: dropout is {dropout!r}; expected a share from 0 up to, but not, 1. Pass for example dropout=0.1.")
 
 

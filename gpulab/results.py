@@ -250,8 +250,7 @@ class Result:
 
     def caption(self) -> str:
         """Return the line under the table: the badge and where the numbers came from."""
-        evidence = getattr(self, "evidence", None)
-        return evidence.sentence if evidence is not None else ""
+        return getattr(getattr(self, "evidence", None), "sentence", "")
 
     def _repr_html_(self) -> str:
         headers, rows = self.table()

@@ -67,17 +67,25 @@ _KEPT_CACHES = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--soak``."""
-    parser.addoption("--soak", action="store_true", help="also the long forms of tests that have a shorter one (make soak)")
+    parser.addoption(
+        "--soak",
+        action="store_true",
+        help="also the long forms of tests that have a shorter one (make soak)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Move HOME and Jupyter's folders before anything is collected, and watch nbval's kernels."""
-    os.fsync = lambda descriptor: None  # of each check's progress: nine in ten of its milliseconds, thousands of times over
+    os.fsync = lambda descriptor: (
+        None
+    )  # of each check's progress: nine in ten of its milliseconds, thousands of times over
     if os.environ.get("GPULAB_REQUIRE_GPU") != "1":
         # Threads that wait for work sleep, where they would otherwise spin: two workers share two cores, and a step of a small model
         # then takes a tenth of the processor time. Set before torch is imported; where a GPU's times are compared, all stays as it is.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job and all its children would never be interrupted
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # a shell's background job and all its children would never be interrupted
         signal.signal(signal.SIGINT, signal.default_int_handler)
     home = Path(tempfile.mkdtemp(prefix=_HOME_PREFIX))
     for name, place in _KEPT_CACHES.items():
@@ -86,14 +94,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("PLAYWRIGHT_BROWSERS_PATH")
     for name in [n for n in os.environ if n.startswith(("JUPYTER", "IPYTHON", "XDG_"))]:
         os.environ.pop(name)
-    os.environ.update(HOME=str(home), USERPROFILE=str(home), JUPYTER_PLATFORM_DIRS="0", GPULAB_PROGRESS=str(home / "progress.json"))
+    os.environ.update(
+        HOME=str(home),
+        USERPROFILE=str(home),
+        JUPYTER_PLATFORM_DIRS="0",
+        GPULAB_PROGRESS=str(home / "progress.json"),
+    )
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     _watch_kernels()
 
 
 def _watch_kernels() -> None:
     """Make nbval notice a dead kernel within a second instead of at the end of the cell's timeout."""
-    if "nbval" not in sys.modules:  # its plugin is not loaded: no notebook is run, as on a bare GPU machine
+    if (
+        "nbval" not in sys.modules
+    ):  # its plugin is not loaded: no notebook is run, as on a bare GPU machine
         return
     from nbval.kernel import Empty, RunningKernel
 
@@ -123,11 +138,21 @@ def _missing_gpu() -> str | None:
 
 
 # The files that take longest, first of all those whose tests take longest: so that no worker is left alone with one at the end.
-_LONGEST_FIRST = ("tests/browser/test_course.py", "tests/browser/", "notebooks/", "tests/kernels/", "tests/memory/", "tests/timing/")
+_LONGEST_FIRST = (
+    "tests/browser/test_course.py",
+    "tests/browser/",
+    "notebooks/",
+    "tests/kernels/",
+    "tests/memory/",
+    "tests/timing/",
+)
 
 
 def _turn(item: pytest.Item) -> int:
-    return next((turn for turn, place in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(place)), len(_LONGEST_FIRST))
+    return next(
+        (turn for turn, place in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(place)),
+        len(_LONGEST_FIRST),
+    )
 
 
 def pytest_sessionstart() -> None:
@@ -202,7 +227,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item):
     """Turn a skipped browser test into a failure where the browser is required."""
     report = yield
-    if report.skipped and item.get_closest_marker("browser") is not None and os.environ.get("GPULAB_REQUIRE_BROWSER") == "1":
+    if (
+        report.skipped
+        and item.get_closest_marker("browser") is not None
+        and os.environ.get("GPULAB_REQUIRE_BROWSER") == "1"
+    ):
         report.outcome = "failed"
         report.longrepr = f"skipped, though GPULAB_REQUIRE_BROWSER=1: {report.longrepr}"
     return report

@@ -10,7 +10,21 @@ from typing import Any
 from gpulab.figures import mimebundle
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
-_DATA = ("type", "name", "x", "y", "base", "width", "z", "labels", "parents", "values", "text", "error_x", "error_y")
+_DATA = (
+    "type",
+    "name",
+    "x",
+    "y",
+    "base",
+    "width",
+    "z",
+    "labels",
+    "parents",
+    "values",
+    "text",
+    "error_x",
+    "error_y",
+)
 
 
 def table_text(markup: str) -> str:
@@ -18,7 +32,9 @@ def table_text(markup: str) -> str:
     body = re.sub(r"<(style|script).*?</\1>", "", markup, flags=re.DOTALL)
     body = re.sub(r"\s*</t[dh]>\s*(?=<t[dh])", " | ", body)
     body = re.sub(r"</(tr|p|div|li|summary|figcaption|h\d)>|<br>", "\n", body)
-    lines = (" ".join(html.unescape(re.sub("<[^>]*>", "", line)).split()) for line in body.splitlines())
+    lines = (
+        " ".join(html.unescape(re.sub("<[^>]*>", "", line)).split()) for line in body.splitlines()
+    )
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -29,10 +45,16 @@ def figure_text(figure: Any) -> str:
     lines = [f"title: {_plain(layout.get('title', {}).get('text', ''))}"]
     for name in sorted(name for name in layout if re.fullmatch(r"[xy]axis\d*", name)):
         axis = layout[name]
-        lines.append(f"{name}: {_plain(axis.get('title', {}).get('text', ''))} ({axis.get('type', 'linear')})")
+        lines.append(
+            f"{name}: {_plain(axis.get('title', {}).get('text', ''))} ({axis.get('type', 'linear')})"
+        )
     lines += [f"note: {_plain(note.get('text', ''))}" for note in layout.get("annotations", ())]
     for trace in body["data"]:
-        parts = (f"{key}={json.dumps(_short(trace[key]), ensure_ascii=False)}" for key in _DATA if trace.get(key) is not None)
+        parts = (
+            f"{key}={json.dumps(_short(trace[key]), ensure_ascii=False)}"
+            for key in _DATA
+            if trace.get(key) is not None
+        )
         lines.append("trace: " + " ".join(parts))
     return "\n".join(lines) + "\n"
 

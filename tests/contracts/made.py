@@ -1,0 +1,111 @@
+"""Every result class of the package, and an instance of each whose values all differ."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import importlib
+import itertools
+import pkgutil
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import gpulab
+import numpy as np
+from gpulab.evidence import Evidence
+from gpulab.results import Result
+
+_NOT_RESULTS = ("gpulab.widgets", "gpulab.figures")
+# What a class checks between its fields, so that a value of the right type alone is refused.
+_FITTING: dict[str, dict[str, Any]] = {
+    "recordings.Entry": {"reason": None},
+    "recordings.Timing": {
+        "sample_count": 2,
+        "median_seconds": 1.5,
+        "interval_seconds": (1.0, 2.0),
+    },
+    "models.CollectiveCost": {"operation": "all_reduce", "algorithm": "ring"},
+    "parallel.CollectivePoint": {"sent_bytes": (8, 8), "algorithm_bytes": (8.0, 8.0)},
+    "parallel.CollectiveSweep": {"operation": "all_reduce", "algorithm": "ring", "ranks": 2},
+    "models.StageSchedule": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
+    "parallel.ScheduleRun": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
+    "models.StagePass": {"stage": 0, "end": 90.0},
+    "lessons.Rubric": {"notebooks": ("02",), "points": {"02.5": 2.0}, "open_share": 0.5},
+    "lessons.StepOfParts": {
+        "parts": {"load": 3.0, "step": 1.0},
+        "techniques": {"workers": {"load": 0.5}},
+        "chosen": ("workers",),
+    },
+    "models.SmLimits": {"compute_capability": "9.0"},
+    "precision.AutocastRow": {"policy": None},
+}
+
+
+def name_of(cls: type) -> str:
+    """Return the public package and the class: ``timing.Measurement``."""
+    return f"{cls.__module__.split('.')[1]}.{cls.__qualname__}"
+
+
+def result_classes() -> dict[str, type[Result]]:
+    """Return every subclass of ``Result`` that importing the whole package brings, by name."""
+    for module in pkgutil.walk_packages(gpulab.__path__, "gpulab."):
+        if not module.name.startswith(_NOT_RESULTS) and not module.name.split(".")[1].startswith(
+            "_"
+        ):
+            importlib.import_module(module.name)
+
+    def below(cls: type) -> Iterator[type]:
+        for child in cls.__subclasses__():
+            yield child
+            yield from below(child)
+
+    found = (cls for cls in below(Result) if cls.__module__.startswith("gpulab."))
+    return dict(sorted((name_of(cls), cls) for cls in found))
+
+
+def instance(cls: type[Result]) -> Result:
+    """Return an instance whose numbers all differ and whose texts are the fields' names."""
+    return _instance(cls, itertools.count(1))
+
+
+def _instance(cls: type[Result], numbers: Iterator[int]) -> Result:
+    hints = typing.get_type_hints(cls)
+    fitting = _FITTING.get(name_of(cls), {})
+    values = {
+        field.name: fitting[field.name]
+        if field.name in fitting
+        else _value(hints[field.name], field.name, numbers)
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.init
+    }
+    return cls(**values)
+
+
+def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {"anything": [next(numbers), "two", None]}
+    if origin in (typing.Union, types.UnionType):
+        return _value(next(kind for kind in inner if kind is not type(None)), name, numbers)
+    if origin is typing.Literal:
+        return inner[0]
+    if np.ndarray in (hint, origin):
+        return np.array([next(numbers) + 0.5, next(numbers) + 0.5])
+    if origin is tuple:
+        kinds = inner[:1] * 2 if inner[-1] is Ellipsis else inner
+        return tuple(_value(kind, name, numbers) for kind in kinds)
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
+        return {_value(inner[0], f"{name} key", numbers): _value(inner[1], name, numbers)}
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Sequence):
+        return [_value(inner[0], name, numbers)]
+    if hint is Evidence:
+        return Evidence.measured("a device", 7, "2026-01-02T03:04:05+00:00")
+    if isinstance(hint, type) and issubclass(hint, Result):
+        return _instance(hint, numbers)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return next(iter(hint))
+    number = next(numbers)
+    return {int: number, float: number + 0.25, str: f"{name} {number}", bool: True}[hint]

@@ -1,0 +1,297 @@
+"""Every public function with junk in each of its arguments: one readable sentence, or a result.
+
+``CALLS`` holds a valid call of each function that takes arguments; each argument in turn, and each
+further parameter that the signature names, is then replaced by every piece of junk.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gpulab as gl
+import numpy as np
+import pytest
+import torch
+from gpulab.errors import GpulabError
+
+# A longer message is no sentence that a reader would finish.
+LONGEST_MESSAGE = 800
+
+
+# What a learner passes by mistake: a stub's dots, a wrong name, a wrong kind, a number off range.
+JUNK: list[Any] = [object(), math.nan, -1, "junk", b"bytes", [], {"a": 1}, ..., torch.int8]
+# Hooks of programs, not arguments that a learner types.
+HOOKS = {"progress", "stop", "clock", "command"}
+
+
+def of(*args: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a call's arguments."""
+    return args, named
+
+
+def _nothing(*args: Any) -> None:
+    """The work that is measured."""
+
+
+LAYER = torch.nn.Linear(4, 4)
+XT = torch.ones(2, 4)
+X = np.ones(8, dtype=np.float32)
+H200 = gl.recordings.load("nvidia-h200")
+LANES = np.arange(32)[None] * 4
+CURVE = gl.hierarchy.recorded_latency(H200)
+STREAM = gl.hierarchy.recorded_bandwidth(H200)
+SCHEDULE = gl.models.pipeline_schedule(2, 4)
+OCCUPANCY = gl.models.occupancy(256, 32)
+ADD = gl.workloads.get("add")
+TIMELINE = gl.training.model_pipeline(0.01, 0.01)
+FIRST, SECOND = {"precision": "float32"}, {"precision": "bfloat16"}
+SOURCE = 'extern "C" __global__ void f(float* x) { x[0] = 1; }'
+
+
+def _kernel(x: Any) -> None:
+    x[0] = 1
+
+
+CALLS: dict[str, Any] = {
+    "arrays.device_of": of(X),
+    "arrays.share": of(X, "torch"),
+    "arrays.to_device": of(X, "cpu"),
+    "arrays.to_host": of(X),
+    "claims.judge": of("h200", H200),
+    "claims.ledger": of([H200]),
+    "compression.count": of(LAYER, XT),
+    "compression.finish": of(LAYER),
+    "compression.prune": of(LAYER),
+    "compression.quantize": of(LAYER),
+    "compression.quantize_aware": of(LAYER),
+    "compression.share_weights": of(LAYER),
+    "compression.size_on_disk": of(LAYER),
+    "compression.sparsity": of(LAYER),
+    "compression.support": of("cpu"),
+    "compression.to_sparse": of(LAYER),
+    "compression.weigh": of({"a": LAYER}, inputs=XT, deadline=1e-3),
+    "devices.environment": of("cpu"),
+    "devices.find": of("cpu"),
+    "devices.spec": of("cpu"),
+    "hierarchy.bandwidth": of([2**13], deadline=1e-3),
+    "hierarchy.latency": of([2**13], method="python", chases=1, deadline=1e-3),
+    "hierarchy.measure_chase": of(2**13, deadline=1e-3),
+    "hierarchy.measure_stream": of(2**13, deadline=1e-3),
+    "hierarchy.parallel": of([1], 2**13, method="python", deadline=1e-3),
+    "hierarchy.recorded_bandwidth": of(H200),
+    "hierarchy.recorded_latency": of(H200),
+    "kernels.compile_cuda": of(SOURCE),
+    "kernels.compile_python": of(_kernel, X),
+    "kernels.cuda_launcher": of(SOURCE, "f", 1, 1, X),
+    "kernels.generated": of(_nothing, XT),
+    "kernels.launch": of(_kernel, 1, 1, X),
+    "kernels.launch_cuda": of(SOURCE, "f", 1, 1, X),
+    "kernels.launcher": of(_kernel, 1, 1, X),
+    "kernels.simulate": of(_kernel, 1, 1, X),
+    "memory.predict": of(LAYER, XT, loss=torch.sum),
+    "memory.release": of("cpu"),
+    "memory.snapshot": of("cpu"),
+    "memory.trace": of(LAYER, XT, loss=torch.sum),
+    "memory.traffic": of(torch.add, XT, XT),
+    "models.access_at": of(LANES[0]),
+    "models.access_pattern": of(1),
+    "models.amdahl": of(0.1, [1, 2]),
+    "models.collective_algorithms": of("all_reduce"),
+    "models.collective_cost": of("all_reduce", 8.0, 2),
+    "models.gustafson": of(0.1, [1, 2]),
+    "models.named_access": of("stride"),
+    "models.occupancy": of(256, 32),
+    "models.occupancy_sweep": of(OCCUPANCY),
+    "models.occupancy_table": of(256, 32),
+    "models.pipeline_schedule": of(2, 4),
+    "models.roofline": of("cpu", ceilings="datasheet"),
+    "models.scaling": of(1.0, 8.0, 1e-6, 1e9, [1, 2]),
+    "models.sectors_per_request": of(LANES),
+    "models.serial_share": of([1, 2, 4], [1.0, 0.6, 0.4]),
+    "models.shared_wavefronts": of(LANES),
+    "models.sm_limits": of("9.0"),
+    "networks.cnn": of(),
+    "networks.mlp": of(),
+    "networks.mobilenet": of(),
+    "networks.resnext": of(),
+    "networks.transformer": of(),
+    "parallel.gpt_shape": of("1.3B"),
+    "parallel.predict_ranks": of(LAYER, XT, strategy="ddp", ranks=2, loss=torch.sum),
+    "parallel.rank_states": of("1.3B", strategy="ddp", ranks=2),
+    "parallel.recorded_scaling": of(H200),
+    "precision.autocast_policy": of("cpu", "bfloat16", ["relu"]),
+    "precision.autocast_trace": of(LAYER, XT),
+    "precision.decode": of([1], "float16"),
+    "precision.encode": of(X, "float16"),
+    "precision.format": of("float16"),
+    "precision.gradient_window": of(X),
+    "precision.gradients": of(LAYER, XT, loss=torch.sum),
+    "precision.matmul_error": of(XT.numpy(), XT.numpy().T),
+    "precision.neighbours": of(1.0, "float16"),
+    "precision.number": of(1.0, "float16"),
+    "precision.number_from_bits": of(1, "float16"),
+    "precision.round_to": of(X, "float16"),
+    "precision.spacing": of(X, "float16"),
+    "precision.stochastic_round": of(X, "float16"),
+    "precision.sum_error": of(X),
+    "precision.swallowed_updates": of(X, X, "float16"),
+    "precision.tf32_switches": of("cpu"),
+    "precision.values": of("float8_e4m3fn"),
+    "recorder.experiments": of(["transfer"]),
+    "recorder.model_errors": of(H200),
+    "recorder.record": of("recording.json", minutes=1e-9, only=["transfer"], device="cpu"),
+    "recordings.diff": of(H200, H200),
+    "recordings.load": of("nvidia-h200"),
+    "recordings.merge": of(H200, H200),
+    "recordings.read": of("no-such-file"),
+    "timing.compare": of("add", devices=["cpu"], deadline=1e-3, n=8),
+    "timing.measure": of(_nothing, device="cpu", deadline=1e-3),
+    "training.compile_cost": of(torch.add, XT, XT, cold=False, deadline=-1),
+    "training.evaluate": of(LAYER, "no-such-task"),
+    "training.fit": of("digits-mlp", steps=0),
+    "training.hidden_waits": of(_nothing, device="cpu"),
+    "training.model_pipeline": of(0.01, 0.01),
+    "training.over_seeds": of("digits-mlp", -1),
+    "training.race": of("digits-mlp", FIRST, SECOND, steps=0),
+    "training.recorded_ladder": of(H200),
+    "training.recorded_steps": of(H200, FIRST, SECOND),
+    "training.replay": of(TIMELINE),
+    "training.task": of("digits-mlp"),
+    "training.techniques": of("compile"),
+    "transfer.break_even": of("add", [64], "cpu", deadline=0.01),
+    "transfer.faster": of(gl.transfer.processor("nvidia-h200"), 2.0),
+    "transfer.fit": of([1024, 2048, 4096, 8192], [1e-5, 2e-5, 4e-5, 8e-5]),
+    "transfer.link": of("pcie4"),
+    "transfer.measure_copy": of(64, "host", deadline=1e-3),
+    "transfer.measure_overlap": of(64, 2, "cpu", 1e-3),
+    "transfer.overlap": of(2**16, 2, link="pcie4"),
+    "transfer.pipeline_seconds": of(1024, 4, "pcie4", 1e-3),
+    "transfer.processor": of("nvidia-h200"),
+    "transfer.recorded_sweep": of(H200),
+    "transfer.stale_read": of(64, "cpu"),
+    "transfer.sweep": of("cpu", sizes=[64], link="pcie4"),
+    "units.parse_bytes": of("1 KiB"),
+    "units.parse_seconds": of("1 ms"),
+    "workloads.get": of("add"),
+}
+# What learners call through lessons (which never raises), formatting, and what calls need more than
+# arguments for: ranks, a training of seconds, a program's own objects.
+ELSEWHERE = ("lessons.", "errors.", "results.", "units.format_", "units.is_", "evidence.")
+ELSEWHERE_TOO = {
+    
+        "arrays.find",
+        "arrays.format_bytes",
+        "arrays.guard",
+        "arrays.kind_of",
+        "arrays.of_name",
+        "compression.cook",
+        "compression.diet",
+        "compression.load",
+        "compression.save",
+        "devices.arithmetic",
+        "devices.ceilings",
+        "devices.checkup",
+        "devices.diagnose",
+        "devices.gather",
+        "devices.guard",
+        "devices.machine",
+        "devices.of_name",
+        "devices.translate",
+        "hierarchy.chase_method",
+        "memory.limit",
+        "models.bus_bandwidth",
+        "models.collective_message",
+        "models.gloo_wire_bytes",
+        "models.most_held",
+        "networks.is_whole",
+        "parallel.average_gradients",
+        "parallel.cannot_split",
+        "parallel.cluster",
+        "parallel.global_batch",
+        "parallel.links",
+        "parallel.observe",
+        "parallel.run_schedule",
+        "parallel.scaling",
+        "parallel.sweep",
+        "parallel.train",
+        "precision.nearby",
+        "precision.tf32",
+        "recorder.register",
+        "recordings.write",
+        "timing.device_of",
+        "training.break_even_calls",
+        "training.compare_scripts",
+        "training.evaluate_models",
+        "training.ladder",
+        "training.pipeline",
+        "training.profile",
+        "training.speedup_report",
+        "transfer.memory_bandwidth_bytes_per_second",
+        "transfer.pinning_cost",
+        "units.kind_of",
+        "units.plural",
+        "workloads.register",
+    ,
+}
+
+
+def _public_functions() -> Iterator[tuple[str, Any]]:
+    for module in pkgutil.iter_modules(gl.__path__):
+        if module.name.startswith("_") or module.name in ("cli", "magics", "widgets", "figures"):
+            continue
+        public = importlib.import_module(f"gpulab.{module.name}")
+        for name in getattr(public, "__all__", [n for n in vars(public) if not n.startswith("_")]):
+            value = getattr(public, name)
+            if inspect.isfunction(value) and value.__module__.startswith("gpulab"):
+                yield f"{module.name}.{name}", value
+
+
+FUNCTIONS = dict(_public_functions())
+
+
+def test_every_public_function_is_tried() -> None:
+    """A new function with arguments needs a valid call above."""
+    with_arguments = {
+        name
+        for name, function in FUNCTIONS.items()
+        if inspect.signature(function).parameters and not name.startswith(ELSEWHERE)
+    }
+    assert with_arguments - ELSEWHERE_TOO - CALLS.keys() == set()
+
+
+def _with_junk(name: str, junk: Any) -> Iterator[tuple[str, Any, Any]]:
+    args, named = CALLS[name]
+    for place in range(len(args)):
+        yield f"argument {place}", (*args[:place], junk, *args[place + 1 :]), named
+    parameters = list(inspect.signature(FUNCTIONS[name]).parameters.values())
+    for parameter in parameters[len(args) :]:
+        several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if not several and parameter.name not in HOOKS:
+            yield parameter.name, args, {**named, parameter.name: junk}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_junk_gets_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_aside: None
+) -> None:
+    """Junk in any argument gives an error of gpulab that a reader can use, or a result."""
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for junk in JUNK:
+        for place, args, named in _with_junk(name, junk):
+            try:
+                FUNCTIONS[name](*args, **named)
+            except GpulabError as error:
+                text = str(error)
+                assert 10 < len(text) <= LONGEST_MESSAGE, (place, text)
+                # A compiler's message shows the line of the source.
+                assert "\n" not in text or name.startswith("kernels."), (place, text)
+            except Exception as error:
+                error.add_note(f"{name}: junk {type(junk).__name__} as {place}")
+                raise

@@ -1,0 +1,170 @@
+"""Every result class of the package: JSON both ways, damaged files, repr, table and badge.
+
+``samples.json`` holds one file of each class as it was written when this test was made. A sample is
+never rewritten: a file that a learner kept must load in every later version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import typing
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+from gpulab.errors import RecordingError
+from gpulab.evidence import Evidence, Note
+from gpulab.results import Result
+
+from texts import table_text
+
+CLASSES = made.result_classes()
+PACKAGES = sorted({name.partition(".")[0] for name in CLASSES})
+SAMPLES = json.loads((Path(__file__).parent / "samples.json").read_text(encoding="utf-8"))
+# These refuse numbers that are not finite, since a time or a number of points must be one.
+FINITE_ONLY = {"recordings.Timing", "lessons.Rubric"}
+
+
+def _text(result: Result) -> str:
+    return json.dumps(result.to_dict(), allow_nan=False)
+
+
+def _refusal(cls: type[Result], data: Any) -> str:
+    with pytest.raises(RecordingError) as refused:
+        cls.from_dict(data)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_json_gives_the_same_result_back(name: str) -> None:
+    """A result that is written to a file and read again is the same, infinities included."""
+    cls = CLASSES[name]
+    one = made.instance(cls)
+    variants = [one]
+    if name not in FINITE_ONLY:
+        floats = [field for field, hint in typing.get_type_hints(cls).items() if hint is float]
+        variants += [
+            dataclasses.replace(one, **{field: value})  # type: ignore[type-var]
+            for field in floats
+            for value in (math.inf, -math.inf, math.nan)
+        ]
+    for variant in variants:
+        again = cls.from_dict(json.loads(_text(variant)))
+        assert type(again) is cls
+        assert _text(again) == _text(variant)
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            before, after = getattr(variant, field.name), getattr(again, field.name)
+            assert type(after) is type(before) or not isinstance(before, (str, int, float, tuple))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_kept_file_still_loads(name: str) -> None:
+    """A file of the first release loads, whatever fields were added since, and keeps its values."""
+    kept = SAMPLES[name]
+    again = CLASSES[name].from_dict(kept).to_dict()
+    assert {key: again[key] for key in kept if key != "schema_version"} == {
+        key: value for key, value in kept.items() if key != "schema_version"
+    }
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_damaged_file_is_refused(name: str) -> None:
+    """Missing, unknown and mistyped fields, other classes and newer versions are refused."""
+    cls, kept = CLASSES[name], made.instance(CLASSES[name]).to_dict()
+    newer = {**kept, "schema_version": cls.schema_version + 1}
+    damaged: list[Any] = [
+        None,
+        [],
+        "text",
+        {},
+        {**kept, "schema": "Other"},
+        {**kept, "extra": 1},
+        newer,
+    ]
+    damaged += [{**kept, "schema_version": version} for version in (0, None, "1", True)]
+    for field in kept:
+        damaged.append({key: value for key, value in kept.items() if key != field})
+        if typing.get_type_hints(cls).get(field) is not Any:
+            damaged.append({**kept, field: 7 if isinstance(kept[field], dict) else {"no": "such"}})
+    for data in damaged:
+        message = _refusal(cls, data)
+        assert len(message) < 800
+        assert "\n" not in message
+
+
+# Facts, from which the machine card is made, is never shown.
+@pytest.mark.parametrize("name", sorted(CLASSES.keys() - {"devices.Facts"}))
+def test_the_repr_is_short(name: str) -> None:
+    """A result at the end of a cell takes a few lines at most, and it cannot be changed."""
+    one = made.instance(CLASSES[name])
+    assert 0 < len(repr(one)) < 1000
+    first = dataclasses.fields(one)[0].name  # type: ignore[arg-type]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(one, first, None)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_tables(package: str, approved: Any) -> None:
+    """The table that a notebook shows of a result: headings, units, rows, badge and notes."""
+    parts = []
+    for name, cls in CLASSES.items():
+        if name.partition(".")[0] == package:
+            one = made.instance(cls)
+            parts.append(f"== {cls.__qualname__}\n{one!r}\n{table_text(one._repr_html_())}")
+    assert "\n".join(parts) == approved
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_table_shows_badge_and_notes(name: str) -> None:
+    """The evidence of a result stands under its table, and so does the sentence of each note."""
+    cls = CLASSES[name]
+    hints = typing.get_type_hints(cls)
+    one = made.instance(cls)
+    if hints.get("notes") == tuple[Note, ...]:
+        one = dataclasses.replace(one, notes=(Note("stopped", "It was stopped at last."),))  # type: ignore[type-var]
+        assert "It was stopped at last." in one._repr_html_()
+    if hints.get("evidence") is Evidence:
+        evidences = (
+            Evidence.measured("a device", 7),
+            Evidence.modelled("a formula", "its source"),
+        )
+        for evidence in evidences:
+            shown = dataclasses.replace(one, evidence=evidence)._repr_html_()  # type: ignore[type-var]
+            assert evidence.badge in shown
+
+
+def _parts(hint: Any) -> set[type]:
+    if isinstance(hint, type) and issubclass(hint, Result):
+        return {hint}
+    return {part for inner in typing.get_args(hint) for part in _parts(inner)}
+
+
+def test_no_number_without_a_badge() -> None:
+    """A class with figures says where they come from, or is only ever a part of one that does."""
+    units = ("_seconds", "_bytes", "_per_second", "_hz", "speedup", "ratio")
+    owners: dict[type, set[type]] = {cls: set() for cls in CLASSES.values()}
+    for cls in CLASSES.values():
+        for hint in typing.get_type_hints(cls).values():
+            for part in _parts(hint):
+                owners[part].add(cls)
+
+    def covered(cls: type, seen: frozenset[type] = frozenset()) -> bool:
+        above = owners[cls] - seen
+        return (
+            # The machine card and the doctor are made from Facts; Environment is a stamp itself.
+            cls.__name__ in {"Facts", "Environment"}
+            or "evidence" in typing.get_type_hints(cls)
+            or callable(getattr(cls, "evidence", None))
+            or (bool(above) and all(covered(owner, seen | {cls}) for owner in above))
+        )
+
+    with_numbers = [
+        cls
+        for cls in CLASSES.values()
+        if any(name.endswith(units) for name in typing.get_type_hints(cls))
+    ]
+    assert len(with_numbers) > 20
+    assert [cls.__name__ for cls in with_numbers if not covered(cls)] == []
