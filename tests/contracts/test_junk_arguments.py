@@ -184,83 +184,88 @@ CALLS: dict[str, Any] = {
 # arguments for: ranks, a training of seconds, a program's own objects.
 ELSEWHERE = ("lessons.", "errors.", "results.", "units.format_", "units.is_", "evidence.")
 ELSEWHERE_TOO = {
-    
-        "arrays.find",
-        "arrays.format_bytes",
-        "arrays.guard",
-        "arrays.kind_of",
-        "arrays.of_name",
-        "compression.cook",
-        "compression.diet",
-        "compression.load",
-        "compression.save",
-        "devices.arithmetic",
-        "devices.ceilings",
-        "devices.checkup",
-        "devices.diagnose",
-        "devices.gather",
-        "devices.guard",
-        "devices.machine",
-        "devices.of_name",
-        "devices.translate",
-        "hierarchy.chase_method",
-        "memory.limit",
-        "models.bus_bandwidth",
-        "models.collective_message",
-        "models.gloo_wire_bytes",
-        "models.most_held",
-        "networks.is_whole",
-        "parallel.average_gradients",
-        "parallel.cannot_split",
-        "parallel.cluster",
-        "parallel.global_batch",
-        "parallel.links",
-        "parallel.observe",
-        "parallel.run_schedule",
-        "parallel.scaling",
-        "parallel.sweep",
-        "parallel.train",
-        "precision.nearby",
-        "precision.tf32",
-        "recorder.register",
-        "recordings.write",
-        "timing.device_of",
-        "training.break_even_calls",
-        "training.compare_scripts",
-        "training.evaluate_models",
-        "training.ladder",
-        "training.pipeline",
-        "training.profile",
-        "training.speedup_report",
-        "transfer.memory_bandwidth_bytes_per_second",
-        "transfer.pinning_cost",
-        "units.kind_of",
-        "units.plural",
-        "workloads.register",
-    ,
+    "arrays.find",
+    "arrays.format_bytes",
+    "arrays.guard",
+    "arrays.kind_of",
+    "arrays.of_name",
+    "compression.cook",
+    "compression.diet",
+    "compression.load",
+    "compression.save",
+    "devices.arithmetic",
+    "devices.ceilings",
+    "devices.checkup",
+    "devices.diagnose",
+    "devices.gather",
+    "devices.guard",
+    "devices.machine",
+    "devices.of_name",
+    "devices.translate",
+    "hierarchy.chase_method",
+    "memory.limit",
+    "models.bus_bandwidth",
+    "models.collective_message",
+    "models.gloo_wire_bytes",
+    "models.most_held",
+    "networks.is_whole",
+    "parallel.average_gradients",
+    "parallel.cannot_split",
+    "parallel.cluster",
+    "parallel.global_batch",
+    "parallel.links",
+    "parallel.observe",
+    "parallel.run_schedule",
+    "parallel.scaling",
+    "parallel.sweep",
+    "parallel.train",
+    "precision.nearby",
+    "precision.tf32",
+    "recorder.register",
+    "recordings.write",
+    "timing.device_of",
+    "training.break_even_calls",
+    "training.compare_scripts",
+    "training.evaluate_models",
+    "training.ladder",
+    "training.pipeline",
+    "training.profile",
+    "training.speedup_report",
+    "transfer.memory_bandwidth_bytes_per_second",
+    "transfer.pinning_cost",
+    "units.kind_of",
+    "units.plural",
+    "workloads.register",
 }
 
 
-def _public_functions() -> Iterator[tuple[str, Any]]:
+def _public_functions() -> Iterator[str]:
     for module in pkgutil.iter_modules(gl.__path__):
         if module.name.startswith("_") or module.name in ("cli", "magics", "widgets", "figures"):
             continue
         public = importlib.import_module(f"gpulab.{module.name}")
-        for name in getattr(public, "__all__", [n for n in vars(public) if not n.startswith("_")]):
-            value = getattr(public, name)
-            if inspect.isfunction(value) and value.__module__.startswith("gpulab"):
-                yield f"{module.name}.{name}", value
+        for name, value in vars(public).items():
+            exported = getattr(public, "__all__", None)
+            ours = (
+                name in exported
+                if exported
+                else getattr(value, "__module__", "") == public.__name__
+            )
+            if ours and not name.startswith("_") and inspect.isfunction(value):
+                yield f"{module.name}.{name}"
 
 
-FUNCTIONS = dict(_public_functions())
+def _function(name: str) -> Any:
+    module, _, function = name.partition(".")
+    return getattr(importlib.import_module(f"gpulab.{module}"), function)
 
 
 def test_every_public_function_is_tried() -> None:
     """A new function with arguments needs a valid call above."""
     with_arguments = {
         name
-        for name, function in FUNCTIONS.items()
-        if inspect.signature(function).parameters and not name.startswith(ELSEWHERE)
+        for name in _public_functions()
+        if inspect.signature(_function(name)).parameters and not name.startswith(ELSEWHERE)
     }
     assert with_arguments - ELSEWHERE_TOO - CALLS.keys() == set()
 
@@ -269,7 +274,7 @@ def _with_junk(name: str, junk: Any) -> Iterator[tuple[str, Any, Any]]:
     args, named = CALLS[name]
     for place in range(len(args)):
         yield f"argument {place}", (*args[:place], junk, *args[place + 1 :]), named
-    parameters = list(inspect.signature(FUNCTIONS[name]).parameters.values())
+    parameters = list(inspect.signature(_function(name)).parameters.values())
     for parameter in parameters[len(args) :]:
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if not several and parameter.name not in HOOKS:
@@ -286,7 +291,7 @@ def test_junk_gets_one_sentence(
     for junk in JUNK:
         for place, args, named in _with_junk(name, junk):
             try:
-                FUNCTIONS[name](*args, **named)
+                _function(name)(*args, **named)
             except GpulabError as error:
                 text = str(error)
                 assert 10 < len(text) <= LONGEST_MESSAGE, (place, text)
