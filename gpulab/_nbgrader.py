@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gpulab import _lab, lessons
+from gpulab import lab, lessons
 from gpulab._files import write_atomically
 from gpulab._given import expanded, is_finite
 from gpulab.errors import InputError, shown
@@ -89,7 +89,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
     if not is_finite(points) or points < 0:
         raise InputError(f"nbgrader: points={shown(points)}; expected a number from 0. Pass one.")
     chosen = lessons.content.chosen(notebook, "nbgrader")
-    folder, originals = expanded("nbgrader", out), _lab.find_originals()
+    folder, originals = expanded("nbgrader", out), lab.find_originals()
     written = []
     try:
         write_atomically(folder / "nbgrader_config.py", _CONFIG.encode())

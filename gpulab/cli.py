@@ -22,7 +22,7 @@ from gpulab.errors import GpulabError, InputError
 # The command's name, the module that has its add_parser, and the line that the help shows.
 _COMMANDS = {
     "doctor": (__name__, "check this machine before class"),
-    "lab": ("gpulab._lab", "open the course in JupyterLab"),
+    "lab": ("gpulab.lab", "open the course in JupyterLab"),
     "report": ("gpulab.lessons._report_command", "write what you hand in: machine, predictions, checks"),
     "class": ("gpulab.lessons._class_command", "read a folder of reports and write the grades"),
     "nbgrader": ("gpulab._nbgrader", "write the course's exercises as an nbgrader course"),

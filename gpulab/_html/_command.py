@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out ``gpulab html``; return the exit code."""
     from gpulab._given import expanded
     from gpulab._html._pages import write_course
-    from gpulab._lab import find_originals
+    from gpulab.lab import find_originals
     from gpulab.units import plural
 
     def folder(path: Path | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 The server listens on the loopback address with a fresh token, asks nothing of the internet, and leaves the user's own
 JupyterLab settings alone: what the course needs goes in as defaults (``gpulab/_jupyter``), which user settings override.
-The working copy itself is ``_working_copy``'s business.
+The working copy itself is ``working_copy``'s business.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpulab import _working_copy
+from gpulab import working_copy
 from gpulab._given import expanded
 from gpulab.errors import GpulabError, InputError, set_up_command, shown
 
@@ -78,7 +78,7 @@ def run_lab(args: argparse.Namespace) -> int:
     try:
         if args.reset is not None:
             return _reset(originals, copy, args.reset)
-        changes = _working_copy.update(originals, copy)
+        changes = working_copy.update(originals, copy)
     except OSError as error:
         raise GpulabError(
             f"lab: the working copy {copy} cannot be written ({error.strerror}: {error.filename}); expected a folder of yours "
@@ -120,7 +120,7 @@ def _default_copy(originals: Path) -> Path:
 
 
 def _reset(originals: Path, copy: Path, name: str) -> int:
-    found, kept = _working_copy.reset(originals, copy, name)
+    found, kept = working_copy.reset(originals, copy, name)
     print(f"{found} is the original again." + (f" Yours is kept as {kept}." if kept else " There was no changed version to keep."))
     print("If it is open in JupyterLab, use File > Reload Notebook from Disk there.")
     return 0
@@ -195,7 +195,7 @@ def jupyter_arguments(copy: Path, port: int | None, *, open_browser: bool, extra
         "--ServerApp.log_level=WARN",
         "--LabApp.log_level=WARN",
         f"--LabApp.default_url=/lab/tree/{_FIRST_NOTEBOOK}",
-        f"--LabApp.workspaces_dir={copy / _working_copy.STATE_FOLDER / 'workspaces'}",
+        f"--LabApp.workspaces_dir={copy / working_copy.STATE_FOLDER / 'workspaces'}",
         "--LabApp.extension_manager=readonly",  # the other one asks PyPI
         *(["--allow-root"] if root else []),
         *extra,

@@ -1,0 +1,151 @@
+"""Every command of ``gpulab``: help, bad arguments, missing files, interrupt, closed pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpulab.cli import main
+
+COMMANDS = (
+    *("doctor", "lab", "report", "class", "nbgrader", "html", "claims", "recordings", "record"),
+)
+RUN = [
+    sys.executable,
+    "-c",
+    "import sys; from gpulab.cli import main; sys.exit(main(sys.argv[1:]))",
+]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_help_of_each_command(
+    command: str, capsys: pytest.CaptureFixture[str], approved: Any
+) -> None:
+    """``gpulab COMMAND --help`` says what it does, with each option and its default."""
+    with pytest.raises(SystemExit) as ended:
+        main([*filter(None, [command]), "--help"])
+    assert ended.value.code == 0
+    # Python's versions break the lines of a help page in different places.
+    assert " ".join(capsys.readouterr().out.split()) + "\n" == approved
+
+
+def test_the_help_loads_nothing_heavy() -> None:
+    """A machine without Jupyter and torch can still ask what the commands are."""
+    code = (
+        "import sys\nfrom gpulab.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        "    print([m for m in ('torch', 'jupyterlab', 'plotly', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([], ["dance"], *([command, "--dance"] for command in COMMANDS)),
+        *(["html"], ["nbgrader"], ["class"], ["record", "--minutes", "soon"]),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_option_ends_with_two(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error gives the usage on standard error and the exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: gpulab" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["recordings", "--show", "no-such"], ["recordings", "--diff", "nvidia-h200", "no-such"]),
+        *(["recordings", "--merge", "nvidia-h200", "nvidia-h200"], ["class", "no-such-folder"]),
+        *(
+            ["class", ".", "--grades", "g.csv", "--rubric", "no-such"],
+            ["report", "--notebook", "77"],
+        ),
+        *(["report", "--name", "x" * 5000], ["claims", "--recording", "no-such"]),
+        *(["record", "--only", "no-such"], ["record", "--minutes", "-1"]),
+        *(["record", "--device", "cuda:99"], ["html", "--out", "o", "--only", "77"]),
+        *(["html", "--out", "o", "--notebooks", "no-such"], ["html", "--out", "~nosuchuser/x"]),
+        *(["nbgrader", "--out", "o", "--points", "-1"], ["nbgrader", "--out", "file"]),
+        *(["lab", "--reset", "77", "--dir", "mine"], ["claims", "--out", "file/inside"]),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:50],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A missing file, folder, device or name gives one line on standard error and the code 2."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("in the way")
+    assert main(arguments) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("gpulab: ")
+    assert len(said[0]) < 800
+    assert Path("file").read_text() == "in the way"
+
+
+def test_a_folder_that_is_gone_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal that stands in a deleted folder gets no traceback."""
+    gone = tmp_path / "old"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for arguments in (["report"], ["class", "reports"]):
+        assert main(arguments) == 2
+        assert re.match("gpulab: .*\n$", capsys.readouterr().err)
+
+
+def test_the_doctor_reports_to_scripts_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """``gpulab doctor --json`` and its exit code say the same as the page for people."""
+    code = main(["doctor", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is (code == 0)
+    assert report["ok"] is not any(check["state"] == "fix" for check in report["checks"])
+    assert main(["doctor"]) == code
+    page = capsys.readouterr().out
+    assert all(check["name"] in page for check in report["checks"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and pipes")
+def test_an_interrupt_is_one_line(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a command ends it with 130 and without a traceback."""
+    code = (
+        "import signal, sys; from gpulab.cli import main;"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler);"
+        "signal.setitimer(signal.ITIMER_REAL, 0.3); sys.exit(main(['report']))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and pipes")
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """``gpulab recordings | head -1`` shows no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [*RUN, "recordings"]
+        done = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
