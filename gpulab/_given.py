@@ -21,6 +21,7 @@ T = TypeVar("T")
 # Readings in a row without a step. A clock that ticks every 16 ms (Windows) is read a few dozen times in one tick at most,
 # for a sample is made long against the tick before it is taken again and again.
 MOST_EQUAL_READINGS = 1_000
+_QUICK_SHARE = 0.2
 
 
 def is_finite(value: Any) -> bool:
@@ -64,6 +65,19 @@ def whole(function: str, name: str, value: Any, low: int, high: int) -> int:
             f"{function}: {name} is {shown(value)}; expected a whole number from {low} to {high}. Leave it out for the default."
         )
     return int(value)
+
+
+def deadline(function: str, seconds: Any, most: float = 86_400.0) -> float:
+    """Return how long a measurement may take; with ``GPULAB_QUICK=1``, as tests of the notebooks set it, a fifth of what was asked for.
+
+    Raises
+    ------
+    InputError
+        If it is not a number above 0 and at most ``most`` seconds (a day).
+    """
+    if not is_finite(seconds) or not 0 < seconds <= most:
+        raise InputError(f"{function}: deadline={shown(seconds)}; expected seconds, up to {most:,.0f}. Pass for example deadline=2.")
+    return float(seconds) * (_QUICK_SHARE if os.environ.get("GPULAB_QUICK") == "1" else 1.0)
 
 
 def word(function: str, name: str, value: Any, known: Collection[str]) -> str:

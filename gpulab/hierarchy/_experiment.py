@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpulab._given import deadline as check_deadline
 from gpulab._given import is_finite
 from gpulab.devices import Device
 from gpulab.errors import InputError, kind_of
@@ -51,7 +52,7 @@ def measure_chase(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) ->
     where = _given.where("measure_chase", device)
     method = chase_method(where)
     size = _given.sizes_of("measure_chase", [nbytes], where, method)[0]
-    return _latency.timed(where, method, size, deadline=_given.budget("measure_chase", deadline))
+    return _latency.timed(where, method, size, deadline=check_deadline("measure_chase", deadline))
 
 
 def measure_stream(nbytes: int, device: Any = "cpu", operation: str = "read", *, deadline: float = 0.5) -> Measurement:
@@ -83,7 +84,7 @@ def measure_stream(nbytes: int, device: Any = "cpu", operation: str = "read", *,
     if operation not in (_streams.OPERATIONS if where.is_cpu else ("read",)):
         raise InputError(f"measure_stream: {where.name} has no stream {operation!r}; expected 'read'. Leave operation out.")
     size = _given.sizes_of("measure_stream", [nbytes], where, "numpy" if where.is_cpu else "cupy")[0]
-    return _streams.timed(where, operation, size, deadline=_given.budget("measure_stream", deadline))
+    return _streams.timed(where, operation, size, deadline=check_deadline("measure_stream", deadline))
 
 
 def recorded_latency(recording: Recording) -> Latency | None:

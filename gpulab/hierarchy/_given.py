@@ -58,13 +58,6 @@ def method_of(function: str, method: str | None, device: Device) -> str:
     return _given.word(function, "method", method, ("numba", "python") if device.is_cpu else known)
 
 
-def budget(function: str, deadline: Any) -> float:
-    """Return the seconds that the whole may take."""
-    if not _given.is_finite(deadline) or not 0 < deadline < 1e6:
-        raise InputError(f"{function}: deadline is {shown(deadline)}; expected seconds, more than 0. Pass for example deadline=10.")
-    return float(deadline)
-
-
 def sizes_of(function: str, sizes: Iterable[int] | None, device: Device, method: str) -> tuple[int, ...]:
     """Return working sets in whole lines, ascending.
 
@@ -120,7 +113,7 @@ class Run:
         self.stop: Stop | None = _given.callback(function, "stop", stop)
         self.given_clock: Clock | None = clock
         self.clock: Clock = clock or time.perf_counter
-        self.end = self.clock() + budget(function, deadline)
+        self.end = self.clock() + _given.deadline(function, deadline)
         self.stopped = False
         self._codes: Counter[str] = Counter()
         self._sentences: dict[str, str] = {}

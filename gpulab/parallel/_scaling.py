@@ -96,8 +96,7 @@ def scaling(
     report, asked = _given.callback("scaling", "progress", progress), _given.callback("scaling", "stop", stop)
     chosen = _model(model)
     known = _given.word("scaling", "mode", mode, MODES)
-    if not _given.is_finite(deadline) or not 0 < deadline <= 3600:
-        raise InputError(f"scaling: deadline is {shown(deadline)}; expected seconds above 0, an hour at most. Pass deadline=4.")
+    deadline = _given.deadline("scaling", deadline, 3600.0)
     if wait_seconds is not None and (not _given.is_finite(wait_seconds) or not 0 < wait_seconds <= 10):
         raise InputError(f"scaling: wait_seconds is {shown(wait_seconds)}; expected more than 0 and at most 10. Pass wait_seconds=0.02.")
     several = _counts(ranks, counts)

@@ -87,9 +87,8 @@ def sweep(
             "Use `with gl.parallel.cluster(n=2) as ranks:`."
         )
     _given.word("sweep", "operation", operation, OPERATIONS)
-    if not _given.is_finite(deadline) or not 0 < deadline <= 3600:
-        raise InputError(f"sweep: deadline is {shown(deadline)}; expected seconds above 0, an hour at most. Pass deadline=10.")
-    return _Runner(ranks, operation, _elements(sizes, ranks.n), float(deadline), report, asked).result()
+    deadline = _given.deadline("sweep", deadline, 3600.0)
+    return _Runner(ranks, operation, _elements(sizes, ranks.n), deadline, report, asked).result()
 
 
 def _elements(sizes: Iterable[int] | None, n: int) -> tuple[int, ...]:

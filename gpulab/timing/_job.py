@@ -32,8 +32,6 @@ from gpulab.units import format_seconds, plural
 _WARM_SECONDS = {True: 0.02, False: 0.1}  # CPU?, of a deadline long enough
 _WARM_SHARE = 0.05
 _WARM_MOST_CALLS = 50
-# No sampling needs longer, and a slip in the unit would otherwise never end.
-_LONGEST_SECONDS = 86_400
 
 
 @dataclass
@@ -209,12 +207,8 @@ class Limits:
                 f"{function}: relative_width={shown(relative_width)}; expected a share of the median, up to 1. "
                 "Pass 0.02 for an interval of 2 %."
             )
-        if deadline > _LONGEST_SECONDS:
-            raise InputError(
-                f"{function}: deadline={shown(deadline)}; expected seconds, up to {_LONGEST_SECONDS} (a day). Pass for example deadline=2."
-            )
         report, ask = _given.callback(function, "progress", progress), _given.callback(function, "stop", stop)
-        return cls(float(relative_width), float(deadline), report, ask)
+        return cls(float(relative_width), _given.deadline(function, deadline), report, ask)
 
     def part(self, start: float, end: float, deadline: float) -> Limits:
         """Return the limits of one phase, its progress mapped to a part of the whole."""

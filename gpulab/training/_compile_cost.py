@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab import _given, devices, timing
-from gpulab.errors import GpulabError, InputError, MeasurementError, kind_of, message_of, shown
+from gpulab.errors import GpulabError, InputError, MeasurementError, kind_of, message_of
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result
 from gpulab.training._words import compiling_failed
@@ -173,8 +173,7 @@ def compile_cost(fn: Callable[..., Any], *args: Any, cold: bool = True, deadline
     if not callable(fn):
         raise InputError(f"compile_cost: {kind_of(fn)} was given; expected a function or a module. Pass one, not its result.")
     cold = _given.flag("compile_cost", "cold", cold)
-    if not _given.is_finite(deadline) or not 0 < deadline <= 600:
-        raise InputError(f"compile_cost: deadline is {shown(deadline)}; expected seconds up to 600. Pass for example deadline=1.")
+    deadline = _given.deadline("compile_cost", deadline, 600.0)
     where = devices.find(device if device is not None else next((str(a.device) for a in args if isinstance(a, torch.Tensor)), None))
     label = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "the function")
     with devices.guard(f"compile_cost: {label} on {where.name}"):

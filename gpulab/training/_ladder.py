@@ -7,6 +7,7 @@ learned is a matter of its own: each rung is trained on the same number of sampl
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -127,9 +128,9 @@ def ladder(
             raise InputError(
                 f"ladder: {name} is {shown(value)}; expected a whole number from {least} to {most:,}. Pass {name}={least + 1}."
             )
-    for name, number in (("tolerance", tolerance), ("deadline", deadline)):
-        if not _given.is_finite(number) or number < 0:
-            raise InputError(f"ladder: {name} is {shown(number)}; expected a number of at least 0. Leave it out.")
+    if not _given.is_finite(tolerance) or tolerance < 0:
+        raise InputError(f"ladder: tolerance is {shown(tolerance)}; expected a number of at least 0. Leave it out.")
+    deadline = _given.deadline("ladder", deadline)
     if samples is not None and (not _given.is_whole(samples) or samples < 1):
         raise InputError(f"ladder: samples is {shown(samples)}; expected a whole number of at least 1. Leave it out.")
     threads = _settings.check_threads("ladder", threads)
@@ -161,7 +162,11 @@ def _script(start: Any, wanted: list[Technique]) -> dict[str, Any]:
     if start is not None and not isinstance(start, Mapping):
         raise InputError(f"ladder: start is {shown(start)}; expected options of fit by name. Pass for example {{'batch_size': 16}}.")
     base = dict(START if start is None else start)
+    known = set(inspect.signature(Run).parameters) - {"task", "device", "clock"}
     for what, options in (("start", base), *((technique.title, technique.options) for technique in wanted)):
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise InputError(f"ladder: {what} has {shown(unknown[0])}; expected some of {', '.join(sorted(known))}. Pass these names.")
         if options.get("model") is not None:
             raise InputError(
                 f"ladder: {what} has a model, {kind_of(options['model'])}, which all forms would train by turns; expected one for each. "
@@ -207,7 +212,7 @@ class _Climb:
                 job = dataclasses.replace(job, _build=technique.model)
         try:
             return Run(job, device=self.where, clock=self.clock, **{**options, **more})
-        except (TypeError, GpulabError) as error:
+        except GpulabError as error:
             raise InputError(f"ladder, {self._words(names)}: {error}") from error
 
     def _words(self, names: Names) -> str:

@@ -106,8 +106,7 @@ def compare_scripts(
         raise InputError(f"compare_scripts: seeds is {shown(seeds)}; expected from 1 to 1000. Pass seeds=3.")
     if not _given.is_finite(tolerance) or tolerance < 0:
         raise InputError(f"compare_scripts: tolerance is {shown(tolerance)}; expected a number of at least 0. Leave it out.")
-    if not _given.is_finite(deadline) or deadline <= 0:
-        raise InputError(f"compare_scripts: deadline is {shown(deadline)}; expected a number above 0. Leave it out.")
+    deadline = _given.deadline("compare_scripts", deadline)
     report, asked = _given.callback("compare_scripts", "progress", progress), _given.callback("compare_scripts", "stop", stop)
 
     def step(fraction: float, text: str) -> None:

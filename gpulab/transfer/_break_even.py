@@ -93,8 +93,7 @@ def break_even(
     """
     spec = workload if isinstance(workload, WorkloadSpec) else workloads.get(workload)
     works = [spec(n=n, dtype=dtype, **params) for n in _ascending(spec, sizes)]
-    if not _given.is_finite(deadline) or not 0 < deadline < 1e6:
-        raise InputError(f"break_even: deadline is {shown(deadline)}; expected seconds, more than 0. Pass for example deadline=30.")
+    deadline = _given.deadline("break_even", deadline)
     progress, stop = _given.callback("break_even", "progress", progress), _given.callback("break_even", "stop", stop)
     where = devices.find(device)
     label = f"{spec.name} {works[0].dtype}"
@@ -103,7 +102,7 @@ def break_even(
         sentence = f"{missing} to compare {where.name} with; pass link='pcie4-x16' for a modelled one, or a recording."
         return BreakEven(label, None, "no accelerator", sentence, (), (), Evidence.measured(where.name, 0))
     other = _other(where, link, processor, recording, stop)
-    search = _Search(other, float(deadline), progress, stop)
+    search = _Search(other, deadline, progress, stop)
     for i, w in enumerate(works):
         if not search.size(w, i / len(works)):
             break

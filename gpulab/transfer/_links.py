@@ -283,19 +283,6 @@ def check_bytes(function: str, nbytes: Any) -> int:
     return int(nbytes)
 
 
-def check_deadline(function: str, deadline: Any) -> float:
-    """Return a deadline in seconds.
-
-    Raises
-    ------
-    InputError
-        If it is not a positive number.
-    """
-    if not _given.is_finite(deadline) or not 0 < deadline < 1e6:
-        raise InputError(f"{function}: deadline is {shown(deadline)}; expected seconds, more than 0. Pass for example deadline=3.")
-    return float(deadline)
-
-
 def check_sizes(function: str, sizes: Iterable[int] | None) -> tuple[int, ...]:
     """Return sizes ascending and without repeats; those of a full sweep for None.
 

@@ -14,7 +14,7 @@ from gpulab.evidence import Evidence, Note
 from gpulab.timing import Measurement
 from gpulab.transfer._copies import check_room
 from gpulab.transfer._lanes import ITEMSIZE, Lanes, Passes, Work, gpu_lanes, host_lanes
-from gpulab.transfer._links import Link, check_bytes, check_deadline, named_link
+from gpulab.transfer._links import Link, check_bytes, named_link
 from gpulab.transfer.results import Overlap, Span, together_seconds
 from gpulab.units import format_bytes, format_seconds, plural
 
@@ -124,7 +124,7 @@ def measure_overlap(nbytes: int, chunks: int, device: Any = None, deadline: floa
     """
     size = check_bytes("measure_overlap", nbytes)
     count = _check_chunks("measure_overlap", chunks, size)
-    share = check_deadline("measure_overlap", deadline) / 2
+    share = _given.deadline("measure_overlap", deadline) / 2
     where, lanes = _lanes("measure_overlap", size, count, None, device)
 
     def serial() -> None:

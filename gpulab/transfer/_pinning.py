@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gpulab import devices, timing
+from gpulab import _given, devices, timing
 from gpulab.errors import InputError
 from gpulab.evidence import Evidence
 from gpulab.transfer._copies import can_pin, check_room, measure_copy
-from gpulab.transfer._links import check_bytes, check_deadline
+from gpulab.transfer._links import check_bytes
 from gpulab.transfer.results import PinningCost, StaleRead
 
 # Elements looked at: enough for a share, few enough that looking is quick against the copy.
@@ -39,7 +39,7 @@ def pinning_cost(nbytes: int = 64 * 2**20, device: Any = None, deadline: float =
     import torch
 
     size = check_bytes("pinning_cost", nbytes)
-    share = check_deadline("pinning_cost", deadline) / 3
+    share = _given.deadline("pinning_cost", deadline) / 3
     where = devices.find(device)
     if not can_pin(where):
         raise InputError(f"pinning_cost: {where.name} has no pinned memory; expected CUDA. Look at a recorded machine instead.")

@@ -95,13 +95,12 @@ def sweep(
     """
     if link is not None:
         return (link if isinstance(link, Link) else named_link(link)).sweep(sizes, noise_ratio=_MODELLED_NOISE)
-    if not _given.is_finite(deadline) or not 0 < deadline < 1e6:
-        raise InputError(f"sweep: deadline is {shown(deadline)}; expected seconds, more than 0. Pass for example deadline=20.")
+    deadline = _given.deadline("sweep", deadline)
     progress, stop = _given.callback("sweep", "progress", progress), _given.callback("sweep", "stop", stop)
     where = devices.find(device)
     wanted = _series(where, directions, memory, library)
     chosen = _sizes(where, wanted[0][0], sizes)
-    runner = _Runner(where, library, len(wanted) * len(chosen), deadline=float(deadline), progress=progress, stop=stop)
+    runner = _Runner(where, library, len(wanted) * len(chosen), deadline=deadline, progress=progress, stop=stop)
     for direction, kind in wanted:
         runner.series(direction, kind, chosen)
         if runner.stopped:
