@@ -6,7 +6,7 @@ BIN := .venv/bin
 BOOT := $(shell for p in python3 python3.13 python3.12 python3.11 python; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab html test test-newest lint bench gpu-check soak env env-tests
+.PHONY: help lab html check test test-newest bench gpu-check soak env env-tests
 
 help: ## list the commands
 	@echo "gpulab: a laboratory for GPU acceleration of deep learning inside JupyterLab"
@@ -18,14 +18,14 @@ lab: env ## set up .venv if needed, and open JupyterLab at 00_start_here (ARGS=-
 html: env ## run the course and write it as pages that open from the disk (ARGS="--out FOLDER --solutions"; without --out into course-pages)
 	@$(BIN)/gpulab html --out course-pages $(ARGS)
 
-test: env-tests ## lint, types, layers, unit tests, doctests, notebooks, browser
+check: env-tests ## before each commit: lint, types, layers, size and the fast tests (90 s)
+	@$(BIN)/python tools/run_tests.py --check $(ARGS)
+
+test: env-tests ## everything: the checks, all tests, doctests, notebooks in the browser (8 min)
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 test-newest: env-tests ## the same tests without the browser, with the newest versions of all dependencies (ARGS=--list: what differs)
 	@$(BIN)/python tools/newest.py $(ARGS)
-
-lint: env-tests ## ruff, format, mypy and import-linter alone
-	@$(BIN)/python tools/run_tests.py --lint
 
 bench: env-tests ## the benchmarks behind docs/measurements.md (ARGS=--quick for a short look)
 	@$(BIN)/python tools/run_benchmarks.py $(ARGS)
