@@ -1,13 +1,11 @@
-"""What every test shares: a private home, the rules for skipped tests, and a watch on the notebooks' kernels.
+"""What every test shares: a private home, the rules for skipped tests, and approved texts.
 
-- ``gpu`` tests are skipped, with the reason, where torch sees no CUDA device; with ``GPULAB_REQUIRE_GPU=1`` they fail.
-- a skipped ``browser`` test is a failure with ``GPULAB_REQUIRE_BROWSER=1`` (continuous integration sets it).
-- Ctrl-C is heard also where the tests run in the background.
-- Every test begins with the same random numbers: what an untrained network happens to be never decides.
-- HOME and Jupyter's folders are private to the session, so no test reads or writes the user's own settings.
-- No file of a test is pressed onto the disk: none has to outlive a power cut.
-- ``soak`` tests, and the larger numbers that the fixture ``soak`` asks for, run with ``--soak`` only (``make soak``); what takes their
-  place in the suite is named beside each.
+- A ``gpu`` test is skipped, with the reason, where torch sees no CUDA device; with
+  ``GPULAB_REQUIRE_GPU=1`` it fails.
+- A skipped ``browser`` test fails with ``GPULAB_REQUIRE_BROWSER=1``, which ``.ci/run`` sets.
+- A ``soak`` test runs with ``--soak`` only (``make soak``).
+- HOME and Jupyter's folders are private to the session: no test touches the user's settings.
+- Every test begins with the same random numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +29,7 @@ try:
 except ImportError:  # a bare GPU machine
     pass
 else:
-    # No deadline: on two shared cores a single example can wait for a second, and time is not what these tests are about.
+    # No deadline: on two shared cores a single example can wait for a second.
     settings.register_profile("gpulab", deadline=None)
     settings.register_profile("soak", max_examples=5000, deadline=None)
     settings.load_profile("gpulab")
@@ -57,7 +54,7 @@ else:
 
 
 _HOME_PREFIX = "gpulab-tests-"
-# Caches that are dear to fill and hold no settings: they keep their place when HOME moves.
+# Caches that are expensive to fill and hold no settings keep their place when HOME moves.
 _KEPT_CACHES = {
     "PLAYWRIGHT_BROWSERS_PATH": ".cache/ms-playwright",
     "TRITON_CACHE_DIR": ".triton/cache",
@@ -76,16 +73,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Move HOME and Jupyter's folders before anything is collected, and watch nbval's kernels."""
-    os.fsync = lambda descriptor: (
-        None
-    )  # of each check's progress: nine in ten of its milliseconds, thousands of times over
+    # Most of the time of an exercise's check would be this wait for the disk.
+    os.fsync = lambda descriptor: None
     if os.environ.get("GPULAB_REQUIRE_GPU") != "1":
-        # Threads that wait for work sleep, where they would otherwise spin: two workers share two cores, and a step of a small model
-        # then takes a tenth of the processor time. Set before torch is imported; where a GPU's times are compared, all stays as it is.
+        # Threads that wait for work sleep instead of spinning: two workers share two cores, and a
+        # step of a small model then takes a tenth of the processor time. Set before torch loads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # a shell's background job and all its children would never be interrupted
+    # A shell's background job, and so all its children, would never be interrupted.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     home = Path(tempfile.mkdtemp(prefix=_HOME_PREFIX))
     for name, place in _KEPT_CACHES.items():
@@ -105,10 +100,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _watch_kernels() -> None:
-    """Make nbval notice a dead kernel within a second instead of at the end of the cell's timeout."""
-    if (
-        "nbval" not in sys.modules
-    ):  # its plugin is not loaded: no notebook is run, as on a bare GPU machine
+    """Make nbval notice a dead kernel within a second, not at the end of the cell's timeout."""
+    if "nbval" not in sys.modules:  # a bare GPU machine
         return
     from nbval.kernel import Empty, RunningKernel
 
@@ -137,36 +130,28 @@ def _missing_gpu() -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
-# The files that take longest, first of all those whose tests take longest: so that no worker is left alone with one at the end.
-_LONGEST_FIRST = (
-    "tests/browser/test_course.py",
-    "tests/browser/",
-    "notebooks/",
-    "tests/kernels/",
-    "tests/memory/",
-    "tests/timing/",
-)
+# Each notebook of the course has a turn of its own; the other tests of a file stay together.
+_COURSE = "tests/browser/test_course.py"
 
 
-def _turn(item: pytest.Item) -> int:
-    return next(
-        (turn for turn, place in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(place)),
-        len(_LONGEST_FIRST),
-    )
+def _turn(item: pytest.Item) -> tuple[bool, bool, str]:
+    """The longest first, so that no worker is left alone with one at the end."""
+    place = item.nodeid.partition("::")[0]
+    return place != _COURSE, not place.startswith(("tests/browser/", "tests/parallel/")), place
 
 
 def pytest_sessionstart() -> None:
-    """Keep the garbage collector from walking what is collected, over and over while it grows: a third of the collection's time."""
+    """Keep the garbage collector off while tests are collected: it takes a third of that time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Let it work again."""
+    """Switch it on again."""
     gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest first where several workers share the tests, and leave out the soak tests unless they are asked for."""
+    """Put the longest first where workers share the tests; leave soak tests out by default."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_turn)
     if config.getoption("--soak"):
@@ -179,7 +164,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody calls it
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """Keep a file's tests together, but give each notebook of the course a turn of its own: together they would outlast all the rest."""
+    """Keep a file's tests together, and give each notebook of the course a turn of its own."""
     from xdist.scheduler import LoadFileScheduling
 
     if config.getoption("dist") != "loadfile":
@@ -187,7 +172,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if nodeid.startswith(_LONGEST_FIRST[0]) else super()._split_scope(nodeid)
+            return nodeid if nodeid.startswith(_COURSE) else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
 
@@ -200,7 +185,7 @@ def soak(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def old_aside() -> Iterator[None]:
-    """The garbage collector leaves alone what was made before this test: to walk the millions of objects of a session takes seconds."""
+    """Hide objects made before this test from the garbage collector: a walk takes seconds."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -208,7 +193,7 @@ def old_aside() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin with the same random numbers whatever ran before, and skip gpu tests where there is no GPU, unless one is required."""
+    """Begin with the same random numbers, and skip gpu tests where there is no GPU."""
     random.seed(0)
     if "numpy" in sys.modules:  # what no test has imported yet is not imported for this
         sys.modules["numpy"].random.seed(0)
@@ -224,28 +209,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item):
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """Turn a skipped browser test into a failure where the browser is required."""
     report = yield
-    if (
-        report.skipped
-        and item.get_closest_marker("browser") is not None
-        and os.environ.get("GPULAB_REQUIRE_BROWSER") == "1"
-    ):
+    required = os.environ.get("GPULAB_REQUIRE_BROWSER") == "1"
+    if report.skipped and required and item.get_closest_marker("browser") is not None:
         report.outcome = "failed"
         report.longrepr = f"skipped, though GPULAB_REQUIRE_BROWSER=1: {report.longrepr}"
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Report how long each notebook's cells took together."""
-    seconds: dict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            name = getattr(report, "nodeid", "").split("::")[0]
-            if name.endswith(".ipynb"):
-                seconds[name] += report.duration
-    if seconds:
-        terminalreporter.section("run time of the notebooks (all cells)")
-        for name, duration in sorted(seconds.items()):
-            terminalreporter.write_line(f"{duration:6.1f} s  {name}")
