@@ -1,15 +1,21 @@
-"""What the tests of results run: a kernel with its launch, its arguments, and what is known about its results."""
+"""What the tests of the simulator share: kernels with launches, kernels of text, plain counts.
+
+Nothing here calls gpulab.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import itertools
+import linecache
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Arguments = tuple[Any, ...]
-# One rounding of float32 is 6e-8 of the value; the reference computes in float64, and sums here have at most a few hundred terms.
+# One rounding of float32 is 6e-8 of the value; sums here have at most a few hundred terms.
 SINGLE = 2e-5
 # NumPy's and Python's mathematical functions may differ in the last bits of a float64.
 DOUBLE = 1e-13
@@ -17,49 +23,116 @@ DOUBLE = 1e-13
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel and a launch of it.
+    """A correct kernel and a launch of it.
 
-    ``tolerance`` is relative (and absolute next to 0); None means that the results must be equal. ``expected`` gives what is known from
-    elsewhere: by position of an argument, its value afterwards. ``numba`` says whether Numba's own simulator can run it: it has no warp
-    functions, and computes with NumPy's types, not with numba's.
+    ``make`` returns fresh arguments, always the same. ``expected`` is what is known from elsewhere:
+    from the arguments before, by position, each array's values afterwards. ``tolerance`` is
+    relative (absolute next to 0); None requires equality. ``numba`` is False where Numba's own
+    simulator gives something else: it has NumPy's types, and no order of atomics.
     """
 
     kernel: Callable[..., None]
     grid: Any
     block: Any
-    make: Callable[[np.random.Generator], Arguments]
+    make: Callable[[], Arguments]
     expected: Callable[..., dict[int, Any]] | None = None
     tolerance: float | None = None
     dynamic_shared_bytes: int = 0
     numba: bool = True
-    label: str = ""
 
     @property
     def name(self) -> str:
-        """Return the kernel's name, and the label where the kernel has several cases."""
-        return self.kernel.__name__ + (f"-{self.label}" if self.label else "")
+        """Return the kernel's name, its launch and its first array's shape."""
+        shape = next(np.shape(a) for a in self.make() if np.ndim(a))
+        return f"{self.kernel.__name__}-{self.grid}-{self.block}-{shape}".replace(" ", "")
 
-    def arguments(self) -> Arguments:
-        """Return fresh arguments, the same ones each time."""
-        return self.make(np.random.default_rng(20_241))
+    @property
+    def runs_in_numba(self) -> bool:
+        """Return whether Numba's own simulator can run the case: no warp functions, few threads."""
+        names = self.kernel.__code__.co_names
+        few = np.prod(self.grid) * np.prod(self.block) <= 300
+        return self.numba and few and not any(n.endswith("sync") or n == "syncwarp" for n in names)
+
+    def agree(self, found: Any, wanted: Any, what: str) -> None:
+        """Assert that an array holds what it should."""
+        if self.tolerance is None:
+            np.testing.assert_array_equal(found, wanted, err_msg=what)
+        else:
+            tolerance = self.tolerance
+            np.testing.assert_allclose(found, wanted, tolerance, tolerance, err_msg=what)
+
+
+def integers(low: int, high: int, *shape: int, dtype: Any = np.int64, seed: int = 0) -> np.ndarray:
+    """Return random whole numbers from low to below high."""
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return small whole numbers as float32, so that sums are exact in any order."""
+    return integers(-4, 5, *shape, dtype=np.float32, seed=seed)
+
+
+def uniform(low: float, high: float, *shape: int, dtype: Any = np.float64) -> np.ndarray:
+    """Return random numbers."""
+    return np.random.default_rng(3).uniform(low, high, shape).astype(dtype)
+
+
+def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    """Return zeros, of float32 where nothing else is asked for."""
+    return np.zeros(shape, dtype)
 
 
 def copies(arguments: Arguments) -> Arguments:
-    """Return the arguments with arrays of their own; what was given twice stays one array."""
-    made = {id(a): a.copy() for a in arguments if isinstance(a, np.ndarray)}
-    return tuple(made.get(id(a), a) for a in arguments)
+    """Return the arguments with arrays of their own."""
+    return tuple(a.copy() if isinstance(a, np.ndarray) else a for a in arguments)
 
 
-def ints(low: int, high: int, *shape: int, dtype: Any = np.int64) -> Callable[[np.random.Generator], np.ndarray]:
-    """Return what makes an array of random whole numbers from low to below high."""
-    return lambda rng: rng.integers(low, high, shape).astype(dtype)
+_numbers = itertools.count()
 
 
-def zeros(*shape: int, dtype: Any = np.int64) -> Callable[[np.random.Generator], np.ndarray]:
-    """Return what makes an array of zeros."""
-    return lambda rng: np.zeros(shape, dtype)
+def function_of(text: str, name: str = "kernel", filename: str = "") -> Any:
+    """Return a function whose text ``inspect`` finds, like that of a notebook's cell."""
+    filename = filename or f"<text {next(_numbers)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    names: dict[str, Any] = {"__name__": "kernels_of_text"}
+    exec(compile(text, filename, "exec"), names)
+    return names[name]
 
 
-def together(*makers: Callable[[np.random.Generator], Any]) -> Callable[[np.random.Generator], Arguments]:
-    """Return what makes all of these."""
-    return lambda rng: tuple(maker(rng) for maker in makers)
+def line_of(kernel: Callable, mark: str) -> int:
+    """Return the number of the one line of a function that ends with ``# mark``."""
+    lines, first = inspect.getsourcelines(kernel)
+    found = [n for n, line in enumerate(lines, first) if line.rstrip().endswith(f"# {mark}")]
+    assert len(found) == 1, f"{kernel.__name__} has {len(found)} lines marked {mark!r}"
+    return found[0]
+
+
+def threads_of(block: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """Return the threads (x, y, z) of a block in the order in which they fill warps."""
+    x, y, z = (*block, 1, 1)[:3]
+    return [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
+
+
+def warps_of(lanes: list) -> Iterator[list]:
+    """Return what each warp's lanes have, from what the threads of one block have."""
+    return (lanes[start : start + 32] for start in range(0, len(lanes), 32))
+
+
+def sectors(places: Iterable[int | None], size: int) -> int:
+    """Return how many 32-byte sectors a warp's elements lie in; None is an inactive lane."""
+    first = [place * size for place in places if place is not None]
+    return len({byte // 32 for start in first for byte in range(start, start + size)})
+
+
+def wavefronts(places: list[int | None], size: int) -> int:
+    """Return the passes of a warp's shared access: the most different words in one of 32 banks.
+
+    Elements of 8 bytes go by half-warps, those of 16 bytes by quarter-warps.
+    """
+    lanes = places + [None] * (32 - len(places))
+    total, part = 0, min(32, 128 // size)
+    for start in range(0, 32, part):
+        first = [place * size for place in lanes[start : start + part] if place is not None]
+        words = {byte // 4 for at in first for byte in range(at, at + size)}
+        total += max(sum(word % 32 == bank for word in words) for bank in range(32))
+    return total

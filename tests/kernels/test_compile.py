@@ -1,24 +1,26 @@
-"""What compile_cuda says of kernels, against the assembler's own words, the disassembler, and sizes counted by hand."""
+"""What the compilers make of kernels: sizes by hand, the log, and the disassembler."""
 
-from __future__ import annotations
-
-import dataclasses
-import json
+import contextlib
+import importlib.util
 import os
 import re
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+import numpy as np
 import pytest
+from gpulab.errors import CompileError, InputError, MissingLibraryError
+from gpulab.kernels import CompiledModule, KernelFacts, compile_cuda, compile_python
 
-import gpulab as gl
-from gpulab.errors import InputError, MissingLibraryError
-from gpulab.kernels import CompiledModule, KernelFacts, compile_cuda
-from gpulab.kernels._compile import _libraries, _nvrtc, _sass
+from texts import table_text
 
-pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="NVIDIA's compiler has no macOS build")
+pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="NVIDIA's compiler has no build")
+cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed (extra kernels)")
+from numba import float32, int32  # noqa: E402
 
 SAXPY = """\
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
@@ -30,7 +32,7 @@ extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
 """
 SHARED = """\
 __constant__ float weights[100];
-extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1; }
+extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1; }  // turned( comes later
 extern "C" __global__ void __launch_bounds__(96) turned(float* x, int n) {
     __shared__ float tile[1024];
     extern __shared__ float more[];
@@ -51,351 +53,404 @@ extern "C" __global__ void crowded(float* y, int n) {
     for (int i = 0; i < 64; i++) y[i * n + 1] = a[i] * a[63 - i];
 }
 """
-ARCHITECTURES = (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+NAMES = """
+template<int N> __global__ void tile(float* y) {
+    __shared__ float a[N]; a[threadIdx.x] = y[0]; __syncthreads(); y[1] = a[3]; }
+namespace ns { __global__ void two(double* y) { y[0] = 2; } }
+__global__ void same(int* y) { y[0] = 1; }
+__global__ void same(float* y) { y[0] = 1; }
+"""
+KERNEL = 'extern "C" __global__ void k(float* x) {'
 
 
-def stated(log: str, kernel: str) -> dict[str, int]:
-    """The figures of one kernel in the assembler's log, read apart from the code under test."""
-    part = log.partition(f"Compiling entry function '{kernel}'")[2].partition("Compiling entry")[0]
-    found = {"registers": int(re.search(r"Used (\d+) registers", part).group(1))}
-    shared = re.search(r"(\d+) bytes smem", part)
-    found["shared"] = int(shared.group(1)) if shared else 0
-    found["stack"] = int(re.search(r"(\d+) bytes stack frame", part).group(1))
-    return found
+LOOP = "for (int i = 0; i < 500; i++) a[i] = x[i];"
+LOCAL = f"{KERNEL} int a[500]; {LOOP} x[0] = a[(int)x[1]] + a[3]; }}"
+SHARED_OF = f"{KERNEL} __shared__ float a[TILE]; a[threadIdx.x] = sinf(x[0]); x[1] = a[2]; }}"
+HALF = f"#include <cuda_fp16.h>\n{KERNEL} x[0] = __half2float(__float2half(x[1])); }}"
 
 
-def instructions(module: CompiledModule, kernel: str) -> list[str]:
+def instructions(module, kernel):
     """A kernel's instructions, padding included, out of the disassembler's text."""
     text = module.sass.split(f".text.{module.kernels[kernel].symbol}:")[1].split("//-----")[0]
     return re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?) ?;", text)
 
 
-def width(instruction: str) -> int:
-    """Bytes that one local load or store moves."""
-    return 16 if ".128" in instruction else 8 if ".64" in instruction else 4
+@pytest.mark.parametrize("arch", ["sm_75", "8.0", 90, "SM_120"])
+def test_facts_by_hand_and_in_the_log(arch):
+    """Bytes, barriers and bounds by hand; registers and stack as the assembler's log has them."""
+    module = compile_cuda(SHARED, arch)
+    arch = f"sm_{re.sub('[^0-9]', '', str(arch))}"
+    names = ("line", "shared_bytes", "parameter_bytes", "max_threads", "barriers", "constant_bytes")
+    facts = {n: tuple(getattr(k, name) for name in names) for n, k in module.kernels.items()}
+    assert facts == {"plain": (2, 0, 8, None, 0, 400), "turned": (3, 4096, 12, 96, 1, 400)}
+    for name, kernel in module.kernels.items():
+        log = module.log.partition(f"entry function '{name}'")[2].partition("Compiling entry")[0]
+        found = re.search(r"(\d+) bytes stack.*Used (\d+) registers", log, re.DOTALL)
+        assert [kernel.stack_bytes, kernel.registers] == [int(one) for one in found.groups()]
+    assert f".target {arch}" in module.ptx
+    assert re.search(rf"\.target\s+{arch}\b", module.sass)
+    assert (module.arch, module.cubin[:4], module.language) == (arch, b"\x7fELF", "CUDA C++")
 
 
-@pytest.mark.parametrize("number", ARCHITECTURES)
-def test_every_architecture(number: int) -> None:
-    """Shared, constant and argument bytes are those counted by hand; the registers in the machine code's header are those in the log."""
-    module = compile_cuda(SHARED, f"sm_{number}")
-    plain, turned = module.kernels["plain"], module.kernels["turned"]
-    assert (turned.shared_bytes, turned.constant_bytes, turned.max_threads, turned.barriers) == (4096, 400, 96, 1)
-    assert (plain.shared_bytes, plain.constant_bytes, plain.max_threads, plain.barriers) == (0, 400, None, 0)
-    assert (plain.parameter_bytes, turned.parameter_bytes) == (8, 12)
-    for kernel in (plain, turned):
-        said = stated(module.log, kernel.name)
-        assert (kernel.registers, kernel.shared_bytes, kernel.stack_bytes) == (said["registers"], said["shared"], said["stack"])
-        assert 1 <= kernel.registers <= 255
-    assert re.search(rf"^\.target sm_{number}$", module.ptx, re.MULTILINE)
-    assert re.search(r"^\.version \d+\.\d+$", module.ptx, re.MULTILINE)
-    assert re.search(rf"\.target\s+sm_{number}\b", module.sass)
-    assert module.cubin[:4] == b"\x7fELF"
-
-
-def test_nvrtc_knows_the_architectures_that_the_course_names() -> None:
-    """Turing to Blackwell, as the release notes of CUDA 13 list them."""
-    assert set(ARCHITECTURES) <= set(_nvrtc.architectures())
-
-
-def test_code_of_saxpy() -> None:
-    """One fused multiply-add, two loads, one store; argument bytes with their alignment; code bytes are 16 for each instruction."""
+def test_the_code_of_saxpy_and_its_lines():
+    """One fused multiply-add on its own line, two loads, one store; 16 bytes an instruction."""
     module = compile_cuda(SAXPY)
-    code = instructions(module, "saxpy")
-    counts = {name: sum(name in text for text in code) for name in ("FFMA", "LDG", "STG", "STL")}
-    assert counts == {"FFMA": 1, "LDG": 2, "STG": 1, "STL": 0}
-    assert module.kernels["saxpy"].parameter_bytes == 28  # float, gap of 4, two pointers, int
-    assert module.kernels["saxpy"].code_bytes == 16 * len(code)
-    assert module.kernels["saxpy"].spill_bytes == 0
-    assert ".visible .entry saxpy(" in module.ptx
-    assert "fma.rn.f32" in module.ptx
+    code, facts, lines = instructions(module, "saxpy"), module.kernels["saxpy"], module.sass_lines()
+    counts = [sum(name in text for text in code) for name in ("FFMA", "LDG", "STG", "STL")]
+    # Arguments: a float, a gap of 4, two pointers, an int.
+    found = (counts, facts.code_bytes, facts.parameter_bytes, facts.spill_bytes)
+    assert found == ([1, 2, 1, 0], 16 * len(code), 28, 0)
+    assert [n for n, own in lines.items() if any("FFMA" in text for text in own)] == [4]
+    assert {text for own in lines.values() for text in own} <= set(code)
+    assert (module.sass_lines("saxpy"), compile_cuda(SAXPY) is module) == (lines, True)
 
 
-@pytest.mark.parametrize("number", [75, 90, 120])
-def test_spills_are_the_local_moves_in_the_code(number: int) -> None:
-    """With 24 registers the kernel spills what its stores and loads of local memory move; with all it wants it does not."""
-    tight, free = (compile_cuda(CROWDED, f"sm_{number}", options) for options in (["-maxrregcount=24"], []))
-    kernel, code = tight.kernels["crowded"], instructions(tight, "crowded")
-    assert kernel.registers <= 24 < free.kernels["crowded"].registers
-    assert kernel.spill_store_bytes == sum(width(text) for text in code if re.search(r"\bSTL\b", text)) > 0
-    assert kernel.spill_load_bytes == sum(width(text) for text in code if re.search(r"\bLDL\b", text)) > 0
-    assert kernel.spill_bytes == kernel.spill_store_bytes + kernel.spill_load_bytes
-    assert kernel.stack_bytes > 0
-    assert (free.kernels["crowded"].spill_bytes, free.kernels["crowded"].stack_bytes) == (0, 0)
+def test_spills_are_the_local_moves_in_the_code():
+    """With 24 registers the kernel spills what its local stores and loads move; else nothing.
 
-
-def test_launch_bounds_bound_the_registers() -> None:
-    """1,024 threads a block leave 64 of the 65,536 registers to each; the promise is told."""
-    kernel = compile_cuda(CROWDED.replace("void crowded", "void __launch_bounds__(1024) crowded")).kernels["crowded"]
-    assert kernel.registers <= 64
-    assert kernel.max_threads == 1024
-
-
-def test_local_array_is_stack_and_no_spill() -> None:
-    """An array indexed by data lies in local memory: 4 bytes times its length, and nothing is spilled."""
-    source = 'extern "C" __global__ void k(int* x) { int a[500]; for (int i = 0; i < 500; i++) a[i] = x[i]; x[0] = a[x[1]] + a[x[2]]; }'
-    kernel = compile_cuda(source).kernels["k"]
-    assert kernel.stack_bytes == 2000
-    assert kernel.spill_bytes == 0
-
-
-def test_spills_of_a_called_function_count() -> None:
-    """What a function that is not inlined spills is paid by the kernel that calls it."""
-    body = CROWDED.replace('extern "C" __global__ void crowded', "__device__ __noinline__ void crowded").replace(
-        "    __syncthreads();\n", ""
-    )
-    source = body + 'extern "C" __global__ void caller(float* y, int n) { crowded(y, n); }'
-    module = compile_cuda(source, "sm_75", ["-maxrregcount=24"])
-    said = [tuple(map(int, found)) for found in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", module.log)]
-    assert module.kernels["caller"].spill_store_bytes == sum(stores for stores, _ in said) > 0
-    assert module.kernels["caller"].spill_load_bytes == sum(loads for _, loads in said) > 0
-
-
-def test_names_are_those_of_the_source() -> None:
-    """C++ names are undone: namespaces, template instances as asked for, overloads by their types, in the order of the source."""
-    source = """
-    template<int N> __global__ void tile(float* y) { __shared__ float a[N]; a[threadIdx.x] = y[0]; __syncthreads(); y[1] = a[3]; }
-    namespace ns { __global__ void two(double* y) { y[0] = 2; } }
-    __global__ void same(int* y) { y[0] = 1; }
-    __global__ void same(float* y) { y[0] = 1; }
+    What a function that is not inlined spills is paid by the kernel that calls it.
     """
-    module = compile_cuda(source, names=["tile<16>", "tile<64 * 2>"])
-    assert list(module.kernels) == ["tile<16>", "tile<64 * 2>", "ns::two", "same(float*)", "same(int*)"]
-    assert (module.kernels["tile<16>"].shared_bytes, module.kernels["tile<64 * 2>"].shared_bytes) == (64, 512)
-    assert module.kernels["ns::two"].line == 3
-    assert module.kernels["ns::two"].symbol == "_ZN2ns3twoEPd"
+    body = CROWDED.replace('extern "C" __global__', "__device__ __noinline__")
+    called = body.replace("    __syncthreads();\n", "") + f"{KERNEL} crowded(x, (int)x[0]); }}"
+    asked = ((CROWDED, ["-maxrregcount=24"]), (CROWDED, []), (called, ["-maxrregcount=24"]))
+    modules = [compile_cuda(source, "sm_75", options) for source, options in asked]
+    tight, free, caller = (next(iter(module.kernels.values())) for module in modules)
+    code = instructions(modules[0], "crowded")
+    moves = {n: [t for t in code if re.search(rf"\b{n}\b", t)] for n in ("STL", "LDL")}
+    sizes = [
+        sum(16 if ".128" in t else 8 if ".64" in t else 4 for t in own) for own in moves.values()
+    ]
+    assert [tight.spill_store_bytes, tight.spill_load_bytes] == sizes
+    assert (tight.registers <= 24 < free.registers, free.spill_bytes) == (True, 0)
+    stores = map(int, re.findall(r"(\d+) bytes spill stores", modules[2].log))
+    assert caller.spill_store_bytes == sum(stores) > 0 < tight.stack_bytes
 
 
-def test_two_kernels_have_their_lines() -> None:
-    """Each kernel knows the line of its name, also where a comment speaks of it before."""
-    module = compile_cuda("// second() comes later\n" + SAXPY + '/* second( */ extern "C" __global__ void\nsecond(float* x) { x[0] = 1; }')
-    assert {name: kernel.line for name, kernel in module.kernels.items()} == {"saxpy": 2, "second": 9}
+def test_bounds_local_arrays_headers_and_options():
+    """1,024 threads leave 64 registers; an array indexed by data is stack; options count."""
+    bounded = CROWDED.replace("void crowded", "void __launch_bounds__(1024) crowded")
+    kernel, local = compile_cuda(bounded).kernels["crowded"], compile_cuda(LOCAL).kernels["k"]
+    assert (kernel.registers <= 64, kernel.max_threads) == (True, 1024)
+    assert (local.stack_bytes, local.spill_bytes) == (2000, 0)
+    asked = (["-DTILE=48"], ["-DTILE=48", "-use_fast_math"])
+    slow, fast = (compile_cuda(SHARED_OF, options=options).kernels["k"] for options in asked)
+    assert (slow.shared_bytes, fast.code_bytes < slow.code_bytes) == (192, True)
+    assert list(compile_cuda(HALF).kernels) == ["k"]
 
 
-def test_instructions_by_line() -> None:
-    """The fused multiply-add belongs to the line that writes it, and the header's line to none."""
-    module = compile_cuda(SAXPY)
-    lines = module.sass_lines("saxpy")
-    (line,) = [number for number, code in lines.items() if any("FFMA" in text for text in code)]
-    assert line == 4
-    assert any("S2R" in text or "S2UR" in text for text in lines[2])
-    assert "-lineinfo" not in module.options
-    assert module.sass_lines() == lines
-    with pytest.raises(InputError, match=r"'nothing'.*saxpy"):
-        module.sass_lines("nothing")
+def test_names_are_those_of_the_source():
+    """Namespaces, instances as asked for, overloads by their types, in the order of the source."""
+    module = compile_cuda(NAMES, names=["tile<16>", "tile<64 * 2>"])
+    found = [(name, k.shared_bytes, k.line) for name, k in module.kernels.items()]
+    assert found[2:] == [("ns::two", 0, 4), ("same(float*)", 0, None), ("same(int*)", 0, None)]
+    assert [one[:2] for one in found[:2]] == [("tile<16>", 64), ("tile<64 * 2>", 512)]
 
 
 @pytest.mark.parametrize(
-    ("header", "body"),
+    ("arguments", "value"),
     [
-        ("cuda_fp16.h", "x[0] = __half2float(__hadd(__float2half(x[1]), __float2half(x[2])));"),
-        ("cuda_bf16.h", "x[0] = __bfloat162float(__float2bfloat16(x[1]));"),
-        ("cooperative_groups.h", "auto block = cooperative_groups::this_thread_block(); block.sync(); x[0] = block.size();"),
+        *(({"arch": arch}, "sm_75.*sm_120") for arch in ("sm_70", "compute_90", "", None, 9, True)),
+        ({"options": ["-nonsense"]}, "nonsense"),
+        ({"options": "-w"}, "options"),
+        ({"options": ["-arch=sm_80"]}, "-arch=sm_80"),
+        ({"options": ["-D\0"]}, "options"),
+        ({"names": ["nothing<3>"]}, "nothing"),
+        ({"names": "saxpy"}, "names"),
+        ({"source": b"__global__"}, "bytes"),
+        ({"source": "// x\n" * 240_000}, "1,200,000"),
     ],
 )
-def test_headers_of_cuda_are_found(header: str, body: str) -> None:
-    """The headers that the course uses come with it."""
-    module = compile_cuda(f'#include <{header}>\nextern "C" __global__ void k(float* x) {{ {body} }}')
-    assert list(module.kernels) == ["k"]
+def test_what_the_compiler_cannot_be_given(arguments, value):
+    """Architectures, options, names of instances and sources that are none."""
+    with pytest.raises(InputError, match=value):
+        compile_cuda(**{"source": SAXPY, **arguments})
 
 
-def test_tensor_cores_are_in_the_code() -> None:
-    """A product through mma.h becomes a matrix instruction."""
-    source = """#include <mma.h>
-    using namespace nvcuda::wmma;
-    extern "C" __global__ void k(const half* a, const half* b, float* c) {
-        fragment<matrix_a, 16, 16, 16, half, row_major> x; fragment<matrix_b, 16, 16, 16, half, col_major> y;
-        fragment<accumulator, 16, 16, 16, float> z;
-        fill_fragment(z, 0.0f); load_matrix_sync(x, a, 16); load_matrix_sync(y, b, 16);
-        mma_sync(z, x, y, z); store_matrix_sync(c, z, 16, mem_row_major);
-    }"""
-    assert any("HMMA" in text for text in instructions(compile_cuda(source), "k"))
+# The source, and the line and column that a person would point at.
+BROKEN = {
+    "missing semicolon": (f"{KERNEL}\n  float a = 1   // one\n\n  x[0] = a;\n}}", 2, 14),
+    "unknown name": (f"{KERNEL}\n\n\tx[0] = foo + 1;\n}}", 3, 9),
+    "after letters of two bytes": (f"{KERNEL}\n  /* größer, länger */ x[0] = foo;\n}}", 2, 31),
+    "carriage returns": (f"{KERNEL}\r\n\r\n  x[0] = foo;\r\n}}", 3, 10),
+    "line separators": (f"{KERNEL} // a\u2028b\x0cc\n  x[0] = foo;\n}}", 2, 10),
+    "two errors": (f"{KERNEL}\n  x[0] = foo; x[1] = bar; }}", 2, 10),
+    "much shared memory": ("\n" + SHARED_OF.replace("TILE", "20000"), 2, 28),
+    "much constant memory": (f"\n__constant__ float c[20000];\n{KERNEL} x[0] = c[2]; }}", 2, 1),
+    "missing header": (f"\n#include <nothere.h>\n{KERNEL}}}", 2, 21),
+    "open bracket": (f"{KERNEL}\n  if (x[0] > 1) {{\n    x[0] = 1;\n", 2, 17),
+    "macro": (f"#define A(v) (v + zzz)\n{KERNEL}\n  x[0] = A(1);\n}}", 3, 10),
+    "no body": (f"__device__ float ext(float);\n{KERNEL} x[0] = ext(1); }}", 1, 18),
+    "inline assembly": (f'{KERNEL}\n  x[1] = 2;\n  asm("foo.bar;");\n}}', 3, None),
+    "no source": (" \n\t\n", None, None),
+    "no kernel": ("__device__ float f(float x) { return x; }", None, None),
+    "NUL": (f"{KERNEL}\n  x[0] = \0 1;\n}}", 2, 10),
+    "a header's error": (f"#define __half2 int +\n#include <cuda_fp16.h>\n{KERNEL}}}", None, None),
+    "long line": (f"{KERNEL} x[0] = {'1 + ' * 2000} foo; }}", 1, len(KERNEL) + 8 + 8000 + 2),
+}  # fmt: skip
 
 
-def test_options_change_the_code() -> None:
-    """A definition reaches the source, and fast mathematics takes the special function unit's short way."""
-    source = (
-        'extern "C" __global__ void k(float* x) { __shared__ float a[TILE]; a[threadIdx.x] = sinf(x[0]); __syncthreads(); x[1] = a[2]; }'
-    )
-    slow, fast = (compile_cuda(source, options=["-DTILE=48", *more]).kernels["k"] for more in ((), ("-use_fast_math",)))
-    assert slow.shared_bytes == fast.shared_bytes == 192
-    assert fast.code_bytes < slow.code_bytes
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_error_stands_at_its_line(name):
+    """The error has line and column; the message shows the line, cut, with a caret at the place."""
+    source, line, column = BROKEN[name]
+    with pytest.raises(CompileError) as caught:
+        compile_cuda(source)
+    assert (caught.value.line, caught.value.column) == (line, column)
+    if column is not None and name != "NUL":
+        _, shown, caret, _ = str(caught.value).split("\n")
+        there = source.replace("\r", "").replace("\t", " ").split("\n")[line - 1][column - 1 :]
+        assert shown.startswith(f"{line:>5} | ")
+        assert there.startswith(shown[caret.index("^") :])
+    assert ("2 errors" in str(caught.value)) == (name in ("two errors", "open bracket"))
 
 
-@pytest.mark.parametrize(
-    ("given", "made"), [("9.0", "sm_90"), (9.0, "sm_90"), ("SM_90", "sm_90"), ("12.0", "sm_120"), (75, "sm_75"), ("sm_90a", "sm_90a")]
-)
-def test_spellings_of_an_architecture(given: object, made: str) -> None:
-    """A compute capability is as good as NVIDIA's own word."""
-    assert compile_cuda(SAXPY, given).arch == made
+def test_warnings_are_kept_with_their_line():
+    """What the front end and the assembler warn of."""
+    source = KERNEL.replace("void", "void __launch_bounds__(5000)") + "\n int unused; x[0] = 1; }"
+    warnings = compile_cuda(source).warnings
+    assert [one for one in warnings if "unused" in one and "line 2" in one]
+    assert [one for one in warnings if "unused" not in one]
 
 
-@pytest.mark.parametrize("arch", ["sm_70", "sm_999", "compute_90", "hopper", "", None, 9, True, "sm_90; rm", ["sm_90"]])
-def test_unknown_architecture_lists_the_known(arch: object) -> None:
-    """One that NVRTC has not is refused in a sentence that lists the others."""
-    with pytest.raises(InputError, match=r"sm_75.*sm_120"):
-        compile_cuda(SAXPY, arch)
-
-
-@pytest.mark.parametrize(
-    "options", [["-nonsense"], "-w", ["-arch=sm_80"], ["--gpu-architecture=sm_80"], ["-dlto"], [""], [3], None, ["-D\0"], ["--std=c++98"]]
-)
-def test_bad_options(options: object) -> None:
-    """Unknown options, a lone text, and those that the call itself decides are refused in a sentence."""
-    with pytest.raises(InputError, match="compile_cuda"):
-        compile_cuda(SAXPY, options=options)
-
-
-@pytest.mark.parametrize("names", [["nothing<3>"], ["saxpy<"], "saxpy", [""]])
-def test_bad_names(names: object) -> None:
-    """An instance of a template that does not exist is refused by its name."""
-    with pytest.raises(InputError, match="names"):
-        compile_cuda(SAXPY, names=names)
-
-
-def test_warnings_are_shown() -> None:
-    """What the compilers warn of is in the result, with its line, and in the table."""
-    module = compile_cuda('extern "C" __global__ void k(float* x) {\n int unused; x[0] = 1; }')
-    assert module.warnings == ('line 2: variable "unused" was declared but never referenced',)
-    assert "never referenced" in module._repr_html_()
-    bounds = compile_cuda('extern "C" __global__ void __launch_bounds__(5000) k(float* x) { x[0] = 1; }')
-    assert any("out of range" in text for text in bounds.warnings)
-
-
-def test_table_has_units_and_the_badge() -> None:
-    """A row for each kernel, sizes with their unit, and where the figures are from."""
-    html = compile_cuda(SHARED)._repr_html_()
-    for text in ("turned", "4.00 KiB", "400 B", "MODELLED", "NVRTC 13", "no promise", "registers (a thread)"):
-        assert text in html
-    assert repr(compile_cuda(SHARED)).startswith("<CompiledModule for sm_90; plain: ")
-
-
-def test_goes_through_json() -> None:
-    """The result with its machine code survives a file, and still disassembles."""
-    module = compile_cuda(SHARED)
-    again = CompiledModule.from_dict(json.loads(json.dumps(module.to_dict(), allow_nan=False)))
-    assert again == module
-    assert again.cubin == module.cubin
-    assert again.sass == module.sass
-    assert isinstance(again.kernels["plain"], KernelFacts)
-
-
-def test_same_call_is_answered_from_memory() -> None:
-    """The compiler runs once for a source, an architecture and options."""
-    assert compile_cuda(SAXPY) is compile_cuda(SAXPY)
-    assert compile_cuda(SAXPY, "sm_80") is not compile_cuda(SAXPY)
-
-
-def test_threads_at_once() -> None:
-    """Eight threads with sources of their own get what each gets alone."""
-
-    def source(size: int) -> str:
-        return (
-            f'extern "C" __global__ void k(float* x) {{ __shared__ float a[{size}]; a[threadIdx.x] = x[0]; __syncthreads(); x[1] = a[3]; }}'
+def test_threads_at_once_get_what_each_gets_alone():
+    """Threads with options of their own; and a source that ends the compiler, or nearly."""
+    with ThreadPoolExecutor(3) as pool:
+        made = pool.map(
+            lambda n: compile_cuda(SHARED_OF, "sm_86", [f"-DTILE={n}"]), (100, 200, 300)
         )
-
-    found: dict[int, int] = {}
-
-    def run(size: int) -> None:
-        found[size] = compile_cuda(source(size), "sm_86").kernels["k"].shared_bytes
-
-    threads = [threading.Thread(target=run, args=(size,)) for size in range(100, 900, 100)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {size: 4 * size for size in range(100, 900, 100)}
+        assert [module.kernels["k"].shared_bytes for module in made] == [400, 800, 1200]
+    with contextlib.suppress(CompileError):
+        compile_cuda(f"{KERNEL} x[0] = {'(' * 20_000}1{')' * 20_000}; }}")
+    assert list(compile_cuda(f"{KERNEL} x[0] = 7; }}").kernels) == ["k"]
 
 
-def test_figures_feed_occupancy() -> None:
-    """The names that the design gives are there, on the package's own path."""
-    kernel = gl.kernels.compile_cuda(SAXPY, arch="sm_90").kernels["saxpy"]
-    assert dataclasses.is_dataclass(kernel)
-    assert all(isinstance(value, int) for value in (kernel.registers, kernel.shared_bytes, kernel.spill_bytes))
+def test_without_the_libraries_the_missing_package_is_named(monkeypatch, tmp_path):
+    """Neither wheels nor a toolkit: the compiler is missing; the text of the code is a comment."""
+    folder = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    if [*folder.rglob("libnvrtc*"), *folder.rglob("nvdisasm")]:
+        pytest.skip("a toolkit is installed here")
+    module, find_spec = compile_cuda(f"{KERNEL} x[0] = 70; }}"), importlib.util.find_spec
+    spec = mock.Mock(side_effect=lambda *a: None if a[0] == "nvidia" else find_spec(*a))
+    monkeypatch.setattr(importlib.util, "find_spec", spec)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(MissingLibraryError, match="install nvidia-cuda-nvrtc"):
+        compile_cuda(f"{KERNEL} x[0] = 71; }}")
+    assert re.match("// .*install nvidia-cuda-nvdisasm", module.sass)
 
 
-def test_without_nvrtc_one_sentence_has_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no library is found, the error says what to install, and that no GPU is needed."""
-    monkeypatch.setattr(_libraries, "roots", lambda: iter(()))
-    with pytest.raises(MissingLibraryError, match=r"needs no GPU. Run `.* -m pip install nvidia-cuda-nvrtc`"):
-        _libraries.load("nvrtc")
-    monkeypatch.setattr(_libraries.sys, "platform", "darwin")
-    with pytest.raises(MissingLibraryError, match="no macOS build"):
-        _libraries.load("nvrtc")
-
-
-def test_damaged_library_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    """A file that is no library is named, with the line that puts it right."""
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    (folder / "libnvrtc.so.13").write_bytes(b"not a library")
-    monkeypatch.setattr(_libraries, "roots", lambda: iter([tmp_path]))
-    monkeypatch.setattr(_libraries, "_WINDOWS", False)
-    with pytest.raises(MissingLibraryError, match=r"libnvrtc.so.13 cannot be loaded.*force-reinstall"):
-        _libraries.load("nvrtc")
-
-
-def test_headers_of_one_toolkit_may_lie_in_two_environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The environment with cuda_fp16.h comes first, the same toolkit's other wheels after it, and no other toolkit's at all."""
-    user, venv, older = (tmp_path / name for name in ("user/nvidia/cu13", "venv/nvidia/cu13", "venv/nvidia/cu12"))
-    for root, file in ((user, "crt/mma.h"), (user, "cccl/nv/target"), (venv, "cuda_fp16.h"), (older, "cuda_fp16.h"), (older, "crt/mma.h")):
-        (root / "include" / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / "include" / file).touch()
-    monkeypatch.setattr(_libraries, "roots", lambda: iter([user, venv, older]))
-    folders = [venv / "include", user / "include", user / "include" / "cccl"]
-    assert _libraries.include_folders() == folders
-    (venv / "include" / "cuda_fp16.h").unlink()
-    assert _libraries.include_folders() == [older / "include"]
-    (older / "include" / "cuda_fp16.h").unlink()
-    assert _libraries.include_folders()[:1] == [user / "include"]
-
-
-def test_the_helper_process_uses_no_cache() -> None:
-    """NVRTC keeps what it made on disk (where there is a driver), and gives it back without the assembler's log."""
-    code = "import os, sys; from gpulab.kernels._compile._nvrtc import serve; serve(); "
-    code += "os.write(2, os.environ['CUDA_CACHE_DISABLE'].encode()); os.write(1, b' printed')"
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
+def test_a_module_as_it_is_shown(approved):
+    """A row a kernel with units, then the warnings; which kernel is meant where there are two."""
+    first = KernelFacts("first", "first", 1, 8, 4096, 16, 4, 8, 400, 12, 1, None, 256)
+    second = KernelFacts("second", "second", 2, 32, 0, 0, 0, 0, 400, 8, 0, 96, 128)
+    texts, evidence = (
+        ("Y29kZQ==", "", ("line 2: unused",), "NVRTC 13.0.88"),
+        compile_cuda(SAXPY).evidence,
     )
-    assert (done.stdout, done.stderr) == ("", "1 printed")  # what a library prints is no answer
+    kernels = {"first": first, "second": second}
+    made = CompiledModule("sm_90", "CUDA C++", "", (), (), kernels, "", *texts, evidence)
+    for name in (None, "third"):
+        with pytest.raises(InputError, match="first, second"):
+            made.sass_lines(name)
+    assert (first.spill_bytes, made.cubin) == (12, b"code")
+    assert f"{made!r}\n{table_text(made._repr_html_())}" == approved
 
 
-def test_without_nvdisasm_the_code_is_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The facts need no disassembler; where it is missing, the text says how to get it."""
-    module = compile_cuda(SAXPY)
-    _sass.disassembled.cache_clear()
-    monkeypatch.setattr(_libraries, "find_tool", lambda name: None)
-    assert re.fullmatch(r"// sass: .*Run `.* -m pip install nvidia-cuda-nvdisasm`.*", module.sass)
-    with pytest.raises(MissingLibraryError, match="nvidia-cuda-nvdisasm"):
-        module.sass_lines()
+# -- Python ----------------------------------------------------------------------------------------
+
+BLOCK = 256
+WEIGHTS = np.arange(8, dtype=np.float32)
+VECTOR = np.zeros(256, np.float32)
+HANDLE = object()
 
 
+@cuda.jit(device=True)
+def squared(value):
+    """A device function that is wrapped."""
+    return value * value
+
+
+def scaled(value, factor=3):
+    """A plain one with a default, that calls another."""
+    return squared(value) * factor + value
+
+
+def turned(x, y):
+    """Load a block of 256, wait, store it turned."""
+    block = cuda.shared.array(BLOCK, float32)
+    i = cuda.threadIdx.x
+    block[i] = x[i]
+    cuda.syncthreads()
+    y[i] = scaled(block[i ^ 1])
+
+
+def saxpy(a, x, y):
+    """The usual."""
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] = a * x[i] + y[i]
+
+
+def crowded(y, n):
+    """Many values that live at once."""
+    a = cuda.local.array(40, float32)
+    for i in range(40):
+        a[i] = y[i * n]
+    cuda.syncthreads()
+    for i in range(40):
+        y[i * n + 1] = a[i] * a[39 - i] / y[0]
+
+
+@pytest.mark.slow
+def test_facts_of_a_python_kernel_by_hand():
+    """256 floats, one barrier, and seven words of 8 bytes for an array of one dimension."""
+    module = compile_python(turned, VECTOR, VECTOR, arch="sm_75")
+    kernel = module.kernels["turned"]
+    assert (kernel.shared_bytes, kernel.parameter_bytes, kernel.barriers) == (1024, 2 * 7 * 8, 1)
+    assert kernel.registers == int(re.search(r"Used (\d+) registers", module.log).group(1))
+    assert (module.language, module.arch, ".target sm_75" in module.ptx) == (
+        "Python",
+        "sm_75",
+        True,
+    )
+
+
+@pytest.mark.slow
+def test_types_and_lines_of_a_python_kernel():
+    """Lines are the file's; types are the examples', or Numba's words: a float is float64."""
+    single, torch = (
+        compile_python(saxpy, np.float32(2), VECTOR, VECTOR),
+        pytest.importorskip("torch"),
+    )
+    first, lines = saxpy.__code__.co_firstlineno, single.sass_lines()
+    assert [n for n, own in lines.items() if any("FFMA" in text for text in own)] == [first + 4]
+    assert (single.kernels["saxpy"].line, single.source[:10]) == (first, "def saxpy(")
+    interface = {
+        "typestr": "<f4",
+        "shape": (256,),
+        "strides": None,
+        "data": (0, False),
+        "version": 3,
+    }
+    for x in (VECTOR + 1, torch.zeros(256), SimpleNamespace(__cuda_array_interface__=interface)):
+        assert compile_python(saxpy, np.float32(3), x, x) is single
+    by_words = compile_python(saxpy, signature="void(float32, float32[::1], float32[::1])")
+    assert by_words.kernels["saxpy"].code_bytes == single.kernels["saxpy"].code_bytes
+    assert compile_python(saxpy, np.float32(2), VECTOR[::2], VECTOR).ptx != single.ptx
+    assert ["DFMA" in m.sass for m in (single, compile_python(saxpy, 2.0, VECTOR, VECTOR))] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.slow
+def test_options_of_jit_count():
+    """max_registers, launch_bounds and fastmath of cuda.jit reach the compiler."""
+    asked = [{}, {"max_registers": 24}, {"launch_bounds": 128}, {"fastmath": True}]
+    kernels = [cuda.jit(**options)(crowded) if options else crowded for options in asked]
+    modules = [compile_python(kernel, VECTOR, np.int32(3)) for kernel in kernels]
+    free, few, bound, fast = (module.kernels["crowded"] for module in modules)
+    assert few.registers <= 24 < free.registers
+    assert few.spill_bytes > 0 == free.spill_bytes
+    assert (free.max_threads, bound.max_threads, fast.code_bytes < free.code_bytes) == (
+        None,
+        128,
+        True,
+    )
+
+
+@pytest.mark.slow
+def test_what_a_python_kernel_leans_on():
+    """Arrays, numbers around it, device functions and their defaults are compiled with it."""
+    step = 3
+
+    def left_out(x):
+        x[0] = cuda.const.array_like(WEIGHTS)[int32(cuda.grid(1)) % 8] * step + scaled(x[0])
+
+    def given(x):
+        x[0] = cuda.const.array_like(WEIGHTS)[int32(cuda.grid(1)) % 8] * 3 + scaled(x[0], 3)
+
+    modules = [compile_python(kernel, VECTOR) for kernel in (left_out, given)]
+    assert len({k.code_bytes for module in modules for k in module.kernels.values()}) == 1
+
+
+def nothing_known(x):
+    """Uses a name that is not there."""
+    x[0] = nowhere + 1  # noqa: F821
+
+
+def recursive(x):
+    """Calls itself."""
+    x[0] = recursive(x)
+
+
+def leans_on_an_object(x):
+    """Uses an object that no compiler can take."""
+    x[0] = HANDLE
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("windows", "files", "name", "wanted"),
+    ("kernel", "arguments", "options", "value", "offset"),
     [
-        (True, [f"nvidia/cu13/bin/x86_64/{f}.dll" for f in ("nvrtc-builtins64_130", "nvrtc64_130_0.alt", "nvrtc64_130_0")], "nvrtc", 2),
-        (True, ["nvidia/cu13/bin/x86_64/nvJitLink_130_0.dll"], "nvJitLink", 0),
-        (False, ["nvidia/cu13/lib/" + f for f in ("libnvrtc-builtins.so.13.0", "libnvrtc.alt.so.13", "libnvrtc.so.13")], "nvrtc", 2),
-        (False, ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"], "nvrtc", 1),
-        (False, ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12"], "nvrtc", 0),
-        (False, ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cu14/lib/libnvrtc.so.14"], "nvrtc", 1),
-        (False, ["targets/sbsa-linux/lib/libnvrtc.so.13.0.88"], "nvrtc", 0),
-        (True, ["Library/bin/x64/nvrtc64_120_0.dll"], "nvrtc", 0),
+        (nothing_known, (VECTOR,), {}, "nowhere", 2),  # at its line of this file
+        (recursive, (VECTOR,), {}, "recursi", 2),
+        (leans_on_an_object, (VECTOR,), {}, "HANDLE", 0),
+        (len, (VECTOR,), {}, "function", None),
+        (saxpy, (VECTOR,), {}, "3 arguments and 1", None),
+        (saxpy, (1.0, VECTOR, [1, 2]), {}, "list", None),
+        (saxpy, (1.0, VECTOR, np.array(["a"])), {}, "dtype", None),
+        (saxpy, (1.0, VECTOR, VECTOR), {"signature": "void()"}, "signature", None),
+        (saxpy, (1.0, VECTOR, VECTOR), {"arch": "sm_50"}, "sm_75", None),
+        (saxpy, (), {"signature": "void(float99)"}, "float99", None),
     ],
-)  # fmt: skip
-def test_file_names_of_each_system(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object, windows: bool, files: list[str], name: str, wanted: int
-) -> None:
-    """The names as the wheels of Linux and Windows and conda's packages have them; the newest toolkit wins, builtins never do."""
-    for file in files:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).touch()
-    spec = _libraries.importlib.util.spec_from_loader("nvidia", None)
-    spec.submodule_search_locations = [str(tmp_path / "nvidia")]
-    monkeypatch.setattr(_libraries.importlib.util, "find_spec", lambda package: spec)
-    monkeypatch.setattr(_libraries.sys, "prefix", str(tmp_path))
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.delenv("CUDA_PATH", raising=False)
-    monkeypatch.setattr(_libraries, "_WINDOWS", windows)
-    assert _libraries.find_library(name) == tmp_path / files[wanted]
+)
+def test_what_is_no_python_kernel_or_example_of_arguments(
+    kernel, arguments, options, value, offset
+):
+    """The error names what is wrong and, where the compiler refuses a kernel, has its line."""
+    with pytest.raises((InputError, CompileError), match=value) as caught:
+        compile_python(kernel, *arguments, **options)
+    line = getattr(caught.value, "line", None)
+    assert line == (None if offset is None else kernel.__code__.co_firstlineno + offset)
+
+
+SCRIPT = """
+import os, signal, threading, time
+import numpy as np, psutil
+from numba import cuda, float32
+from gpulab.kernels import compile_cuda, compile_python
+KERNEL = 'extern "C" __global__ void k(float* x) {'
+
+@cuda.jit(device=True)
+def one(v):
+    return v + 1
+
+@cuda.jit
+def k(x):
+    s = cuda.shared.array(32, float32)
+    s[cuda.threadIdx.x] = one(x[cuda.threadIdx.x])
+    x[cuda.threadIdx.x] = s[cuda.threadIdx.x]
+
+print(compile_python(k, np.zeros(32, np.float32)).kernels["k"].shared_bytes)
+compile_cuda(KERNEL + " x[0] = 1; }")
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    compile_cuda(KERNEL + "x[0] += x[1] * x[2];" * 40_000 + "}")
+except KeyboardInterrupt:
+    print("interrupted")
+print(*compile_cuda(KERNEL + " x[0] = 2; }").kernels)
+for child in psutil.Process().children():
+    child.kill()
+    child.wait()
+print(*compile_cuda(KERNEL + " x[0] = 3; }").kernels, *compile_python(k, np.zeros(32)).kernels)
+"""
+
+
+@pytest.mark.slow
+def test_interrupts_deaths_and_numbas_simulator(tmp_path):
+    """Ctrl-C comes back as itself, a dead compiler is replaced, the real one is always asked."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    asked = {"env": {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, "timeout": 240}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, **asked, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["128", "interrupted", "k", "k", "k"], done.stderr

@@ -1,55 +1,291 @@
-"""Correct kernels give their answer and no finding, however many blocks run together."""
+"""What is found wrong: seeded bugs, and kernels whose findings have one right content."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from _correct_kernels_more import LAUNCHES, Launch
-from _seeded_bugs import BUGS, Bug
+from gpulab.kernels import Simulation, cuda, float32, int32, int64, simulate
 
-from gpulab.kernels import simulate
-from gpulab.kernels._simulate import _run
+from kernel_case import line_of, zeros
+from seeded_bugs import BUGS, Bug
 
-CORRECT = [pytest.param(launch, id=f"{name}-{number}") for name, several in LAUNCHES.items() for number, launch in enumerate(several)]
-
-
-def test_there_are_enough_correct_kernels() -> None:
-    """The promise is one false alarm on 100 correct launches; these are at least so many, of at least 35 kernels."""
-    assert len(LAUNCHES) >= 35
-    assert len(CORRECT) >= 100
+ALL = 0xFFFFFFFF
 
 
-@pytest.mark.parametrize("launch", CORRECT)
-def test_a_correct_kernel_has_no_findings(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is NumPy's and nothing is found; with one block at a time the whole report is the same."""
-    arguments = launch.make()
-    expected = launch.expected(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
-    s = simulate(launch.kernel, launch.grid, launch.block, *arguments, dynamic_shared_bytes=launch.dynamic_shared_bytes)
-    for number, values in expected.items():
-        np.testing.assert_allclose(arguments[number], values, rtol=2e-6, atol=1e-6)
-    assert s.findings == ()
-    monkeypatch.setattr(_run, "_LANES_AT_ONCE", 1)
-    again = launch.make()
-    one_by_one = simulate(launch.kernel, launch.grid, launch.block, *again, dynamic_shared_bytes=launch.dynamic_shared_bytes)
-    assert one_by_one == s
-    for number in expected:
-        np.testing.assert_array_equal(again[number], arguments[number])
+@pytest.mark.parametrize(
+    "bug", [pytest.param(b, id=f"{n:03d}-{b.kernel}-{b.kind}") for n, b in enumerate(BUGS)]
+)
+def test_a_seeded_bug_is_found(bug: Bug, tmp_path: Path) -> None:
+    """An edit of a correct kernel is found with its kind, line, array and threads."""
+    case, lines = bug.build(tmp_path / f"{bug.kernel}.py")
+    given, shared = case.make(), case.dynamic_shared_bytes
+    s = simulate(case.kernel, case.grid, case.block, *given, dynamic_shared_bytes=shared)
+    found = [f for f in s.findings if f.kind == bug.kind and {f.line, f.other_line} & lines]
+    assert found, "\n".join(["not found; found instead:", *map(str, s.findings)])
+    text = (tmp_path / f"{bug.kernel}.py").read_text().splitlines()
+    for finding in s.findings:
+        assert finding.code == s.source[finding.line].strip() == text[finding.line - 1].strip()
+        assert finding.count > 0
+        assert len(finding.threads) == (1 if finding.kind in ("bounds", "uninitialised") else 2)
+        assert len(set(finding.threads)) == len(finding.threads)
+        for thread in finding.threads:
+            assert all(a < b for a, b in zip(thread.block, s.grid, strict=True))
+            assert all(a < b for a, b in zip(thread.thread, s.block, strict=True))
+        assert (finding.other_line is not None) == (finding.kind == "race")
+        if finding.kind == "race":
+            assert finding.array in text[finding.line - 1] or "neighbour" in text[0]
+    assert s.totals.races == sum(finding.kind == "race" for finding in s.findings)
 
 
-def test_there_are_enough_bugs() -> None:
-    """The promise is 100 seeded bugs; they are of every kind."""
-    assert len(BUGS) >= 100
-    assert {bug.kind for bug in BUGS} == {"race", "bounds", "barrier", "uninitialised", "shuffle"}
+def fetched(v, k):
+    return v[2 * k]  # device
 
 
-@pytest.mark.parametrize("bug", [pytest.param(bug, id=f"{n:03d}-{bug.kernel}-{bug.kind}") for n, bug in enumerate(BUGS)])
-def test_a_seeded_bug_is_found(bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The edit of a correct kernel is found with its kind, at one of its lines; so it is with one block at a time."""
-    launch, lines = bug.build(tmp_path / f"{bug.kernel}.py")
-    for lanes in (1 << 17, 1):
-        monkeypatch.setattr(_run, "_LANES_AT_ONCE", lanes)
-        s = simulate(launch.kernel, launch.grid, launch.block, *launch.make(), dynamic_shared_bytes=launch.dynamic_shared_bytes)
-        found = [f for f in s.findings if f.kind == bug.kind and {f.line, f.other_line} & lines]
-        assert found, "\n".join(["not found; found instead:", *map(str, s.findings)])
+def beyond(x, y, z, m, counts):
+    part = cuda.shared.array(16, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    y[i] = x[i + 3]  # read
+    z[i - 2] = i  # write
+    part[t] = t  # shared
+    y[i] += fetched(x, i)
+    y[i] += m[i % 5, i % 3]  # swapped
+    cuda.atomic.add(counts, i % 10, 1)  # atomic
+
+
+# By hand, of 2 blocks of 32 threads: mark, array, index, threads as (thread, block), count. Threads
+# 61 to 63 read beyond 64 elements, 0 and 1 write before the first; 16 threads of each block lie
+# beyond the tile; 2 k leaves x in the second block; of the 64 numbers 13 + 12 have a row 3 or 4 by
+# 5, in a matrix of 3 rows, and 6 + 6 have no counter by 10.
+BEYOND = [
+    ("read", "x", (64,), [(29, 1)], 3), ("write", "z", (-2,), [(0, 0)], 2),
+    ("shared", "part", (16,), [(16, 0)], 32), ("device", "x", (64,), [(0, 1)], 32),
+    ("swapped", "m", (3, 0), [(3, 0)], 25), ("atomic", "counts", (8,), [(8, 0)], 12),
+]  # fmt: skip
+
+
+def racing(out, x, total):
+    part = cuda.shared.array(64, int32)
+    lanes = cuda.shared.array(64, int32)
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    part[t] = t  # write
+    if t == 40:
+        out[b, 0] = part[7]  # warps
+    if t == 5:
+        out[b, 1] = part[4]  # neighbours
+    cuda.syncthreads()
+    if t == 3:
+        out[b, 2] = part[20]  # early
+    if t == 20:
+        part[20] = 1  # late
+    if b == 1 and t == 6:
+        x[9] = 1  # block
+    cuda.syncthreads()
+    if b == 2 and t == 11:
+        out[b, 3] = x[9]  # other block
+    if t == 2 or t == 34:
+        x[b] = t  # both
+    if t == 1:
+        cuda.atomic.add(total, b, 5)  # atomic
+    if t == 33:
+        out[b, 4] = total[b]  # plain
+    lanes[t] = t  # own
+    if t < 8:
+        cuda.syncwarp(0xFF)
+        out[b, 5 + t] = lanes[(t + 1) % 9]  # next
+
+
+# By hand, of 3 blocks of 64 threads: the two marks, array, index, the two threads, count. Each pair
+# meets once in each block, and x[9] once in all: blocks 1 and 2 have no barrier in common. Lanes 0
+# to 7 are ordered among themselves; lane 7 reads what lane 8 wrote.
+RACING = [
+    (("warps", "write"), "part", (7,), [(7, 0), (40, 0)], 3),
+    (("neighbours", "write"), "part", (4,), [(4, 0), (5, 0)], 3),
+    (("late", "early"), "part", (20,), [(3, 0), (20, 0)], 3),
+    (("other block", "block"), "x", (9,), [(6, 1), (11, 2)], 1),
+    (("both", "both"), "x", (0,), [(2, 0), (34, 0)], 3),
+    (("plain", "atomic"), "total", (0,), [(1, 0), (33, 0)], 3),
+    (("next", "own"), "lanes", (8,), [(7, 0), (8, 0)], 3),
+]
+
+
+def waiting(out):
+    t = cuda.threadIdx.x
+    if t >= 10:
+        cuda.syncthreads()  # some
+    for k in range(2 + t // 32):
+        cuda.syncthreads()  # loop
+        out[cuda.grid(1)] = k
+
+
+# Thread 10 is the first that comes, thread 0 the first that does not; warp 1 goes round once more.
+WAITING = [("some", "", (), [(0, 0), (10, 0)], 3), ("loop", "", (), [(0, 0), (32, 0)], 3)]
+
+
+def kept(i):
+    if i % 64 < 40:
+        u = i
+    return u  # function
+
+
+def unset(out):
+    part = cuda.shared.array((4, 16), int32)
+    bins = cuda.shared.array(4, int32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    if t == 5:
+        cuda.atomic.add(bins, 3, 1)  # added
+    if t < 60:
+        part[t // 16, t % 16] = t
+        v = i
+    cuda.syncthreads()
+    out[i, 0] = part[t // 16, t % 16]  # shared
+    out[i, 1] = v  # branch
+    for k in range(t - 23):
+        w = k
+    w += 1  # loop
+    out[i, 2] = w
+    out[i, 3] = kept(i)
+
+
+# Of each block's 64 threads: 60 to 63, those that go round no time (0 to 23), and those from 40 on.
+UNSET = [
+    ("added", "bins", (3,), [(5, 0)], 2),
+    ("shared", "part", (60,), [(60, 0)], 8), ("branch", "v", (), [(60, 0)], 8),
+    ("loop", "w", (), [(0, 0)], 48), ("function", "u", (), [(40, 0)], 48),
+]  # fmt: skip
+
+
+def shuffled(out):
+    t = cuda.threadIdx.x
+    if t % 32 < 20:
+        out[t, 0] = cuda.shfl_down_sync(ALL, t, 4)  # asked
+    if t % 32 < 16:
+        out[t, 1] = cuda.ballot_sync(ALL, t > 3)  # named
+        out[t, 2] = cuda.shfl_xor_sync(ALL, t, 8)  # exchanged
+    out[t, 3] = cuda.any_sync(0x0000FFFF, t > 3)  # outside
+
+
+# In each of 2 warps lanes 16 to 19 ask 20 to 23; lane 16 is named and does not come; lane 16 names
+# the others alone.
+SHUFFLED = [
+    ("asked", "", (), [(16, 0), (20, 0)], 8), ("named", "", (), [(0, 0), (16, 0)], 2),
+    ("exchanged", "", (), [(0, 0), (16, 0)], 2), ("outside", "", (), [(0, 0), (16, 0)], 2),
+]  # fmt: skip
+
+
+def halves(x, out):
+    whole = cuda.shared.array(0, int64)
+    half = cuda.shared.array(0, int32)
+    t = cuda.threadIdx.x
+    whole[t] = x[t]  # write
+    out[t] = half[2 * t - 1] if t > 0 else 0  # read
+
+
+# Dynamic arrays begin at one byte: thread t reads the upper half of what thread t - 1 wrote.
+HALVES = [(("read", "write"), "half", (1,), [(0, 0), (1, 0)], 31)]
+
+
+FAULTY: dict[str, tuple] = {
+    "bounds": (
+        beyond, 2, 32,
+        lambda: (zeros(64), zeros(64), zeros(64), zeros(3, 5), zeros(8, dtype=np.int32)), BEYOND,
+    ),
+    "race": (
+        racing, 3, 64, lambda: (zeros(3, 13), zeros(16), zeros(3, dtype=np.int32)), RACING,
+    ),
+    "barrier": (waiting, 3, 48, lambda: (zeros(144),), WAITING),
+    "uninitialised": (unset, 2, 64, lambda: (zeros(128, 4, dtype=np.int64),), UNSET),
+    "shuffle": (shuffled, 1, 64, lambda: (zeros(64, 4, dtype=np.int64),), SHUFFLED),
+    "race of two sizes": (
+        halves, 1, 32, lambda: (np.arange(32), zeros(32, dtype=np.int64)), HALVES,
+    ),
+}  # fmt: skip
+
+
+def _mark(kernel: Callable, mark: str) -> int:
+    home = {"device": fetched, "function": kept}.get(mark, kernel)
+    return line_of(home, mark)
+
+
+def _faulty(name: str) -> Simulation:
+    kernel, grid, block, make, _ = FAULTY[name]
+    return simulate(kernel, grid, block, *make(), dynamic_shared_bytes=256 * (kernel is halves))
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_finding_names_line_array_index_threads_and_count(name: str) -> None:
+    """Derived by hand beside each kernel; each fault is one finding, however often it is met."""
+    kernel, *_, expected = FAULTY[name]
+    wanted = set()
+    for marks, array, index, threads, count in expected:
+        line, *other = (_mark(kernel, m) for m in ((marks,) if isinstance(marks, str) else marks))
+        who = frozenset(((b, 0, 0), (t, 0, 0)) for t, b in threads)
+        wanted.add(
+            (name.split(" ", maxsplit=1)[0], line, *(other or [None]), array, index, who, count)
+        )
+    findings = _faulty(name).findings
+    assert wanted == {
+        (f.kind, f.line, f.other_line, f.array, f.index,
+         frozenset((t.block, t.thread) for t in f.threads), f.count)
+        for f in findings
+    }  # fmt: skip
+    assert len(findings) == len(wanted)
+
+
+def test_what_a_finding_says(approved: Any) -> None:
+    """Each kind in a sentence with its line, its threads, how often, and what would help."""
+    texts = (str(finding) for name in FAULTY for finding in _faulty(name).findings)
+    assert re.sub(r"\bline \d+", "line N", "\n".join(texts)) + "\n" == approved
+
+
+def test_out_of_bounds_nothing_is_read_or_written() -> None:
+    """By hand; negative indices of a store count from the end, as numba has it."""
+    kernel, grid, block, make, _ = FAULTY["bounds"]
+    arrays = make()
+    simulate(kernel, grid, block, *arrays)
+    assert arrays[2].tolist() == [*range(2, 64), 0, 1]
+    assert arrays[4].tolist() == [7, 7, 7, 7, 6, 6, 6, 6]  # 0 to 63 by their last digit
+
+
+def ordered(x, out):
+    i, t, b = cuda.grid(1), cuda.threadIdx.x, cuda.blockIdx.x
+    named = 0x0000FFFF if t % 32 < 16 else 0xFFFF0000
+    out[i] = cuda.shfl_xor_sync(named, t, 8)
+    if t % 3 == 0:
+        out[i] += cuda.popc(cuda.ballot_sync(cuda.activemask(), t > 3))
+    if i < x.size:
+        v = x[i]
+    if b % 2 == 0:
+        cuda.syncthreads()
+    if i < x.size and v > 0:
+        out[i] += v
+    w = v if i < x.size else 0
+    if i >= x.size or v + w > 5:
+        out[i] += 1
+    if t % 32 >= 20:
+        return
+    out[i] += cuda.popc(cuda.ballot_sync(0xFFFFFFFF, t > 3))
+    cuda.nanosleep(10)
+
+
+def handed_over(out, flag, seen):
+    if cuda.blockIdx.x == 0:
+        out[0] = 5
+        cuda.threadfence()
+        cuda.atomic.add(flag, 0, 1)
+    elif cuda.atomic.add(flag, 0, 0) == 1:
+        seen[0] = out[0]
+
+
+@pytest.mark.parametrize("threads", [32, 64, 48])
+def test_what_only_looks_wrong_is_no_finding(threads: int) -> None:
+    """Masks that name who comes, variables that each reader has set, whole blocks at a barrier."""
+    x, out = np.arange(50), np.zeros(3 * threads, np.int64)
+    assert simulate(ordered, 3, threads, x, out).findings == ()
+    seen = zeros(1)
+    assert simulate(handed_over, 2, 1, zeros(1), zeros(1, dtype=np.int32), seen).findings == ()
+    assert seen[0] == 5

@@ -1,198 +1,352 @@
-"""The simulator's results: kernels of three collections against a plain per-thread executor, Numba's own simulator, and NumPy."""
+"""What a kernel leaves in its arrays, against Python, Numba's own simulator, and NumPy."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import subprocess
 import sys
+import textwrap
+import types
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import per_thread
 import pytest
-from kernel_case import Arguments, Case, copies
-from kernels_of_lanes import CASES as OF_LANES
-from kernels_of_ours import CASES as OF_THREADS
-from kernels_of_puzzles import CASES as PUZZLES
-from kernels_of_the_manual import CASES as MANUAL
+from gpulab.kernels import Simulation, cuda, int32, int64, simulate
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from gpulab.kernels import cuda, int32, simulate
+import kernels_of_blocks
+import kernels_of_ours
+import oracles
+from kernel_case import Case, copies, function_of
+from random_kernels import kernel_texts
 
-OURS = [*OF_THREADS, *OF_LANES]
-CASES = [*MANUAL, *PUZZLES, *OURS]
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-_HERE = Path(__file__).parent
-
-
-def _simulated(case: Case) -> Arguments:
-    arguments = case.arguments()
-    simulate(case.kernel, case.grid, case.block, *arguments, dynamic_shared_bytes=case.dynamic_shared_bytes)
-    return arguments
+CASES = [*kernels_of_ours.CASES, *kernels_of_blocks.CASES]
+HERE = Path(__file__).parent
+# Kernels whose counts or arrays depend on the order in which their threads come.
+ANY_ORDER = ("append", "compact", "slowest_maximum")
+UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
-def _agree(case: Case, found: np.ndarray, expected: object, what: str) -> None:
-    if case.tolerance is None:
-        np.testing.assert_array_equal(found, expected, err_msg=what)
-    else:
-        np.testing.assert_allclose(found, expected, rtol=case.tolerance, atol=case.tolerance, err_msg=what)
-
-
-@every_case
-def test_results_are_those_of_threads_that_run_one_by_one(case: Case) -> None:
-    """Every array holds what it holds when each thread runs the kernel's Python code for itself."""
-    found, expected = _simulated(case), case.arguments()
-    per_thread.run(case.kernel, case.grid, case.block, *expected, dynamic_shared_bytes=case.dynamic_shared_bytes)
-    for number, (array, wanted) in enumerate(zip(found, expected, strict=True)):
-        if isinstance(array, np.ndarray):
-            _agree(case, array, wanted, f"argument {number}")
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if c.expected], ids=lambda case: case.name)
-def test_results_are_what_numpy_says(case: Case) -> None:
-    """Where the answer is known, the arrays hold it; arrays that only go in stay as they are."""
-    assert case.expected is not None
-    before = case.arguments()
-    known = case.expected(*copies(before))
-    found = _simulated(case)
-    for number, wanted in known.items():
-        array = found[number]
-        assert isinstance(array, np.ndarray)
-        _agree(case, array, wanted, f"argument {number}")
-    outputs = min(known)
-    for number in range(outputs):  # inputs come before what is known; outputs that nothing is known of come after
-        np.testing.assert_array_equal(found[number], before[number])
-
-
-@every_case
-def test_nothing_is_found_wrong_with_a_correct_kernel(case: Case) -> None:
-    """These kernels are correct: no race, no access out of bounds, no barrier that some threads miss."""
-    arguments = case.arguments()
-    simulation = simulate(case.kernel, case.grid, case.block, *arguments, dynamic_shared_bytes=case.dynamic_shared_bytes)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_correct_kernel_gives_what_its_threads_give_one_by_one(case: Case) -> None:
+    """Arrays, executed lines and accesses are those of Python, or NumPy's; no finding."""
+    found, expected = case.make(), case.make()
+    options = {"dynamic_shared_bytes": case.dynamic_shared_bytes}
+    simulation = simulate(case.kernel, case.grid, case.block, *found, **options)
     assert simulation.findings == ()
+    log = oracles.run(case.kernel, case.grid, case.block, *expected, **options)
+    one_order = case.kernel.__name__ not in ANY_ORDER
+    assert counted(simulation) == log or not one_order
+    known = case.expected(*copies(case.make())) if case.expected else {}
+    for number, (array, wanted) in enumerate(zip(found, expected, strict=True)):
+        if isinstance(array, np.ndarray) and one_order:
+            case.agree(array, wanted, f"argument {number}")
+        if number in known:
+            case.agree(array, known[number], f"argument {number}")
 
 
-@every_case
-def test_results_do_not_depend_on_how_many_blocks_run_together(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks taken one at a time leave the same in every array as all of them at once."""
-    together = _simulated(case)
-    monkeypatch.setattr("gpulab.kernels._simulate._run._LANES_AT_ONCE", 1)
-    for one, other in zip(together, _simulated(case), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def _under_numba(*arguments: str) -> str:
-    """Run Python in a process whose ``numba.cuda`` is Numba's simulator; return what it prints."""
-    path = os.pathsep.join(map(str, (_HERE.parent.parent, _HERE)))
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": path}
-    return subprocess.run([sys.executable, *arguments], env=environment, check=True, timeout=300, stdout=subprocess.PIPE, text=True).stdout
+def counted(s: Simulation) -> Counter:
+    """Return how many lanes accessed memory, by (line, space, kind), and executed each line."""
+    found = Counter({(n, "", "lanes"): c.active_lanes for n, c in s.lines.items()})
+    for access in s.accesses:
+        found[access.line, access.space, access.kind] += access.lanes
+    return found
 
 
 @pytest.fixture(scope="module")
 def numbas_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """Return what Numba's simulator leaves in the arrays, by "case/argument"."""
-    pytest.importorskip("numba")
+    pytest.importorskip("numba.cuda")
     path = tmp_path_factory.mktemp("numba") / "results.npz"
-    _under_numba(str(_HERE / "numba_simulator.py"), str(path))
+    environment = {
+        **os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore",
+        "PYTHONPATH": os.pathsep.join(map(str, (HERE.parents[1], HERE, *sys.path))),
+    }  # fmt: skip
+    command = [sys.executable, str(HERE / "oracles.py"), str(path)]
+    subprocess.run(command, env=environment, check=True, timeout=300)
     with np.load(path) as results:
         return dict(results)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.numba], ids=lambda case: case.name)
-def test_results_are_those_of_numbas_simulator(case: Case, numbas_results: dict[str, np.ndarray]) -> None:
-    """Every array holds what it holds after Numba's own simulator, which knows no warps."""
-    for number, array in enumerate(_simulated(case)):
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in CASES if c.runs_in_numba], ids=lambda case: case.name)
+def test_results_are_those_of_numbas_simulator(case: Case, numbas_results: Any) -> None:
+    """Every array holds what Numba's own simulator leaves, which has a thread for each."""
+    given = case.make()
+    simulate(
+        case.kernel, case.grid, case.block, *given, dynamic_shared_bytes=case.dynamic_shared_bytes
+    )
+    for number, array in enumerate(given):
         if isinstance(array, np.ndarray):
-            _agree(case, array, numbas_results[f"{case.name}/{number}"], f"argument {number}")
+            case.agree(array, numbas_results[f"{case.name}/{number}"], f"argument {number}")
 
 
-# Eight threads turn eight numbers round in shared memory; each array that is made takes long enough for all of them to ask for one.
-_AT_ONCE = """
-import time
-import numba_simulator
-import numpy as np
-from numba import cuda, float32
+@pytest.mark.slow
+@settings(max_examples=100, suppress_health_check=UNHURRIED)
+@given(
+    text=kernel_texts(), grid=st.integers(1, 3), block=st.sampled_from([1, 7, 33, 70]),
+    seed=st.integers(0, 2**16), dtype=st.sampled_from(["int64", "int32", "int16", "int8"]),
+)  # fmt: skip
+def test_random_control_flow(text: str, grid: int, block: int, seed: int, dtype: str) -> None:
+    """Each thread of a program that hypothesis made gets what it gets alone; nothing is found."""
+    kernel, n, rng = function_of(text), grid * block, np.random.default_rng(seed)
+    x, start = rng.integers(-100, 100, n).astype(dtype), rng.integers(0, 50, (n, 4))
+    expected, found = (start.copy(), np.zeros(n)), (start.copy(), np.zeros(n))
+    log = oracles.run(kernel, grid, block, x, *expected)
+    s = simulate(kernel, grid, block, x, *found)
+    assert (s.findings, counted(s)) == ((), log)
+    for array, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(array, wanted)
 
-made = np.empty
 
-def slowly(shape, dtype):
-    time.sleep(0.05)
-    array = made(shape, dtype)
-    array.fill(-1)
-    return array
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=UNHURRIED)
+@given(text=kernel_texts(), seed=st.integers(0, 2**16))
+def test_equal_blocks_count_equally(text: str, seed: int) -> None:
+    """Nine blocks that do the same count nine times what one does, line by line."""
+    for old, new in (
+        ("i = cuda.grid(1)", "i, at = cuda.threadIdx.x, cuda.grid(1)"), ("out[i", "out[at"),
+        ("real[i", "real[at"), ("cuda.blockIdx.x", "5"),
+    ):  # fmt: skip
+        text = text.replace(old, new)
+    kernel, x = function_of(text), np.random.default_rng(seed).integers(-100, 100, 32)
+    one, nine = (
+        simulate(kernel, n, 32, x, np.zeros((32 * n, 4), np.int64), np.zeros(32 * n))
+        for n in (1, 9)
+    )
+    assert one.lines.keys() == nine.lines.keys()
+    for line, counts in one.lines.items():
+        nine_times = sum([counts] * 8, counts)
+        assert nine.lines[line] == nine_times, nine.source[line]
+    for first, second in zip(one.accesses, nine.accesses, strict=True):
+        assert (first.array, first.kind, 9 * first.lanes) == (
+            second.array,
+            second.kind,
+            second.lanes,
+        )
 
-def turn(out):
-    i = cuda.threadIdx.x
-    tile = cuda.shared.array(8, float32)
-    tile[i] = i
-    cuda.syncthreads()
-    out[i] = tile[7 - i]
 
-numba_simulator.share_arrays_in_a_block()
-out = np.zeros(8, np.float32)
-np.empty = slowly
-cuda.jit(turn)[1, 8](out)
-print(out.astype(int).tolist())
+# -- expressions, statements, indices: Python itself is the reference ------------------------------
+
+LANES, N = 40, 29
+A, M, PAIR = (np.arange(N) * 7) % 11, np.arange(12.0).reshape(3, 4), (5, 2.5)
+# i is the thread, of which those from 29 on have no element of a; m is a matrix of 3 x 4.
+TEXTS = (
+    # What stands behind "and", "or", a comparison or a condition is asked only where Python asks.
+    "i < n and a[i] > 5", "i >= n or a[i] > 5", "not (i < n and a[i] > 5)",
+    "i < n and a[i] > 5 and a[i] % 2 == 0", "i >= n or a[i] == 0 or 12 // a[i] > 2",
+    "0 <= i < n and a[i]", "1 < i < n < 30", "3 < i <= a[i % n] < 20", "n > i < 5 != 7",
+    "i < a[i % n] < 100 > a[(i + 1) % n]", "a[i] if i < n else -1", "-1 if i >= n else a[i] + 1",
+    "(1 if i < 3 else 2) if i < 20 else 3", "i and n", "i or n", "0 or i", "i < 5 or i",
+    "(i > 3) + (i > 4)", "(i % 2 == 0) == (i % 4 == 0)", "i % 2 and i % 3 and i % 5",
+    # Numbers.
+    "+i - -n", "~i", "i ** 2", "(i + 1) ** 0", "x ** 3", "2 ** 3 ** 2", "7 // 2 * i", "-7 // 2 + i",
+    "i * 2 + n // 3 - i % 4", "(i << 3) >> 1", "i & 12 | 3 ^ i", "1e-3 * i", "float('inf') > x",
+    "float(' -2.5')", "int(x * i)", "float(i) / 4", "abs(i - n)", "min(i, n, 7)", "max(i, 3)",
+    "bool(i) + 0", "round(x * i)", "pow(i, 2)", "10 ** -6 * i",
+    # Arrays and tuples.
+    "m[i % 3, i % 4]", "m[i % 3][i % 4]", "m[-1, -2]", "m.shape[0] * m.shape[1]", "m.size + m.ndim",
+    "m[1].size", "a.shape[0] - i", "a[n - 1]", "a[-1]", "len(m) + len(m[0])", "PAIR[0] + i",
+    "PAIR[1] * i", "(i, n, 3)[1]", "(i, n, 3)[i % 3]", "(2, -1, 7)[-1 - i % 3]", "m[0, 1:3][1]",
+    "a[2:][i % 5]", "((1, 2), (3, i))[1][1]",
+)  # fmt: skip
+
+
+def _kernel(text: str) -> Any:
+    lines = f"    i = cuda.grid(1)\n    out[i] = {text}\n"
+    header = f"from gpulab.kernels import cuda\nPAIR = {PAIR}\n"
+    return function_of(f"{header}def kernel(out, a, m, n, x):\n{lines}")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_expression_is_what_python_makes_of_it(text: str) -> None:
+    """For 40 threads in two blocks; and no thread reads what it does not ask for."""
+    out = np.full(LANES, math.nan)
+    assert simulate(_kernel(text), 2, LANES // 2, out, A, M, N, 1.5).findings == ()
+    given = {"n": N, "x": 1.5, "a": A, "m": M, "PAIR": PAIR}
+    assert out.tolist() == [float(eval(text, {"i": i, **given})) for i in range(LANES)]
+
+
+@pytest.mark.parametrize(
+    "text", ["a[i] > 5 and i < n", "a[i] > 5 or i >= n", "n > a[i] < i", "a[i] if i < 35 else -1"]
+)
+def test_a_guard_that_comes_too_late_is_found(text: str) -> None:
+    """The elements behind the end are read before anything is asked, from thread 29 on."""
+    (finding,) = simulate(_kernel(text), 2, LANES // 2, np.zeros(LANES), A, M, N, 1.5).findings
+    assert (finding.kind, finding.array, finding.index) == ("bounds", "a", (29,))
+    assert finding.count == (6 if "35" in text else 11)
+
+
+BODIES = {
+    "if": "if i < 10:\n    t = 1\nelif i < 20:\n    t = 2\nelse:\n    t = 3",
+    "nested ifs": (
+        "t = 0\nif i > 5:\n    if i % 2:\n        t = 1\n    else:\n"
+        "        t = 2\n    t *= 10\nt += i"
+    ),
+    "for from, to": "t = 0\nfor k in range(i % 5, 8):\n    t = 10 * t + k",
+    "for in steps": (
+        "t = 0\nfor k in range(20, i, -3):\n    t += k\n"
+        "for k in range(0, i, 4):\n    t -= k"
+    ),
+    "the counter afterwards": "k = -1\nfor k in range(1, 3 + i % 4):\n    pass\nt = k",
+    "break": (
+        "t = 0\nfor k in range(10):\n    if k == i % 12:\n        break\n"
+        "    t += 1\nt += 1000"
+    ),
+    "continue": (
+        "t = 0\nfor k in range(10):\n    if (k + i) % 3 == 0:\n"
+        "        continue\n    t += k"
+    ),
+    "loops": (
+        "t = 0\nfor k in range(4):\n    for m in range(i % 5):\n"
+        "        if m > k:\n            break\n        t += m\n    t += k"
+    ),
+    "while": "t, k = 0, i\nwhile k > 0:\n    t += k % 10\n    k //= 10",
+    "while with break": (
+        "t = i\nwhile True:\n    t = t * 3 + 1\n    if t > 500:\n"
+        "        break\n    t += t % 2"
+    ),
+    "return": "t = -1\nif i % 4 == 1:\n    out[i] = 77\n    return\nt = 8",
+    "return in a loop": (
+        "t = 0\nfor k in range(6):\n    t += k\n    if t > i:\n"
+        "        out[i] = -t\n        return\nt += 500"
+    ),
+    "exchange": "p, q = i, n\nfor k in range(i % 3):\n    p, q = q, p + 1\nt = 100 * p + q",
+    "several targets": "p = q = i + 1\np += 1\nt = 100 * p + q",
+    "annotated": "t: int = i\ns: float\ns = t + 1\nt = s * 2",
+    "augmented": (
+        "t = i + 8\nt -= 3\nt *= 5\nt //= 2\nt %= 97\nt <<= 2\nt |= 1\nt ^= 6\n"
+        "t &= 127\nt >>= 1\nt **= 2"
+    ),
+    "an element augmented": "out[i] = 3\nout[i] += i\nout[i] *= 2\nout[i] -= 1\nt = out[i]",
+    "over a tuple": "t = 0\nfor v in (3, i, n):\n    t = 10 * t + v",
+    "pass, assert and words": "'''Words.'''\nassert i >= 0\npass\nt = i",
+    "a search": "t = -1\nfor k in range(n):\n    if a[k] == i % 11:\n        t = k\n        break",
+    "long alone": (
+        "t, k = i + 1, 0\nwhile t != 1 and k < 200:\n    if t % 2 == 0:\n"
+        "        t = t // 2\n    else:\n        t = 3 * t + 1\n    k += 1\n"
+        "t = k"
+    ),
+    "beyond 64 bits": "t, k = i, 0\nwhile k < 70:\n    t = (t * 5 + k) & 0xFFFFFFFF\n    k += 1",
+    "a range of no steps elsewhere": (
+        "t = 0\nif i >= 2:\n    for k in range(i * i, 50, i):\n        t += k"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("block", [1, 24])
+def test_statements_do_what_python_does(name: str, block: int) -> None:
+    """For threads whose lanes part and come together again; nothing is found."""
+    body = textwrap.indent(BODIES[name], "    ")
+    text = f"def kernel(out, a, n):\n    i = cuda.grid(1)\n{body}\n    out[i] = t\n"
+    out, expected = np.full((2, 48), -7.0)
+    for i in range(2 * block):
+        names: dict[str, Any] = {"cuda": types.SimpleNamespace(grid=lambda _, i=i: i)}
+        exec(text, names)
+        names["kernel"](expected, A, N)
+    kernel = function_of(f"from gpulab.kernels import cuda\n{text}")
+    assert simulate(kernel, 2, block, out, A, N).findings == ()
+    assert out.tolist() == expected.tolist()
+
+
+CUBE = np.arange(2 * 3 * 5.0).reshape(2, 3, 5)
+PARTS = (
+    "c[1]", "c[1, 2]", "c[-1, 0]", "c[0, 1:3]", "c[:, 2]", "c[:, :, 3]", "c[1, 1:]", "c[1, :2, 4]",
+    "c[-1, -2:, 1:4]", "c[0, 1, -4:-1]", "c[1][2]", "c[1][1:][0]", "c[0, 0, 1:][1:3]",
+    "c[0, 0, 2:2]", "c[0, 0, 4:1]", "c[0, 2, -9:2]", "c[0, 2, 3:99]", "c[0, -3:1]", "c[:1]",
+    "c[0, :, 1:][1, -2:]", "c[int32(1), uint8(2)]", "c[int32(0), 0, int32(1):uint8(4)]",
+)  # fmt: skip
+WALK = """    shape[0], shape[1], shape[2] = part.ndim, part.shape[0], part.size
+    if part.ndim == 1:
+        for k in range(part.shape[0]):
+            out[k] = part[k]
 """
 
 
-def test_threads_that_ask_for_a_shared_array_at_once_get_the_same_one() -> None:
-    """Under Numba's simulator each found none and made its own: a reference that is wrong by chance would blame our simulator."""
-    pytest.importorskip("numba")
-    assert _under_numba("-c", _AT_ONCE).split("\n")[0] == "[7, 6, 5, 4, 3, 2, 1, 0]"
+@pytest.mark.parametrize("text", PARTS)
+def test_a_part_of_an_array_is_numpys(text: str) -> None:
+    """Its dimensions, its first length, its size, and the elements of a row in order."""
+    expected = eval(text, {"c": CUBE, "int32": int, "uint8": int})
+    out, shape = np.full(30, -1.0), np.zeros(3, np.int64)
+    header = "from gpulab.kernels import int32, uint8\ndef kernel(out, shape, c):\n"
+    kernel = function_of(f"{header}    part = {text}\n{WALK}")
+    assert simulate(kernel, 1, 1, out, shape, CUBE).findings == ()
+    assert shape.tolist() == [expected.ndim, expected.shape[0], expected.size]
+    if expected.ndim == 1:
+        assert out.tolist() == [*expected, *[-1] * (30 - expected.size)]
 
 
-def test_the_collections_are_large_enough() -> None:
-    """There are the puzzles, thirty kernels of the manual and thirty of ours at least; no two cases share a name."""
-    assert len({case.kernel for case in OURS}) >= 30
-    assert len({case.kernel for case in MANUAL}) >= 30
-    assert len({case.kernel for case in PUZZLES}) >= 14
-    assert len({case.name for case in CASES}) == len(CASES)
+# -- where a thread is, and what lanes give each other ---------------------------------------------
+
+GRID, BLOCK = (2, 3, 2), (4, 2, 3)
 
 
-def votes_of_some_blocks(out):
-    one = cuda.shared.array(1, int32)
-    tile = cuda.shared.array(64, int32)
-    b, t = cuda.blockIdx.x, cuda.threadIdx.x
-    one[0] = b  # the same value by all threads of a block
-    tile[t] = 100 * b + t
-    cuda.syncthreads()
-    out[b, t, 0] = cuda.syncthreads_count(t < 10 + b)
-    out[b, t, 1] = cuda.syncthreads_and(b != 1 or t < 63)
-    out[b, t, 2] = cuda.syncthreads_or(b == 2 and t == 5)
-    out[b, t, 3] = tile[(t + 1) % 64] + one[0]
-    if b > 0:
-        out[b, t, 4] = cuda.popc(cuda.activemask())
-        cuda.syncwarp()
-        out[b, t, 5] = cuda.ballot_sync(0xFFFFFFFF, t % 32 < b)
-        out[b, t, 6] = cuda.shfl_sync(0xFFFFFFFF, t + 100 * b, 3)
-        out[b, t, 7] = cuda.all_sync(0xFFFFFFFF, t + b < 33)
-        out[b, t, 8] = cuda.any_sync(0xFFFFFFFF, t == 33 - b)
-        out[b, t, 9] = cuda.popc(cuda.match_any_sync(0xFFFFFFFF, t % (b + 1)))
-    if b != 1:
-        cuda.syncthreads()
+def places(out):
+    b = cuda.blockIdx.x + cuda.gridDim.x * (cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z)
+    t = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
+    row = out[b, t]
+    row[0], row[1], row[2] = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
+    row[3], row[4], row[5] = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    row[6], row[7], row[8] = cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z
+    row[9], row[10], row[11] = cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z
+    row[12], row[13], row[14] = cuda.grid(ndim=3)
+    row[15], row[16], row[17] = cuda.gridsize(3)
+    row[18], row[19] = cuda.grid(2)
+    row[20], row[21] = cuda.gridsize(ndim=2)
+    row[22], row[23], row[24], row[25] = cuda.grid(1), cuda.gridsize(1), cuda.laneid, cuda.warpsize
 
 
-def test_blocks_and_warps_that_differ_vote_for_themselves() -> None:
-    """Three blocks of two warps, of which the first leaves the votes of warps out and the second the last barrier: each value by hand."""
-    out = np.full((3, 64, 10), -1, np.int64)
-    s = simulate(votes_of_some_blocks, 3, 64, out)
-    assert s.findings == ()
-    assert s.totals.barriers == 3 * 4 + 2
-    warp = np.arange(64) // 32
-    for b in range(3):
-        found = out[b].T
-        assert (found[0] == 10 + b).all()
-        assert (found[1] == (b != 1)).all()
-        assert (found[2] == (b == 2)).all()
-        assert (found[3] == 101 * b + (np.arange(64) + 1) % 64).all()
-        if b == 0:
-            assert (found[4:] == -1).all()
-            continue
-        assert (found[4] == 32).all()
-        assert (found[5] == 2**b - 1).all()  # lanes 0 to b - 1
-        assert (found[6] == 100 * b + 32 * warp + 3).all()
-        assert (found[7] == ((warp == 0) & (b == 1))).all()  # 31 + b < 33
-        assert (found[8] == (warp == (b == 1))).all()  # threads 32 and 31
-        # Of 32 numbers every second; or thirds of which each warp has 11, 11 and 10, the second beginning with 32 % 3 = 2.
-        alike = np.array([[16, 16], [16, 16]]) if b == 1 else np.array([[11, 11, 10], [11, 10, 11]])
-        assert (found[9] == alike[warp, np.arange(64) % (b + 1)]).all()
+def test_where_a_thread_is() -> None:
+    """By hand, in a grid and a block of three dimensions, x running first."""
+    out = np.full((12, 24, 26), -1, np.int64)
+    assert simulate(places, GRID, BLOCK, out).findings == ()
+    blocks = itertools.product(*map(range, GRID[::-1]))
+    threads = itertools.product(*map(range, BLOCK[::-1]))
+    for (b, (bz, by, bx)), (t, (tz, ty, tx)) in itertools.product(
+        enumerate(blocks), enumerate(threads)
+    ):
+        x, y, z = 4 * bx + tx, 2 * by + ty, 3 * bz + tz
+        place = [tx, ty, tz, bx, by, bz, *BLOCK, *GRID, x, y, z, 8, 6, 6, x, y, 8, 6, x, 8, t, 32]
+        assert out[b, t].tolist() == place
+
+
+def exchanges(out):
+    t = cuda.threadIdx.x
+    v = int64(10 * t)
+    row = out[t]
+    row[0] = cuda.shfl_sync(0xFFFFFFFF, v, 3)
+    row[1] = cuda.shfl_up_sync(0xFFFFFFFF, v, 2)
+    row[2] = cuda.shfl_down_sync(0xFFFFFFFF, v, 5)
+    row[3] = cuda.shfl_xor_sync(0xFFFFFFFF, v, 9)
+    row[4] = cuda.all_sync(0xFFFFFFFF, t >= 32)
+    row[5] = cuda.any_sync(0xFFFFFFFF, t == 40)
+    row[6] = cuda.eq_sync(0xFFFFFFFF, t < 40)
+    row[7] = cuda.ballot_sync(0xFFFFFFFF, t % 4 == 1)
+    row[8] = cuda.match_any_sync(0xFFFFFFFF, t // 8)
+    row[9] = cuda.lanemask_lt()
+    row[10] = cuda.syncthreads_count(int32(t % 3))
+    row[11] = cuda.syncthreads_and(int32(t < 63)) + 2 * cuda.syncthreads_and(int32(t < 64))
+    row[12] = cuda.syncthreads_or(int32(t == 63)) + 2 * cuda.syncthreads_or(int32(t > 63))
+    if t % 2:
+        row[13] = cuda.activemask()
+
+
+def test_what_lanes_give_each_other() -> None:
+    """By hand, of two warps, each for itself; who asks beyond the warp keeps its own value."""
+    out = np.zeros((64, 14), np.int64)
+    s = simulate(exchanges, 1, 64, out)
+    assert (s.findings, s.totals.barriers) == ((), 5)
+    for t, row in enumerate(out.tolist()):
+        first, lane = t // 32 * 32, t % 32
+        up, down = t - 2 if lane >= 2 else t, t + 5 if lane < 27 else t
+        assert row[:4] == [10 * (first + 3), 10 * up, 10 * down, 10 * (first + (lane ^ 9))]
+        assert row[4:8] == [first == 32, first == 32, first == 0, 0x22222222]
+        # The match is an int32, whose last bit is the sign. 42 of 64 numbers leave a rest by 3.
+        assert (row[8] & 0xFFFFFFFF, row[9]) == (0xFF << lane // 8 * 8, 2**lane - 1)
+        assert row[10:] == [42, 2, 1, 0xAAAAAAAA if t % 2 else 0]

@@ -161,7 +161,7 @@ def _expect(machine: Machine, arrived: np.ndarray, named: int, kind: str, line: 
         return
     row, warp = (int(i) for i in np.argwhere(wrong)[0])
     here, away, extra = (int(np.broadcast_to(bits, wrong.shape)[row, warp]) for bits in (arrived, missing, odd))
-    lanes = (_lowest(here), _lowest(away)) if away else (_lowest(extra), _lowest(here))
+    lanes = (_lowest(here), _lowest(away)) if away else (_lowest(extra), _lowest(here & named or named or here))
     count = int(np.count_nonzero(wrong)) * (machine.batch.blocks if len(wrong) == 1 else 1)
     threads = tuple(machine.thread(row, warp * WARP + lane) for lane in lanes)
     machine.found(kind, line, "", (), threads, count, absent if away else uninvited)

@@ -1,0 +1,269 @@
+"""What a simulation shows: listing, notes, traces, progress; and which text of a kernel counts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpulab.errors import KernelError
+from gpulab.kernels import Simulation, cuda, float32, simulate
+from texts import table_text
+
+from kernel_case import function_of, line_of, zeros
+
+HEADER = "import math\nimport numpy as np\nfrom gpulab.kernels import cuda, float32, uint64\n"
+LISTED = """def twice(x, i):
+    return 2 * x[i]
+
+def kernel(x, y):
+    part = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    part[2 * t] = x[8 * t]
+    # Every second lane stores.
+    if t % 2 == 0:
+        y[t] = part[2 * t] + twice(x, 200)
+    y[1] = t
+"""
+
+
+def _listed() -> Simulation:
+    return simulate(function_of(HEADER + LISTED), 1, 32, zeros(249), zeros(32), trace=0)
+
+
+def test_the_listing_shows_the_counts_beside_the_lines(approved: Any) -> None:
+    """By hand: 32 sectors at a stride of 8 words; two words in each bank; half of the lanes."""
+    s = _listed()
+    assert f"{s!r}\n\n{s.listing()}\n" == approved
+    html = table_text(s._repr_html_())
+    assert all(" ".join(line.split()) in html for line in s.listing().splitlines()[:-1])
+
+
+def test_a_simulation_goes_through_json_without_its_trace() -> None:
+    """Everything else comes back; totals are the sum over the lines."""
+    s = _listed()
+    assert s.trace
+    assert Simulation.from_dict(json.loads(json.dumps(s.to_dict()))) == s
+    assert s.totals.global_requests == sum(line.global_requests for line in s.lines.values()) == 4
+
+
+NOTED = {
+    "a function without code": "x[0] = np.cbrt(x[1]) + math.cbrt(x[2]) + np.sqrt(x[3])",
+    "a vote of truth values": "x[0] = cuda.syncthreads_count(n > 3)",
+    "48 KiB of shared memory": "a = cuda.shared.array(12288, float32)\na[0] = n\nx[0] = a[0]",
+    "more than that": "a = cuda.shared.array(12289, float32)\na[0] = n\nx[0] = a[0]",
+    "a signed integer in a branch": "h = uint64(n)\nif n > 3:\n    h = -1\nx[0] = h",
+    "out of a loop": (
+        "h = uint64(n)\nfor k in range(n):\n    if k == 2:\n        h = k\n"
+        "        break\nx[0] = h"
+    ),
+    "in many turns": (
+        "for k in range(60):\n    if k > 20:\n        h = k\nif x[0] < 2:\n"
+        "    h = uint64(n)\nx[1] = h"
+    ),
+    "unsigned each time": "h = uint64(n)\nfor k in range(n):\n    h = uint64(h * 3)\nx[0] = h",
+    "read in its branch": (
+        "if n > 3:\n    h = uint64(n)\n    x[0] = h\nelse:\n    h = n\n"
+        "    x[0] = h"
+    ),
+}  # fmt: skip
+
+
+def test_what_a_compiler_would_refuse_or_do_otherwise_is_noted(approved: Any) -> None:
+    """With the line and what to write instead; what it takes as it is has no note."""
+    notes = []
+    for name, body in NOTED.items():
+        text = f"{HEADER}def kernel(x, n):\n    " + body.replace("\n", "\n    ") + "\n"
+        s = simulate(function_of(text), 1, 1, np.ones(4), 5)
+        notes += [name, *(f"    {note}" for note in s.notes)]
+    assert "\n".join(notes) + "\n" == approved
+
+
+# -- traces and progress ---------------------------------------------------------------------------
+
+
+def traced(x, y):
+    part = cuda.shared.array(64, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    part[63 - t] = x[i]  # load
+    if t % 2 == 1:  # test
+        y[i] = part[t]  # odd
+    cuda.atomic.add(y, 0, 1)  # add
+    for _ in range(t // 16):  # loop
+        y[i] += 1  # turn
+
+
+@pytest.mark.parametrize("block", [0, 2])
+def test_a_trace_keeps_the_statements_of_one_block(block: int) -> None:
+    """By hand, of a warp and a half: steps in order, lanes as bits, elements by lane."""
+    s = simulate(traced, 3, 48, zeros(144), zeros(144), trace=block)
+    whole, odd, none = (0xFFFFFFFF, 0xFFFF), (0xAAAAAAAA, 0xAAAA), [-1] * 16
+    marks = {line_of(traced, mark): mark for mark in ("load", "test", "odd", "add", "loop", "turn")}
+    steps = [(marks[step.line], step.active) for step in s.trace if step.line in marks]
+    assert steps == [
+        ("load", whole), ("test", whole), ("odd", odd), ("add", whole), ("loop", whole),
+        ("turn", (0xFFFF0000, 0xFFFF)), ("loop", (0xFFFF0000, 0xFFFF)), ("turn", (0, 0xFFFF)),
+        ("loop", (0, 0xFFFF)),
+    ]  # fmt: skip
+    found = {
+        (marks[step.line], a.array, a.space, a.kind, a.element_bytes): list(a.elements)
+        for step in s.trace if marks.get(step.line) in ("load", "odd", "add") for a in step.accesses
+    }  # fmt: skip
+    own = [48 * block + t for t in range(48)]
+    assert found == {
+        ("load", "x", "global", "load", 4): own + none,
+        ("load", "part", "shared", "store", 4): [63 - t for t in range(48)] + none,
+        ("odd", "part", "shared", "load", 4): [t if t % 2 else -1 for t in range(48)] + none,
+        ("odd", "y", "global", "store", 4): [i if i % 2 else -1 for i in own] + none,
+        ("add", "y", "global", "atomic", 4): [0] * 48 + none,
+    }
+    plain = simulate(traced, 3, 48, zeros(144), zeros(144))
+    assert (plain.trace, plain.lines, s.trace_cut) == ((), s.lines, False)
+
+
+def turns(out):
+    for k in range(60_000):
+        out[0] = k
+
+
+@pytest.mark.slow
+def test_a_trace_ends_after_100_000_statements() -> None:
+    """The counts go on."""
+    s = simulate(turns, 1, 1, zeros(1), trace=0)
+    assert (len(s.trace), s.trace_cut) == (100_000, True)
+    assert s.totals.executed_warps == 120_001
+
+
+def large(out, n):
+    part = cuda.shared.array(12288, float32)  # the 48 KiB that a compiler allots at most
+    mine = cuda.local.array(1024, float32)
+    mine[1023] = part.size
+    part[cuda.threadIdx.x] = cuda.grid(1)
+    cuda.syncthreads()
+    out[cuda.grid(1)] = part[31 - cuda.threadIdx.x] + mine[1023] - n
+
+
+@pytest.mark.slow
+def test_large_arrays_of_many_blocks_fit_into_memory() -> None:
+    """All at once they would take over 400 MiB; progress comes after each share of blocks."""
+    out, reports = zeros(32 * 1024), []
+    tracemalloc.start()
+    try:
+        simulate(large, 1024, 32, out, 12288, progress=lambda *report: reports.append(report))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert out.tolist() == [i ^ 31 for i in range(32 * 1024)]
+    assert peak < 300 * 2**20
+    assert len(reports) > 1
+    assert all(a[0] < b[0] for a, b in itertools.pairwise(reports))
+    assert reports[-1] == (1.0, "1,024 of 1,024 blocks")
+
+
+# -- which text counts -----------------------------------------------------------------------------
+
+
+def run(kernel: Callable) -> list[float]:
+    """Return what three threads store."""
+    out = np.zeros(3)
+    simulate(kernel, 1, 3, out)
+    return out.tolist()
+
+
+SCALED = """from gpulab.kernels import cuda
+import numpy as np
+FACTOR, TABLE, PAIR = 2, np.arange(3.0), (4, np.array([7, 8]))
+def helper(x):
+    return x + 1
+def kernel(out):
+    i = cuda.grid(1)
+    out[i] = 1000 * FACTOR + 100 * helper(FACTOR) + 10 * TABLE[i] + PAIR[0] + PAIR[1][0]
+"""
+
+
+def test_a_name_outside_of_the_kernel_has_its_present_value() -> None:
+    """A number, array, tuple or function that changed counts at once; a lost name is refused."""
+    kernel = function_of(SCALED)
+    names = kernel.__globals__
+    assert run(kernel) == [2311, 2321, 2331]
+    names["FACTOR"] = 1.5
+    assert run(kernel) == [1761, 1771, 1781]
+    names["TABLE"][1] = 7
+    assert run(kernel) == [1761, 1831, 1781]
+    names["TABLE"], names["PAIR"] = np.zeros(6)[::2], (5, np.array([1]))
+    assert run(kernel) == [1756] * 3
+    names["helper"] = function_of("def other(x):\n    return 0\n", "other")
+    assert run(kernel) == [1506] * 3
+    del names["FACTOR"]
+    with pytest.raises(KernelError, match="FACTOR"):
+        run(kernel)
+
+
+def test_an_edited_cell_and_each_closure_count_for_themselves() -> None:
+    """Also under one file name, changed in place, wrapped, or made by one factory."""
+    first, second = (
+        function_of(SCALED.replace("1000", n), filename="<a cell>") for n in ("0", "2000")
+    )
+    assert run(second) == [4311, 4321, 4331]
+    first.__code__ = function_of("\n" + SCALED.replace("1000", "3000")).__code__
+    assert run(first) == [6311, 6321, 6331]
+    inner = "    def kernel(out):\n        out[cuda.grid(1)] = n\n    return kernel\n"
+    make = function_of(f"{HEADER}def make(n):\n{inner}", "make")
+    one, two = make(1), make(2)
+    assert run(one) + run(two) + run(one) == [1] * 3 + [2] * 3 + [1] * 3
+    assert run(cuda.jit(one)) == [1] * 3
+
+
+def test_a_device_function_in_another_file_keeps_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: 16 of 32 lanes are within bounds, of four sectors; a note names the file."""
+    (tmp_path / "of_another_file.py").write_text("\n\ndef second(x, i):\n    return x[2 * i]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    body = "    i = cuda.grid(1)\n    out[i] = second(x, i)\n"
+    text = f"{HEADER}from of_another_file import second\ndef kernel(out, x):\n{body}"
+    s = simulate(function_of(text), 1, 32, zeros(32), zeros(32))
+    (finding,) = s.findings
+    assert (finding.kind, finding.code, finding.count) == ("bounds", "return x[2 * i]", 16)
+    assert finding.line not in range(1, 8)
+    assert s.lines[finding.line].global_load_sectors == 4
+    assert "of_another_file.py" in s.notes[0]
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import numpy as np
+from gpulab.kernels import cuda, float32, simulate
+sys.path.insert(0, sys.argv[1])
+from kernel_case import function_of
+text = '''from gpulab.kernels import cuda, float32
+@cuda.jit
+def kernel(out):
+    tile = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    tile[t] = t
+    cuda.syncthreads()
+    out[t] = tile[31 - t] + cuda.popc(cuda.ballot_sync(0xFFFFFFFF, t > 3))
+'''
+out = np.zeros(32)
+assert simulate(function_of(text), 1, 32, out).findings == ()
+assert out.tolist() == [31 - t + 28 for t in range(32)]
+assert np.dtype(float32).name == "float32"
+cuda.syncthreads()
+"""
+
+
+@pytest.mark.slow
+def test_kernels_run_without_numba() -> None:
+    """``cuda`` and the types of gpulab stand in for it; outside of a kernel a call is refused."""
+    command = [sys.executable, "-c", WITHOUT_NUMBA, str(Path(__file__).parent)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stderr.strip().splitlines()[-1].startswith("RuntimeError: cuda.syncthreads")
