@@ -48,8 +48,8 @@ class SerialShare(Result):
 
     @property
     def limit_speedup(self) -> float:
-        """The speed-up that no number of ranks would exceed, by Amdahl's law; infinite without a serial share."""
-        return 1 / self.share if self.share > 0 else math.inf
+        """The speed-up that no number of ranks would exceed, by Amdahl's law: 1 from a share of 1 on, infinite without a serial share."""
+        return 1 / min(self.share, 1.0) if self.share > 0 else math.inf
 
     @property
     def sentence(self) -> str:

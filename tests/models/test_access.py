@@ -1,167 +1,192 @@
-"""One warp's access: counts by hand, what the picture shows, and bad input."""
-
-from __future__ import annotations
+"""One warp's access: sectors and wavefronts by hand, by plain sets, and as an H200 counted them."""
 
 import json
-import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from gpulab import models
+from gpulab.errors import InputError
+from gpulab.models import ACCESS_KINDS, access_at, access_pattern, named_access
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from gpulab.errors import InputError
-from gpulab.models import AccessPattern, access_at, access_pattern
+from texts import table_text
 
-STRIDES = st.integers(-70, 70) | st.integers(-(2**20), 2**20)
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "recorded" / "counters-nvidia-h200.json"
+FLAT = [4 * lane for lane in range(32)]
 SIZES = st.sampled_from([1, 2, 4, 8, 16])
 
-# (stride, offset, element bytes) -> sectors, ideal sectors, wavefronts, ways. By hand; see each line.
-BY_HAND = {
-    (1, 0, 4): (4, 4, 1, 1),  # 128 bytes
-    (1, 1, 4): (5, 4, 1, 1),  # bytes 4 to 131
-    (1, 8, 4): (4, 4, 1, 1),  # a whole sector further
-    (2, 0, 4): (8, 4, 2, 2),  # 256 bytes; even banks, twice
-    (8, 0, 4): (32, 4, 8, 8),
-    (32, 0, 4): (32, 4, 32, 32),  # a column of a 32 x 32 tile
-    (33, 0, 4): (32, 4, 1, 1),  # padded
-    (0, 0, 4): (1, 1, 1, 1),  # a broadcast
-    (-1, 31, 4): (4, 4, 1, 1),
-    (1, 0, 8): (8, 8, 2, 1),  # two half-warps of 128 bytes
-    (2, 0, 8): (16, 8, 4, 2),
-    (1, 0, 16): (16, 16, 4, 1),
-    (1, 0, 2): (2, 2, 1, 1),
-    (1, 0, 1): (1, 1, 1, 1),
-    (2, 0, 2): (4, 2, 1, 1),  # one word a lane
-    (64, 0, 2): (32, 2, 32, 32),  # 128 bytes apart
-}
+
+def by_sets(row, active, size):
+    """The sectors, and the words of the fullest bank of each pass, from the bytes asked for.
+
+    Elements of 8 and 16 bytes go by halves and quarters of a warp.
+    """
+    reach = [set(range(a, a + size)) if on else set() for a, on in zip(row, active, strict=True)]
+    lanes = 32 // max(1, size // 4)
+    parts = [set().union(*reach[i : i + lanes]) for i in range(0, 32, lanes)]
+    words = [{byte // 4 for byte in part} for part in parts]
+    ways = [max(sum(w % 32 == bank for w in part) for bank in range(32)) for part in words]
+    return len({byte // 32 for part in parts for byte in part}), ways
 
 
-@pytest.mark.parametrize(("asked", "expected"), BY_HAND.items(), ids=str)
-def test_patterns_by_hand(asked: tuple[int, int, int], expected: tuple[int, int, int, int]) -> None:
-    """Sectors, their ideal, wavefronts and conflict ways that a pencil gives."""
-    found = access_pattern(*asked)
-    assert (found.sectors, found.ideal_sectors, found.wavefronts, found.conflict_ways) == expected
+# Kind, stride, offset, element bytes, lanes -> sectors, the fewest that would do, wavefronts, ways.
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("strided", 1, 0, 4, 32), (4, 4, 1, 1)),  # 128 bytes
+        (("strided", 1, 1, 4, 32), (5, 4, 1, 1)),  # bytes 4 to 131
+        (("strided", 1, 8, 4, 32), (4, 4, 1, 1)),  # a whole sector further
+        (("strided", 2, 0, 4, 32), (8, 4, 2, 2)),  # 256 bytes; even banks, twice
+        (("strided", 8, 0, 4, 32), (32, 4, 8, 8)),
+        (("strided", 32, 7, 4, 32), (32, 4, 32, 32)),  # a column of a 32 x 32 tile
+        (("strided", 33, 7, 4, 32), (32, 4, 1, 1)),  # padded
+        (("strided", 0, 0, 4, 32), (1, 1, 1, 1)),  # a broadcast
+        (("strided", -1, 0, 4, 32), (5, 4, 1, 1)),  # from before the array's start: bytes 4 to 131
+        (("strided", 1, 0, 8, 32), (8, 8, 2, 1)),  # two half-warps of 128 bytes
+        (("strided", 2, 0, 8, 32), (16, 8, 4, 2)),
+        (("strided", 1, 0, 16, 32), (16, 16, 4, 1)),
+        (("strided", 1, 0, 8, 16), (4, 4, 1, 1)),  # half of the lanes: one of two passes
+        (("strided", 1, 0, 2, 32), (2, 2, 1, 1)),
+        (("strided", 64, 0, 2, 32), (32, 2, 32, 32)),  # 128 bytes apart
+        (("strided", 1, 0, 4, 0), (0, 0, 0, 0)),
+        (("reversed", 1, 1, 4, 32), (5, 4, 1, 1)),
+        (("pairs", 1, 0, 4, 32), (2, 2, 1, 1)),  # 16 words
+        (("rows of 16", 1024, 0, 4, 32), (4, 4, 2, 2)),  # two rows, in the same 16 banks
+        (("rows of 8", 1024, 1, 4, 32), (8, 4, 4, 4)),  # each row straddles two sectors
+        (("rows of 8", 8, 0, 4, 32), (4, 4, 1, 1)),  # rows that follow on each other
+        (("swizzled", 32, 7, 4, 32), (32, 4, 1, 1)),  # a column again: 32 rows, 32 banks
+    ],
+    ids=str,
+)
+def test_patterns_by_hand(asked, expected):
+    """Sectors, wavefronts and conflicts of the textbook's patterns, also of ``access_pattern``."""
+    found = [named_access(*asked[:4], active_lanes=asked[4])]
+    if asked[0] == "strided":
+        found.append(access_pattern(*asked[1:4], active_lanes=asked[4]))
+    names = ("sectors", "ideal_sectors", "wavefronts", "conflict_ways")
+    assert {tuple(getattr(one, name) for name in names) for one in found} == {expected}
 
 
-def test_bytes_and_efficiency() -> None:
-    """By hand: stride 2 uses half of what it moves; a broadcast asks for 128 bytes, needs 4 and moves 32."""
-    assert (access_pattern(2).bytes_asked, access_pattern(2).bytes_moved, access_pattern(2).efficiency) == (128, 256, 0.5)
-    broadcast = access_pattern(0)
-    assert (broadcast.bytes_asked, broadcast.bytes_needed, broadcast.bytes_moved, broadcast.efficiency) == (128, 4, 32, 0.125)
+@pytest.mark.parametrize("kind", ACCESS_KINDS)
+@pytest.mark.parametrize(("stride", "offset", "size"), [(1, 0, 4), (3, 5, 16), (32, 31, 1)])
+def test_the_formula_is_what_a_kernel_would_compute(kind, stride, offset, size):
+    """The formula that is shown, evaluated for each lane, gives the addresses."""
+    # Knuth's multiplicative hash, whose top ten bits count up to 1,023.
+    knuth = "(i + 1) * 2654435761 % 2**32 // 2**22"
+    text = ACCESS_KINDS[kind].formula.replace("hash(i) % 1024", knuth)
+    names = {"stride": stride, "offset": offset}
+    expected = [size * eval(text, {**names, "i": i}) for i in range(32)]
+    assert list(named_access(kind, stride, offset, size).addresses) == expected
 
 
-def test_few_active_lanes() -> None:
-    """By hand: eight lanes of 4 bytes fill one sector; without a lane there is no request."""
-    assert (access_pattern(active_lanes=8).sectors, access_pattern(active_lanes=8).efficiency) == (1, 1.0)
-    nobody = access_pattern(active_lanes=0)
-    assert (nobody.sectors, nobody.wavefronts, nobody.conflict_ways, nobody.efficiency, nobody.ideal_wavefronts) == (0, 0, 0, 0.0, 0)
-    assert "No lane" in nobody.explanation
-    assert access_pattern(element_bytes=8, active_lanes=16).wavefronts == 1
-
-
-@given(STRIDES, STRIDES, SIZES, st.integers(0, 32))
-def test_the_picture_agrees_with_the_counts(stride: int, offset: int, size: int, lanes: int) -> None:
-    """Sectors drawn are those counted; the fullest bank of each pass gives the wavefronts; every active lane is drawn."""
-    found = access_pattern(stride, offset, size, active_lanes=lanes)
-    assert len(found.sector_lanes()) == found.sectors
-    assert sorted(lane for part in found.sector_lanes().values() for lane in part) == list(range(lanes))
-    passes = [found.bank_lanes(part) for part in range(max(1, size // 4))]
-    deepest = [max((len(words) for words in banks.values()), default=0) for banks in passes]
-    assert sum(deepest) == found.wavefronts
-    assert max(deepest) == found.conflict_ways
-    assert {lane for banks in passes for words in banks.values() for lanes in words.values() for lane in lanes} == set(range(lanes))
-    assert found.ideal_sectors <= found.sectors <= lanes
-    assert found.ideal_wavefronts <= found.wavefronts <= max(lanes, 0)
-    assert 0 <= found.efficiency <= 1
-    assert AccessPattern.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
-
-
-@given(STRIDES, st.integers(0, 2**10), SIZES)
-def test_conflicts_follow_the_greatest_common_divisor(stride: int, offset: int, size: int) -> None:
-    """By theory: with words, stride k conflicts gcd(k, 32) ways whatever the offset; a stride of 0 not at all."""
-    found = access_pattern(stride, offset, 4)
-    assert found.conflict_ways == (math.gcd(stride, 32) if stride else 1)
-    # Moving everything by a whole row of banks changes nothing.
-    assert access_pattern(stride, offset + 128 // size, size).wavefronts == access_pattern(stride, offset, size).wavefronts
-
-
-@given(st.lists(st.integers(0, 5000), min_size=32, max_size=32), st.lists(st.booleans(), min_size=32, max_size=32), SIZES)
-def test_explicit_addresses_in_any_order(indices: list[int], active: list[bool], size: int) -> None:
-    """Sectors and banks by plain sets; the order of lanes within a pass does not matter, that of sectors never."""
-    addresses = [size * index for index in indices]
+@given(
+    hnp.arrays(np.int64, 32, elements=st.integers(0, 300) | st.integers(0, 2**24)),
+    hnp.arrays(np.bool_, 32),
+    SIZES,
+)
+def test_an_access_agrees_with_plain_sets_and_with_its_picture(indices, active, size):
+    """Counts by sets of bytes; the sectors and banks that are drawn are those that are counted."""
+    addresses = (size * indices).tolist()
     found = access_at(addresses, size, active)
-    assert found.sectors == len({a // 32 for a, on in zip(addresses, active, strict=True) if on})
-    turned = access_at(addresses[::-1], size, active[::-1])
-    assert (turned.sectors, turned.conflict_ways, turned.wavefronts) == (found.sectors, found.conflict_ways, found.wavefronts)
-    high = access_at([2**40 + a for a in addresses], size, np.array(active))
-    assert (high.sectors, high.wavefronts) == (found.sectors, found.wavefronts)
+    sectors, ways = by_sets(addresses, active, size)
+    assert (found.sectors, found.wavefronts, found.conflict_ways) == (sectors, sum(ways), max(ways))
+    assert found.ideal_wavefronts == sum(way > 0 for way in ways)
+    asked = {lane: addresses[lane] for lane in np.flatnonzero(active).tolist()}
+    rows = {a // 32: tuple(i for i in asked if asked[i] // 32 == a // 32) for a in asked.values()}
+    assert found.sector_lanes() == dict(sorted(rows.items()))
+    banks = [found.bank_lanes(part) for part in range(len(ways))]
+    assert [max(map(len, one.values()), default=0) for one in banks] == ways
+    drawn = {(w, i) for one in banks for b in one for w in one[b] for i in one[b][w] if w % 32 == b}
+    ends = {i: (a // 4, (a + size - 1) // 4 + 1) for i, a in asked.items()}
+    assert drawn == {(word, i) for i, (first, end) in ends.items() for word in range(first, end)}
 
 
-def test_inactive_lanes_are_not_looked_at() -> None:
-    """A negative or misaligned address of an inactive lane is no error."""
-    lanes = [4 * lane for lane in range(31)]
-    assert access_at([*lanes, -7], 4, [True] * 31 + [False]).sectors == 4
-    with pytest.raises(InputError, match="lane 31"):
-        access_at([*lanes, -7])
-    with pytest.raises(InputError, match=r"access_at: active is 5; expected several values"):
-        access_at([*lanes, 0], active=5)  # type: ignore[arg-type]
+@given(
+    hnp.arrays(np.int64, (3, 32), elements=st.integers(0, 900) | st.integers(0, 2**28)),
+    hnp.arrays(np.int64, (3, 32)),
+    hnp.arrays(np.bool_, (3, 32)),
+    SIZES,
+)
+def test_arrays_of_warps_agree_with_plain_sets(indices, garbage, mask, size):
+    """Any aligned addresses; whatever an inactive lane holds is not read."""
+    rows = np.where(mask, indices * size, garbage)
+    pairs = zip(rows.tolist(), mask.tolist(), strict=True)
+    sectors, ways = zip(*(by_sets(row, active, size) for row, active in pairs), strict=True)
+    assert models.sectors_per_request(rows, mask, size).tolist() == list(sectors)
+    assert models.shared_wavefronts(rows, mask, size).tolist() == [sum(way) for way in ways]
 
 
-@pytest.mark.parametrize("junk", [1.0, math.nan, True, None, "4", [4], 10**30, 2**20 + 1], ids=str)
-def test_junk_gets_one_sentence(junk: object) -> None:
-    """Strides, offsets, sizes and lanes that are no whole numbers of their range."""
-    for name in ("stride_elements", "offset_elements", "element_bytes", "active_lanes"):
-        with pytest.raises(InputError, match=f"^access_pattern: {name}="):
-            access_pattern(**{name: junk})
+def test_many_warps_and_sectors_far_apart():
+    """More warps than are looked at together; 2 sectors however far apart, 3 with one between."""
+    rows = np.zeros((9001, 32), np.int64)
+    rows[:, 5] = np.resize([2**31 - 1, 2**31, 2**31 + 1, 2**32], 9001) * 32
+    rows[4500:, 9] = 64
+    assert models.sectors_per_request(rows).tolist() == [2] * 4500 + [3] * 4501
+    assert models.shared_wavefronts(rows % 2**20).tolist() == [1] * 9001
 
 
-def test_addresses_that_make_no_warp_are_refused() -> None:
-    """Too few, misaligned, far apart, no list, flags that are none, sizes that no instruction has."""
-    lanes = [4 * lane for lane in range(32)]
-    assert access_at([*lanes[:31], 2**33 - 4]).sectors == 5  # the last word within 8 GiB of the first
-    bad = [([*lanes[:31], 2**33],), (lanes[:31],),
-           ([2 + a for a in lanes],), ([*lanes[:31], 2**40],), (5,), ("text",), (lanes, 4, [1] * 32), (lanes, 4, [True]),
-           (lanes, 3), (lanes, 0), (lanes, 32), ([*lanes[:31], 4.0],)]  # fmt: skip
-    for arguments in bad:
-        with pytest.raises(InputError, match=r"^access_at: .*expected"):
-            access_at(*arguments)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: access_pattern(2**20 + 1),
+        lambda: access_pattern(element_bytes=3),
+        lambda: access_pattern(active_lanes=33),
+        lambda: named_access("sideways"),
+        lambda: named_access("strided", 1, 2**20 + 1),
+        lambda: access_at(FLAT[:31]),
+        lambda: access_at([2 + address for address in FLAT]),  # misaligned: hardware faults
+        lambda: access_at([*FLAT[:31], 2**33]),
+        lambda: access_at([2**56 + 4, *FLAT[1:]]),
+        lambda: access_at([*FLAT[:31], -4]),
+        lambda: access_at(FLAT, 4, [1] * 32),
+        lambda: models.sectors_per_request(np.zeros((2, 31), np.int64)),
+        lambda: models.sectors_per_request(np.zeros((2, 32))),
+        lambda: models.sectors_per_request(np.zeros((2, 32), np.int64), None, 0),
+        lambda: models.shared_wavefronts(np.zeros((2, 32), np.int64), None, 3),
+        lambda: models.shared_wavefronts(np.zeros((2, 32), np.int64), np.ones((1, 32), bool)),
+    ],
+)
+def test_what_makes_no_warp_is_refused(call):
+    """Strides, sizes, lanes, shapes and addresses beyond what a warp can ask for."""
+    with pytest.raises(InputError, match="expected"):
+        call()
+    # The last word within 8 GiB of the first, the highest, and what an inactive lane holds.
+    assert access_at([*FLAT[:31], 2**33 - 4]).sectors == 5
+    assert access_at([2**56 - address for address in FLAT]).sectors == 5
+    assert access_at([*FLAT[:31], -7], 4, [True] * 31 + [False]).sectors == 4
 
 
-def test_the_explanation_has_the_counts() -> None:
-    """The sentence under the picture names sectors, the share used and the conflict."""
-    text = access_pattern(8).explanation
-    assert "32 sectors" in text
-    assert "12.5 %" in text
-    assert "8 words meet" in text
-    assert "no two words" in access_pattern(1).explanation
-
-
-def test_an_access_as_a_table_and_in_words() -> None:
-    """By hand: elements of 8 bytes at every second place from byte 8 on end at byte 511; in each half-warp two words meet."""
-    wide = access_pattern(2, 1, 8)
-    assert repr(wide) == "<access of 32 lanes x 8 B: 16 sectors (ideal 8), 4 wavefronts (ideal 2)>"
-    assert wide.table() == (
-        ("one warp", "touched", "ideal"),
-        [("sectors of a request", "16", "8"), ("bytes moved", "512", "256 needed"), ("share of them used", "50.0%", "100.0%"),
-         ("wavefronts in shared memory", "4", "2"), ("words in the busiest bank", "2", "1")],
-    )  # fmt: skip
-    assert wide.explanation == (
-        "32 lanes need 256 B; device memory moves 16 sectors (512 B), of which 50 % are used; 8 would do. In shared memory 2 words meet in "
-        "one bank: 4 wavefronts for 2."
+def test_strides_as_an_h200_counted_them():
+    """Sectors of a request and wavefronts by Nsight Compute; the badge has the file's counts."""
+    kernels = json.loads(RECORDED.read_text(encoding="utf-8"))["kernels"]
+    rows = [(kernel["name"], kernel["metrics"]) for kernel in kernels]
+    requests, sectors = (
+        f"l1tex__t_{what}_pipe_lsu_mem_global_op_ld.sum" for what in ("requests", "sectors")
     )
-    assert access_pattern(active_lanes=1).explanation == (
-        "1 lane needs 4 B; device memory moves 1 sector (32 B), of which 12.5 % are used; 1 would do. In shared memory no two words meet "
-        "in a bank: 1 wavefront."
+    waves = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+    for start, count, ours in (("load", sectors, "sectors"), ("shared", waves, "wavefronts")):
+        found = {name: m[count] / m[requests] for name, m in rows if f"{start}-stride" in name}
+        assert (
+            found == {n: getattr(access_pattern(int(n.split("-")[2])), ours) for n in found} != {}
+        )
+    kinds = ("sectors per", "wavefronts of", "bank conflicts of")
+    counted = [
+        c["equal"] for k in kernels for c in k["comparisons"] if c["counter"].startswith(kinds)
+    ]
+    stated = re.findall(r"\d+", access_pattern().evidence.known_error)
+    assert list(map(int, stated[:3])) == [sum(counted), len(counted), len(kernels)]
+
+
+def test_accesses_as_they_are_shown(approved):
+    """Tables and sentences: stride 2 uses half of what it moves, a broadcast 4 of 32 bytes."""
+    shown = [access_pattern(*one) for one in ((1,), (8,), (2, 1, 8), (0,), (1, 0, 16))]
+    shown += [access_pattern(active_lanes=lanes) for lanes in (1, 0)]
+    walks = [f"{name}: {kind.label}, {kind.formula}" for name, kind in ACCESS_KINDS.items()]
+    parts = (
+        f"{r!r}\n{r.bytes_asked} B\n{r.explanation}\n{table_text(r._repr_html_())}" for r in shown
     )
-    assert access_pattern(element_bytes=8).explanation.endswith("no two words meet in a bank: 2 wavefronts.")
-
-
-def test_the_last_address_is_taken() -> None:
-    """Addresses go up to 2**56, as many bits as a pointer has; by hand, 31 words from there down lie in five sectors."""
-    lanes = [2**56 - 4 * lane for lane in range(32)]
-    assert access_at(lanes).sectors == 5
-    with pytest.raises(
-        InputError, match="the address of lane 0=72057594037927940; expected a whole number from 0 to 72,057,594,037,927,936"
-    ):
-        access_at([2**56 + 4, *lanes[1:]])
+    assert "\n".join([*walks, *parts]) == approved
