@@ -8,11 +8,12 @@ from gpulab.devices._cpu import Cache, Processor
 from gpulab.devices._device import Device, available, default, environment, find, of_name
 from gpulab.devices._diagnose import Problem, diagnose
 from gpulab.devices._doctor import Check, Checkup, checkup
-from gpulab.devices._facts import Accelerator, Facts, Memory, gather
+from gpulab.devices._facts import Accelerator, Facts, Memory, Torch, gather
 from gpulab.devices._failures import guard, translate
 from gpulab.devices._machine import Machine, machine
+from gpulab.devices._nvml import Driver, NvmlGpu
 from gpulab.devices._settings import arithmetic
-from gpulab.devices._spec import DeviceSpec, Figure, MemoryLevel, spec
+from gpulab.devices._spec import DeviceSpec, Figure, MemoryLevel, cpu_spec, gpu_spec, spec
 
 __all__ = [
     "Accelerator",
@@ -22,23 +23,28 @@ __all__ = [
     "Checkup",
     "Device",
     "DeviceSpec",
+    "Driver",
     "Facts",
     "Figure",
     "Machine",
     "Memory",
     "MemoryCeiling",
     "MemoryLevel",
+    "NvmlGpu",
     "Problem",
     "Processor",
+    "Torch",
     "arithmetic",
     "available",
     "ceilings",
     "checkup",
+    "cpu_spec",
     "default",
     "diagnose",
     "environment",
     "find",
     "gather",
+    "gpu_spec",
     "guard",
     "machine",
     "of_name",

@@ -164,8 +164,14 @@ class Facts(Result):
     libraries: Mapping[str, str] = field(default_factory=dict)
 
 
-def gather() -> Facts:
-    """Ask the system, the driver and the libraries (imports torch if it is installed; takes up to some seconds the first time)."""
+def gather(root: pathlib.Path = pathlib.Path("/")) -> Facts:
+    """Ask the system, the driver and the libraries (imports torch if it is installed; takes up to some seconds the first time).
+
+    Parameters
+    ----------
+    root : path
+        Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
+    """
     folder = pathlib.Path.cwd()
     driver = _nvml.probe()
     torch = probe_torch()
@@ -179,12 +185,12 @@ def gather() -> Facts:
         architecture=platform.machine(),
         python=platform.python_version(),
         translated=_translated(),
-        processor=_cpu.probe(),
-        memory=Memory(_host.installed_memory_bytes(), _host.available_memory_bytes(), _cgroup.memory_limit_bytes()),
+        processor=_cpu.probe(root),
+        memory=Memory(_host.installed_memory_bytes(), _host.available_memory_bytes(root), _cgroup.memory_limit_bytes(root)),
         disk_path=str(folder),
         disk_free_bytes=shutil.disk_usage(folder).free,
         accelerators=accelerators,
-        pci_gpus=pci_gpus(pathlib.Path("/sys/bus/pci/devices")),
+        pci_gpus=pci_gpus(root / "sys/bus/pci/devices"),
         driver=driver,
         torch=torch,
         cupy_packages=_cupy_packages(),

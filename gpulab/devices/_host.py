@@ -68,14 +68,14 @@ def installed_memory_bytes() -> int:
         return int(psutil.virtual_memory().total)
 
 
-def available_memory_bytes() -> int:
+def available_memory_bytes(root: pathlib.Path = pathlib.Path("/")) -> int:
     """Return the main memory that this process can take without swapping, in bytes; a container's limit counts."""
-    free = _cgroup.memory_free_bytes()
-    return _available_memory_bytes() if free is None else min(free, _available_memory_bytes())
+    free = _cgroup.memory_free_bytes(root)
+    return _available_memory_bytes(root) if free is None else min(free, _available_memory_bytes(root))
 
 
-def _available_memory_bytes() -> int:
-    meminfo = pathlib.Path("/proc/meminfo")
+def _available_memory_bytes(root: pathlib.Path) -> int:
+    meminfo = root / "proc/meminfo"
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -86,8 +86,8 @@ class DeviceSpec(Result):
 
     def __repr__(self) -> str:
         top = self.flops_per_second.get("float32")
-        rate = format_flops_per_second(top.value) if top else "peak not known"
-        return f"<DeviceSpec {self.name}: float32 at most {rate}, {', '.join(level.name for level in self.levels)}>"
+        rate = f"at most {format_flops_per_second(top.value)}" if top else "peak not known"
+        return f"<DeviceSpec {self.name}: float32 {rate}, {', '.join(level.name for level in self.levels)}>"
 
     def peak(self, dtype: str, operation: str | None = None) -> Figure | None:
         """Return the peak of the fastest arithmetic that PyTorch's settings permit now for arrays of a dtype.

@@ -7,6 +7,7 @@ be read is never an error.
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import sys
@@ -19,9 +20,7 @@ from gpulab.devices import gpu_readings
 from gpulab.devices._device import Device
 from gpulab.devices.gpu_readings import GpuReadings
 
-_PROC = pathlib.Path("/proc")
-_CGROUP = pathlib.Path("/sys/fs/cgroup")
-_CPU = pathlib.Path("/sys/devices/system/cpu")
+_ROOT = pathlib.Path("/")
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Readings:
     gpu: GpuReadings | None = None
 
 
-def read(device: Device, since: Readings | None = None) -> Readings:
+def read(device: Device, since: Readings | None = None, root: pathlib.Path = _ROOT) -> Readings:
     """Read every counter that this machine has; about half a millisecond on a CPU, more with an NVIDIA GPU.
 
     Parameters
@@ -80,22 +79,25 @@ def read(device: Device, since: Readings | None = None) -> Readings:
         The device that is measured: an accelerator's own counters are read too.
     since : Readings, optional
         The reading before, for the counters that answer "since when".
+    root : path
+        Where ``proc`` and ``sys`` are: "/", or a copy of another machine's files.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    busy, stolen = _busy_and_stolen(cores)
+    busy, stolen = _busy_and_stolen(root / "proc", cores)
+    cpu = root / "sys/devices/system/cpu"
     return Readings(
         seconds=time.perf_counter(),
         cores=len(cores),
         own_cpu_seconds=time.process_time(),
-        run_delay_seconds=_run_delay(_PROC / "thread-self" / "schedstat"),
-        process_run_delay_seconds=_RUN_DELAYS.seconds(),
+        run_delay_seconds=_run_delay(root / "proc/thread-self/schedstat"),
+        process_run_delay_seconds=_run_delays(root).seconds(),
         busy_seconds=busy,
         tick_seconds=_tick_seconds(),
         stolen_seconds=stolen,
-        throttled_seconds=_throttled_seconds(),
-        thermal_events=_sum_of(cores, "thermal_throttle/core_throttle_count"),
-        frequency_hertz=_hertz(max, cores, "cpufreq/scaling_cur_freq"),
-        base_frequency_hertz=_hertz(min, cores, "cpufreq/base_frequency"),
+        throttled_seconds=_throttled_seconds(root),
+        thermal_events=_sum_of(cpu, cores, "thermal_throttle/core_throttle_count"),
+        frequency_hertz=_hertz(max, cpu, cores, "cpufreq/scaling_cur_freq"),
+        base_frequency_hertz=_hertz(min, cpu, cores, "cpufreq/base_frequency"),
         gpu=gpu_readings.read(device, since.gpu if since is not None else None) if device.kind == "cuda" else None,
     )
 
@@ -122,7 +124,8 @@ def _run_delay(path: pathlib.Path) -> float | None:
 class _RunDelays:
     """The run delay of all threads of this process, those included that have ended: the system forgets them, and the sum would fall."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: pathlib.Path) -> None:
+        self._tasks = root / "proc/self/task"
         self._known: dict[str, float] = {}  # of the living threads, as they were last seen
         self._ended_seconds = 0.0
         self._lock = threading.Lock()
@@ -131,10 +134,10 @@ class _RunDelays:
         """Return the sum so far; None where the system does not tell."""
         with self._lock:
             try:
-                threads = os.listdir(_PROC / "self" / "task")  # noqa: PTH208  (names are all we need, and this is five times faster)
+                threads = os.listdir(self._tasks)  # noqa: PTH208  (names are all we need, and this is five times faster)
             except OSError:
                 return None
-            delays = {thread: _run_delay(_PROC / "self" / "task" / thread / "schedstat") for thread in threads}
+            delays = {thread: _run_delay(self._tasks / thread / "schedstat") for thread in threads}
             living = {thread: delay for thread, delay in delays.items() if delay is not None}
             if not living:
                 return None
@@ -144,11 +147,13 @@ class _RunDelays:
             return self._ended_seconds + sum(living.values())
 
 
-_RUN_DELAYS = _RunDelays()
+@functools.cache
+def _run_delays(root: pathlib.Path) -> _RunDelays:
+    return _RunDelays(root)
 
 
-def _busy_and_stolen(cores: list[int]) -> tuple[float | None, float | None]:
-    text = _text(_PROC / "stat")
+def _busy_and_stolen(proc: pathlib.Path, cores: list[int]) -> tuple[float | None, float | None]:
+    text = _text(proc / "stat")
     if text is None:
         return _busy_from_psutil(), None
     tick = _tick_seconds()
@@ -177,27 +182,27 @@ def _busy_from_psutil() -> float | None:
     return float(times.user + times.system + getattr(times, "nice", 0.0))
 
 
-def _cgroup_stat_files() -> list[pathlib.Path]:
+def _cgroup_stat_files(root: pathlib.Path) -> list[pathlib.Path]:
     """Return the cpu.stat files of this process's control group and of all groups above it (versions 1 and 2)."""
-    files = []
-    for line in (_text(_PROC / "self" / "cgroup") or "").splitlines():
+    mount, files = root / "sys/fs/cgroup", []
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "":
-            roots = [_CGROUP, _CGROUP / "unified"]
+            roots = [mount, mount / "unified"]
         elif "cpu" in controllers.split(","):
-            roots = [_CGROUP / controllers, _CGROUP / "cpu"]
+            roots = [mount / controllers, mount / "cpu"]
         else:
             continue
-        for root in roots:
-            here = root / path.lstrip("/")
-            files += [group / "cpu.stat" for group in (here, *here.parents) if group == root or root in group.parents]
+        for top in roots:
+            here = top / path.lstrip("/")
+            files += [group / "cpu.stat" for group in (here, *here.parents) if group == top or top in group.parents]
     return list(dict.fromkeys(files))
 
 
-def _throttled_seconds() -> float | None:
+def _throttled_seconds(root: pathlib.Path) -> float | None:
     total: float | None = None
-    for file in _cgroup_stat_files():
+    for file in _cgroup_stat_files(root):
         for line in (_text(file) or "").splitlines():
             name, _, value = line.partition(" ")
             if name in ("throttled_time", "throttled_usec"):  # version 1 counts nanoseconds, version 2 microseconds
@@ -205,16 +210,16 @@ def _throttled_seconds() -> float | None:
     return total
 
 
-def _values(cores: list[int], name: str) -> list[int]:
-    texts = [_text(_CPU / f"cpu{core}" / name) for core in cores]
+def _values(cpu: pathlib.Path, cores: list[int], name: str) -> list[int]:
+    texts = [_text(cpu / f"cpu{core}" / name) for core in cores]
     return [int(text) for text in texts if text is not None and text.strip().isdigit()]
 
 
-def _sum_of(cores: list[int], name: str) -> int | None:
-    values = _values(cores, name)
+def _sum_of(cpu: pathlib.Path, cores: list[int], name: str) -> int | None:
+    values = _values(cpu, cores, name)
     return sum(values) if values else None
 
 
-def _hertz(which: Callable[[list[int]], int], cores: list[int], name: str) -> float | None:
-    values = _values(cores, name)
+def _hertz(which: Callable[[list[int]], int], cpu: pathlib.Path, cores: list[int], name: str) -> float | None:
+    values = _values(cpu, cores, name)
     return 1000.0 * which(values) if values else None

@@ -83,7 +83,6 @@ def from_readings(before: Readings, after: Readings, advice: str = "") -> list[N
 
 def percent(share: float) -> str:
     """Return a share as percent, with a decimal where it is small."""
-    share = min(share, 1.0)  # waits are booked when they end, so one that began before the window can make more than the whole of it
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
 
 
@@ -91,17 +90,17 @@ def _contended(window: Window, advice: str) -> Note | None:
     if window.stolen is not None and window.stolen >= max(SHARE, window.others_step):
         return Note(
             "contended",
-            f"the hypervisor gave {percent(window.stolen)} of the time on these cores to other machines (steal time). "
+            f"the hypervisor gave {percent(min(window.stolen, 1.0))} of the time on these cores to other machines (steal time). "
             f"{advice or 'Measure again later, or on a machine of your own.'}",
         )
     lost = _lost_to_others(window)
-    if lost is not None:
-        return Note("contended", f"other processes kept this one off its core for {percent(lost)} of the time. {advice or _ADVICE}")
+    if lost is not None:  # waits are booked when they end: one that began before the window can make more than the whole of it
+        return Note("contended", f"other processes kept this one off its core for {percent(min(lost, 1.0))} of the time. {advice or _ADVICE}")
     if window.delay is None and _crowded(window):
         return Note(
             "contended",
             f"{'the core was' if window.cores == 1 else f'all {window.cores} cores were'} busy, "
-            f"{percent((window.others or 0.0) / window.cores)} of {'it' if window.cores == 1 else 'them'} with other processes. "
+            f"{percent(min((window.others or 0.0) / window.cores, 1.0))} of {'it' if window.cores == 1 else 'them'} with other processes. "
             f"{advice or _ADVICE}",
         )
     return None
@@ -136,7 +135,7 @@ def _throttled_by_quota(window: Window) -> Note | None:
         return None
     return Note(
         "throttled",
-        f"the container's CPU quota held this process back for {percent(window.throttled)} of the time (cpu.stat). Ask for more "
+        f"the container's CPU quota held this process back for {percent(min(window.throttled, 1.0))} of the time (cpu.stat). Ask for more "
         f"cores, or measure with fewer threads.",
     )
 

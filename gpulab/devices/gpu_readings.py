@@ -48,24 +48,27 @@ class GpuReadings:
     neighbour_busy_ratio: float | None = None
 
 
-@functools.cache
 def _library() -> Any:
     """Return pynvml, started, or None where there is no package or no driver."""
     try:
         import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # ImportError, or NVMLError (a class of the package that may be missing): both mean "nobody to ask"
+    except ImportError:
         return None
-    return pynvml
+    return pynvml if _starts(pynvml) else None
 
 
 @functools.cache
-def _handle(index: int) -> Any:
+def _starts(nvml: Any) -> bool:
+    try:
+        nvml.nvmlInit()
+    except Exception:  # NVMLError (a class of the package that may be missing): no driver to ask
+        return False
+    return True
+
+
+@functools.cache
+def _handle(nvml: Any, index: int) -> Any:
     """Return NVML's handle of a CUDA device: by UUID, because CUDA_VISIBLE_DEVICES renumbers; None where it cannot be told which it is."""
-    nvml = _library()
-    if nvml is None:
-        return None
     try:
         import torch
 
@@ -90,7 +93,7 @@ def _ask(question: Any, *args: Any) -> Any:
 def read(device: Device, since: GpuReadings | None = None) -> GpuReadings | None:
     """Read the counters of a CUDA device; None without NVML."""
     nvml = _library()
-    handle = _handle(device.index) if nvml is not None else None
+    handle = _handle(nvml, device.index) if nvml is not None else None
     if handle is None:
         return None
     now = int(time.time() * 1e6)

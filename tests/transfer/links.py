@@ -9,8 +9,9 @@ KINDS = ("line", "slower", "faster", "jump")
 class TrueLink:
     """A link with latency, bandwidth and at most one knee, drawn from a seed.
 
-    Latency 1 to 20 us, rates 3 to 300 GB/s, knee at 16 KiB to 64 MiB. "slower" and "faster" bend there (the rate beyond is 0.4 to
-    0.8 of the one before, or the inverse); "jump" also adds 0.3 to 1.5 latencies, as a change of protocol does.
+    Latency 1 to 20 us, rates 3 to 300 GB/s, knee at 16 KiB to 64 MiB. "slower" and "faster" bend
+    there (the rate beyond is 0.4 to 0.8 of the one before, or the inverse); "jump" also adds 0.3
+    to 1.5 latencies, as a change of protocol does.
     """
 
     def __init__(self, seed, kind):
@@ -19,7 +20,12 @@ class TrueLink:
         self.latency = 10 ** rng.uniform(-6, -4.7)
         first = 10 ** rng.uniform(9.5, 11.5)
         self.knee = 2 ** rng.uniform(14, 26)
-        change = {"line": 1.0, "slower": rng.uniform(0.4, 0.8), "faster": 1 / rng.uniform(0.4, 0.8), "jump": rng.uniform(0.4, 0.8)}[kind]
+        change = {
+            "line": 1.0,
+            "slower": rng.uniform(0.4, 0.8),
+            "faster": 1 / rng.uniform(0.4, 0.8),
+            "jump": rng.uniform(0.4, 0.8),
+        }[kind]
         self.first, self.bandwidth = first, first * change
         self.step = rng.uniform(0.3, 1.5) * self.latency if kind == "jump" else 0.0
         self.rng = rng

@@ -1,0 +1,731 @@
+"""What is read from the system's files, NVIDIA's library and PyTorch, on a made-up machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpulab import devices
+from gpulab.devices import Device, Driver, NvmlGpu, conditions, disturbance, guard, translate
+from gpulab.devices.conditions import Readings
+from gpulab.devices.gpu_readings import GpuReadings
+from gpulab.errors import DeviceError, InputError, OutOfMemoryError
+
+from fake_machine import GIB, MIB, play_gpus
+
+linux = pytest.mark.skipif(platform.system() != "Linux", reason="reads Linux's system files")
+
+
+def _tree(root: Path, files: dict[str, Any]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+GROUP = "sys/fs/cgroup"
+V1 = {
+    "proc/self/cgroup": "4:memory:/docker/a\n1:cpu,cpuacct:/docker/a",
+    f"{GROUP}/memory/docker/a/memory.limit_in_bytes": GIB,
+    f"{GROUP}/memory/docker/a/memory.usage_in_bytes": GIB // 2,
+    f"{GROUP}/memory/memory.limit_in_bytes": 9223372036854771712,  # which stands for none
+    f"{GROUP}/cpu/docker/a/cpu.cfs_quota_us": 200000,
+    f"{GROUP}/cpu/docker/a/cpu.cfs_period_us": 100000,
+    f"{GROUP}/cpu/cpu.cfs_quota_us": -1,
+}
+
+
+@linux
+@pytest.mark.parametrize(
+    ("files", "limit", "free", "cores"),
+    [
+        # The tightest of all levels; of 8 GiB 3 are used, of which 1 is file cache that comes back.
+        (
+            {
+                "proc/self/cgroup": "0::/slurm/job",
+                f"{GROUP}/slurm/memory.max": GIB // 8,
+                f"{GROUP}/slurm/memory.current": 3 * GIB // 64,
+                f"{GROUP}/slurm/job/memory.max": "max",
+                f"{GROUP}/slurm/memory.stat": f"anon 5\ninactive_file {GIB // 64}",
+                f"{GROUP}/slurm/job/cpu.max": "150000 100000",
+                f"{GROUP}/cpu.max": "max 100000",
+            },
+            GIB // 8,
+            6 * GIB // 64,
+            1.5,
+        ),
+        (V1, GIB, GIB // 2, 2.0),
+        # A container that sees its own group as the root.
+        (
+            {
+                "proc/self/cgroup": "0::/not/here",
+                f"{GROUP}/memory.max": 100,
+                f"{GROUP}/cpu.max": "7 10",
+            },
+            100,
+            100,
+            0.7,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/",
+                f"{GROUP}/memory.max": 100,
+                f"{GROUP}/memory.current": 150,
+            },
+            100,
+            0,
+            None,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/../../etc",
+                f"{GROUP}/memory.max": "max",
+                f"{GROUP}/cpu.max": "7",
+            },
+            None,
+            4 * GIB,
+            None,
+        ),
+        ({"proc/self/cgroup": "::::"}, None, 4 * GIB, None),
+    ],
+)
+def test_limits_of_containers(
+    tmp_path: Path, files: dict[str, Any], limit: int | None, free: int, cores: float | None
+) -> None:
+    """Memory and processor time by both versions of control groups; what is odd is no limit."""
+    meminfo = {"proc/meminfo": f"MemFree: 1 kB\nMemAvailable: {4 * MIB} kB"}
+    facts = devices.gather(_tree(tmp_path, {**files, **meminfo}))
+    assert (facts.memory.limit_bytes, facts.processor.quota_cores) == (limit, cores)
+    assert facts.memory.available_bytes == free
+
+
+@linux
+def test_cores_caches_and_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kinds of cores, shared caches once, threads of one core once; GPUs by vendor.
+
+    By hand: two fast cores of two threads with 48 KiB and 1 MiB each, two others with 32 KiB that
+    share 4 MiB; 32 MiB for all. PCI class 0x03 is a display controller, 0x02 a network card.
+    """
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4, 5}, raising=False)
+    files: dict[str, Any] = {
+        "proc/cpuinfo": "cpu MHz: 2000.5\nflags: sse2 avx avx2 fma hypervisor\n\ncpu MHz: 3000.0",
+        "sys/class/dmi/id/product_name": "KVM",
+    }
+    for n in range(7):  # of which this process may not use the last
+        cpu, fast = f"sys/devices/system/cpu/cpu{n}", n < 4
+        own = f"{n % 2},{n % 2 + 2}" if fast else str(n)
+        files[f"{cpu}/topology/core_cpus_list"] = own
+        files[f"{cpu}/cpufreq/cpuinfo_max_freq"] = (
+            3_600_000 if fast else 5_000_000 if n == 6 else 1_800_000
+        )
+        for i, row in enumerate(
+            [
+                (1, "Data", "48K" if fast else "32K", own),
+                (1, "Instruction", "32K", own),
+                (2, "Unified", "1024K" if fast else "4096K", own if fast else "4-5"),
+                (3, "Unified", "32M", "0-5"),
+            ]
+        ):
+            names = ("level", "type", "size", "shared_cpu_list")
+            files |= {f"{cpu}/cache/index{i}/{k}": v for k, v in zip(names, row, strict=True)}
+    pci = [
+        ("0x030200", "0x10de"),
+        ("0x030000", "0x10de"),
+        ("0x020000", "0x10de"),
+        ("0x030000", "0x1002"),
+    ]
+    for n, (kind, vendor) in enumerate(pci):
+        files |= {f"sys/bus/pci/devices/{n}/class": kind, f"sys/bus/pci/devices/{n}/vendor": vendor}
+    facts = devices.gather(_tree(tmp_path, files))
+    cpu = facts.processor
+    assert list(map(str, cpu.caches)) == [
+        "L1d 48.0 KiB x 2 and 32.0 KiB x 2",
+        "L2 1.00 MiB x 2 and 4.00 MiB",
+        "L3 32.0 MiB",
+    ]
+    assert [cache.total_bytes for cache in cpu.caches] == [160 * 2**10, 6 * MIB, 32 * MIB]
+    assert (cpu.usable_cores, cpu.physical_cores, cpu.clock_hz, cpu.max_clock_hz) == (
+        6,
+        5,
+        3e9,
+        3.6e9,
+    )
+    assert (cpu.simd, cpu.hypervisor) == (("sse2", "avx", "avx2", "fma"), "KVM")
+    assert facts.pci_gpus == {"nvidia": 2, "amd": 1}
+    assert (cpu.cache("L3").size_bytes, cpu.cache("L4")) == (32 * MIB, None)
+    nothing = devices.gather(tmp_path / "none")
+    found = (
+        nothing.processor.caches,
+        nothing.processor.clock_hz,
+        nothing.processor.physical_cores,
+        nothing.pci_gpus,
+    )
+    assert found == ((), None, None, None)
+
+
+def test_facts_of_this_machine() -> None:
+    """PyTorch's version is the loaded one; memory is within the machine's; JSON gives them back."""
+    facts, cpu = devices.gather(), devices.find("cpu")
+    assert devices.Facts.from_dict(facts.to_dict()) == facts
+    assert facts.torch.version == torch.__version__
+    assert 0 < cpu.free_bytes <= cpu.memory_bytes <= facts.memory.installed_bytes
+    stamp = devices.environment("cpu", command="make bench")
+    assert (stamp.device, stamp.device_kind, stamp.driver, stamp.command) == (
+        cpu.name,
+        "cpu",
+        None,
+        "make bench",
+    )
+    assert (stamp.python, stamp.date[-6:]) == (platform.python_version(), "+00:00")
+    assert stamp.system == f"{platform.system()} {platform.release()} {platform.machine()}"
+
+
+class _Error(Exception):
+    """NVMLError."""
+
+    def __init__(self, value: int = 999, words: str = "GPU is lost") -> None:
+        super().__init__(words)
+        self.value = value
+
+
+def _fails(value: int = 3, words: str = "Not Supported", kind: type = _Error) -> Any:
+    def fail(*args: Any) -> Any:
+        raise kind(value, words)
+
+    return fail
+
+
+def _nvml(**answers: Any) -> types.ModuleType:
+    """Return a pynvml with one A100 in slices that answers as NVIDIA's API reference says."""
+    nvml = types.ModuleType("pynvml")
+    nvml.NVMLError = _Error
+    for name in ("NotSupported", "FunctionNotFound", "NoPermission", "InvalidArgument", "NotFound"):
+        setattr(nvml, f"NVMLError_{name}", type(name, (_Error,), {}))
+    slices = {0: "MIG 1g.5gb", 2: "MIG 2g.10gb"}
+
+    def part(handle: Any, number: int) -> Any:
+        return slices[number] if number in slices else _fails(kind=nvml.NVMLError_NotFound)()
+
+    slowed = {0: 1_000_000_000, 1: 20_000_000, 4: 300_000_000}  # ns by policy: power, heat, board
+    calls = {
+        "Init": None,
+        "Shutdown": None,
+        "SystemGetCudaDriverVersion": 13010,
+        "SystemGetDriverVersion": b"570.1",
+        "DeviceGetCount": 1,
+        "DeviceGetHandleByIndex": "handle",
+        "DeviceGetUUID": "GPU-ab",
+        "DeviceGetHandleByUUID": "handle",
+        "DeviceGetName": lambda handle: b"NVIDIA A100-SXM4-40GB" if handle == "handle" else handle,
+        "DeviceGetMemoryInfo": types.SimpleNamespace(total=40, free=30),
+        "DeviceGetCudaComputeCapability": (8, 0),
+        "DeviceGetMigMode": (1, 1),
+        "DeviceGetMemoryBusWidth": 5120,
+        "DeviceGetCurrentClocksThrottleReasons": 0x44,
+        "DeviceGetCurrentClocksEventReasons": 0x44,
+        "DeviceGetClockInfo": 1410,
+        "DeviceGetMaxClockInfo": lambda handle, kind: {1: 1980, 2: 2619}[kind],
+        "DeviceGetPowerUsage": 76_120,
+        "DeviceGetEnforcedPowerLimit": 400_000,
+        "DeviceGetTemperature": 27,
+        "DeviceGetMaxMigDeviceCount": 3,
+        "DeviceGetMigDeviceHandleByIndex": part,
+        "DeviceGetViolationStatus": lambda handle, policy: types.SimpleNamespace(
+            violationTime=slowed[policy]
+        ),
+        "DeviceGetComputeRunningProcesses": [],
+        "DeviceGetProcessUtilization": [],
+        **answers,
+    }
+    for name, answer in calls.items():
+        setattr(nvml, f"nvml{name}", answer if callable(answer) else lambda *args, a=answer: a)
+    for name, value in {
+        "CLOCK_SM": 1,
+        "CLOCK_MEM": 2,
+        "TEMPERATURE_GPU": 0,
+        "DEVICE_MIG_ENABLE": 1,
+        "ERROR_LIBRARY_NOT_FOUND": 12,
+        "ERROR_DRIVER_NOT_LOADED": 9,
+    }.items():
+        setattr(nvml, f"NVML_{name}", value)
+    return nvml
+
+
+A100 = NvmlGpu(
+    "GPU-ab",
+    "NVIDIA A100-SXM4-40GB",
+    40,
+    30,
+    1.41e9,
+    1.98e9,
+    2.619e9,
+    5120,
+    "8.0",
+    76.12,
+    400.0,
+    27.0,
+    True,
+    ("MIG 1g.5gb", "MIG 2g.10gb"),
+    ("power cap", "hardware thermal"),
+)
+ASKED = (
+    "MemoryInfo",
+    "CudaComputeCapability",
+    "MigMode",
+    "MemoryBusWidth",
+    "ClockInfo",
+    "MaxClockInfo",
+    "CurrentClocksThrottleReasons",
+    "PowerUsage",
+    "EnforcedPowerLimit",
+    "Temperature",
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "driver"),
+    [
+        ({}, Driver("570.1", "13.1", None, (A100,))),
+        ({"Init": _fails(12)}, Driver()),  # no library, and no driver: there is none
+        ({"Init": _fails(9)}, Driver()),
+        ({"Init": _fails(18, "version mismatch")}, Driver(error="version mismatch")),
+        ({"DeviceGetUUID": _fails(15, "lost"), "Shutdown": _fails()}, Driver(error="lost")),
+        (
+            {
+                "DeviceGetMigMode": (0, 1),
+                "DeviceGetCurrentClocksThrottleReasons": 3,
+            },  # idle, user's clocks
+            Driver(
+                "570.1",
+                "13.1",
+                None,
+                (dataclasses.replace(A100, mig=False, mig_slices=(), slowdowns=()),),
+            ),
+        ),
+    ],
+    ids=["all", "no library", "no driver", "broken", "vanished", "whole"],
+)
+def test_the_driver_by_nvidias_library(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], driver: Driver
+) -> None:
+    """MHz, milliwatts and bits become hertz, watts and words; what goes wrong is a sentence."""
+    monkeypatch.setitem(sys.modules, "pynvml", _nvml(**answers))
+    found = devices.gather().driver
+    power = [gpu.power_watts for gpu in found.gpus]
+    assert power == pytest.approx([gpu.power_watts for gpu in driver.gpus])
+    gpus = tuple(dataclasses.replace(gpu, power_watts=76.12) for gpu in found.gpus)
+    assert dataclasses.replace(found, gpus=gpus) == driver
+
+
+def test_what_a_gpu_does_not_support_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each refused question leaves its fact out, and no error."""
+    nvml = _nvml()
+    for name in ASKED:
+        setattr(nvml, f"nvmlDeviceGet{name}", _fails(kind=nvml.NVMLError_NotSupported))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert devices.gather().driver.gpus == (NvmlGpu("GPU-ab", "NVIDIA A100-SXM4-40GB"),)
+
+
+# As nvidia-smi prints them (field formats from NVIDIA's manual page).
+SMI = (
+    "GPU-ab, NVIDIA H200, 143771, 143156, 345, 1980, 3201, 9.0, 76.12, 700.00, 27, "
+    "Disabled, 0x01, 580.95\n"
+    "GPU-cd, Tesla T4, 15360, 15000, 300, 1590, 5001, 7.5, [N/A], 70.00, 40, [N/A], 0x24, 580.95\n"
+    "odd, line\n"
+)
+BY_SMI = (
+    NvmlGpu(
+        "GPU-ab",
+        "NVIDIA H200",
+        143771 * MIB,
+        143156 * MIB,
+        345e6,
+        1.98e9,
+        3.201e9,
+        None,
+        "9.0",
+        76.12,
+        700.0,
+        27.0,
+        False,
+    ),
+    NvmlGpu(
+        "GPU-cd",
+        "Tesla T4",
+        15360 * MIB,
+        15000 * MIB,
+        300e6,
+        1.59e9,
+        5.001e9,
+        None,
+        "7.5",
+        None,
+        70.0,
+        40.0,
+        None,
+        slowdowns=("power cap", "software thermal"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "driver"),
+    [
+        ((0, SMI, ""), Driver("580.95", None, None, BY_SMI)),
+        ((0, "", ""), Driver()),
+        ((9, "", "It has failed.\nmore"), Driver(error="It has failed.")),
+        ((6, "", ""), Driver(error="nvidia-smi ended with code 6")),
+        (OSError("exec format error"), Driver(error="exec format error")),
+        (None, Driver()),
+    ],
+    ids=str,
+)
+def test_nvidia_smi_stands_in_for_a_missing_library(
+    monkeypatch: pytest.MonkeyPatch, result: Any, driver: Driver
+) -> None:
+    """The same facts in the same units; how it failed is its first line."""
+
+    def run(command: list[str], **options: Any) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return subprocess.CompletedProcess(command, *result)
+
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(
+        shutil, "which", lambda name: f"/bin/{name}" if result is not None else None
+    )
+    monkeypatch.setattr(subprocess, "run", run)
+    assert devices.gather().driver == driver
+
+
+def test_a_gpu_is_what_pytorch_and_the_driver_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's view counts where both speak; a GPU that only the driver sees comes last."""
+    play_gpus(monkeypatch)
+    monkeypatch.setitem(sys.modules, "pynvml", _nvml(DeviceGetMigMode=(0, 1)))
+    facts = devices.gather()
+    (gpu,) = facts.accelerators
+    assert (gpu.device, gpu.name, gpu.kind, gpu.compute_capability) == (
+        "cuda:0",
+        "NVIDIA H200",
+        "cuda",
+        "9.0",
+    )
+    assert (gpu.memory_bytes, gpu.free_bytes, gpu.l2_bytes) == (140 * GIB, 139 * GIB, 60 * MIB)
+    assert (gpu.max_clock_hz, gpu.memory_clock_hz, gpu.memory_bus_bits, gpu.multiprocessors) == (
+        1.98e9,
+        3.201e9,
+        6144,
+        132,
+    )
+    assert (gpu.clock_hz, gpu.power_limit_watts, gpu.mig, gpu.temperature_celsius) == (
+        1.41e9,
+        400.0,
+        False,
+        27,
+    )
+    assert (facts.torch.kind, facts.torch.cuda, facts.torch.architectures[0]) == (
+        "cuda",
+        "13.0",
+        "sm_80",
+    )
+    assert devices.environment().driver == "570.1"
+    play_gpus(monkeypatch, count=0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    hidden = devices.gather()
+    assert [(a.device, a.name) for a in hidden.accelerators] == [(None, "NVIDIA A100-SXM4-40GB")]
+    assert [p.code for p in devices.machine(hidden).problems if "gpu" in p.code] == [
+        "gpu-hidden",
+        "gpu-throttled",
+    ]
+
+    def lost(*args: Any) -> Any:
+        raise RuntimeError("CUDA error: device lost\nCompile with TORCH_USE_CUDA_DSA")
+
+    play_gpus(monkeypatch, synchronize=lost)
+    for name in ("get_device_properties", "mem_get_info", "get_device_name"):
+        monkeypatch.setattr(torch.cuda, name, lost)
+    assert "device lost" in devices.gather().torch.error
+    for ask in (Device("cuda").synchronize, lambda: Device("cuda").free_bytes):
+        with pytest.raises(DeviceError):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (None, "cuda:0"),
+        ("gpu", "cuda:0"),
+        ("CUDA", "cuda:0"),
+        ("cuda:1", "cuda:1"),
+        ("cpu:0", "cpu"),
+        (Device("cuda", 1), "cuda:1"),
+        (torch.device("cpu"), "cpu"),
+        ("cuda:7", DeviceError),
+        ("tpu", DeviceError),
+        ("cpu:1", DeviceError),
+        (0, InputError),
+        (b"cpu", InputError),
+    ],
+)
+def test_a_device_is_found_by_its_names(
+    monkeypatch: pytest.MonkeyPatch, name: Any, found: Any
+) -> None:
+    """PyTorch's names, our own and "gpu"; what is not there is refused with what is."""
+    play_gpus(monkeypatch, count=2)
+    if isinstance(found, str):
+        assert str(devices.find(name)) == found
+        return
+    with pytest.raises(found):
+        devices.find(name)
+
+
+MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory."),
+    MemoryError(),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("MPS backend out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"),
+]
+FAULTS = [
+    "CUDA error: an illegal memory access was encountered",
+    "No CUDA GPUs are available",
+    "CUDA error: device-side assert triggered",
+    "HIP error: misaligned address",
+]
+REFUSED = [
+    "CUDA error: invalid argument",
+    "CUDA error: too many resources requested for launch",
+    "CUDA error: no kernel image is available for execution on the device",
+]
+
+
+def test_libraries_errors_become_ours() -> None:
+    """Memory, a lost device (restart) and a refused call (none) by the library's words."""
+    for error in MEMORY:
+        assert isinstance(translate(error, "copying"), OutOfMemoryError)
+    for words, restart in [*((w, True) for w in FAULTS), *((w, False) for w in REFUSED)]:
+        ours = translate(RuntimeError(f"{words}\nmore lines"), "copying 2 GiB")
+        assert isinstance(ours, DeviceError)
+        assert ("restart" in str(ours), words in str(ours), "\n" in str(ours)) == (
+            restart,
+            True,
+            False,
+        )
+    for error in (
+        ValueError("out of memory"),
+        RuntimeError("shapes do not match"),
+        KeyError("cuda error"),
+    ):
+        assert translate(error, "work") is None
+        with pytest.raises(type(error)), guard("work"):
+            raise error
+    with pytest.raises(OutOfMemoryError) as caught, guard("work"):
+        raise MEMORY[0]
+    assert caught.value.__cause__ is MEMORY[0]
+
+
+CPU0 = "sys/devices/system/cpu/cpu0"
+
+
+@linux
+def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks, nano- and microseconds become seconds, kHz hertz; a thread that ended keeps its wait.
+
+    By hand: 400 + 10 + 200 + 3 + 10 ticks of 10 ms are busy, 20 stolen; waits of 5 and 3 ns, then
+    6 and one that has ended.
+    """
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    root = _tree(
+        tmp_path,
+        {
+            "proc/stat": "cpu0 400 10 200 4500 5 3 10 20 0 0\ncpu1 600 0 300 4500 5 0 10 10 0 0",
+            "proc/thread-self/schedstat": "70 3385392 20",
+            "proc/self/task/1/schedstat": "70 5 2",
+            "proc/self/task/2/schedstat": "70 3 2",
+            "proc/self/cgroup": "0::/job",
+            f"{GROUP}/job/cpu.stat": "nr_throttled 3\nthrottled_usec 250000",
+            f"{GROUP}/cpu.stat": "throttled_usec 5",
+            f"{CPU0}/cpufreq/scaling_cur_freq": 3_000_000,
+            f"{CPU0}/cpufreq/base_frequency": 2_000_000,
+            f"{CPU0}/thermal_throttle/core_throttle_count": 7,
+        },
+    )
+    first = conditions.read(Device("cpu"), root=root)
+    tick = os.sysconf("SC_CLK_TCK")
+    assert (first.busy_seconds, first.stolen_seconds) == pytest.approx((623 / tick, 20 / tick))
+    assert (first.run_delay_seconds, first.process_run_delay_seconds) == pytest.approx(
+        (3.385392e-3, 8e-9)
+    )
+    assert first.throttled_seconds == pytest.approx(0.250005)
+    assert (first.frequency_hertz, first.base_frequency_hertz, first.thermal_events) == (
+        3e9,
+        2e9,
+        7,
+    )
+    shutil.rmtree(root / "proc/self/task/2")
+    second = conditions.read(
+        Device("cpu"),
+        first,
+        _tree(
+            root,
+            {
+                "proc/self/task/1/schedstat": "70 6 2",
+                **V1,
+                f"{GROUP}/cpu,cpuacct/docker/a/cpu.stat": "throttled_time 2000000000",
+            },
+        ),
+    )
+    assert second.process_run_delay_seconds == pytest.approx(9e-9)
+    assert second.throttled_seconds == pytest.approx(2.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {4, 5}, raising=False)
+    assert conditions.read(Device("cpu"), root=root).busy_seconds is None  # cores of other numbers
+    nothing = conditions.read(Device("cpu"), root=tmp_path / "none")
+    assert (nothing.run_delay_seconds, nothing.throttled_seconds, nothing.frequency_hertz) == (
+        None,
+        None,
+        None,
+    )
+    live = conditions.read(Device("cpu"))
+    assert conditions.read(Device("cpu"), live).own_cpu_seconds >= live.own_cpu_seconds
+
+
+def _used(**shares: int) -> list[Any]:
+    return [types.SimpleNamespace(pid=int(pid[1:]), smUtil=share) for pid, share in shares.items()]
+
+
+@pytest.mark.parametrize(
+    ("pids", "used", "neighbors"),
+    [
+        ([os.getpid()], _used(), (0, 0.0)),
+        ([os.getpid(), 7, 8], _used(**{f"p{os.getpid()}": 99}, p7=50, p8=30), (2, 0.5)),
+        ([7, 8], _used(p7=90, p8=30), (1, 0.3)),  # a container hides our id: the busiest is ours
+        ([7], _used(p7=90), (0, 0.0)),
+    ],
+)
+def test_counters_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, pids: list[int], used: list[Any], neighbors: tuple[int, float]
+) -> None:
+    """MHz, nanoseconds and percent become hertz, seconds and shares; 1.32 s were slow."""
+    play_gpus(monkeypatch)
+    processes = [types.SimpleNamespace(pid=pid) for pid in pids]
+    nvml = _nvml(DeviceGetComputeRunningProcesses=processes, DeviceGetProcessUtilization=used)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = conditions.read(Device("cuda")).gpu
+    assert found.slowed_seconds == pytest.approx(1.32)
+    assert (found.reasons, found.clock_hertz, found.top_clock_hertz) == (
+        ("power cap", "hardware thermal"),
+        1.41e9,
+        1.98e9,
+    )
+    assert (found.neighbours, found.neighbour_busy_ratio) == neighbors
+    silent = _nvml(DeviceGetHandleByUUID=_fails(), DeviceGetHandleByIndex=_fails())
+    monkeypatch.setitem(sys.modules, "pynvml", silent)
+    assert conditions.read(Device("cuda")).gpu is None
+
+
+# Two seconds of one thread's work on two cores, 0.4 % of it without a core.
+BEFORE = Readings(
+    0.0,
+    2,
+    0.0,
+    0.0,
+    0.0,
+    0.0,
+    stolen_seconds=0.0,
+    throttled_seconds=0.0,
+    thermal_events=0,
+    frequency_hertz=3e9,
+    base_frequency_hertz=2.4e9,
+)
+AFTER = dataclasses.replace(
+    BEFORE,
+    seconds=2.0,
+    own_cpu_seconds=1.98,
+    run_delay_seconds=0.008,
+    process_run_delay_seconds=0.008,
+    busy_seconds=2.0,
+)
+UNTOLD = {"run_delay_seconds": None, "stolen_seconds": None, "cores": 4}
+CHANGES: dict[str, dict[str, Any]] = {
+    "quiet": {},
+    "neighbor": {"run_delay_seconds": 0.2, "own_cpu_seconds": 1.8},
+    "hypervisor": {"stolen_seconds": 0.1},
+    "quota": {
+        "own_cpu_seconds": 1.0,
+        "run_delay_seconds": 1.0,
+        "busy_seconds": 1.01,
+        "throttled_seconds": 0.98,
+    },
+    "a wait from before": {"run_delay_seconds": 3.0, "own_cpu_seconds": 0.5, "busy_seconds": 3.5},
+    "own threads": {
+        "own_cpu_seconds": 3.98,
+        "busy_seconds": 3.99,
+        "process_run_delay_seconds": 3.0,
+    },
+    "worker threads": {
+        "own_cpu_seconds": 3.4,
+        "busy_seconds": 3.98,
+        "process_run_delay_seconds": 0.6,
+    },
+    "heat": {"thermal_events": 3},
+    "once hot": {"thermal_events": 1},
+    "clock fell": {"frequency_hertz": 2.7e9},
+    "clock fell by 3 %": {"frequency_hertz": 2.91e9},
+    "all cores busy, by no run queue": {**UNTOLD, "busy_seconds": 8.0},
+    "half of the cores busy": {**UNTOLD, "busy_seconds": 4.0},
+}
+RAN = {"slowed_seconds": 5.2}
+GPUS: dict[str, tuple[GpuReadings, GpuReadings]] = {
+    "limited": (GpuReadings(0, 5.0), GpuReadings(1, 5.2, ("power cap",))),
+    "counter runs on after heavy work": (GpuReadings(0, 5.0), GpuReadings(1, 5.2)),
+    "below its clock": (GpuReadings(0, 5.0), GpuReadings(1, 5.2, (), 1.5e9, 1.98e9)),
+    "hardly limited": (GpuReadings(0, 5.0, ("power cap",)), GpuReadings(1, 5.01, ("power cap",))),
+    "no counter, limited": (
+        GpuReadings(0, None, ("power cap",)),
+        GpuReadings(1, None, ("power cap",)),
+    ),
+    "no counter, fell": (
+        GpuReadings(0, clock_hertz=1.9e9),
+        GpuReadings(1, None, ("power cap",), 1.5e9),
+    ),
+    "no counter, no reason": (GpuReadings(0, clock_hertz=1.9e9), GpuReadings(1, clock_hertz=1.5e9)),
+    "shared": (GpuReadings(0), GpuReadings(1, neighbours=2, neighbour_busy_ratio=0.3)),
+    "idle neighbors": (GpuReadings(0), GpuReadings(1, neighbours=2, neighbour_busy_ratio=0.0)),
+}
+
+
+def test_what_counters_mean(approved: Any) -> None:
+    """Notes of the time between two readings: its share is the disturbance's; quiet has none."""
+    text = []
+    for name, changes in CHANGES.items():
+        begin = dataclasses.replace(
+            BEFORE, **{k: v for k, v in changes.items() if v is None or k == "cores"}
+        )
+        notes = disturbance.from_readings(begin, dataclasses.replace(AFTER, **changes))
+        text += [f"== {name}", *map(str, notes)]
+    slow = {"frequency_hertz": 1.8e9}
+    text += [
+        "== slow from the beginning",
+        *map(
+            str,
+            disturbance.from_readings(
+                dataclasses.replace(BEFORE, **slow), dataclasses.replace(AFTER, **slow)
+            ),
+        ),
+    ]
+    for name, (one, other) in GPUS.items():
+        both = (
+            dataclasses.replace(state, gpu=gpu) for state, gpu in ((BEFORE, one), (AFTER, other))
+        )
+        text += [f"== GPU: {name}", *map(str, disturbance.from_readings(*both))]
+    assert "\n".join(text) == approved

@@ -1,0 +1,381 @@
+"""What is wrong with a machine and how it is shown, over made-up facts of machines nobody owns."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import re
+import sys
+import tomllib
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpulab import devices
+from gpulab.devices import (
+    Accelerator,
+    Cache,
+    Driver,
+    Facts,
+    Memory,
+    NvmlGpu,
+    Processor,
+    Torch,
+    checkup,
+    diagnose,
+    machine,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_machine import GIB, MIB, lines
+
+CPU = Processor("A CPU", "x86_64", 8, 8, None, (), ("avx2",), 3e9, 4e9, None)
+H200 = NvmlGpu("GPU-1", "NVIDIA H200", compute_capability="9.0")
+USABLE = Accelerator("cuda:0", "NVIDIA H200", "cuda", 140 * GIB, 139 * GIB, "9.0", 132)
+BARE = Facts(
+    "Linux",
+    "x86_64",
+    "3.12.1",
+    False,
+    CPU,
+    Memory(64 * GIB, 60 * GIB),
+    "/home/me",
+    100 * GIB,
+    torch=Torch("2.11.0+cpu"),
+)
+GOOD = dataclasses.replace(
+    BARE,
+    accelerators=(USABLE,),
+    pci_gpus={"nvidia": 1},
+    cupy_packages=("cupy-cuda13x",),
+    driver=Driver("580.95.05", "13.0", None, (H200,)),
+    torch=Torch("2.11.0", None, "13.0", None, "cuda", ("sm_80", "sm_90", "sm_120", "compute_120")),
+)
+BLIND = dataclasses.replace(GOOD.torch, kind=None)  # sees no GPU
+CPU_BUILD = Torch("2.11.0+cpu")
+NEWER = Torch("2.13.0", None, "13.0")
+OLD_DRIVER = Driver("535.1", "12.2", None, (H200,))
+
+
+def _but(part: Any, **changes: Any) -> Any:
+    return dataclasses.replace(part, **changes)
+
+
+def _gpu(**changes: Any) -> dict[str, Any]:
+    return {"accelerators": (_but(USABLE, **changes),)}
+
+
+def _built(cuda: str | None, driver: str | None, *cupy: str) -> dict[str, Any]:
+    changes = {"torch": _but(GOOD.torch, cuda=cuda), "driver": _but(GOOD.driver, cuda=driver)}
+    return changes | ({"cupy_packages": cupy} if cupy else {})
+
+
+def _wheels(cuda: str | None, capability: str | None = "9.0", **changes: Any) -> dict[str, Any]:
+    """Return a machine whose PyTorch is built for the CPU, with a driver that runs this CUDA."""
+    gpus = (_but(H200, compute_capability=capability),)
+    return {
+        "torch": CPU_BUILD,
+        "accelerators": (),
+        "cupy_packages": (),
+        **changes,
+        "driver": Driver("1", cuda, None, gpus),
+    }
+
+
+# A machine that is good (or bare) but for one thing, and the codes that it gets.
+CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
+    "good": (GOOD, {}),
+    "no GPU": (BARE, {}),
+    "no torch": (BARE, {"torch": Torch()}),
+    "broken torch": (BARE, {"torch": Torch("2.11.0", "OSError: libc10.so: not found")}),
+    "CPU build": (GOOD, {"torch": CPU_BUILD, "accelerators": ()}),
+    "old driver": (
+        GOOD,
+        {"torch": NEWER, "driver": OLD_DRIVER, "accelerators": (), "cupy_packages": ()},
+    ),
+    "older driver": (GOOD, _built("13.2", "13.0")),
+    "built for a newer major, works": (GOOD, _built("14.0", "13.0")),
+    "driver that does not answer": (
+        GOOD,
+        {"driver": Driver(error="version mismatch"), "accelerators": ()},
+    ),
+    "no driver": (BARE, {"pci_gpus": {"nvidia": 2}, "torch": NEWER}),
+    "hidden GPU": (GOOD, {"torch": BLIND, "accelerators": (), "visible_devices": ""}),
+    "unusable GPU": (GOOD, {"torch": BLIND, "accelerators": ()}),
+    "old architecture": (GOOD, _gpu(name="Tesla P100", compute_capability="6.0")),
+    "two CuPys": (GOOD, {"cupy_packages": ("cupy-cuda12x", "cupy-cuda13x")}),
+    "no CuPy": (GOOD, {"cupy_packages": ()}),
+    "no CuPy, CUDA 12": (GOOD, _built("12.8", "12.8") | {"cupy_packages": ()}),
+    "CuPy for a newer CUDA": (GOOD, _built("12.8", "12.8", "cupy-cuda13x")),
+    "CuPy for an older CUDA than torch": (GOOD, _built("13.0", "13.0", "cupy-cuda12x")),
+    "CuPy for an older CUDA, as torch": (GOOD, _built("12.8", "13.0", "cupy-cuda12x")),
+    "CuPy of another source": (GOOD, _built("13.0", "13.0", "cupy")),
+    "busy GPU": (GOOD, _gpu(free_bytes=10 * GIB)),
+    "busy GPU of another maker": (GOOD, _gpu(free_bytes=10 * GIB, kind="xpu", device="xpu:0")),
+    "hot GPU": (GOOD, _gpu(slowdowns=("power cap",))),
+    "synchronized boost": (GOOD, _gpu(slowdowns=("sync boost",))),
+    "slices": (GOOD, _gpu(mig=True, mig_slices=("MIG 1g.18gb",))),
+    "little disk": (GOOD, {"disk_free_bytes": 3 * GIB}),
+    "little memory": (GOOD, {"memory": Memory(8 * GIB, GIB // 2)}),
+    "container": (
+        GOOD,
+        {"memory": Memory(64 * GIB, 7 * GIB, 8 * GIB), "processor": _but(CPU, quota_cores=2.9)},
+    ),
+    "half a core": (GOOD, {"processor": _but(CPU, quota_cores=0.5)}),
+    "emulated": (GOOD, {"translated": True}),
+    "virtual": (GOOD, {"processor": _but(CPU, hypervisor="KVM")}),
+    "AMD": (BARE, {"pci_gpus": {"amd": 1}}),
+    "no NVML": (GOOD, {"driver": Driver()}),
+    "CUDA 12.9": (GOOD, _wheels("12.9")),
+    "CUDA 12.2": (GOOD, _wheels("12.2")),
+    "CUDA 11.8": (GOOD, _wheels("11.8")),
+    "CUDA 11.8 on Windows": (GOOD, _wheels("11.8", system="Windows")),
+    "Volta": (GOOD, _wheels("13.0", "7.0")),
+    "Turing": (GOOD, _wheels("13.0", "7.5")),
+    "several": (GOOD, {"disk_free_bytes": 0, "translated": True} | _gpu(mig=True)),
+}
+
+
+def test_every_problem_and_its_remedy(approved: Any) -> None:
+    """Errors first; a good machine has none. The commands follow the driver and the GPU.
+
+    Wheels by NVIDIA's CUDA Compatibility (any driver of CUDA 12 runs 12.6) and PyTorch's RELEASE.md
+    (what is older than Turing has kernels in the builds for CUDA 12.6 alone).
+    """
+    text = []
+    for name, (base, changes) in CASES.items():
+        found = diagnose(_but(base, **changes))
+        text += [f"== {name}", *(str(problem) for problem in found)]
+    assert re.sub(r"`\S*python\S*|`py\b", "`python", "\n".join(text)) == approved
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "severity"),
+    [
+        ({"disk_free_bytes": 5 * GIB}, "low-disk", None),
+        ({"disk_free_bytes": 5 * GIB - 1}, "low-disk", "warning"),
+        ({"disk_free_bytes": GIB - 1}, "low-disk", "error"),
+        ({"memory": Memory(8 * GIB, 2 * GIB)}, "low-memory", None),
+        ({"memory": Memory(8 * GIB, 2 * GIB - 1)}, "low-memory", "warning"),
+        ({"memory": Memory(8 * GIB, GIB - 1)}, "low-memory", "error"),
+        ({"memory": Memory(8 * GIB, 7 * GIB, 8 * GIB)}, "memory-limit", None),
+        ({"processor": _but(CPU, quota_cores=8.0)}, "cpu-limit", None),
+        (_gpu(memory_bytes=100, free_bytes=20), "gpu-memory-taken", None),
+        (_gpu(memory_bytes=100, free_bytes=19), "gpu-memory-taken", "warning"),
+        # sm_80 serves 8.6 but not 9.x or 7.5; compute_120 everything from 12.0 on (CUDA's rules).
+        (_gpu(compute_capability="8.6"), "gpu-architecture", None),
+        (_gpu(compute_capability="7.5"), "gpu-architecture", "error"),
+        (_gpu(compute_capability="12.1"), "gpu-architecture", None),
+        (_gpu(compute_capability="10.0"), "gpu-architecture", "error"),
+        (_gpu(compute_capability="13.0"), "gpu-architecture", None),
+    ],
+)
+def test_each_limit_at_its_edge(changes: dict[str, Any], code: str, severity: str | None) -> None:
+    """A figure on the limit is in order, the next one is not."""
+    found = {problem.code: problem.severity for problem in diagnose(_but(GOOD, **changes))}
+    assert found.get(code) == severity
+
+
+TEXTS = st.none() | st.sampled_from(["", "12.8", "13", "x.y", "9.0", "gfx942", "580.1", "12.8.1.5"])
+KINDS = st.sampled_from([None, "cuda", "rocm", "mps", "xpu"])
+CODES = st.sampled_from([(), ("sm_90a", "odd")])
+
+
+@given(
+    driver=st.builds(Driver, TEXTS, TEXTS, TEXTS, st.sampled_from([(), (H200,)])),
+    torch_=st.builds(Torch, TEXTS, TEXTS, TEXTS, TEXTS, KINDS, CODES),
+    cupy=st.lists(st.sampled_from(["cupy", "cupy-cuda12x", "cupy-rocm-7-0"]), unique=True).map(
+        tuple
+    ),
+    capability=TEXTS,
+)
+def test_any_facts_give_problems_and_never_an_exception(
+    driver: Driver, torch_: Torch, cupy: tuple[str, ...], capability: str | None
+) -> None:
+    """Strange versions, missing parts and unknown kinds are survived, each code once."""
+    facts = _but(
+        BARE, driver=driver, torch=torch_, cupy_packages=cupy, **_gpu(compute_capability=capability)
+    )
+    found = diagnose(facts)
+    assert len({problem.code for problem in found}) == len(found)
+    assert all(problem.symptom and problem.remedy for problem in found)
+
+
+def test_machines_as_they_are_shown(approved: Any) -> None:
+    """Processor, caches, memory, each GPU with its state, driver, libraries and problems."""
+    caches = (Cache("L1d", 48 * 2**10, 8, ((32 * 2**10, 4),)), Cache("L2", 2 * MIB, 1))
+    shown = [
+        _but(
+            GOOD,
+            processor=_but(CPU, caches=caches),
+            disk_free_bytes=0,
+            accelerators=(
+                _but(
+                    USABLE,
+                    clock_hz=345e6,
+                    max_clock_hz=1980e6,
+                    power_watts=80.0,
+                    power_limit_watts=700.0,
+                    temperature_celsius=31.0,
+                    mig=False,
+                    l2_bytes=60 * MIB,
+                ),
+            ),
+        ),
+        _but(
+            BARE,
+            processor=_but(CPU, usable_cores=1, physical_cores=2, quota_cores=1.5, simd=()),
+            libraries={"torch": "2.11.0", "numpy": "2.0"},
+            driver=Driver("580.1"),
+            accelerators=(
+                Accelerator(
+                    None,
+                    "Tesla T4",
+                    "cuda",
+                    16 * GIB,
+                    None,
+                    "7.5",
+                    40,
+                    mig=True,
+                    slowdowns=("power cap",),
+                ),
+                Accelerator(
+                    "cuda:0",
+                    "AMD Instinct",
+                    "rocm",
+                    None,
+                    5,
+                    "gfx942",
+                    304,
+                    2100e6,
+                    power_watts=300.4,
+                ),
+            ),
+        ),
+        _but(
+            GOOD, memory=Memory(64 * GIB, GIB, 8 * GIB), **_gpu(clock_hz=None, max_clock_hz=1980e6)
+        ),
+        BARE,
+    ]
+    assert lines(*(machine(facts) for facts in shown)) == approved
+
+
+READY = _but(GOOD, accelerators=(), pci_gpus={}, cupy_packages=(), torch=CPU_BUILD, driver=Driver())
+
+
+def _states(facts: Facts) -> dict[str, str]:
+    return {check.name: check.state for check in checkup(facts).checks}
+
+
+def test_the_doctors_report(approved: Any) -> None:
+    """A line a part with its remedy; the machine's problems; what is fine is not also wrong."""
+    text = []
+    for facts in (
+        READY,
+        _but(READY, disk_free_bytes=0),
+        _but(READY, disk_free_bytes=3 * GIB, translated=True),
+    ):
+        report = checkup(facts)
+        own = ("python", "write access", "accelerator", "disk", "memory", "low-disk", "translated")
+        checks = tuple(c for c in report.checks if c.name in own[2:])
+        assert {check.name for check in report.checks} > {"numpy", "torch", "jupyterlab", *own[:2]}
+        text += [repr(report), dataclasses.replace(report, checks=checks).text, ""]
+    assert "\n".join(text) == approved
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [
+        ("1.26.4", "fix"),
+        ("2.0", "ok"),
+        ("2.0.0rc1", "ok"),
+        ("10.0+local", "ok"),
+        (None, "fix"),
+        ("", "fix"),
+    ],
+)
+def test_packages_are_held_against_the_oldest_that_works(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, state: str
+) -> None:
+    """Missing, half-installed and old packages are to fix; versions compare by number."""
+    real = importlib.metadata.version
+
+    def installed(name: str) -> str | None:
+        if name != "numpy":
+            return real(name)
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version or None
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    assert _states(READY)["numpy"] == state
+
+
+def test_the_doctor_looks_for_every_package_that_the_course_needs() -> None:
+    """As pyproject.toml requires them, but for those of some systems alone."""
+    path = Path(__file__).parents[2] / "pyproject.toml"
+    project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    wanted = {each.split(">=")[0] for each in project["dependencies"] if ";" not in each}
+    assert wanted <= set(_states(READY))
+
+
+def test_what_the_doctor_tries_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Python's age, a folder to write to, and products of PyTorch and CuPy must be right."""
+    found = _but(
+        READY,
+        accelerators=(_but(USABLE, device="cpu"),),
+        torch=GOOD.torch,
+        cupy_packages=("cupy-cuda13x",),
+    )
+    ones = torch.ones(2, 2)
+    fake = types.SimpleNamespace(float32="float32")
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    for size, state in (
+        (64, "ok"),
+        (2, "fix"),
+    ):  # a product of ones of another size has another sum
+        made = lambda *shape, n=size, **options: torch.full((n, n), 1.0)  # noqa: E731
+        fake.ones = lambda shape, dtype, n=size: _Product(n)
+        monkeypatch.setattr(torch, "ones", made)
+        states = _states(found)
+        assert (states["accelerator"], states["cupy"]) == (state, state)
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: ones.to("cuda:0"))
+    assert _states(found)["accelerator"] == "fix"
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    monkeypatch.setattr(Path, "cwd", lambda: folder)
+    states = _states(READY)
+    assert (states["python"], states["write access"]) == ("fix", "fix")
+
+
+class _Product:
+    """An array of CuPy's as far as the doctor asks."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __matmul__(self, other: Any) -> _Product:
+        return self
+
+    def sum(self) -> _Product:
+        return self
+
+    def get(self) -> float:
+        return float(self.n**3)
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_machine_is_in_order() -> None:
+    """Its figures are PyTorch's, and nothing about driver or PyTorch is an error."""
+    found, properties = devices.machine(), torch.cuda.get_device_properties(0)
+    gpu = found.accelerators[0]
+    assert (gpu.name, gpu.multiprocessors) == (properties.name, properties.multi_processor_count)
+    assert 0 < gpu.free_bytes <= gpu.memory_bytes
+    assert not [problem for problem in found.problems if problem.severity == "error"]
+    assert {check.name: check.state for check in checkup().checks}["accelerator"] == "ok"

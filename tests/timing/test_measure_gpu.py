@@ -1,0 +1,272 @@
+"""Measurements of a GPU: what is waited for, whose turn is taken, which rates are impossible.
+
+The GPU is an H200 behind PyTorch's functions, on the test's clock; tests marked ``gpu`` need one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpulab as gl
+import numpy as np
+import pytest
+import torch
+from gpulab.timing.plausibility import Ceiling, Level, check, fastest_rate
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_machine import MIB, Clock, DeviceArray, lines, play_gpus
+
+THERE = DeviceArray()
+HERE = np.ones(1000)
+
+
+@pytest.fixture(autouse=True)
+def _private_turns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPULAB_LOCK_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A machine with two GPUs; waiting for either moves the clock to the end of its work."""
+    clock = Clock()
+    play_gpus(monkeypatch, count=2, synchronize=clock.finish)
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("args", "result", "device", "seconds", "named", "notes"),
+    [
+        ((THERE,), None, None, 5e-3, "cuda:0", []),
+        (([{"x": THERE}],), None, None, 5e-3, "cuda:0", []),
+        ((HERE, THERE), None, None, 5e-3, "cuda:0", []),
+        ((), (THERE,), None, 5e-3, "cuda:0", []),  # only the first result shows the device
+        ((THERE,), None, "cuda:1", 5e-3, "cuda:1", []),
+        ((THERE,), None, "cpu", 5e-3, "cpu", ["skipped"]),  # named otherwise: both are waited for
+        ((HERE,), HERE, "cuda", 5e-3, "cuda:0", ["skipped"]),  # nothing shows that it did any work
+        ((HERE,), HERE, "cpu", 1e-3, "cpu", []),
+        ((HERE,), HERE, None, 1e-3, "cpu", []),
+    ],
+)
+def test_the_device_that_does_the_work_is_waited_for(
+    clock: Clock, args: Any, result: Any, device: Any, seconds: float, named: str, notes: list[str]
+) -> None:
+    """A call returns after 1 ms and leaves 4 ms to the GPU: 5 ms, first call and samples alike."""
+    work = clock.queues(1e-3, 4e-3, result)
+    m = gl.measure(work, *args, device=device, clock=clock, deadline=1.0)
+    found = (m.first_call_seconds, m.median_seconds, m.launch_seconds)
+    assert found == pytest.approx((seconds, seconds, 1e-3))
+    assert (m.device, [note.code for note in m.notes]) == (named, notes)
+    cold_or_copied = gl.measure(
+        work, *args, device=device, clock=clock, deadline=0.1, cold=named == "cpu"
+    )
+    assert cold_or_copied.median_seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("device", "deadline", "calls"),
+    [("cuda", 1.0, 10), ("cuda", 100.0, 20), ("cpu", 100.0, 20), ("cpu", 0.01, 1)],
+)
+def test_warming_up_takes_5_percent_of_the_deadline_at_most(
+    clock: Clock, device: str, deadline: float, calls: int
+) -> None:
+    """Calls of 1 ms, and 4 ms more on a GPU: up to 0.1 s there, and 20 ms on a CPU."""
+    work = clock.queues(1e-3, 4e-3) if device == "cuda" else clock.takes(1e-3)
+    reached: list[int] = []
+
+    def stop() -> bool:  # asked before each call of the warm-up and each sample
+        reached.append(clock.calls)
+        return len(reached) > calls + 2
+
+    m = gl.measure(work, device=device, clock=clock, deadline=deadline, stop=stop)
+    assert (len(m.samples_seconds), clock.calls) == (1, 1 + calls + 1)
+
+
+def test_notes_of_a_gpu(clock: Clock, approved: Any) -> None:
+    """What was not waited for, named or possible: the rates against the data sheet of an H200.
+
+    By hand: 1 PFLOP in 1 us is 1 ZFLOP/s against 1.98 PFLOP/s; 30 MiB in 5 us are 6.29 TB/s, more
+    than the 4.92 of HBM and less than the 16.7 of L2; 300 MB in 5 us are 60 TB/s.
+    """
+    quick = clock.takes(5e-6)
+    shown = [
+        gl.measure(clock.queues(1e-3, 4e-3), THERE, device="cpu", clock=clock, deadline=0.1),
+        gl.measure(clock.takes(1e-3, np.copy), HERE, device="cuda", clock=clock, deadline=0.1),
+        gl.measure(clock.takes(1e-6), THERE, flops=1e15, clock=clock, deadline=0.1),
+        gl.measure(quick, THERE, nbytes=30 * MIB, clock=clock, deadline=0.1),
+        gl.measure(quick, THERE, nbytes=300e6, clock=clock, deadline=0.1),
+        gl.measure(quick, THERE, nbytes=20e6, flops=1e9, clock=clock, deadline=0.1),
+    ]
+    assert lines(*shown) == approved
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flops", "implausible"),
+    [
+        (np.float32, 500e12, False),  # a function may run under autocast, in bfloat16
+        (np.float32, 1200e12, True),
+        (np.float64, 70e12, False),
+        (np.float64, 80e12, True),  # which autocast leaves as it is
+        (np.int8, 2000e12, False),
+    ],
+)
+def test_arithmetic_is_held_against_the_format(
+    clock: Clock, dtype: Any, flops: float, implausible: bool
+) -> None:
+    """In a second on an H200 (data sheet): 67, 67, 989 and 1979 TFLOP/s, and a tenth."""
+    x = np.ones(4, dtype)
+    m = gl.measure(clock.takes(1.0), x, device="cuda", flops=flops, clock=clock, deadline=3.0)
+    assert m.has_note("implausible") == implausible
+
+
+def test_the_catalogues_workloads_compute_in_what_they_are_given(clock: Clock) -> None:
+    """At 600 TFLOP/s float32 is beyond TF32 (495), but not beyond the bfloat16 of autocast."""
+    spec = dataclasses.replace(gl.workloads.get("matmul"), function=clock.takes(1.0))
+    workload = spec(n=8, dtype="float32")
+    for fn, implausible in ((workload.run, True), (spec.function, False)):
+        inputs = workload.inputs("cpu")
+        m = gl.measure(fn, *inputs, device="cuda", flops=600e12, clock=clock, deadline=3.0)
+        assert m.has_note("implausible") == implausible
+
+
+# By hand: 1 TFLOP/s; 1 MiB at 400 GB/s, 32 MiB at 200 GB/s, main memory at 40 GB/s.
+LEVELS = (Level("L2", 2**20, 4e11), Level("L3", 2**25, 2e11), Level("DRAM", 2**35, 4e10))
+CEILING = Ceiling(1e12, LEVELS, "by hand")
+UNKNOWN = Ceiling(None, (Level("L2", 2**20, None), *LEVELS[1:]), "")
+MEMORY = Ceiling(1e12, LEVELS[-1:], "by hand")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "flops", "nbytes", "working_set", "ceiling", "codes"),
+    [
+        (1.0, 1.1 * 1e12, None, None, CEILING, []),  # DESIGN section 4: times 1.1
+        (1.0, 1.11e12, None, None, CEILING, ["implausible"]),
+        (1.0, None, 4.3e10, None, CEILING, []),  # 40 GB streamed at 43 GB/s
+        (1.0, None, 6.0e10, None, CEILING, ["implausible"]),
+        (1e-4, None, 2e6, 2e6, CEILING, []),  # 20 GB/s: no sign of the cache
+        (1e-5, None, 1e6, 1e6, CEILING, ["warm-cache"]),  # 100 GB/s
+        (1e-6, None, 1e6, 1e6, CEILING, ["implausible"]),  # 1 TB/s out of L2
+        (1.0, None, 1e11, 1e6, CEILING, ["warm-cache"]),  # one megabyte, 100,000 times
+        (1.0, None, 1e11, 2.0**25, CEILING, ["warm-cache"]),  # it just fits
+        (1.0, None, 3e11, 2.0**20, CEILING, ["warm-cache"]),  # and into the faster one
+        (1.0, None, 3e11, 2.0**20 + 1, CEILING, ["implausible"]),
+        (1.0, None, 1.1 * 4e10, 2.0**34, MEMORY, []),
+        (1.0, None, 1.1 * 4e10 + 1e5, 2.0**34, MEMORY, ["implausible"]),
+        (1.0, 0.0, 0.0, None, CEILING, []),
+        (0.0, 1.0, None, None, CEILING, ["implausible"]),
+        (0.0, None, 1.0, None, CEILING, ["implausible"]),
+        (0.0, None, None, None, CEILING, []),
+        (1.0, 2e12, 1.0, None, Ceiling(None, (), ""), []),
+        (1e-9, None, 1e6, 1000, UNKNOWN, ["warm-cache"]),  # any rate is possible there
+    ],
+)
+def test_rates_against_ceilings(
+    seconds: float, flops: Any, nbytes: Any, working_set: Any, ceiling: Ceiling, codes: list[str]
+) -> None:
+    """Above the ceiling and its tenth is implausible; above main memory, from a cache, is warm."""
+    notes = check(seconds, flops, nbytes, working_set, ceiling)
+    assert [note.code for note in notes] == codes
+
+
+def test_a_working_set_little_larger_than_the_cache() -> None:
+    """Of 64 MiB beside 33 MiB of caches that part may come from them, at the rate of L3."""
+    cached = (2**20 + 2**25) / 2**26
+    assert fastest_rate(2**26, LEVELS) == pytest.approx(1 / ((1 - cached) / 4e10 + cached / 2e11))
+    assert fastest_rate(2**34, LEVELS) == pytest.approx(4e10, rel=0.01)
+    assert fastest_rate(1e9, (Level("L2", 2**20, None), Level("DRAM", math.inf, 1e10))) == 1e10
+    assert fastest_rate(1e9, ()) is None
+
+
+@given(st.floats(1, 2**36), st.floats(1, 2**36))
+def test_larger_sets_are_never_faster(one: float, other: float) -> None:
+    """The bound falls as the working set grows."""
+    low, high = sorted((one, other))
+    assert fastest_rate(low, LEVELS) >= fastest_rate(high, LEVELS) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "nbytes", "level"),
+    [
+        # Distinct bytes of the arrays in and out, those that a function holds included, if they
+        # are fewer than the traffic: 24 kB fit into a cache of 25, 32 kB do not.
+        (lambda a, b: a + b, (HERE, HERE[::-1]), 1e6, "24 kB"),
+        (lambda: HERE + 1.0, (), 1e6, "16 kB"),
+        (lambda a: np.add(a, 1.0, out=a), (np.ones(1000),), 1e6, "8 kB"),
+        (lambda a, b: a, (HERE, HERE), 1e6, "8 kB"),
+        (lambda a: a.sum(), (np.broadcast_to(np.ones((1, 1000)), (99, 1000)),), 1e6, "8 kB"),
+        (lambda a: a, (HERE,), 5e3, "5 kB"),
+        (lambda x: x.add_(1), (torch.ones(1000),), 1e6, "4 kB"),
+        (lambda: None, (), 7e3, "7 kB"),
+    ],
+)
+def test_the_working_set_is_what_the_arrays_hold(
+    monkeypatch: pytest.MonkeyPatch, fn: Callable[..., Any], args: Any, nbytes: float, level: str
+) -> None:
+    """Its size is in the note on the cache; an array that is used twice counts once."""
+    clock = Clock()
+    play_gpus(monkeypatch, synchronize=clock.finish)
+
+    @functools.wraps(fn)
+    def work(*given: Any) -> Any:
+        clock.now += nbytes / 8e12
+        return fn(*given)
+
+    m = gl.measure(work, *args, device="cuda", nbytes=nbytes, clock=clock, deadline=1e-4)
+    (sentence,) = (note.sentence for note in m.notes if note.code == "warm-cache")
+    kib = float(level.split(maxsplit=1)[0]) * 1000 / 1024
+    assert f"the {kib:.3g} KiB fit" in sentence.replace(".00 KiB", " KiB")
+
+
+@pytest.mark.slow
+def test_impossible_rates_of_this_machine() -> None:
+    """A petaflop in a microsecond, or 64 MB that a thread was handed, are beyond any CPU."""
+    clock, x, free = Clock(), np.ones(4_000_000), threading.Semaphore(1)
+    assert gl.measure(clock.takes(1e-6), clock=clock, flops=1e15).has_note("implausible")
+
+    def start() -> None:
+        if free.acquire(blocking=False):
+            threading.Thread(target=lambda: (np.sqrt(x, out=x), free.release())).start()
+
+    m = gl.measure(start, nbytes=2 * x.nbytes, device="cpu", deadline=0.2)
+    assert m.has_note("implausible")
+    quiet = gl.measure(clock.takes(1.0), clock=clock, nbytes=1e6, flops=1e6, deadline=3.0)
+    assert not quiet.has_note("implausible")
+
+
+def test_each_device_has_a_turn_of_its_own(clock: Clock, tmp_path: Path) -> None:
+    """The CPU's and the GPU's, known by its identity; with a clock of the test none is taken."""
+    gl.measure(clock.takes(1e-3), THERE, clock=clock, deadline=0.1)
+    assert list(tmp_path.iterdir()) == []
+    gl.measure(lambda: (DeviceArray(),), deadline=0.001)  # the GPU shows in the first result
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cpu.lock", "cuda-gpuab.lock"]
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_found_waited_for_and_possible() -> None:
+    """A product of 4,096 on the GPU takes longer to finish than to launch, whatever was named."""
+    x = torch.randn(4096, 4096, device="cuda")
+    m = gl.measure(lambda: x @ x, flops=2.0 * 4096**3)
+    assert m.device == "cuda:0"
+    assert m.launch_seconds < m.median_seconds
+    assert not m.has_note("implausible")
+    misnamed = gl.measure(torch.mm, x, x, device="cpu", deadline=0.5)
+    assert misnamed.median_seconds > m.median_seconds / 2
+    assert misnamed.has_note("skipped")
+    hidden = gl.measure(lambda: torch.ones(1000, device="cuda").sum(), deadline=0.3)
+    assert hidden.device == "cuda:0"
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_with_both_copies_and_cold_caches() -> None:
+    """Host inputs are placed on the device; host work under a GPU's name gets a note."""
+    x = torch.randn(2000, 2000)
+    m = gl.measure(torch.mm, x, x, device="cuda", transfer=True, deadline=0.5)
+    assert m.with_transfer_seconds > m.median_seconds
+    assert gl.measure(torch.mm, x.cuda(), x.cuda(), cold=True, deadline=0.5).calls_per_sample == 1
+    assert gl.measure(torch.add, torch.ones(10), 1, device="cuda", deadline=0.2).has_note("skipped")
