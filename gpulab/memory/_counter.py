@@ -88,14 +88,15 @@ def _key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and no view outgrows its storage.
+    """Return the bytes of distinct elements: an expanded dimension (stride 0) is there once, and so is where windows overlap.
 
     Of a sparse tensor these are its values and its indices.
     """
     if tensor.layout is not torch.strided:
         return sum(_nbytes(part) for part, _ in storages_of(tensor, tensor.device.type))
     elements = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
-    return min(elements * tensor.element_size(), tensor.untyped_storage().nbytes())
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))  # from first to last
+    return min(elements, max(span, 0)) * tensor.element_size()
 
 
 def _base(func: Any) -> str:

@@ -16,11 +16,15 @@ class Interrupted:
         self.asked = False
 
 
+_blocks: list[Interrupted] = []  # that the main thread is in, the outermost first
+
+
 @contextlib.contextmanager
 def deferred() -> Iterator[Interrupted]:
     """Within the block, the first interrupt is noted in ``asked``; a second one raises KeyboardInterrupt at once.
 
-    Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes.
+    Only the main thread is interrupted, so elsewhere (an instrument's work) nothing changes. A block around another one is asked too:
+    an interrupt in the last step of one run ends the series of runs.
     """
     state = Interrupted()
 
@@ -33,10 +37,14 @@ def deferred() -> Iterator[Interrupted]:
         yield state
         return
     before = signal.signal(signal.SIGINT, note)
+    _blocks.append(state)
     try:
         yield state
     finally:
         signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+        _blocks.pop()
+        if state.asked and _blocks:
+            _blocks[-1].asked = True
 
 
 def leave_to_the_run(worker: int) -> None:

@@ -1,6 +1,7 @@
-"""The formats once more, from their published parameters alone, in whole numbers and fractions: the oracle of these tests.
+"""The formats from their published parameters, in whole numbers and fractions: the oracle.
 
-Nothing here is read from the code under test. A number of a format is an integer times its smallest subnormal number.
+Nothing here is read from the code under test. A number is an integer times its smallest
+subnormal number.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class Published:
-    """Field widths and special codes: ``specials`` is "ieee" (inf and nan in the highest exponent), "nan" (one nan, all ones) or "none"."""
+    """Field widths and special codes.
+
+    ``specials`` is "ieee" (inf and nan in the highest exponent), "nan" (all ones) or "none".
+    """
 
     exponent_bits: int
     mantissa_bits: int
@@ -48,7 +52,7 @@ class Published:
         return [count * self.unit for count in counted if isinstance(count, int)]
 
     def nearest(self, x: Fraction) -> Fraction | None:
-        """The number nearest to x, ties to the even code; None where x rounds beyond the largest."""
+        """The number nearest to x, ties to the even code; None beyond the largest."""
         ladder = self._ladder()
         magnitude, sign = abs(x), (-1 if x < 0 else 1)
         if magnitude >= ladder[-1]:
@@ -63,7 +67,7 @@ class Published:
         return None if best == len(ladder) - 1 else sign * ladder[best]
 
     def _ladder(self) -> list[Fraction]:
-        """The magnitudes, and the number that would come next if the exponents went on."""
+        """The magnitudes, and what would come next if the exponents went on."""
         if self not in _LADDERS:
             found = self.magnitudes()
             _LADDERS[self] = [*found, 2 * found[-1] - found[-2]]
@@ -82,7 +86,7 @@ PUBLISHED = {
 
 
 def round_fraction(x: Fraction, exponent_bits: int, mantissa_bits: int) -> Fraction:
-    """Round to nearest, ties to even, in a format with no upper end: for formats too wide to list."""
+    """Round to nearest, ties to even, in a format with no upper end."""
     if x == 0:
         return x
     magnitude = abs(x)

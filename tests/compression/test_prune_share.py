@@ -1,0 +1,252 @@
+"""Pruning, sparse layers and shared values: what is zero stays zero, what goes was not used."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from gpulab import compression, networks
+from gpulab.errors import InputError
+from torch import nn
+
+IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def trained(model: nn.Module, x: torch.Tensor = IMAGES) -> nn.Module:
+    """A few steps of Adam with weight decay, so that norms have seen data."""
+    optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model.train()(x).square().mean().backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture(name="cnn")
+def _cnn() -> nn.Module:
+    torch.manual_seed(0)
+    return trained(networks.cnn(width=8))
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    """The weights of linear and convolutional layers."""
+    return [m.weight.detach() for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+
+
+@pytest.mark.parametrize(
+    ("amount", "scope"), [(0.0, "global"), (0.37, "global"), (0.9, "global"), (0.5, "layer")]
+)
+def test_exactly_the_smallest_weights_become_zero(cnn: Any, amount: float, scope: str) -> None:
+    """The count is exact; training keeps the zeros and moves the rest; a second pruning goes on."""
+    before = [weight.clone() for weight in weights(cnn)]
+    pruned = compression.prune(cnn, amount, scope=scope)
+    pairs = list(zip(weights(cnn), weights(pruned), strict=True))
+    if scope == "global":
+        pairs = [tuple(torch.cat([each[k].flatten() for each in pairs]) for k in (0, 1))]
+    for old, new in pairs:
+        gone = new == 0
+        assert (int(gone.sum()), torch.equal(new[~gone], old[~gone])) == (
+            round(amount * len(old.flatten())),
+            True,
+        )
+        assert amount == 0 or old[gone].abs().max() <= old[~gone].abs().min()
+    start = [weight.clone() for weight in weights(pruned)]
+    again = [{"amount": 0.95}, {"amount": 0.3}, {"amount": 0.5, "pattern": "2:4"}]
+    later = [trained(pruned), *(compression.prune(pruned, **options) for options in again)]
+    for model, least in zip(later, (amount, 0.95, 0.3, 0.5), strict=True):
+        assert compression.sparsity(model) >= max(least, amount) - 1e-3
+        assert all(bool((b[a == 0] == 0).all()) for a, b in zip(start, weights(model), strict=True))
+    assert all(map(torch.equal, before, weights(cnn)))
+    assert not any(map(torch.equal, start[:1], weights(pruned)[:1])) or not start[0].any()
+
+
+def test_finish_gives_plain_weights_and_the_same_outputs(cnn: Any) -> None:
+    """The module's own names and numbers; also of a weight that is made of others."""
+    normed = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 8)))
+    for model in (cnn, normed):
+        pruned = compression.prune(model, 0.75).eval()
+        done = compression.finish(pruned)
+        assert not any(nn.utils.parametrize.is_parametrized(m) for m in done.modules())
+        torch.testing.assert_close(done(IMAGES), pruned(IMAGES))
+        assert compression.sparsity(done) == pytest.approx(0.75, abs=1e-3)
+
+
+def test_two_of_four_agrees_with_every_choice() -> None:
+    """Of the six ways to keep two of four neighbours the largest sum; a row's rest is kept."""
+    layer = nn.Linear(18, 6)
+    kept = compression.prune(nn.Sequential(layer), pattern="2:4")[0].weight.detach()
+    assert torch.equal(kept[:, 16:], layer.weight[:, 16:])
+    groups = zip(
+        layer.weight[:, :16].abs().reshape(-1, 4), kept[:, :16].reshape(-1, 4), strict=True
+    )
+    for group, left in groups:
+        best = max(sum(group[list(two)].tolist()) for two in itertools.combinations(range(4), 2))
+        assert (float(left.abs().sum()), int(left.count_nonzero())) == (pytest.approx(best), 2)
+
+
+MODELS = {
+    "cnn": lambda: networks.cnn(width=8),
+    "mlp": lambda: networks.mlp(64, 16, 10),
+    "resnext": lambda: networks.resnext(width=16, groups=1),
+    "mobilenet": lambda: networks.mobilenet(width=4),
+    "flattened": lambda: nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 10)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_removing_channels_equals_silencing_them(kind: str) -> None:
+    """Channels that are zero where they are read are what goes; the outputs stay the same."""
+    torch.manual_seed(0)
+    model = trained(MODELS[kind]())
+    small = compression.prune(model, 0.5, structured=True).eval()
+    counts = [sum(p.numel() for p in one.parameters()) for one in (small, model)]
+    assert counts[0] < 0.8 * counts[1]
+    # The same rule says which channels go: with their readers' weights zero they change nothing.
+    shapes = zip(model.named_modules(), small.modules(), strict=True)
+    with torch.no_grad():
+        for (_, big), little in shapes:
+            if isinstance(big, nn.Linear) or (isinstance(big, nn.Conv2d) and big.groups == 1):
+                silence(big.weight, little.weight)
+    torch.testing.assert_close(small(IMAGES), model(IMAGES), atol=1e-5, rtol=1e-5)
+
+
+def silence(big: torch.Tensor, little: torch.Tensor) -> None:
+    """Set the inputs of a layer to zero that its smaller form no longer has."""
+    if big.shape[1] == little.shape[1]:
+        return
+    row = int(little.abs().flatten(1).sum(1).argmax())
+    rows = big.flatten(2) if big.dim() > 2 else big[..., None]
+    wanted = little.flatten(2)[row] if little.dim() > 2 else little[row, :, None]
+    for column in range(big.shape[1]):
+        same = (rows[:, column, None] == wanted[None]).all(-1)
+        if not bool(same.any()):
+            big[:, column] = 0
+
+
+def filters(first: list[float], second: nn.Module, reads: int = 3) -> nn.Sequential:
+    """Filters of one weight each, what stands behind them, and what reads them."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 1, bias=False), second, nn.Conv2d(reads, 1, 1))
+    model[0].weight.data[:] = torch.tensor(first).view(3, 1, 1, 1)
+    return model
+
+
+def test_the_channels_that_stay_are_the_largest_as_what_follows_scales_them() -> None:
+    """A norm of 1, -4, 0 over roots of variances of 5/4, 1, 9/4, and a filter of 0.1, -1, 1."""
+    norm, depth = nn.BatchNorm2d(3, eps=0.25), nn.Conv2d(3, 3, 1, groups=3, bias=False)
+    norm.weight.data[:] = torch.tensor([1.0, -4.0, 0.0])
+    norm.running_var[:] = torch.tensor([1.0, 0.75, 2.0])
+    depth.weight.data[:] = torch.tensor([0.1, -1.0, 1.0]).view(3, 1, 1, 1)
+    left = [
+        compression.prune(filters([2.0, -1.0, 3.0], norm), 0.34, structured=True),  # 1.8, 4, 0
+        compression.prune(filters([3.0, 1.0, 2.0], depth), 0.34, structured=True),  # 0.3, 1, 2
+    ]
+    assert [one[0].weight.flatten().tolist() for one in left] == [[2.0, -1.0], [1.0, 2.0]]
+    assert (left[0][1].num_features, left[1][1].groups, left[1][2].in_channels) == (2, 2, 2)
+
+
+class Twice(nn.Module):
+    """Two layers, of which one is used a second time, or lends its weight."""
+
+    def __init__(self, how: str = "") -> None:
+        super().__init__()
+        self.one, self.two, self.how = nn.Linear(4, 4), nn.Linear(4, 4), how
+        if how == "tied":
+            self.other = nn.Linear(4, 4)
+            self.other.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run what is to be followed."""
+        x = self.one(self.one(x)) if self.how == "twice" else self.one(x)
+        return self.two(x.softmax(-1) if self.how == "mixed" else torch.relu(x))
+
+
+CONV, LAST = nn.Conv2d(3, 6, 1), nn.Linear(6, 2)
+# What stands between two layers, and the channels of the first that are left of half of them.
+CHAINS = {
+    "once": (Twice(), 2), "twice": (Twice("twice"), None), "tied": (Twice("tied"), None),
+    "mixed": (Twice("mixed"), None),
+    "norm": (nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), LAST), 3),
+    "softmax": (nn.Sequential(nn.Linear(4, 6), nn.Softmax(-1), LAST), None),
+    "layer norm": (nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), LAST), None),
+    "image": (nn.Sequential(CONV, nn.MaxPool2d(2), nn.Conv2d(6, 2, 1)), 3),
+    "depthwise": (nn.Sequential(CONV, nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 2, 1)), 3),
+    "groups": (nn.Sequential(CONV, nn.Conv2d(6, 6, 3, groups=3), nn.Conv2d(6, 2, 1)), None),
+    "flattened": (nn.Sequential(CONV, nn.Flatten(), nn.ReLU(), nn.Linear(24, 2)), 3),
+    "columns": (nn.Sequential(CONV, nn.ReLU(), LAST), None),  # reads the last dimension
+    "no reader": (nn.Sequential(nn.Linear(4, 6), nn.ReLU()), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_channels_go_only_where_all_that_reads_them_is_known(kind: str) -> None:
+    """A shared layer or weight, a mixing one and unknown readers keep theirs."""
+    model, left = CHAINS[kind]
+    if left is None:
+        with pytest.raises(InputError, match="structured=False"):
+            compression.prune(model, 0.5, structured=True)
+    else:
+        small = compression.prune(model, 0.5, structured=True)
+        assert len(next(small.parameters())) == left
+        whole = compression.prune(model, 0.5, structured=True, multiple=8)
+        assert len(next(whole.parameters())) == len(next(model.parameters()))
+
+
+@pytest.mark.parametrize("amount", [0.0, 0.95])
+def test_csr_gives_the_same_numbers(amount: float) -> None:
+    """Strided, dilated, unbiased and linear layers, of sequences and in float64 too."""
+    strided = nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False)
+    model = nn.Sequential(strided, nn.Conv2d(6, 5, 3, dilation=2), nn.Flatten(), nn.Linear(45, 7))
+    x, y = torch.randn(4, 2, 14, 14), torch.randn(2, 5, 8)
+    pruned = compression.prune(model, amount)
+    sparse, rows = map(compression.to_sparse, (pruned, nn.Sequential(layer := nn.Linear(8, 3))))
+    torch.testing.assert_close(sparse(x), pruned(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rows(y), layer(y))
+    kept = sum(layer.parameters for layer in compression.count(sparse, x).layers)
+    assert kept == 693 - round(amount * 693) + 5 + 7
+    torch.testing.assert_close(
+        sparse(x).double(), sparse.double()(x.double()), atol=1e-5, rtol=1e-5
+    )
+    grouped = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 2, 1))
+    assert isinstance(compression.to_sparse(grouped)[0], nn.Conv2d)
+
+
+@pytest.mark.parametrize("clusters", [2, 5, 16])
+def test_a_codebook_is_as_good_as_scikit_learns(clusters: int) -> None:
+    """From the same start, the squared error of Lloyd's iterations; each value is the nearest."""
+    cluster = pytest.importorskip("sklearn.cluster")
+    layer = nn.Linear(400, 1, bias=False)
+    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(clusters))
+    shared = compression.share_weights(nn.Sequential(layer), clusters)[0].weight.detach()
+    values, book = layer.weight.detach().flatten(), shared.unique()
+    start = torch.linspace(float(values.min()), float(values.max()), clusters).numpy()[:, None]
+    means = cluster.KMeans(clusters, init=start, n_init=1, max_iter=200, tol=0)
+    theirs = means.fit(values.numpy()[:, None])
+    assert float((values - shared).square().sum()) == pytest.approx(theirs.inertia_, rel=1e-4)
+    distances = (values[:, None] - book).abs()
+    assert torch.equal((values - shared[0]).abs(), distances.min(1).values)
+
+
+def test_a_shared_value_learns_from_all_that_share_it() -> None:
+    """Its step is that of the sum of gradients; zeros, few values and ties stay."""
+    plain, x = nn.Sequential(nn.Linear(6, 4, bias=False)), torch.randn(5, 6)
+    shared = compression.share_weights(plain, 3)
+    before = plain[0].weight.data[:] = shared[0].weight.detach().clone()
+    for model in (plain, shared):
+        model(x).square().sum().backward()
+    torch.optim.SGD(shared.parameters(), 0.1).step()
+    for value in before.unique():
+        step = 0.1 * plain[0].weight.grad[before == value].sum()
+        torch.testing.assert_close(shared[0].weight[before == value].unique(), (value - step)[None])
+    many = compression.share_weights(plain, 24)[0].weight
+    pruned = compression.share_weights(compression.prune(networks.mlp(8, 16, 4), 0.5), 4)
+    tied = compression.share_weights(networks.transformer(20, 16, 2, 1, context=8, tied=True), 4)
+    assert torch.equal(many, plain[0].weight)
+    assert compression.sparsity(pruned) == pytest.approx(0.5, abs=0.01)
+    assert (tied.head.weight is tied.tokens.weight, len(tied.head.weight.unique()) > 4) == (
+        True,
+        True,
+    )

@@ -1,0 +1,352 @@
+"""Counting, files, weighing, recipes: PyTorch's counter, sizes by hand, an injected clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from call_texts import defaults, refusals
+from gpulab import compression, networks, training
+from gpulab.compression import Reason, Recipe, WeighedModel, Weighing
+from gpulab.errors import CheckpointError, InputError, StoppedError
+from gpulab.evidence import Evidence, Note
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from texts import table_text
+
+HERE = Evidence.measured("a CPU")
+
+# -- counting --------------------------------------------------------------------------------------
+
+
+def test_flops_by_hand(approved: Any) -> None:
+    """Two for each weight at each place of the output; groups divide; stored zeros count."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, groups=4), nn.Conv2d(8, 8, 1),
+        nn.Conv2d(8, 8, 1, groups=8), nn.Flatten(), nn.Linear(72, 5),
+    )  # fmt: skip
+    x = torch.zeros(2, 3, 10, 10)  # then 5x5 and 3x3 places
+    cost = compression.count(model, x)
+    by_hand = [2 * 25 * 8 * 3 * 9, 2 * 9 * 8 * 2 * 9, 2 * 9 * 8 * 8, 2 * 9 * 8, 2 * 72 * 5]
+    assert [layer.flops for layer in cost.layers] == [2 * each for each in by_hand]
+    assert (cost.flops_per_item, cost.parameters) == (
+        sum(by_hand),
+        sum(p.numel() for p in model.parameters()),
+    )
+    pruned = compression.prune(model, 0.5, layers=["5"])
+    sparse = compression.count(compression.to_sparse(pruned, layers=["5"]), x)
+    integers = compression.count(compression.quantize(model), x)
+    assert (compression.count(pruned, x).flops, sparse.layers[-1].flops) == (cost.flops, 2 * 360)
+    text = "".join(
+        f"{one!r}\n{table_text(one._repr_html_())}\n" for one in (cost, sparse, integers)
+    )
+    assert text == approved
+
+
+IMAGES = torch.zeros(3, 1, 8, 8)
+COUNTED: dict[str, tuple[Any, torch.Tensor]] = {
+    "resnext": (lambda: networks.resnext(width=16), IMAGES),
+    "mobilenet": (lambda: networks.mobilenet(width=4), IMAGES),
+    "text": (
+        lambda: networks.transformer(50, 16, 2, 2, context=8), torch.zeros(3, 8, dtype=torch.int64),
+    ),
+    "quantized": (lambda: compression.quantize(networks.cnn(width=8)), IMAGES),
+    "line": (lambda: nn.Conv1d(8, 4, 3), torch.zeros(2, 8, 16)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_flops_agree_with_pytorchs_counter(kind: str) -> None:
+    """With attention that PyTorch's counter can see; the model stays as it was."""
+    make, x = COUNTED[kind]
+    model = make().eval()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as theirs, torch.no_grad():
+        model(x)
+    assert compression.count(model, x).flops == theirs.get_total_flops()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class Other(nn.Module):
+    """A recurrent layer, a product beside the layers, and one layer that runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.LSTM(8, 16, 2, batch_first=True), nn.Linear(16, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run all of it."""
+        y = self.head(self.head(self.cells(x)[0][:, -1]))
+        return y @ torch.ones(16, 3)
+
+
+def test_what_is_not_in_plain_layers_counts_too() -> None:
+    """Items of 5 positions, gates of 16 that read 8 or 16 inputs and 16 states; the head twice."""
+    cost = compression.count(Other(), torch.zeros(3, 5, 8))
+    recurrent = 2 * 3 * 5 * 4 * 16 * (8 + 16 + 16 + 16)
+    flops = {layer.name: layer.flops for layer in cost.layers}
+    assert flops == {"cells": recurrent, "head": 2 * 2 * 3 * 256}
+    assert (cost.other_flops, cost.flops) == (2 * 3 * 16 * 3, sum(flops.values()) + 288)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def every_kind() -> dict[str, nn.Module]:
+    """One model of each kind that this package makes."""
+    torch.manual_seed(0)
+    cnn = networks.cnn(width=4)
+    pruned = compression.prune(cnn, 0.9)
+    return {
+        "plain": cnn, "masked": pruned, "csr": compression.to_sparse(pruned),
+        "smaller": compression.prune(cnn, 0.5, structured=True),
+        "8 bits": compression.quantize(cnn),
+        "4 bits": compression.quantize(pruned, bits=4),
+        "shared": compression.share_weights(pruned, 8),
+        "aware": compression.quantize_aware(cnn, bits=2),
+        "bfloat16": networks.mlp(8, 8, 2).bfloat16(),
+        "tied": networks.transformer(30, 16, 2, 1, context=8, tied=True),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", every_kind())
+def test_files_give_the_same_tensors_back(kind: str, tmp_path: Path) -> None:
+    """Bit for bit; the size told is the file's; a damaged file is refused."""
+    model, path = every_kind()[kind], tmp_path / "model.bin"
+    nbytes = compression.save(model, path)
+    assert nbytes == path.stat().st_size == compression.size_on_disk(model)
+    tensors, expected = compression.load(path), compression.finish(model).state_dict()
+    assert list(tensors) == list(expected)
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+    assert all(tensors[name].dtype == expected[name].dtype for name in expected)
+    content = path.read_bytes()
+    places = range(0, nbytes, nbytes // 12)
+    wrong = [
+        content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :] for place in places
+    ]
+    for each in (*wrong, b"", content[:-1], content + b"x"):
+        path.write_bytes(each)
+        with pytest.raises(CheckpointError):
+            compression.load(path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        compression.save(model, tmp_path / "folder")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "model.bin"]
+
+
+def test_sizes_by_hand() -> None:
+    """300 x 300 weights in each form, and tied ones: to the few hundred bytes of a header."""
+    torch.manual_seed(0)
+    model, n = nn.Sequential(nn.Linear(300, 300, bias=False)), 90_000
+    nn.init.normal_(model[0].weight)
+    pruned = compression.prune(model, 0.9)
+    expected = [
+        (model, 4 * n), (pruned, n // 8 + 4 * n // 10), (compression.quantize(model), n + 4 * 300),
+        (compression.quantize(model, bits=4), n // 2 + 4 * 300),
+        (compression.quantize(pruned), n // 8 + n // 10 + 4 * 300),
+        (compression.share_weights(model, 16), n // 2 + 16 * 4),
+        (compression.share_weights(pruned, 4), n // 8 + n // 40 + 16),
+        (compression.to_sparse(pruned), (4 + 2) * n // 10 + 2 * 301),
+        (compression.finish(pruned).bfloat16(), n // 8 + 2 * n // 10),
+    ]  # fmt: skip
+    over = [compression.size_on_disk(each) - nbytes for each, nbytes in expected]
+    assert all(0 <= nbytes < 600 for nbytes in over), over
+    both = (networks.transformer(500, 32, 2, 1, context=8, tied=tied) for tied in (False, True))
+    loose, tied = map(compression.size_on_disk, both)
+    assert loose - tied == pytest.approx(4 * 500 * 32, abs=100)
+
+
+# -- weighing --------------------------------------------------------------------------------------
+
+
+class Slow(nn.Module):
+    """A layer whose call takes so many seconds, and so many more an item, by the tests' clock."""
+
+    now = [0.0]
+
+    def __init__(self, start: float, each: float) -> None:
+        super().__init__()
+        self.layer, self.cost = nn.Linear(8, 4, bias=False), (start, each)
+        self.layer.weight.data[:] = torch.linspace(0.1, 0.3, 32).view(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Let the time pass."""
+        self.now[0] += self.cost[0] + self.cost[1] * len(x)
+        return self.layer(x)
+
+
+def tick() -> float:
+    """The tests' clock."""
+    Slow.now[0] += 1e-9
+    return Slow.now[0]
+
+
+def test_times_are_those_of_the_clock_and_reasons_follow_from_facts(approved: Any) -> None:
+    """1 ms a call and 10 us an item; each form that saves no time says why."""
+    first, seen = Slow(1e-3, 1e-5), []
+    pruned = compression.prune(first, 0.5)
+    models = {
+        "first": first, "quick": Slow(1e-3, 0.0), "pruned": pruned,
+        "csr": compression.to_sparse(pruned),
+        "integers": compression.quantize(first), "shared": compression.share_weights(first, 4),
+    }  # fmt: skip
+    options = {"clock": tick, "deadline": 0.2, "device": "cpu"}
+    progress = lambda fraction, text: seen.append(fraction)  # noqa: E731
+    found = compression.weigh(models, inputs=torch.zeros(100, 8), progress=progress, **options)
+    assert found["first"].median_seconds == pytest.approx(2e-3, rel=1e-3)
+    assert found["first"].single_seconds == pytest.approx(1.01e-3, rel=1e-3)
+    assert (found["quick"].speedup, found["quick"].faster) == (
+        pytest.approx(2.0, rel=1e-3),
+        "faster",
+    )
+    facts = {each.label: (each.parameters, each.zeros, each.forms) for each in found.models}
+    assert facts == {
+        "first": (32, 0, ()), "quick": (32, 0, ()), "pruned": (32, 16, ("dense zeros",)),
+        "csr": (16, 0, ("csr",)), "integers": (32, 0, ("integers in float",)),
+        "shared": (32, 0, ("shared",)),
+    }  # fmt: skip
+    assert [each.flops_per_item for each in found.models] == [64, 64, 64, 32, 64, 64]
+    assert found["first"].moved_bytes == 4 * (32 + 800 + 400)
+    assert (seen == sorted(seen), seen[-1], found.batch) == (True, 1.0, 100)
+    assert all(
+        each.file_bytes == compression.size_on_disk(models[each.label]) for each in found.models
+    )
+    assert "".join(f"{sentence}\n" for sentence in found.sentences) == approved
+
+
+def weighed(label: str = "x", **changes: Any) -> WeighedModel:
+    """A model of 1,000 bytes that takes a millisecond."""
+    ends = (0.9e-3, 1.1e-3)
+    plain = WeighedModel(
+        label, 1000, 100, 0, (), 1e6, 10, 1000, 1e-3, ends, 1e-4, None, None, None, (), (), HERE
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def right(correct: int, half: float = 0.1) -> Any:
+    """So many of a hundred digits, so wide."""
+    share = correct / 100
+    ends = (share - half, min(1.0, share + half))
+    return training.Accuracy(correct, 100, share, ends, 0.0, "digits", HERE)
+
+
+def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
+    """Size, time and accuracy with their intervals; who is beaten in nothing is on the front."""
+    rows = (
+        weighed("first", accuracies=(right(90), right(80))),
+        weighed("small", file_bytes=250, zeros=60, speedup=2.0, speedup_interval=(1.9, 2.1)),
+        weighed(
+            "same", file_bytes=997, speedup=1.1, speedup_interval=(1.0, 1.2),
+            reasons=(Reason("a", "It rounds."),),
+        ),
+        weighed(
+            "alike", file_bytes=1006, speedup=1.0, speedup_interval=(0.9, 1.1),
+            accuracies=(right(79),),
+            interval_seconds=None,
+        ),
+        weighed("slow", speedup=0.5, speedup_interval=(0.4, 0.6), accuracies=(right(95),)),
+        weighed("loose", speedup=1.3, file_bytes=4000),
+    )  # fmt: skip
+    found = Weighing("digits", "a CPU", 64, rows, (Note("contended", "busy."),), HERE, None)
+    assert [row.faster for row in rows] == ["", "faster", "as fast", "as fast", "slower", ""]
+    half = ((12.7062 * 0.05) ** 2 + 0.1**2) ** 0.5  # two seeds: Student's t of one degree
+    assert rows[0].accuracy_interval == pytest.approx((0.85 - half, 1.0), abs=1e-4)
+    fronts = [found.front, found.front_of(time=False), found.front_of(size=False)]
+    lines = [*found.sentences, *map(repr, (found, *rows)), *map(str, fronts)]
+    assert "\n".join(lines) + "\n" + table_text(found._repr_html_()) == approved
+
+
+# -- recipes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_recipes_are_cooked_and_weighed() -> None:
+    """Channels, zeros, few bits; each seed an accuracy; a stop has nothing to weigh."""
+    pytest.importorskip("sklearn")
+    recipes = [
+        Recipe(channels=0.5, zeros=0.8, bits=3, fine_tune=0.1),
+        Recipe(),
+        Recipe(bits=8, fine_tune=0),
+    ]
+    options = {"seeds": (0, 1), "deadline": 0.02, "device": "cpu"}
+    found = compression.diet("digits-mlp", recipes, **options)
+    assert [each.label for each in found.models] == ["as trained", recipes[0].label, "8 bits"]
+    assert [len(each.accuracies) for each in found.models] == [2, 2, 2]
+    sizes = [each.file_bytes for each in found.models]
+    assert (sizes[1] < sizes[0] / 20, sizes[2] < sizes[0] / 3) == (True, True)
+    assert found.models[0].accuracy > 0.9 > 0.5
+    shared = compression.cook(Recipe(values=4, fine_tune=0), "digits-mlp", seed=0, device="cpu")
+    assert len(shared.layers[1].weight.unique()) == 4
+    with pytest.raises(StoppedError):
+        compression.diet("digits-mlp", [Recipe(zeros=0.5)], seeds=(7,), stop=lambda: True)
+
+
+def test_what_runs_here_was_tried() -> None:
+    """On a CPU CSR and float arithmetic run, 2:4 does not: it needs compute capability 8.0."""
+    found = compression.support("cpu")
+    works = {each.name: each.works for each in found.abilities}
+    assert works["zeros in CSR"]
+    assert works["8-bit weights, float32 arithmetic"]
+    assert not works["2:4 zeros"]
+    assert "compute capability 8.0" in found["2:4 zeros"].sentence
+    assert [row[1] for row in found.table()[1]] == [
+        "yes" if each else "no" for each in works.values()
+    ]
+
+
+NET, IMAGE = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Conv2d(2, 3, 4, padding="same"))
+REFUSED = [
+    *[(compression.prune, (NET,), options) for options in (
+        {"amount": 1.0}, {"amount": -0.1}, {"scope": "each"}, {"pattern": "1:4"}, {"layers": ["1"]},
+        {"pattern": "2:4", "amount": 0.3}, {"pattern": "2:4", "structured": True}, {"skip": ["0"]},
+        {"structured": True, "multiple": 1025}, {"structured": True},
+    )],
+    (compression.prune, (compression.prune(NET, 0.5),), {"structured": True}),
+    (compression.prune, (compression.share_weights(NET, 2),), {}), (compression.prune, (5,), {}),
+    *[(compression.share_weights, (NET,), {"clusters": count}) for count in (1, 257, 2.0)],
+    (compression.share_weights, (compression.share_weights(NET, 2),), {}),
+    *[(compression.quantize, (NET,), options) for options in (
+        {"weights": "per-row"}, {"activations": "lazy"}, {"bits": 1}, {"bits": 9}, {"layers": []},
+        {"activations": "static"}, {"calibration": torch.ones(1, 8)}, {"arithmetic": "fast"},
+        {"activations": "static", "calibration": []}, {"arithmetic": "integer"},
+        {"activations": "static", "calibration": torch.full((1, 8), float("nan"))},
+        {"activations": "static", "calibration": torch.ones(1, 8), "percentile": 50},
+        {"arithmetic": "integer", "activations": "dynamic", "bits": 4},
+        {"arithmetic": "torchao", "bits": 4},
+    )],
+    (compression.quantize, (IMAGE,), {}), (compression.quantize_aware, (IMAGE,), {}),
+    (compression.to_sparse, (NET,), {"format": "coo"}),
+    (compression.to_sparse, (compression.prune(NET, pattern="2:4"), "2:4"), {}),
+    (compression.to_sparse, (nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)),), {"layers": ["0"]}),
+    (compression.sparsity, (nn.ReLU(),), {}),
+    (compression.count, (NET, torch.zeros(2, 9)), {}), (compression.weigh, (NET,), {}),
+    *[(compression.weigh, (models,), {"inputs": torch.zeros(1, 8)})
+      for models in ({}, {"a": []}, 5)],
+    (compression.weigh, (NET,), {"inputs": torch.zeros(1, 9)}),
+    *[(Recipe, (), options) for options in (
+        {"network": "vgg"}, {"channels": 1.0}, {"zeros": -0.1}, {"values": 1}, {"values": 257},
+        {"bits": 1}, {"bits": 9}, {"values": 4, "bits": 4}, {"compute": "csr", "bits": 8},
+        {"compute": "integer"}, {"compute": "gpu"}, {"fine_tune": 10.1}, {"fine_tune": -0.1},
+    )],
+    (compression.cook, (Recipe(network="resnext"), "prose-transformer"), {}),
+    *[(compression.diet, ("prose-transformer", recipes), {}) for recipes in ([], ["zeros"])],
+    (compression.diet, ("prose-transformer", [Recipe(zeros=0.5)]), {"seeds": ()}),
+]  # fmt: skip
+LABELS = [
+    {}, {"network": "resnext", "channels": 0.5}, {"zeros": 0.9, "compute": "csr"}, {"bits": 5},
+    {"values": 16, "fine_tune": 0}, {"bits": 8, "fine_tune": 0}, {"zeros": 0.999, "fine_tune": 2},
+    {"bits": 4, "weights": "per-tensor", "fine_tune": 0}, {"bits": 8, "activations": "static"},
+    {"bits": 8, "activations": "dynamic", "compute": "integer"}, {"values": 256}, {"bits": 2},
+]  # fmt: skip
+
+
+def test_refusals_labels_and_defaults(approved: Any) -> None:
+    """What will not do and what would; what a recipe is called; what no options mean."""
+    text = "".join(f"{Recipe(**options)!r}\n" for options in LABELS)
+    assert refusals(REFUSED) + text + defaults(compression) == approved
+    with pytest.raises(InputError, match="expected one of"):
+        compression.support("cpu")["everything"]

@@ -1,0 +1,312 @@
+"""Memory that is held: limits, snapshots, cells, releases, shares; and the traffic of operators."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from typing import Any
+
+import gpulab as gl
+import numpy as np
+import pytest
+import torch
+from gpulab import magics, memory
+from gpulab.errors import InputError
+from gpulab.evidence import Evidence, Note
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from texts import table_text
+
+MIB = 2**20
+
+
+def made(mebibytes: int) -> torch.Tensor:
+    """A tensor of so many MiB."""
+    return torch.zeros(mebibytes * MIB // 4)
+
+
+# -- the limit -------------------------------------------------------------------------------------
+
+
+def test_a_limit_counts_what_lives_and_raises_pytorchs_error() -> None:
+    """Views cost nothing, a resize counts, what just fits is allowed."""
+    small = memory.limit(14 * MIB, "cpu", on_top=True)
+    with small:
+        kept = [made(4) for _ in range(3)]
+        kept += [kept[0][k:] for k in range(10)]
+        assert (small.live_bytes, small.free_bytes) == (12 * MIB, 2 * MIB)
+        with pytest.raises(torch.OutOfMemoryError, match=r"allocate 4.00 MiB.*14.0 MiB.*2.00 MiB"):
+            made(4)
+        kept = kept[1:3]
+        kept += [kept[0].resize_(5 * MIB // 4), made(5)]
+        assert repr(small) == "<limit of 14.0 MiB on cpu: 14.0 MiB in use>"
+        with pytest.raises(InputError, match="entered already"), small:
+            pass
+    assert (small.peak_bytes, made(20).nbytes) == (14 * MIB, 20 * MIB)
+    with memory.limit(MIB, "cpu") as all_of_it, pytest.raises(torch.OutOfMemoryError):
+        assert (all_of_it.free_bytes, kept[0].add_(1).nbytes) == (
+            0,
+            5 * MIB,
+        )  # from before, in place
+        torch.zeros(1)
+
+
+def test_a_caught_error_keeps_the_memory_until_it_goes() -> None:
+    """The failed step's tensors live in the traceback, autograd's with the graph."""
+    small, seen, x = memory.limit(10 * MIB, "cpu", on_top=True), [], made(1).requires_grad_()
+    step = lambda first: (first + 1).numel()  # noqa: E731
+    with small:
+        try:
+            step(made(8))
+        except torch.OutOfMemoryError:
+            seen.append(small.live_bytes)
+        seen.append(small.live_bytes)
+        out = nn.Sequential(*[nn.ReLU() for _ in range(6)])(x)
+        seen.append(small.live_bytes)
+        out.sum().backward()
+        del out
+        assert [*seen, small.live_bytes] == [8 * MIB, 0, 6 * MIB, MIB]
+
+
+# -- what holds it ---------------------------------------------------------------------------------
+
+
+def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
+    """Tensors, views, arrays, parameters, gradients, an optimizer's state and items."""
+    model, x, unnamed = nn.Linear(30, 40), torch.zeros(1234), torch.zeros(1001)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.zeros(1, 30)).sum().backward()
+    optimizer.step()
+    names = {
+        "_hidden": x, "x": x, "part": x[:5], "model": model, "optimizer": optimizer,
+        "a": np.zeros(77), "batch": {"k": [torch.zeros(55)]}, "meta": torch.zeros(9, device="meta"),
+    }  # fmt: skip
+    found = memory.snapshot("cpu", names=names)
+    assert (sum(found.parts.values()), min(found.parts.values()) >= 0) == (found.total_bytes, True)
+    sizes = {tensor.name: (tensor.nbytes, tensor.library) for tensor in found.tensors}
+    wanted = {
+        "x": (4936, "torch"), "model.weight": (4800, "torch"), "model.weight.grad": (4800, "torch"),
+        "a": (616, "numpy"), "batch['k'][0]": (220, "torch"),
+        "optimizer.state[0].exp_avg": (4800, "torch"), "_hidden": None, "part": None, "meta": None,
+    }  # fmt: skip
+    assert {name: sizes.get(name) for name in wanted} == wanted
+    assert unnamed.nbytes in {tensor.nbytes for tensor in found.tensors if not tensor.name}
+    assert "unnamed" in {tensor.name for tensor in memory.snapshot("cpu").tensors}
+
+
+def test_a_watched_cell_reports_its_peak_what_it_keeps_and_what_is_new() -> None:
+    """8 MB twice, 8 MB for a moment, and 4 MB let go; the same again when it runs again."""
+    names: dict[str, Any] = {"old": torch.ones(1_000_000)}
+    for freed in (True, False):
+        with memory.Watch(names) as watch:
+            names["x"] = torch.ones(2_000_000)
+            names["y"] = names["x"] * 2
+            names["z"] = float((names["y"] + 1).sum())
+            names.pop("old", None)
+        found = watch.result()
+        use = found.devices[0]
+        assert use.device == "cpu"
+        if freed:
+            changes = (use.peak_bytes - use.before_bytes, use.kept_bytes, use.freed_bytes)
+            assert changes == pytest.approx((24e6, 12e6, 0), abs=1000)
+        assert {row.name for row in found.largest[:2]} == {"x", "y"}
+
+
+def test_held_memory_in_tables(approved: Any) -> None:
+    """What is held, what a cell did and what came back; views, scalars and parts of nothing."""
+    here, notes = Evidence.measured("a GPU"), (Note("skipped", "why."),)
+    tensors = tuple(
+        memory.HeldTensor(
+            f"t{k}" if k else "", 4, (2, k) if k else (), "uint8", "torch", 1 + (k == 1)
+        )
+        for k in range(12)
+    )
+    parts = {"tensors": 48, "cached": 0, "free": 144}
+    use = memory.DeviceUse("cpu", 1024, 9216, 8192, 0)
+    released = [
+        memory.Released(device, before, 71680, 51200, 30720, ("Collected garbage.",), notes, here)
+        for device, before in (("cuda:0", 10240), ("cuda:0", None), ("cpu", 10240))
+    ]
+    results = (
+        memory.Snapshot("cuda:0", "a GPU", 192, parts, tensors, notes, here),
+        memory.CellMemory((use,), -5120, tensors[:2], True, here),
+        *released,
+    )
+    text = "".join(f"{one!r}\n{table_text(one._repr_html_())}\n" for one in results)
+    assert text == approved
+
+
+SHELL = """
+import contextlib, io, json
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+def run(code):
+    with contextlib.redirect_stdout(io.StringIO()):
+        return shell.run_cell(code, store_history=True)
+run("import torch, gpulab as gl; small = gl.memory.limit('500 MiB', 'cpu', on_top=True)")
+run("def inner():\\n    big = torch.ones(50_000_000)\\n    return big.reshape(3, -1)")
+run("def outer():\\n    try: inner()\\n    except RuntimeError as e: raise KeyError() from e")
+run("with small: outer()")
+run("torch.ones(25_000_000)")
+run("41 + 1")
+run("held = small.live_bytes; r = gl.memory.release('cpu'); after = small.live_bytes")
+kept = 5 in shell.user_ns["_oh"]
+run("s = gl.memory.release('cpu', outputs=True)")
+get = shell.user_ns.get
+r, s = get("r"), get("s")
+print(json.dumps([get("held"), get("after"), r.freed_host_bytes, s.freed_host_bytes, kept,
+      "Out[5]" in " ".join(r.what), get("_oh").get(6), r.freed_device_bytes == r.freed_host_bytes]))
+"""
+
+
+@pytest.mark.slow
+def test_release_gives_back_what_a_failed_cell_and_an_output_hold() -> None:
+    """200 MB in the frames of an error's cause; 100 MB of output are named, and go when asked."""
+    done = subprocess.run([sys.executable, "-c", SHELL], capture_output=True, text=True, check=True)
+    held, after, freed, dropped, *others = json.loads(done.stdout)
+    assert (held, after) == (200_000_000, 0)
+    assert freed > 150e6
+    assert dropped > 80e6
+    assert others == [True, True, 42, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [("10 GiB", (0.125, 0.625)), ("25 %", (0.25, 0.25)), ("100%", (1, 1))]
+    + [(text, ()) for text in ("much", "0 %", "101 %", "20 GiB", "nan %", "")],
+)
+def test_a_class_shares_a_gpu(
+    text: str, shares: tuple, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Of 80 and 16 GiB: each gets its fraction; what one lacks, or is no share, caps none."""
+    asked: list[tuple[int, float]] = []
+    sizes = [types.SimpleNamespace(total_memory=size * 2**30) for size in (80, 16)]
+    cuda = {
+        "is_available": lambda: True, "device_count": lambda: 2,
+        "get_device_properties": sizes.__getitem__,
+        "set_per_process_memory_fraction": lambda share, index: asked.append((index, share)),
+    }  # fmt: skip
+    for name, stand_in in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr("os.environ", {**os.environ, "GPULAB_GPU_MEMORY": text})
+    nothing = lambda *words: None  # noqa: E731
+    display = types.SimpleNamespace(
+        mimebundle_formatter=types.SimpleNamespace(for_type_by_name=nothing)
+    )
+    magics.register(
+        types.SimpleNamespace(register_magic_function=nothing, display_formatter=display)
+    )
+    said = capsys.readouterr().out
+    assert asked == list(enumerate(shares))
+    assert (text in said, "caps nothing" in said) == (True, bool(text) and not shares)
+
+
+# -- the traffic of operators ----------------------------------------------------------------------
+
+N, X = 4000, torch.ones(1000)  # bytes of a thousand float32
+# (read, written, FLOPs) of each operator that moves anything, by hand.
+TRAFFIC = {
+    "chain": (lambda x: torch.relu(x * 2 + 1), [(N, N, 1000)] * 3),
+    "in place": (lambda x: x.clone().mul_(2), [(N, N, 0), (N, N, 1000)]),
+    "twice": (lambda x: torch.add(x, x), [(N, N, 1000)]),  # read once
+    "alpha": (lambda x: torch.sub(x, x, alpha=3), [(N, N, 2000)]),
+    "sum": (lambda x: x.sum(), [(N, 4, 1000)]),
+    "fill": (lambda x: torch.empty_like(x).fill_(1.0), [(0, N, 0)]),
+    "expand": (lambda x: x.expand(8, 1000).sum(), [(N, 4, 8000)]),
+    "column": (lambda x: x.view(10, 100)[:, 0].clone(), [(40, 40, 0)]),
+    "windows": (lambda x: x[:10].as_strided((8, 3), (1, 1)).clone(), [(40, 96, 0)]),
+    "double": (lambda x: x.double(), [(N, 2 * N, 0)]),
+    "views": (lambda x: (x.view(10, 100).T[2:], torch.empty_like(x), x.detach()), []),
+    "lookup": (lambda x: functional.embedding(torch.arange(4), x.view(250, 4)), [(32 + 64, 64, 0)]),
+    "foreach": (lambda x: torch._foreach_add_([x.clone()], 1.0), [(N, N, 0), (N, N, None)]),
+    "sparse": (
+        lambda x: torch.mv(torch.eye(1000).to_sparse(), x)[:0],
+        [(N + 16 * 1000 + N, N, None)],
+    ),
+}  # fmt: skip
+# FLOPs of a thousand elements, by the operator's definition or the catalogue's convention.
+EACH = [
+    (torch.exp, 1), (torch.sigmoid, 3), (functional.silu, 4), (functional.softplus, 4),
+    (torch.var, 3),
+    (functional.gelu, 5), (lambda x: x.clamp(0, 1), 2), (lambda x: torch.lerp(x, x, 0.5), 3),
+    (lambda x: torch.addcmul(x, x, x), 3), (lambda x: torch.where(x > 1, x, x), 2), (torch.mean, 1),
+    (torch.amax, 1), (torch.argmax, 1), (lambda x: x.cumsum(0), 1), (lambda x: torch.dot(x, x), 2),
+    (torch.linalg.vector_norm, 2), (lambda x: functional.softmax(x, 0), 5), (torch.sort, 0),
+    (lambda x: functional.layer_norm(x, (1000,)), 7), (lambda x: torch.cat([x, x]), 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TRAFFIC)
+def test_operators_by_hand(case: str) -> None:
+    """Each distinct element is read once and written once; views and storage move nothing."""
+    fn, expected = TRAFFIC[case]
+    found = memory.traffic(fn, X.clone())
+    moved = [(each.read_bytes, each.written_bytes, each.flops) for each in found.operators]
+    if case == "sparse":
+        moved = [(read, written, None) for read, written, _ in moved if read > N][-1:]
+    assert [each for each in moved if each not in ((0, 32, 0.0), (0, 4, 0.0))] == expected
+    assert (found.nbytes, found.evidence.badge) == (
+        found.read_bytes + found.written_bytes,
+        "MODELLED",
+    )
+
+
+def test_the_arithmetic_of_operators() -> None:
+    """Elementwise by hand; products as PyTorch counts them; the catalogue's formulas."""
+    assert [memory.traffic(fn, X).flops for fn, _ in EACH] == [1000 * each for _, each in EACH]
+    model, x = gl.networks.mlp(64, 32, 10), torch.ones(16, 64)
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    found = memory.traffic(lambda: model(x).sum().backward())
+    products = sum(each.flops for each in found.operators if "mm" in each.name)
+    assert products == counter.get_total_flops() > 0
+    for name, n in (("add", 1000), ("gelu", 1000), ("softmax", 8), ("matmul", 64), ("conv2d", 1)):
+        work = gl.workloads.get(name)(n=n)
+        found = memory.traffic(work.run, *work.inputs("cpu"))
+        assert (found.flops, found.nbytes) == (work.flops, work.nbytes)
+    q, k = torch.ones(2, 3, 8, 16, requires_grad=True), torch.ones(2, 3, 20, 16)
+    attend = functional.scaled_dot_product_attention
+    found = memory.traffic(lambda: attend(q, k, k).sum().backward())
+    both = [
+        each.flops for each in found.operators if "attention" in each.name or "bmm" in each.name
+    ]
+    assert sum(both) == 2 * 2 * 3 * 8 * 20 * 16 * 2 * 3.5  # two products forward, five backward
+
+
+def test_traffic_in_tables_and_under_a_roofline(approved: Any) -> None:
+    """A fused pass moves inputs and outputs; many operators share rows; what bounds each."""
+    chain = memory.traffic(lambda x: torch.relu(x * 2 + 1), X, label="chain")
+    assert (chain.nbytes, chain.compulsory_bytes, chain.flops) == (6 * N, 2 * N, 3000.0)
+    out = torch.zeros(1000)
+    fused = [lambda x: x.mul_(2), lambda x: torch.add(x, 1, out=out), lambda x: (x, x + 1)]
+    moved = [memory.traffic(fn, X.clone()).compulsory_bytes for fn in fused]
+    assert moved == [2 * N, 2 * N, 2 * N]
+    a = torch.eye(256)
+    mixed = memory.traffic(lambda: torch.linalg.inv((a @ a) + a), label="mixed")
+    bound = [each.name for each in mixed.memory_bound(gl.models.roofline("H200"))]
+    assert ("aten.add.Tensor" in bound, any("mm" in n or "inv" in n for n in bound)) == (
+        True,
+        False,
+    )
+    long = memory.traffic(lambda x: [x := x + 1 for _ in range(20)][-1], X, label="long")
+    text = "".join(f"{one!r}\n{table_text(one._repr_html_())}\n" for one in (chain, mixed, long))
+    assert text == approved
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_limit_the_snapshot_and_the_release_are_the_allocators() -> None:
+    """512 MiB do not fit into 256; parts add up to the device; what a frame held comes back."""
+    before = memory.snapshot("cuda", names={})
+    with memory.limit("256 MiB", "cuda", on_top=True), pytest.raises(torch.OutOfMemoryError):
+        torch.zeros(2**27, device="cuda")
+    x = torch.zeros(2**26, device="cuda")
+    after = memory.snapshot("cuda", names={"x": x})
+    assert sum(after.parts.values()) == after.total_bytes == torch.cuda.mem_get_info()[1]
+    assert after.parts["tensors"] - before.parts["tensors"] >= x.nbytes
+    del x
+    assert memory.release("cuda").freed_device_bytes >= 2**28

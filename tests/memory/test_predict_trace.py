@@ -1,0 +1,318 @@
+"""A training step's memory, predicted and traced: against an account of real steps, and by hand."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from call_texts import defaults, refusals
+from gpulab import memory, networks
+from gpulab.errors import DeviceError, InputError, StoppedError
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+
+class LiveStorages(TorchDispatchMode):
+    """The bytes of all storages that were seen and are still alive: an account without gpulab."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.peak = 0
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Count a tensor's storage until it is gone."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.sizes:
+            weakref.finalize(storage, self.sizes.pop, storage._cdata)
+        self.sizes[storage._cdata] = storage.nbytes()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and look at what lives after it."""
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            if isinstance(leaf, torch.Tensor):
+                self.see(leaf)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return result
+
+
+def real_peaks(model: nn.Module, x: Any, loss: Any, optimizer: Any, precision: str) -> list[int]:
+    """The most that lives in each of two real steps of the ordinary loop."""
+    if precision.startswith("pure-"):
+        dtype = getattr(torch, precision.removeprefix("pure-"))
+        model, x = model.to(dtype), x.to(dtype)
+    cast = precision in ("bfloat16", "float16")
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "float16")
+    optimizer, mode, peaks = optimizer(model.parameters()), LiveStorages(), []
+    for tensor in (*model.parameters(), *model.buffers(), x):
+        mode.see(tensor)
+    with mode:
+        for _ in range(2):
+            mode.peak = 0
+            optimizer.zero_grad()
+            with torch.autocast("cpu", getattr(torch, precision) if cast else None, enabled=cast):
+                value = loss(model(x))
+            scaler.scale(value).backward()
+            del value
+            scaler.step(optimizer)
+            scaler.update()
+            peaks.append(mode.peak)
+    return peaks
+
+
+class Recurrent(nn.Module):
+    """The last state of a recurrent layer, from a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.cells = nn.Embedding(50, 64), nn.LSTM(64, 96, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the last position."""
+        return self.cells(self.table(x))[0][:, -1]
+
+
+class Recomputed(nn.Sequential):
+    """Children whose activations are computed again in the backward pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Checkpoint each."""
+        for child in self:
+            x = checkpoint(child, x, use_reentrant=False)
+        return x
+
+
+def stack() -> list[nn.Module]:
+    """Six blocks of a perceptron."""
+    wide = lambda: nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))  # noqa: E731
+    return [wide() for _ in range(6)]
+
+
+IMAGES, TOKENS, ROWS = torch.randn(4, 1, 8, 8), torch.randint(50, (3, 8)), torch.randn(200, 32)
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+MOMENTUM: Optimizer = lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)  # noqa: E731
+# Model, input, optimizer, precision; none of them is among those that the rules were made with.
+CASES: dict[str, tuple[Any, torch.Tensor, Optimizer, str]] = {
+    "images": (lambda: networks.resnext(width=16), IMAGES, torch.optim.AdamW, "float32"),
+    "depthwise": (lambda: networks.mobilenet(width=8), IMAGES, MOMENTUM, "bfloat16"),
+    "recurrent": (Recurrent, TOKENS, torch.optim.Adam, "float32"),
+    "text": (lambda: networks.transformer(50, 32, 2, 2, context=8), TOKENS, MOMENTUM, "float32"),
+    "layers": (lambda: nn.Sequential(*stack()), ROWS, torch.optim.RMSprop, "pure-bfloat16"),
+    "scaled": (lambda: nn.Sequential(*stack()), ROWS, torch.optim.Adam, "float16"),
+    "recomputed": (lambda: Recomputed(*stack()), ROWS, torch.optim.Adam, "float32"),
+    "encoder": (
+        lambda: nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True),
+        torch.randn(3, 8, 32), torch.optim.NAdam, "float32",
+    ),
+}  # fmt: skip
+
+
+def square(output: torch.Tensor) -> torch.Tensor:
+    """A loss."""
+    return output.float().square().mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_prediction_is_the_peak_of_a_real_step(name: str) -> None:
+    """Within 1 % of all that lives in real steps, the first step too; a trace sees the same."""
+    make, x, optimizer, precision = CASES[name]
+    first, later = real_peaks(make(), x, square, optimizer, precision)
+    options = {"loss": square, "optimizer": optimizer, "precision": precision, "device": "cpu"}
+    recompute = name == "recomputed"
+    model = nn.Sequential(*stack()) if recompute else make()
+    found = memory.predict(model, x, checkpoint=recompute, **options)
+    assert found.peak_bytes == pytest.approx(later, rel=0.01)
+    assert found.first_step_peak_bytes == pytest.approx(first, rel=0.01)
+    assert (
+        sum(found.peak_by_category.values()) == found.peak_bytes == max(found.timeline.total_bytes)
+    )
+    traced = memory.trace(model, x, checkpoint=recompute, **options)
+    assert traced.peak_by_category == found.peak_by_category
+    if recompute:
+        assert found.peak_bytes < 0.8 * memory.predict(model, x, **options).peak_bytes
+
+
+def test_a_linear_layer_by_hand() -> None:
+    """A million weights under Adam, a gradient, two moments and a counter; an input and a loss."""
+    layer, x = nn.Linear(1000, 1000, bias=False), torch.zeros(1, 1000)
+    options = {"loss": torch.sum, "optimizer": "adam", "device": "cpu"}
+    found, traced = memory.predict(layer, x, **options), memory.trace(layer, x, **options)
+    parts, line = found.peak_by_category, traced.timeline
+    assert (parts["parameters"], parts["gradients"], parts["optimizer"]) == (4e6, 4e6, 8e6 + 4)
+    assert (parts["inputs"], found.parameter_count, found.peak_phase) == (4000, 1e6, "optimizer")
+    assert found.kept_bytes == 16_000_000 + 4 + 4 + 4000
+    assert line.bytes_by_category["optimizer"][[0, line.steps[1]]].tolist() == [0, 8e6 + 4]
+    assert (traced.evidence.badge, found.evidence.badge) == ("MEASURED", "MODELLED")
+
+
+def test_what_is_needed_is_more_than_the_peak() -> None:
+    """A quarter and 256 MiB on a CPU, 15 % and 768 MiB on an accelerator."""
+    found = memory.predict(networks.mlp(), torch.zeros(64, 784), loss=torch.sum, device="cpu")
+    both = found.peak_bytes + found.scratch_bytes
+    needed = [found.needed_bytes(), found.needed_bytes("cuda")]
+    assert needed == pytest.approx([1.25 * both + 2**28, 1.15 * both + 3 * 2**28], abs=1)
+    assert [found.fits(nbytes) for nbytes in (both, needed[0] - 1, needed[0], "cpu")] == [
+        False, False, True, True,
+    ]  # fmt: skip
+
+
+PREDICTED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "mlp": (lambda: networks.mlp(64, 32, 10), torch.zeros(16, 64), {"optimizer": "sgd"}),
+    "cnn": (lambda: networks.cnn(width=8), torch.zeros(8, 1, 8, 8), {"precision": "bfloat16"}),
+    "text": (
+        lambda: networks.transformer(100, 32, 4, 2, context=16, tied=True),
+        torch.zeros(2, 16, dtype=torch.int64), {"checkpoint": True},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+def test_predictions_of_fixed_models(name: str, approved: Any) -> None:
+    """A real model, one on the meta device and a function that makes one agree."""
+    make, x, options = PREDICTED[name]
+    options = {**options, "loss": torch.sum, "device": "cpu"}
+    with torch.device("meta"):
+        on_meta = make()
+    found, *others = (memory.predict(model, x, **options) for model in (make(), on_meta, make))
+    assert {one.peak_bytes for one in others} == {found.peak_bytes}
+    lines = [f"{found.label} {found.optimizer} {found.precision} {found.parameter_count}\n"]
+    lines += [f"{part}: {nbytes}\n" for part, nbytes in found.peak_by_category.items()]
+    lines += [f"first step {found.first_step_peak_bytes}, kept {found.kept_bytes}\n"]
+    lines += [f"{t.category} {t.nbytes} {t.shape} {t.dtype}\n" for t in found.peak_tensors[:4]]
+    assert "".join(lines) == approved
+
+
+def test_a_billion_parameters_cost_nothing() -> None:
+    """On the meta device: Adam alone needs four copies of the parameters."""
+    with torch.device("meta"):
+        model = networks.transformer(50_000, 1792, 14, 24, context=64)
+    x = torch.zeros(1, 64, dtype=torch.int64)
+    found = memory.predict(model, x, targets=x, device="cpu")
+    assert found.parameter_count > 1e9
+    assert found.peak_bytes > 16 * found.parameter_count
+
+
+class Noting(nn.Module):
+    """Layers with averages, dropout and a list that notes each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+        self.seen = ["made"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Note the call, and compute."""
+        self.seen.append("called")
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("follow", [memory.predict, memory.trace])
+def test_the_caller_finds_all_as_it_was(follow: Any) -> None:
+    """Weights, averages, gradients, notes, generator and modes, after a failure too."""
+    model, x, seen = Noting(), torch.randn(3, 4, requires_grad=True), []
+    model(x).sum().backward()
+    state = [(t, t.clone(), t.grad) for t in (*model.parameters(), *model.buffers())]
+    gradient, generator = x.grad.clone(), torch.get_rng_state()
+    options = {"loss": torch.sum, "optimizer": "adam", "checkpoint": True, "device": "cpu"}
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        follow(model, x, progress=lambda *step: seen.append(step[0]), **options)
+        assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == (False, True)
+    for wrong, error, more in (
+        (torch.zeros(1), InputError, {}),
+        (x, StoppedError, {"stop": lambda: 1}),
+    ):
+        with pytest.raises(error):
+            follow(model, wrong, **more, **options)
+    now = zip((*model.parameters(), *model.buffers()), state, strict=True)
+    assert all(
+        t is old and t.grad is grad and torch.equal(t, value) for t, (old, value, grad) in now
+    )
+    assert all(map(torch.equal, (x.grad, torch.get_rng_state()), (gradient, generator)))
+    assert (model.seen, seen == sorted(seen), seen[-1]) == (["made", "called"], True, 1.0)
+
+
+def test_a_function_with_its_own_step_is_traced() -> None:
+    """Phases, gradients and state are found without help; views count once; a stop keeps a part."""
+    model, x, calls = nn.Linear(100, 100), torch.zeros(5, 100), iter(range(99))
+    optimizer = MOMENTUM(model.parameters())
+    step = lambda x: (model(x).sum().backward(), optimizer.step())  # noqa: E731
+    line = memory.trace(step, x, device="cpu").timeline
+    assert set(line.phases) == {"forward", "backward", "optimizer"}
+    assert [line.bytes_by_category[part][-1] for part in ("gradients", "optimizer")] == [40_400] * 2
+    views = memory.trace(lambda x: x.view(10, 50)[:1] + 1, x, device="cpu")
+    part = memory.trace(step, x, stop=lambda: next(calls) > 3, device="cpu")
+    assert (views.peak_bytes, [note.code for note in part.notes]) == (2000 + 200, ["stopped"])
+    with pytest.raises(ZeroDivisionError):
+        memory.trace(lambda: 1 / 0, device="cpu")
+
+
+class Branches(nn.Linear):
+    """Looks at a value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return one or the other."""
+        return super().forward(x) if x.sum() > 0 else x
+
+
+LAYER, X = nn.Linear(4, 4), torch.zeros(2, 4)
+SUM = {"loss": torch.sum, "device": "cpu"}
+REFUSED = [
+    (memory.predict, (LAYER, torch.zeros(2, 5)), SUM), (memory.predict, (LAYER, X), {}),
+    *[(memory.predict, (LAYER, X), {**SUM, **options}) for options in (
+        {"precision": "int3"}, {"optimizer": 3}, {"optimizer": lambda p: 5}, {"device": "abacus"},
+        {"optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, {"checkpoint": "yes"},
+        {"optimizer": torch.optim.SGD([torch.zeros(1)])},
+    )],
+    (memory.predict, (nn.Linear(4, 4).requires_grad_(False), X), SUM),
+    (memory.predict, (nn.LazyLinear(4), X), SUM), (memory.predict, (LAYER, X.to_sparse()), SUM),
+    (memory.predict, (Branches(4, 4), X), SUM), (memory.predict, (3, X), {}),
+    (memory.predict, (lambda: 3, X), {}), (memory.trace, (3,), {}),
+    (memory.trace, (LAYER, X), {**SUM, "steps": 0}),
+    (memory.trace, (LAYER, X), {**SUM, "steps": 1001}),
+    (memory.trace, (nn.Linear(4, 4, device="meta"), X), SUM),
+    (memory.trace, (abs, X), {"optimizer": "adam"}),
+    *[(memory.limit, (size, "cpu"), {}) for size in (0, -1, "much", float("nan"), None)],
+    (memory.snapshot, ("cpu",), {"names": [1]}), (memory.traffic, (3, X), {}),
+    (memory.traffic, (lambda x: x @ x, X), {}),
+]  # fmt: skip
+
+
+def test_refusals_and_defaults(approved: Any) -> None:
+    """What is wrong with a model, an argument or a size, and what a call without options means."""
+    with pytest.raises(InputError, match="sgd-momentum"):
+        memory.predict(LAYER, X, loss=torch.sum, optimizer="lr_scheduler")
+    for device in ("cuda:77", "cpu:5"):
+        with pytest.raises(DeviceError):
+            memory.snapshot(device)
+    assert refusals(REFUSED) + defaults(memory) == approved
+
+
+@pytest.mark.gpu
+def test_cuda_prediction_is_near_the_allocator() -> None:
+    """To 2 % but for cuBLAS's workspaces; what is needed is above all of it."""
+    model, x = (
+        networks.transformer(1000, 256, 4, 4, context=128).cuda(),
+        torch.ones(16, 128).long().cuda(),
+    )
+    model(x, x).backward()  # makes the workspaces
+    model.zero_grad()
+    before = torch.cuda.memory_allocated() - x.nbytes - sum(p.nbytes for p in model.parameters())
+    found = memory.predict(model, x, targets=x, optimizer="adam")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x, x).backward()
+        optimizer.step()
+    real = torch.cuda.max_memory_allocated() - before
+    assert (found.peak_bytes, found.needed_bytes("cuda") > real) == (
+        pytest.approx(real, rel=0.02),
+        True,
+    )

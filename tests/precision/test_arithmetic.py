@@ -1,0 +1,359 @@
+"""What rounding does: sums and products against fractions, gradients, autocast, TF32."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from call_texts import defaults, refusals
+from gpulab import networks, precision, training
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from integer_formats import round_fraction
+from torch import nn
+
+from texts import table_text
+
+SHAPES = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "tf32": (8, 10)}
+
+
+def added(terms: list[float], name: str) -> float:
+    """The sum one by one, each rounded once, in fractions."""
+    total = Fraction(0)
+    for term in terms:
+        total = round_fraction(total + Fraction(term), *SHAPES[name])
+    return float(total)
+
+
+# -- sums and products -----------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.floats(-1e3, 1e3, width=16), min_size=1, max_size=30), st.sampled_from(list(SHAPES))
+)
+@settings(max_examples=200, deadline=None)
+def test_a_sum_is_rounded_once_a_step(x: list[float], name: str) -> None:
+    """One by one and by chance, against exact fractions."""
+    found = precision.sum_error(x, [name])
+    held = [float(precision.round_to(value, name)) for value in x]
+    assert found.row(name).total == added(held, name)
+    assert found.exact == float(sum(map(Fraction, x)))
+
+
+def test_sums_by_hand(approved: Any) -> None:
+    """In float16 2,048 + 1 is 2,048; pairs and chance get on; ties go to the even number."""
+    ones = precision.sum_error(np.ones(3000), ["float16", "bfloat16", "float32"])
+    assert [ones.row(name).total for name in ("float16", "bfloat16", "float32")] == [
+        2048,
+        256,
+        3000,
+    ]
+    assert (
+        ones.row("float16", order="in pairs").total == ones.row("float16", "float32").total == 3000
+    )
+    tie = precision.sum_error([1.0, 2.0**-11, 2.0**-11], ["float16"])
+    assert (tie.row("float16").total, tie.row("float16", "float32").total) == (1.0, 1 + 2.0**-10)
+    many = np.full(3000, 0.1)
+    chance = "one by one, by chance"
+    totals = [
+        precision.sum_error(many, ["bfloat16"], s).row("bfloat16", order=chance).total
+        for s in range(30)
+    ]
+    held = 3000 * float(precision.round_to(0.1, "bfloat16"))
+    assert abs(np.mean(totals) - held) < 4 * np.std(totals) / math.sqrt(30)
+    over = precision.sum_error([60000.0, 60000.0], ["float16"])
+    lost = precision.sum_error([1.0, 2.0**-13, -1.0, -(2.0**-13)], ["float16"])
+    assert (lost.exact, lost.row("float16").relative_error) == (0.0, 2.0**-13)
+    text = "".join(f"{one!r}\n{table_text(one._repr_html_())}\n" for one in (ones, over, lost))
+    assert text == approved
+
+
+def test_a_product_against_fractions() -> None:
+    """Operands rounded, products exact, each sum rounded once; the device's own is MEASURED."""
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(size=(3, 20)), rng.normal(size=(20, 2))
+    got = precision.matmul_error(a, b, ["float16"], device="simulated")
+    left, right = (precision.round_to(each, "float16") for each in (a, b))
+    for name in ("float16", "float32"):
+        errors = np.zeros((3, 2))
+        for i, j in np.ndindex(3, 2):
+            total = Fraction(0)
+            for k in range(20):
+                term = Fraction(left[i, k]) * Fraction(right[k, j])
+                total = round_fraction(total + term, *SHAPES[name])
+            errors[i, j] = abs(float(total) - (a @ b)[i, j])
+        row = got.row("float16", name)
+        assert row.max_relative_error == pytest.approx(errors.max() / np.abs(a @ b).max())
+        rms = np.sqrt((errors**2).mean() / ((a @ b) ** 2).mean())
+        assert row.rms_relative_error == pytest.approx(rms)
+    here = precision.matmul_error(a, b, ["float32", "bfloat16", "float8_e4m3fn"], device="cpu")
+    measured = {row.operands: row for row in here.rows if row.badge == "MEASURED"}
+    assert set(measured) == {"float32", "bfloat16"}
+    assert measured["bfloat16"].max_relative_error < 2 * 2.0**-8
+    assert measured["float32"].max_relative_error < 20 * 2.0**-24
+
+
+# -- gradients -------------------------------------------------------------------------------------
+
+
+class Chain(nn.Module):
+    """y = 5 relu(3 x): every gradient can be written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        self.between = nn.ReLU(inplace=True)
+        self.first.weight.data.fill_(3.0)
+        self.second.weight.data.fill_(5.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The chain."""
+        return self.second(self.between(self.first(x)))
+
+
+def test_gradients_by_hand(approved: Any) -> None:
+    """At x = 2: dw1 = 10, dw2 = 6, dy = 1, drelu = dfirst = 5; shut and diverged."""
+    model, other, state = Chain(), nn.Linear(3, 2), torch.get_rng_state()
+    found = precision.gradients(model, torch.tensor([[2.0]]), loss=torch.sum)
+    assert found.kind("parameters").sorted_magnitudes.tolist() == [6.0, 10.0]
+    assert found.kind("activations").sorted_magnitudes.tolist() == [1.0, 5.0, 5.0]
+    shut = precision.gradients(model, torch.tensor([[-2.0]]), loss=torch.sum)
+    lost = precision.gradients(other, torch.tensor([[1.0, math.nan, 2.0]]), loss=torch.sum)
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(module._forward_hooks for module in model.modules())
+    text = "".join(
+        f"{one!r}\n{one.all!r}\n{table_text(one._repr_html_())}" for one in (found, shut, lost)
+    )
+    assert text.replace(found.evidence.device, "A CPU") == approved
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
+@pytest.mark.parametrize("scale", [1.0, 2.0**-7, 3000.0])
+def test_shares_are_those_of_the_rounding_itself(name: str, scale: float) -> None:
+    """Boundaries and ties included."""
+    f = precision.format(name)
+    edges = (f.smallest_subnormal / 2, f.smallest_normal, f.overflow_threshold, f.largest)
+    near = [
+        v / scale for e in edges for v in (e, math.nextafter(e, 0), math.nextafter(e, math.inf))
+    ]
+    ends = (math.log(f.smallest_subnormal) - 4, math.log(min(f.largest, 1e30)) + 3)
+    given_ = np.concatenate([near, np.exp(np.random.default_rng(0).uniform(*ends, 4000))])
+    found = precision.gradient_window(given_, name, scale)
+    got = precision.round_to(given_ * scale, name, overflow="nan" if f.has_nan else None)
+    beyond = ~np.isfinite(got) if f.has_nan else given_ * scale >= f.overflow_threshold
+    assert found.vanishing_share == pytest.approx((got == 0).mean(), abs=1e-12)
+    assert found.subnormal_share == pytest.approx(((got > 0) & (got < f.smallest_normal)).mean())
+    assert found.overflowing_share == pytest.approx(beyond.mean(), abs=1e-12)
+
+
+@given(
+    st.lists(st.floats(1e-35, 1e30), min_size=1, max_size=30),
+    st.sampled_from(["float16", "float8_e5m2", "bfloat16"]),
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
+@settings(max_examples=100, deadline=None)
+def test_safe_scales_are_the_ends(values: list[float], name: str, tolerance: float) -> None:
+    """At the lowest no more than the tolerance vanishes, at half of it more; and so on."""
+    at = lambda s: precision.gradient_window(values, name, s, tolerance=tolerance)  # noqa: E731
+    low, high = at(1.0).lowest_scale, at(1.0).highest_scale
+    if low is not None and low > 2.0**-126:
+        assert at(low).vanishing_share <= tolerance < at(low / 2).vanishing_share
+    if high is not None and high < 2.0**127:
+        assert at(high).overflowing_share == 0 < at(2 * high).overflowing_share
+
+
+def test_windows_and_updates_in_words(approved: Any) -> None:
+    """By hand: 2^-30 s > 2^-25 from 64 on, 8 s < 65,520 up to 4,096; many are thinned."""
+    found = precision.gradient_window([2.0**-30, 2.0**-10, 8.0], "float16", tolerance=0.0)
+    assert (found.lowest_scale, found.highest_scale, found.safe) == (64.0, 4096.0, False)
+    windows = [
+        found, precision.gradient_window([2.0**-30, 8.0], "float16", 64.0, tolerance=0.0),
+        precision.gradient_window([1e-8, 1e-6, 1e-3, 1.0]), precision.gradient_window([0.0, 0.0]),
+        precision.gradient_window([1e-3, math.nan, math.inf, 0.0]),
+        precision.gradient_window([1.0, 2.0**40], "float8_e4m3fn"),
+        precision.gradient_window([1e-300]),
+        precision.gradient_window([1.5, 3.9, 4.0], scale=2.0**20),
+    ]  # fmt: skip
+    updates = precision.swallowed_updates(
+        [1.0, 1.0, 1.0], [1.0001, 1.01, 1 - 0.75 / 2**11], "float16"
+    )
+    lines = [f"{one!r} {one.safe} {one.exponents} {one.counts}\n" for one in windows]
+    lines += [table_text(one._repr_html_()) for one in (*windows, updates)]
+    assert f"{updates!r}\n" + "".join(lines) == approved
+    many = np.exp(np.random.default_rng(2).normal(-12, 4, 400_000))
+    kept = precision.Magnitudes.of("parameters", [many])
+    assert (kept.smallest, kept.largest, kept.finite) == (many.min(), many.max(), 400_000)
+    exact = (precision.round_to(many, "float16") == 0).mean()
+    assert precision.gradient_window(kept).vanishing_share == pytest.approx(exact, abs=1e-3)
+
+
+def test_half_precision_loses_what_pytorch_loses() -> None:
+    """PyTorch's own casts of gradients, and its float16 weights updated in place."""
+    torch.manual_seed(1)
+    values = torch.exp(torch.empty(20_000).uniform_(-25, 13))
+    found, cast = precision.gradient_window(values, "float16", 16), (values * 16).half()
+    assert round(found.vanishing_share * 20_000) == (cast == 0).sum().item() > 1000
+    assert round(found.overflowing_share * 20_000) == torch.isinf(cast).sum().item() > 1000
+    weights = torch.randn(5000).double()
+    after = weights + 1e-3 * torch.randn(5000) * weights.abs()
+    held = weights.half()
+    stays = ((held.double() + after - weights).half() == held).double().mean()
+    swallowed = precision.swallowed_updates([weights], [after], "float16").swallowed_share
+    assert swallowed == pytest.approx(stays.item(), abs=2e-3)
+
+
+def test_naive_float16_dies_of_adams_epsilon_and_a_scaler_rescues_it() -> None:
+    """No scale repairs it, an epsilon that float16 holds does, and so do float32 weights."""
+    named = {"device": "cpu", "steps": 20}
+    for scale in (1, "dynamic"):
+        naive = training.fit("digits-mlp", precision="pure-float16", loss_scale=scale, **named)
+        assert (naive.ended, len(naive.losses) <= 5) == ("diverged", True)
+    adam = lambda parameters: torch.optim.Adam(parameters, lr=3e-3, eps=1e-4)  # noqa: E731
+    alive = training.fit("digits-mlp", precision="pure-float16", optimizer=adam, **named)
+    both = [training.fit("digits-mlp", precision=p, **named).losses for p in ("float16", "float32")]
+    assert (alive.ended, precision.round_to(1e-8, "float16")) == ("finished", 0.0)
+    np.testing.assert_allclose(*both, rtol=0.02)
+
+
+# -- autocast and TF32 -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
+    """A hundred operators; what the lists leave out has a kernel in PyTorch's registry."""
+    policy = precision.autocast_policy("cpu", dtype)
+    registered = torch._C._dispatch_has_kernel_for_dispatch_key
+    # The first two multiply by way of mm, which is on the list.
+    left_out = {"multi_dot": "mm", "tensordot": "mm", "smooth_l1_loss": "smooth_l1_loss"}
+    assert (policy.evidence.badge, len(policy.rows) > 100) == ("MEASURED", True)
+    for row in policy.disagreements:
+        assert registered(f"aten::{left_out[row.operator]}", "AutocastCPU")
+    wanted = {"lower": "linear conv2d matmul bmm", "float32": "cross_entropy mse_loss prod"}
+    wanted |= {"widest": "cat stack", "inputs": "layer_norm softmax gelu sum exp"}
+    for kind, names in wanted.items():
+        assert {policy.row(name).policy for name in names.split()} == {kind}
+        assert set(names.split()) <= set(policy.operators(kind))
+    assert (policy.row("linear").float32_runs_in, policy.row("prod").lower_runs_in) == (
+        dtype,
+        "float32",
+    )
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_policies_of_devices_that_are_not_here(kind: str) -> None:
+    """PyTorch's dispatcher is asked in CUDA's place, else the lists stand: MODELLED."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA: the gpu test observes it")
+    policy = precision.autocast_policy(kind, "float16")
+    assert (policy.evidence.badge, policy.observed) == ("MODELLED", kind == "cuda")
+    for name, wanted in (("layer_norm", "float32"), ("exp", "float32"), ("linear", "lower")):
+        assert name in policy.operators(wanted)
+    assert {row.documented for row in policy.disagreements} <= {"inputs"}
+    unseen = {row.operator for row in policy.rows if row.note}
+    assert ("scaled_dot_product_attention" in unseen) or kind == "xpu"
+
+
+def test_autocast_in_tables(approved: Any) -> None:
+    """A policy, and what a layer and a network run in: casts are counted, weights stay."""
+    policy = precision.autocast_policy("cpu", "bfloat16", ["linear", "mse_loss", "cat", "relu"])
+    two = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    trace = precision.autocast_trace(two, torch.ones(2, 4), dtype="bfloat16", device="cpu")
+    plain = precision.autocast_trace(torch.exp, torch.ones(2), device="cpu")
+    assert (trace.casts, plain.casts) == (5, 0)  # the second layer's input has the type already
+    text = "".join(f"{one!r}\n{one.table()}\n" for one in (policy, trace, plain))
+    model = networks.transformer(50, 16, 2, 1, context=8)
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    found = precision.autocast_trace(model, tokens, dtype="bfloat16", device="cpu")
+    assert "embedding" in found.ran_in("float32")
+    assert {"addmm", "mm"} & set(found.ran_in("bfloat16"))
+    assert text == approved
+
+
+@pytest.mark.parametrize("given_", [{}, {"matmul": False}, {"convolution": False}], ids=str)
+def test_the_tf32_block_sets_both_switches_and_puts_them_back(given_: dict) -> None:
+    """What is not named is allowed; afterwards PyTorch's defaults, also when the block raises."""
+
+    def inside() -> None:
+        with precision.tf32(**given_):
+            seen.append(precision.tf32_switches("cpu"))
+            raise ZeroDivisionError
+
+    seen = [precision.tf32_switches("cpu")]
+    with pytest.raises(ZeroDivisionError):
+        inside()
+    states = [(one.matmul_allowed, one.convolution_allowed, one.has_tf32) for one in seen]
+    wanted = tuple(given_.get(name, True) for name in ("matmul", "convolution"))
+    assert states == [(False, True, False), (*wanted, False)]
+    assert precision.tf32_switches("cpu") == seen[0]
+
+
+GRADIENTS = precision.gradients(nn.Linear(2, 1), torch.ones(1, 2), loss=torch.sum)
+ONE, POLICY = ([[1.0]], [[1.0]]), precision.autocast_policy("cpu", operators=["add"])
+REFUSED = [
+    *[(function, (1.0, "half"), {}) for function in (
+        precision.round_to, precision.encode, precision.spacing, precision.number,
+    )],
+    *[(precision.round_to, (x, "float16"), {}) for x in ("1.5", [1j], 2**53 + 1, True)],
+    (precision.round_to, (1.0, "float8_e4m3fn", "infinity"), {}),
+    (precision.values, ("float32",), {}),
+    (precision.round_to, (1.0, "int8", "nan"), {}), (precision.decode, (256, "int8"), {}),
+    (precision.decode, (1.5, "int8"), {}), (precision.stochastic_round, (1.0, "int8", -1), {}),
+    (precision.number, ([1.0], "int8"), {}), (precision.number, (1.0, "int8", 10_001), {}),
+    *[(precision.number_from_bits, (bits, "int8"), {}) for bits in ("0101", "2" * 8, 256, 1.5)],
+    (precision.nearby, (1.0, math.inf, "int8"), {}), (precision.nearby, (2.0, 1.0, "int8"), {}),
+    *[(precision.sum_error, given_, {}) for given_ in (
+        ([],), ([math.nan],), ([1.0], []), ([1.0], ["int8"]), ([1.0], 5), ([1.0], ["float16"], -1),
+        (np.ones(1_000_001),),
+    )],
+    (precision.sum_error([1.0]).row, ("tf32",), {}), (precision.matmul_error, (*ONE, ["int8"]), {}),
+    (precision.matmul_error, ([[1.0] * 3] * 2, [[1.0] * 3] * 2), {}),
+    *[(precision.gradient_window, ([1.0],), options) for options in (
+        {"format": "int8"}, {"scale": 0}, {"scale": math.inf}, {"tolerance": 2},
+        {"tolerance": True},
+    )],
+    (precision.gradient_window, ([],), {}),
+    (precision.gradient_window, (GRADIENTS,), {"which": "all of it"}),
+    (precision.gradients, ("model",), {}), (precision.gradients, (nn.ReLU(), torch.ones(2)), {}),
+    (precision.gradients, (nn.Linear(2, 2), torch.ones(2)), {}), (GRADIENTS.kind, ("weights",), {}),
+    (precision.swallowed_updates, ([1.0], [1.0, 2.0], "int8"), {}),
+    (precision.swallowed_updates, ([1.0], [1.0], "float16"), {}),
+    (precision.autocast_policy, ("cpu", "float8"), {}), (POLICY.row, ("mul",), {}),
+    (precision.autocast_policy, ("cpu",), {"operators": ["add", "half"]}),
+    (POLICY.operators, ("up",), {}),
+    (precision.autocast_trace, (5,), {}),
+    (precision.autocast_trace, (nn.Linear(2, 2), torch.ones(3)), {}),
+]  # fmt: skip
+
+
+def test_refusals_and_defaults(approved: Any) -> None:
+    """What cannot be used, what would do, and what a call without options means."""
+    assert refusals(REFUSED) + defaults(precision) == approved
+
+
+@pytest.mark.gpu
+def test_a_gpu_does_what_the_models_say() -> None:
+    """Autocast as documented; TF32 reads ten bits; float16 products add up in float32."""
+    policy = precision.autocast_policy("cuda", "float16")
+    assert (policy.evidence.badge, policy.row("layer_norm").policy) == ("MEASURED", "float32")
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("needs compute capability 8.0")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((256, 256)).astype(np.float32) for _ in range(2))
+    exact, errors = a.astype(float) @ b.astype(float), []
+    for allowed in (False, True):
+        with precision.tf32(matmul=allowed):
+            product = torch.tensor(a, device="cuda") @ torch.tensor(b, device="cuda")
+        errors.append(np.abs(product.double().cpu().numpy() - exact).max() / np.abs(exact).max())
+    simulated = precision.matmul_error(a, b, ["tf32"], device="simulated").row("tf32")
+    assert errors[0] < 1e-5
+    assert 0.3 < errors[1] / simulated.max_relative_error < 4
+    found = precision.matmul_error(a, b, ["float16"], device="cuda")
+    own, half = (found.row("float16", kind).max_relative_error for kind in ("device", "float16"))
+    assert own < half

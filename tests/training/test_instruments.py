@@ -1,0 +1,298 @@
+"""What looks into training: the input pipeline, the profiler, compile costs, hidden waits."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpulab import training
+from gpulab.evidence import Evidence, Note
+from gpulab.training import OperatorCost, PipelineResult, Profile, ProfileSpan, StepSpan
+from scipy import stats
+from torch.nn import functional
+from torch.profiler import record_function
+
+from texts import table_text
+
+HERE = Evidence.measured("a GPU")
+
+
+def told(*results: Any) -> str:
+    """Each result in one line and as a table."""
+    return "".join(f"{one!r}\n{table_text(one._repr_html_())}\n" for one in results)
+
+
+# -- the input pipeline ----------------------------------------------------------------------------
+
+
+def times(result: PipelineResult, lane: str) -> list[tuple[float, float]]:
+    """(start, end) of a lane's spans in milliseconds."""
+    spans = result.lane(lane)
+    return [(round(1e3 * s.start_seconds, 6), round(1e3 * s.end_seconds, 6)) for s in spans]
+
+
+# Loading, computing and copying in seconds; options; when data is loaded and computed on, in ms.
+TIMETABLES = {
+    "everything takes turns": (
+        (0.06, 0.03, 0.01), {}, [(0, 60), (100, 160), (200, 260)],
+        [(70, 100), (170, 200), (270, 300)],
+    ),
+    "the host goes on": (
+        (0.06, 0.03, 0.01), {"pinned": True, "read_loss": False},
+        [(0, 60), (60, 120), (120, 180)], [(70, 100), (130, 160), (190, 220)],
+    ),
+    "the host waits for copies": (
+        (0.06, 0.03, 0.01), {"read_loss": False},
+        [(0, 60), (70, 130), (140, 200)], [(70, 100), (140, 170), (210, 240)],
+    ),
+    "two workers, one batch ahead": (
+        (0.06, 0.02, 0), {"workers": 2, "prefetch": 1, "steps": 5},
+        [(0, 60), (0, 60), (60, 120), (80, 140), (120, 180)],
+        [(60, 80), (80, 100), (120, 140), (140, 160), (180, 200)],
+    ),
+    "four workers share two cores": (
+        (0.01, 0.03, 0), {"workers": 4, "prefetch": 1, "cores": 2},
+        [(0, 20), (0, 20), (0, 20)], [(20, 50), (50, 80), (80, 110)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TIMETABLES)
+def test_timetables_by_hand(case: str) -> None:
+    """By the rules of PyTorch's loader and of one stream."""
+    (loading, computing, copying), options, data, compute = TIMETABLES[case]
+    options = {"steps": 3, "copy_seconds": copying, **options}
+    found = training.model_pipeline(loading, computing, **options)
+    assert (times(found, "data"), times(found, "compute")) == (data, compute)
+    if options.get("workers") == 2:
+        assert [span.worker for span in found.lane("data")] == [0, 1, 0, 1, 0]
+
+
+def test_pipelines_in_tables(approved: Any) -> None:
+    """Bound by data, copy and compute; the stall and the rate follow from the timetable."""
+    data = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=4)
+    assert (data.step_seconds, data.stall_ratio) == (pytest.approx(0.1), pytest.approx(0.7))
+    assert data.images_per_second == pytest.approx(320)
+    copy = training.model_pipeline(0.01, 0.02, copy_seconds=0.05, workers=4, steps=20)
+    compute = training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=3, steps=40)
+    assert [one.bottleneck for one in (data, copy, compute)] == ["data", "copy", "compute"]
+    sentences = "".join(f"{one.sentence}\n" for one in (data, copy, compute))
+    assert sentences + told(data, copy, compute) == approved
+
+
+def pipeline_of(ends: Any, loading: float = 0.5) -> PipelineResult:
+    """A run whose steps compute for half a second up to these ends."""
+    spans = [StepSpan("compute", k, 0, end - 0.5, end) for k, end in enumerate(ends)]
+    spans += [StepSpan("copy", k, 0, end - 0.5, end - 0.5) for k, end in enumerate(ends)]
+    spans += [StepSpan("data", k, -1, 0, loading * (k + 1)) for k, _ in enumerate(ends)]
+    return PipelineResult("it", 10, 1, 0, 2, True, True, 0.0, tuple(spans), (), HERE, HERE)
+
+
+def test_the_interval_of_the_rate_by_hand() -> None:
+    """Batch means: six blocks of two steps of 1 to 6 s, by Student's t of five; few have none."""
+    found = pipeline_of(np.cumsum([1.0, *np.repeat([1, 2, 3, 4, 5, 6], 2)]))
+    half = stats.t.ppf(0.975, 5) * math.sqrt(3.5 / 6)
+    ends = (10 / (3.5 + half), 10 / (3.5 - half))
+    assert found.images_per_second_interval == pytest.approx(ends, rel=1e-3)
+    assert pipeline_of(range(1, 13)).images_per_second_interval is None
+    assert "95 %" in repr(found)
+
+
+def test_a_replay_changes_one_thing() -> None:
+    """Loads of 0.5, 1 and 1.5 s stay as they were; the accelerator's side becomes MODELLED."""
+    run = pipeline_of([1.0, 2.5, 4.5])
+    replays = [{}, {"compute_seconds": 0.1}, {"read_loss": False}]
+    found = [training.replay(run, **options) for options in replays]
+    assert [times(one, "compute") for one in found] == [
+        [(500, 1000), (2000, 2500), (4000, 4500)],
+        [(500, 600), (1600, 1700), (3200, 3300)],
+        [(500, 1000), (1500, 2000), (3000, 3500)],
+    ]
+    assert found[1].accelerator_evidence.badge == "MODELLED"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_real_run_has_every_step_in_each_lane(workers: int) -> None:
+    """Loading is measured, the accelerator modelled; each batch goes data, copy, compute."""
+    seen: list[float] = []
+    few = iter([False] * 5 + [True] * 9)
+    options = {
+        "batch_size": 2,
+        "steps": 9,
+        "image_size": 16,
+        "step_seconds": 0.002,
+        "device": "cpu",
+    }
+    told = {"progress": lambda fraction, text: seen.append(fraction), "stop": lambda: next(few)}
+    found = training.pipeline(workers=workers, **told, **options)
+    assert (found.evidence.badge, found.accelerator_evidence.badge) == ("MEASURED", "MODELLED")
+    lanes = [found.lane(lane) for lane in ("data", "copy", "compute")]
+    for data, copy, compute in zip(*lanes, strict=True):
+        assert data.end_seconds <= copy.start_seconds <= copy.end_seconds == compute.start_seconds
+        assert compute.seconds == pytest.approx(0.002)
+    assert [span.worker for span in lanes[0]] == ([0, 1, 0, 1, 0] if workers else [-1] * 5)
+    assert (found.batch_bytes, found.steps, seen == sorted(seen)) == (2 * 3 * 16 * 16, 5, True)
+    assert "stopped" in [note.code for note in found.notes]
+
+
+# -- the profiler ----------------------------------------------------------------------------------
+
+
+def test_profiles_by_hand(approved: Any) -> None:
+    """A step of 10 s, operators for 6 of them, kernels for 3; a long table adds up its rest."""
+    spans = (
+        ProfileSpan("a", "host", 0, 0, 4), ProfileSpan("inside a", "host", 1, 1, 9),
+        ProfileSpan("b", "host", 0, 5, 7), ProfileSpan("cudaDeviceSynchronize", "host", 0, 7, 9),
+        ProfileSpan("kernel", "device", 0, 2, 4), ProfileSpan("another", "device", 0, 3, 5),
+    )  # fmt: skip
+    costs = tuple(OperatorCost(f"op {k}", 1.5, (20 - k) * 1e-3, k * 1e-3) for k in range(15))
+    found = Profile("net", "cuda:0", ((0.0, 10.0),), 9.0, spans, costs, (), HERE)
+    assert found.device_idle_ratio == pytest.approx(0.7)
+    assert found.operators_per_step == 2  # the wait at the end of a step is no operator
+    notes = (Note("stopped", "early."),)
+    bare = Profile("net", "cpu", ((0, 1), (1, 3), (3, 9)), math.nan, (), costs[:2], notes, HERE)
+    assert (bare.step_seconds, bare.between_ratio, bare.device_idle_ratio) == (3, 1.0, None)
+    assert told(found, bare) == approved
+
+
+@pytest.mark.slow
+def test_a_step_of_known_operators(capfd: pytest.CaptureFixture[str]) -> None:
+    """Two products and a ReLU, a mark around the products; self times add up to the outer ones."""
+    x, asked = torch.ones(64, 64), iter([False] * 4 + [True])
+
+    def step() -> None:
+        with record_function("products"):
+            y = (x @ x) @ x
+        y.relu()
+
+    found = training.profile(step, steps=3, warmup=2, device="cpu", stop=lambda: next(asked, True))
+    top = [span for span in found.spans if span.lane == "host" and span.depth == 0]
+    assert [span.name for span in top] == ["aten::matmul", "aten::matmul", "aten::relu"] * 2
+    calls = {cost.name: cost.calls_per_step for cost in found.operators}
+    assert (calls["aten::mm"], calls["aten::relu"], found.operators_per_step) == (2, 1, 3)
+    first, second = (span for span in found.spans if span.lane == "mark")
+    assert (first.name, first.start_seconds <= top[0].start_seconds) == ("products", True)
+    assert top[1].end_seconds <= first.end_seconds <= top[2].start_seconds <= second.start_seconds
+    busy, itself = sum(s.seconds for s in top), sum(cost.host_seconds for cost in found.operators)
+    assert itself == pytest.approx(busy / 2, rel=0.05)
+    assert found.between_ratio == pytest.approx(1 - busy / sum(b - a for a, b in found.steps))
+    assert (len(found.steps), found.label, found.notes[0].code) == (2, "step", "stopped")
+    assert ("a step without it", "", "not measured") in found.table()[1]
+    assert capfd.readouterr() == ("", "")  # its library's log would stand in the notebook in red
+
+
+# -- what compiling costs --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_compilation_is_raced_against_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forms agree and the numbers hang together; a compiler that fails is a reason."""
+    compiler, given = torch.compile, (torch.nn.functional.silu, torch.linspace(-3, 3, 10_000))
+    options = {"cold": False, "deadline": 0.3, "device": "cpu"}
+    monkeypatch.setattr(torch, "compile", functools.partial(compiler, backend="eager"))
+    found = training.compile_cost(*given, **options)
+    assert found.compile_seconds > found.compiled_seconds > 0
+    assert (found.max_relative_difference < 1e-6, found.label, found.reason) == (True, "silu", "")
+    assert found.saved_seconds == found.eager_seconds - found.compiled_seconds
+    monkeypatch.setattr(torch, "compile", lambda fn: fn.no_compiler)
+    failed = training.compile_cost(*given, **options)
+    assert (failed.compile_seconds, failed.saved_seconds) == (None, None)
+    assert "no_compiler" in failed.reason
+
+
+# -- hidden waits ----------------------------------------------------------------------------------
+
+X = torch.arange(6.0)
+SOLVE = X.diag() + 1e3 * torch.eye(6)
+# What waits, under the name of what makes it wait: reads of a value, and operators that wait in
+# their own CUDA kernels, by PyTorch's sources (SummaryOps.cu, Repeat.cpp, Onehot.cpp) and manual.
+WAITS = [
+    ("item", lambda x: x.sum().item()), ("item", lambda x: float(x[0])),
+    ("item", lambda x: bool(x[0])),
+    ("nonzero", torch.nonzero), ("index", lambda x: x[x > 2]), ("_unique2", torch.unique),
+    ("masked_select", lambda x: x.masked_select(x > 2)), ("cpu", lambda x: x.cpu().sum().item()),
+    ("cpu", lambda x: x.cpu().numpy()), ("tolist", lambda x: x.tolist()),
+    ("numpy", lambda x: x.numpy()),
+    ("print", repr), ("print", lambda x: f"{x[0]:.2f}"), ("equal", lambda x: torch.equal(x, x)),
+    ("bincount", lambda x: torch.bincount(x.long())), ("histc", lambda x: torch.histc(x, 4)),
+    ("repeat_interleave", lambda x: x.repeat_interleave(x.long())),
+    ("one_hot", lambda x: functional.one_hot(x.long())),
+    ("_linalg_check_errors", lambda x: torch.linalg.solve(SOLVE.to(x.device), x)),
+]  # fmt: skip
+# With the size, the ends or the classes given, or without the check, nothing is read.
+NONE = [
+    lambda x: x * 2, lambda x: x[1:3], lambda x: torch.where(x > 2, x, 0), lambda x: x.to(x.device),
+    lambda x: x[torch.tensor([0, 2], device=x.device)], lambda x: x.size(0) + x.numel(),
+    lambda x: x.repeat_interleave(2), lambda x: x.repeat_interleave(x.long(), output_size=15),
+    lambda x: torch.histc(x, 4, 0, 5), lambda x: functional.one_hot(x.long(), 6),
+    lambda x: torch.linalg.solve_ex(SOLVE.to(x.device), x), lambda x: x.to(torch.float64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_each_kind_of_wait_is_counted_once_on_its_line(inference: bool) -> None:
+    """Under its name; what does not wait is not counted; inference mode hides none."""
+
+    def count(fn: Any) -> list[tuple[str, int]]:
+        def call(x: torch.Tensor) -> None:
+            with torch.inference_mode(inference):
+                fn(x)
+
+        sites = training.hidden_waits(call, X, calls=2, device="cpu").sites
+        assert all(site.line.startswith("test_instruments.py line ") for site in sites)
+        return [(site.what.partition(":")[0], site.count) for site in sites]
+
+    assert [count(fn) for _, fn in WAITS] == [[(name, 2)] for name, _ in WAITS]
+    assert [count(fn) for fn in NONE] == [[]] * len(NONE)
+
+
+def test_a_fetch_counts_where_it_is_made() -> None:
+    """On a CPU by the word alone and on request; what was fetched waits no second time."""
+    fetches = [
+        (lambda: X.to("cpu"), 1, 0),
+        (lambda: X.to(device="cpu"), 1, 0),
+        (lambda: X.to("cpu").numpy(), 1, 1),
+        (lambda: [float(x) for x in X.cpu()], 1, 1),
+        (lambda: (X.cpu() * X).sum().item(), 2, 2),  # a device's tensor went into it
+    ]
+    count = lambda fn, on: training.hidden_waits(fn, device="cpu", count_to_cpu=on).count  # noqa: E731
+    assert [(count(fn, True), count(fn, False)) for fn, *_ in fetches] == [
+        (asked, usual) for _, asked, usual in fetches
+    ]
+
+
+def test_a_training_step_waits_where_its_loss_is_read() -> None:
+    """Adam's counters and clipping do not count; the line is the learner's."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(read: bool) -> None:
+        loss = model(torch.ones(3, 4)).sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item() if read else loss.detach()
+
+    assert training.hidden_waits(step, False, calls=3, device="cpu").count == 0
+    found = training.hidden_waits(step, True, calls=3, device="cpu")
+    assert (found.count, found.per_call, len(found.sites), found.calls) == (3, 1, 1, 3)
+    assert "loss.item() if read" in found.sites[0].line
+
+
+@pytest.mark.gpu
+def test_cudas_debug_mode_counts_the_same() -> None:
+    """On a device PyTorch warns where a wait is counted, and not where none is."""
+    x = X.cuda()
+    for fn, waits in [
+        *((fn, True) for name, fn in WAITS if name != "numpy"),
+        *((f, False) for f in NONE),
+    ]:
+        fn(x)  # what a library waits for at its first call is not asked
+        found = training.hidden_waits(fn, x, device="cuda")
+        assert found.count == waits
+        assert (found.warned > 0) == waits

@@ -1,0 +1,430 @@
+"""Runs beside each other: accuracy, seeds, two runs in turn, the ladder, two scripts; the tasks."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpulab import recordings, training
+from gpulab.errors import InputError, StoppedError
+from gpulab.training import Data, Gain, Task, Technique
+from scipy import stats
+from training_clock import Clock
+
+SHORT: dict[str, Any] = {"device": "cpu", "steps": 6}
+
+# -- accuracy --------------------------------------------------------------------------------------
+
+
+class Says(torch.nn.Module):
+    """A model that answers item k right where ``row[k]`` is 1; an item is its number."""
+
+    def __init__(self, row: Any) -> None:
+        super().__init__()
+        self.row, self.unused = torch.as_tensor(np.array(row)), torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Give the right class, 1, a score above or below that of class 0."""
+        right = self.row[x[:, 0].long()]
+        return torch.stack([1.0 - right, 1.0 * right], dim=-1) * self.unused
+
+
+def asked(items: int, answers: tuple[int, ...] = (), copies: int = 1, models: Any = ()) -> Task:
+    """A test of so many items with so many answers each; the models are made in that order."""
+    number = torch.arange(float(items))[:, None]
+    data = Data(number, torch.ones(items, *answers, dtype=torch.int64), copies)
+    made = iter(models)
+    return Task(
+        "asked", "", "rows", "answers", 2, 1, 1e-9, lambda: (data, data), lambda: next(made)
+    )
+
+
+@pytest.mark.parametrize(
+    ("correct", "count", "interval"),
+    [
+        (81, 263, (0.2553, 0.3662)),
+        (15, 148, (0.0624, 0.1605)),
+        (0, 20, (0.0, 0.1611)),
+        (29, 29, (0.8830, 1.0)),
+    ],
+)
+def test_wilsons_interval(correct: int, count: int, interval: tuple[float, float]) -> None:
+    """Cases of Newcombe 1998 (Statistics in Medicine 17, 857, table I); all right: n/(n+z^2)."""
+    model = Says([1] * correct + [0] * (count - correct))
+    found = training.evaluate(model, asked(count))
+    assert (found.correct, found.count, found.ratio) == (correct, count, correct / count)
+    assert found.interval == pytest.approx(interval, abs=5e-5)
+    assert found.loss == pytest.approx(np.log1p(np.e) - correct / count)
+    assert (model.training, found.evidence.samples) == (True, count)
+
+
+def test_answers_that_hang_together_are_one_item() -> None:
+    """Forty windows of 64 answers, or two copies of forty digits, have Student's t of forty."""
+    half = [0.0] * 20 + [1.0] * 20
+    windows = training.evaluate(Says(np.repeat(half, 64).reshape(40, 64)), asked(40, (64,)))
+    copies = training.evaluate(Says(half * 2), asked(80, (), 2))
+    wide = stats.t.ppf(0.975, 39) * np.std(half, ddof=1) / np.sqrt(40)
+    for found, count in ((windows, 2560), (copies, 80)):
+        assert found.interval == pytest.approx((0.5 - wide, 0.5 + wide), rel=1e-4)
+        assert (found.count, found.evidence.samples) == (count, 40)
+
+
+def test_the_difference_of_two_models_by_hand() -> None:
+    """Agresti and Min 2005, half an item more each way: of five items one lost and two won."""
+    rows = ([1, 0, 1, 1, 0], [1, 1, 0, 1, 1]), ([1] * 5, [1] * 5)
+    for pair, middle, half in zip(rows, (1 / 7, 0.0), ((4 - 1 / 7) ** 0.5, 1.0), strict=True):
+        job = asked(5, models=map(Says, pair))
+        found = training.race(job, {}, {"clip": 1.0}, steps=1, device="cpu")
+        ends = (middle - 1.959964 * half / 7, middle + 1.959964 * half / 7)
+        assert found.accuracy_difference == pytest.approx(sum(pair[1]) / 5 - sum(pair[0]) / 5)
+        assert found.accuracy_difference_interval == pytest.approx(ends, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_interval_over_seeds_and_items_covers_both(approved: Any) -> None:
+    """It holds the true mean in 95 of 100 cases; that over seeds alone does not."""
+    rng, held, runs = np.random.default_rng(1), np.zeros(2), 300
+    for _ in range(runs):
+        seeds = rng.normal(0, 0.01, 5)
+        items = rng.choice([-0.6, 0.2], p=[0.25, 0.75], size=300)
+        right = (rng.random((5, 300)) < 0.75 + seeds[:, None] + items).astype(int)
+        found = training.evaluate_models(map(Says, right), asked(300))
+        held += [low <= 0.75 <= high for low, high in (found.interval, found.seeds_interval)]
+    assert 0.92 <= held[0] / runs <= 0.99
+    assert held[1] / runs < 0.85
+    perfect = training.evaluate_models([Says([1] * 500)] * 3, asked(500))
+    assert f"{found!r}\n{np.round(found.seeds_interval, 4)}\n{perfect!r}\n" == approved
+
+
+def test_over_seeds_is_fit_seed_by_seed_and_keeps_what_was_reached() -> None:
+    """Progress is that of all; a stop or a real interrupt in the second run keeps two."""
+    seen, options = [], {"steps": 2, "device": "cpu"}
+    found = training.over_seeds("digits-mlp", [3, 5], progress=lambda *t: seen.append(t), **options)
+    alone = [training.fit("digits-mlp", seed=seed, **options) for seed in (3, 5)]
+    assert [run.losses.tolist() for run in found.runs] == [run.losses.tolist() for run in alone]
+    assert found.accuracy.mean == pytest.approx(np.mean([run.accuracy.ratio for run in alone]))
+    assert [fraction for fraction, _ in seen] == [0.25, 0.5, 0.75, 1.0]
+    counts = itertools.count(), itertools.count()
+    for stop in (
+        lambda: next(counts[0]) == 3,
+        lambda: next(counts[1]) == 3 and bool(signal.raise_signal(signal.SIGINT)),
+    ):
+        ended = training.over_seeds("digits-mlp", 4, stop=stop, **options)
+        assert (ended.seeds, [note.code for note in ended.notes]) == ((0, 1), ["stopped"])
+
+
+# -- the tasks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", training.tasks())
+def test_a_task_trains_what_it_says(name: str, approved: Any) -> None:
+    """Sizes, defaults, parameters; weights follow the seed alone; no test item is learned from."""
+    job = training.task(name)
+    models = [job.make_model(seed) for seed in (4, 4, 5)]
+    weights = [torch.cat([p.flatten() for p in model.parameters()]) for model in models]
+    assert [torch.equal(weights[0], other) for other in weights] == [True, True, False]
+    known = {item.numpy().tobytes() for item in job.train.inputs}
+    assert not any(item.numpy().tobytes() in known for item in job.test.inputs)
+    facts = [job, job.items, job.answers, job.batch_size, job.epochs, job.learning_rate]
+    if name != "prose-transformer":  # its text grows with the course
+        facts += [job.train, job.test, job.test.copies, len(weights[0])]
+    assert f"{facts}\n" == approved
+
+
+def test_the_data_are_the_same_for_ever() -> None:
+    """By NumPy's generator: 20,240 deals the digits out, 20,241 places the hard ones in noise."""
+    images, classes = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
+    order = np.random.default_rng(20_240).permutation(1797)
+    dealt, rng = (images[order] / 16).reshape(-1, 8, 8), np.random.default_rng(20_241)
+    easy, hard = training.task("digits-mlp"), training.task("digits-hard-cnn")
+    assert np.array_equal(torch.cat([easy.train.inputs, easy.test.inputs])[:, 0], np.float32(dealt))
+    assert easy.test.targets.tolist() == classes[order][-500:].tolist()
+    places, canvas = rng.integers(0, 5, (500, 2)), rng.normal(0.0, 0.15, (500, 12, 12))
+    for image, picture, (row, column) in zip(dealt[:500], canvas, places, strict=True):
+        picture[row : row + 8, column : column + 8] += image
+    np.testing.assert_allclose(hard.train.inputs[:, 0], canvas, atol=1e-6)
+    text = training.task("prose-transformer").train
+    assert torch.equal(text.inputs[:, 1:], text.targets[:, :-1])
+
+
+# -- two runs in turn ------------------------------------------------------------------------------
+
+
+def test_racing_changes_neither_run() -> None:
+    """Each side's losses are those of its own fit; the moments show them as they come."""
+    seen, second = [], {"precision": "bfloat16", "batch_size": 32}
+    found = training.race("digits-mlp", {}, second, seed=2, show=seen.append, **SHORT)
+    alone = [training.fit("digits-mlp", seed=2, **SHORT, **options) for options in ({}, second)]
+    both = [one.losses.tolist() for one in (found.first, found.second)]
+    assert both == [one.losses.tolist() for one in alone]
+    assert (found.ended, len(seen), seen[-1].steps) == ("finished", 6, 6)
+    assert seen[2].losses == tuple(tuple(losses[:3]) for losses in both)
+    assert found.names == (
+        "precision=float32, batch_size=usual",
+        "precision=bfloat16, batch_size=32",
+    )
+
+
+class Slow(torch.optim.SGD):
+    """An optimizer whose step takes a known time, and that notes whose turn it was."""
+
+    def __init__(self, parameters: Any, clock: Clock, seconds: float, turns: list[float]) -> None:
+        super().__init__(parameters, lr=0.01)
+        self.clock, self.seconds, self.turns = clock, seconds, turns
+
+    def step(self, closure: Any = None) -> Any:
+        """Take the time, note the turn, update."""
+        self.clock.spend(self.seconds)
+        self.turns.append(self.seconds)
+        return super().step(closure)
+
+
+def slow(clock: Clock, seconds: float, turns: list[float] | None = None) -> dict[str, Any]:
+    """Options of a run whose optimizer takes so long."""
+    return {"optimizer": lambda parameters: Slow(parameters, clock, seconds, turns or [])}
+
+
+def test_the_ratio_is_that_of_the_turns_and_the_order_alternates() -> None:
+    """Four against one second a step; who begins changes from turn to turn."""
+    clock, turns = Clock(), [0.0]
+    sides = (slow(clock, 4.0, turns), slow(clock, 1.0, turns))
+    options = {"steps": 24, "device": "cpu", "clock": clock, "names": ("slow", "fast")}
+    found = training.race("digits-mlp", *sides, **options)
+    assert found.speedup == pytest.approx(4.0, rel=1e-4)
+    assert found.speedup_interval == pytest.approx((4.0, 4.0), rel=1e-3)
+    assert turns[1:9] == [4.0, 1.0, 1.0, 4.0, 4.0, 1.0, 1.0, 4.0]
+
+
+def test_a_race_ends_as_its_runs_do() -> None:
+    """One diverges and the other goes on; a stop keeps both, and notes it on that one alone."""
+    asked_, seen = iter([False] * 3 + [True]), []
+    bad = {"learning_rate": 1e38, "optimizer": "sgd"}
+    told = {"stop": lambda: next(asked_), "progress": lambda *each: seen.append(each)}
+    found, whole = (training.race("digits-mlp", bad, {}, **SHORT, **more) for more in (told, {}))
+    assert (found.first.ended, found.second.ended, found.second.steps) == ("diverged", "stopped", 3)
+    assert (found.first.has_note("stopped"), found.second.has_note("stopped")) == (False, True)
+    assert seen == [(k / 6, f"step {k} of 6") for k in (1, 2, 3)]
+    assert (whole.ended, whole.second.ended, whole.second.steps) == ("diverged", "finished", 6)
+
+
+# -- the ladder ------------------------------------------------------------------------------------
+
+
+class SlowData(Data):
+    """Data of which a batch takes four seconds, unless the tensors themselves are held."""
+
+    def __getitem__(self, indices: Any) -> tuple[Any, Any]:
+        """Let the time of loading pass."""
+        CLOCK.spend(4.0)
+        return super().__getitem__(indices)
+
+
+CLOCK = Clock()
+
+
+def climbed(*chosen: Technique, **options: Any) -> training.LadderResult:
+    """Climb on a task whose steps take 8 s: 4 of loading and 4 of the optimizer."""
+    data = SlowData(torch.randn(64, 3), torch.randint(2, (64,)))
+    layer = lambda: torch.nn.Linear(3, 2)  # noqa: E731
+    job = Task("scripted", "a line", "rows", "classes", 4, 1, 0.01, lambda: (data, data), layer)
+    options = {"deadline": 86_400, "seeds": 0, "device": "cpu", "clock": CLOCK, **options}
+    return training.ladder(job, chosen, start={"batch_size": 4, **slow(CLOCK, 4.0)}, **options)
+
+
+def takes(name: str, seconds: float) -> Technique:
+    """Another optimizer, of so many seconds."""
+    return Technique(name, name, "the optimizer", slow(CLOCK, seconds))
+
+
+RESIDENT = Technique("resident", "data on the device", "loading", {"loading": "resident"})
+# By hand, in seconds a step: 8 as it is, 4 without loading, 4 + t with an optimizer of t.
+LADDERS = {
+    "different parts": ((RESIDENT, takes("quick", 1.0)), (2, 1.6), (2, 4), (5, 4), 8, "slower"),
+    "the same part": (
+        (takes("half", 2.0), takes("quick", 1.0)),
+        (8 / 6, 8 / 5),
+        (8 / 6, 6 / 5),
+        (1, 6 / 5),
+        8 / 5,
+        "faster",
+    ),
+    "a batch of 16": ((Technique("b", "b", options={"batch_size": 16}),), (4,), (4,), (4,), 4, ""),
+}
+
+
+@pytest.mark.parametrize("case", LADDERS)
+def test_known_times_give_known_gains(case: str) -> None:
+    """Alone, upon the rung before, removed at the end, all together, and multiplied."""
+    chosen, alone, gains, removed, together, overstated = LADDERS[case]
+    found, product = climbed(*chosen), np.prod(alone)
+    for kind, wanted in (("alone", alone), ("gain", gains), ("removed", removed)):
+        ratios = [getattr(rung, kind).ratio for rung in found.rungs]
+        assert ratios == pytest.approx(wanted, rel=1e-3)
+    over = (found.together.ratio, found.product.ratio, found.overstated.ratio)
+    assert over == pytest.approx((together, product, product / together), rel=1e-3)
+    assert found.overstated.verdict == (overstated or "no difference shown")
+    assert found.start.samples_per_second == pytest.approx(4 / 8, rel=1e-3)
+    assert (found.turns, found.together.interval is None) == (24, False)
+
+
+def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> None:
+    """Five times as long with its figure, a hundred times without; few turns give no interval."""
+    found = climbed(takes("slow", 36.0), RESIDENT, takes("hopeless", 400.0), turns=3)
+    assert [rung.name for rung in found.rungs] == ["resident"]
+    assert (found.turns, found.together.interval, found.together.verdict) == (
+        3,
+        None,
+        "no interval",
+    )
+    assert climbed(RESIDENT, turns=30, deadline=1.0).turns == 20
+    lines = [f"{one.title}: {one.reason} {one.alone}\n" for one in found.left_out]
+    lines += [f"{note}\n" for note in found.notes]
+    assert "".join(lines) == approved
+    with pytest.raises(InputError, match="none of these techniques"):
+        climbed(takes("slow", 36.0))
+
+
+def test_a_stop_after_the_first_turn_keeps_what_was_reached() -> None:
+    """In the turns or in the training to the end; before the first turn there is nothing."""
+    for at, turns in (("turn 2", 2), ("training", 4)):
+        said = [(0.0, "")]
+        told = {"progress": lambda *each, s=said: s.append(each)}
+        told["stop"] = lambda s=said, a=at: s[-1][1].startswith(a)
+        found = climbed(RESIDENT, turns=4, seeds=2, samples=8, **told)
+        parts = [fraction for fraction, _ in said]
+        assert (found.turns, found.start_accuracy, parts == sorted(parts)) == (turns, None, True)
+        assert "stopped" in [note.code for note in found.notes]
+    with pytest.raises(StoppedError):
+        climbed(RESIDENT, stop=lambda: True)
+
+
+@pytest.mark.slow
+def test_accuracy_is_checked_at_equal_samples() -> None:
+    """A rate of nearly zero loses it; reading no loss changes no bit."""
+    crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
+    options = {"device": "cpu", "seeds": 2, "samples": 3200, "turns": 1, "clock": Clock()}
+    found = training.ladder("digits-mlp", ("waits", crawl, "batch"), **options)
+    learned = [(one.learned.steps, one.learned.same_losses) for one in found.rungs]
+    assert learned == [(200, True), (200, False), (50, False)]
+    verdicts = [one.learned.verdict for one in found.rungs]
+    assert (verdicts[1:], [one.name for one in found.hurting]) == (["lost", "lost"], ["crawl"])
+
+
+def test_a_cpu_lacks_what_it_lacks_and_recordings_speak_for_it() -> None:
+    """The recorded gain of a CUDA graph is that of the recorded steps."""
+    chosen = ("batch", "tf32", "autotune", "graph", "ranks", "layout")
+    options: dict[str, Any] = {"start": {"batch_size": 2}, "device": "cpu", "seeds": 0, "turns": 1}
+    found = training.ladder("prose-transformer", chosen, **options)
+    assert [one.name for one in found.left_out] == list(chosen[1:])
+    steps = training.recorded_steps(recordings.load("nvidia-h200"), {}, {"means": "graph"})
+    ratios = {gain.ratio for machine, _, gain in found.left_out[2].recorded if "h200" in machine}
+    assert ratios == {row.speedup for row in steps.rows}
+
+
+# -- two scripts -----------------------------------------------------------------------------------
+
+
+def train(model: Any, data: Any, rate: float = 3e-3, share: float = 1.0) -> None:
+    """Two epochs in batches of 16."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for first in [*range(0, int(share * len(data)), 16)] * 2:
+        images, labels = data[slice(first, first + 16)]
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def plain(model: Any, data: Any) -> None:
+    """Train after forward passes for nothing, which keep no gradients, and change its data."""
+    SEEN.append((len(data), float(data.inputs.sum()), torch.get_num_threads()))
+    with torch.no_grad():
+        [(model(data[slice(0, 16)][0]), torch.linalg.qr(torch.eye(60))) for _ in range(200)]
+    train(model, data)
+    data.inputs.mul_(2.0)
+    torch.set_num_threads(2)
+
+
+SEEN: list[tuple[int, float, int]] = []
+
+
+def compared(after: Any, before: Any = plain, **options: Any) -> training.ScriptsResult:
+    """Compare two scripts on 32 digits."""
+    options = {"items": 32, "seeds": 1, "device": "cpu", "deadline": 0.01, **options}
+    return training.compare_scripts(before, after, "digits-mlp", **options)
+
+
+@pytest.mark.slow
+def test_a_real_speed_up_has_no_objection() -> None:
+    """The same samples and models; each call has its own data, and its switches are its own."""
+    threads, whole = torch.get_num_threads(), training.task("digits-mlp").train.inputs
+    found = compared(train, seeds=2, deadline=20.0)
+    assert (found.samples, found.accuracy_difference, found.names) == (
+        (64, 64),
+        0.0,
+        ("plain", "train"),
+    )
+    assert (found.gain.verdict, found.accuracy_verdict, found.objections) == ("faster", "kept", ())
+    assert set(SEEN) == {(n, float(whole[:n].sum()), 1) for n in (32, len(whole))}
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.slow
+def test_what_is_no_speed_up_has_its_objection() -> None:
+    """It trains less, it is not shown to be faster, or its model is worse."""
+    less = compared(lambda model, data: train(model, data, share=0.5))
+    assert (less.samples, "trains less" in less.objections[0]) == ((64, 32), True)
+    crawls = compared(lambda model, data: train(model, data, rate=1e-9))
+    assert crawls.accuracy_verdict == "lost"
+    assert any("less accurate" in words for words in crawls.objections)
+    assert compared(train).gain.interval is None  # the deadline allowed one turn
+
+
+class Gate(threading.Event):
+    """Opens when the frame that holds it is left."""
+
+    def __del__(self) -> None:
+        self.set()
+
+
+def early(model: Any, data: Any) -> None:
+    """Return, and train then: what a missing synchronization is on a GPU, a thread is here."""
+    opened, gate = threading.Event(), Gate()
+    gate.set = opened.set
+    threading.Thread(target=lambda: opened.wait() and train(model, data)).start()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (early, "still training (64 samples"),
+        (lambda model, data: None, "took no sample"),
+        (lambda model, data: model(data), "script raised"),
+        (5, "after is 5"),
+    ],
+    ids=["early", "idle", "raises", "none"],
+)
+def test_scripts_that_cannot_be_compared(script: Any, words: str) -> None:
+    """One that returns before its work is done, takes no sample, raises, or is no function."""
+    with pytest.raises(InputError) as caught:
+        compared(script)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        (None, "no interval"),
+        ((1.01, 1.2), "faster"),
+        ((0.5, 0.99), "slower"),
+        ((0.99, 1.3), "no difference shown"),
+        ((1.0, 1.3), "no difference shown"),
+    ],
+)
+def test_what_an_interval_allows_to_say(interval: Any, verdict: str) -> None:
+    """The interval decides, never the ratio."""
+    assert Gain(1.1, interval).verdict == verdict
